@@ -1,0 +1,1 @@
+//! Chunks and lanes: the one way any byte reaches the server.

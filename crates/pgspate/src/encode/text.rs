@@ -1,0 +1,21 @@
+//! Fields in COPY text format: the form in which a row is left to the server.
+
+/// Appends one field's value as COPY text, escaping what COPY would take for its own.
+pub fn append(field: Option<&[u8]>, out: &mut Vec<u8>) {
+    let Some(bytes) = field else {
+        out.extend_from_slice(b"\\N");
+        return;
+    };
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|b| matches!(b, b'\\' | b'\t' | b'\n' | b'\r')) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(match rest[at] {
+            b'\\' => b"\\\\",
+            b'\t' => b"\\t",
+            b'\n' => b"\\n",
+            _ => b"\\r",
+        });
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+}

@@ -1,0 +1,73 @@
+//! Formats: where records begin and end, and what their fields are called.
+//!
+//! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
+//! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
+
+use std::sync::Arc;
+
+use crate::encode::Encoded;
+use crate::{Place, Result};
+
+/// Whole records of one input: the unit of work and of retry.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Ordinal over the whole load, from 0.
+    pub seq: u64,
+    /// Which input it is from: an index into the load's inputs.
+    pub input: usize,
+    /// Offset of its first byte in the decompressed input (0 for formats cut by rows).
+    pub byte: u64,
+    /// Line of its first record, from 1 (0 for formats without lines).
+    pub line: u64,
+    /// Row ordinal of its first record within the input, from 0, where the format knows it.
+    pub first_row: u64,
+    /// The records.
+    pub data: ChunkData,
+}
+
+/// The records of a chunk, as its format carries them.
+#[derive(Debug)]
+pub enum ChunkData {
+    /// Bytes of whole lines or objects.
+    Bytes(Vec<u8>),
+    /// Rows of a columnar file, read again from it each time they are encoded.
+    Rows(Arc<dyn BatchSource>),
+}
+
+/// Yields the record batches of one chunk, from the start, as often as asked.
+pub trait BatchSource: Send + Sync + std::fmt::Debug {
+    /// Opens the chunk's batches.
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<arrow_array::RecordBatch>> + Send>>;
+    /// How many rows it holds.
+    fn rows(&self) -> u64;
+    /// About how many stored bytes it covers, for progress.
+    fn stored_bytes(&self) -> u64;
+}
+
+/// Cuts inputs into chunks. Lanes call it in turn, behind a lock, so it does no more than it must.
+pub trait Cutter: Send {
+    /// The next chunk, or `None` after the last one.
+    fn next(&mut self) -> Result<Option<Chunk>>;
+}
+
+/// Whether rows become binary where that is exact, or all go to the server as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Binary, and text for the rows that the encoder leaves to the server.
+    Binary,
+    /// COPY text for every row, in input order: the server judges each value.
+    Text,
+}
+
+/// Turns chunks into COPY bytes. One per lane; keeps its scratch memory between chunks.
+pub trait ChunkEncoder: Send {
+    /// Starts over at the first record of `chunk`.
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()>;
+
+    /// Appends further rows to `out` until it holds about `piece` bytes. False when the chunk is
+    /// at its end. An error is a structural one of the row after those already appended.
+    fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool>;
+
+    /// Where row `row` (ordinal within the chunk) stands in the input.
+    fn place(&self, chunk: &Chunk, row: u64) -> Place;
+}

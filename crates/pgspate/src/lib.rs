@@ -1,0 +1,17 @@
+//! The engine of pgspate: moving rows into PostgreSQL fast and exactly.
+//!
+//! Bytes come from a [`source`], are cut into chunks by a [`format`], become COPY bytes in
+//! [`encode`] and reach the server through [`copy`]. [`target`] knows the table, [`plan`] decides
+//! and gives its reasons, and [`load`] ties them together. Only [`copy`] and [`target`] talk to a
+//! server.
+
+pub mod copy;
+pub mod encode;
+mod error;
+pub mod format;
+pub mod load;
+pub mod plan;
+pub mod source;
+pub mod target;
+
+pub use error::{Error, Kind, Place, Result};

@@ -1,0 +1,1 @@
+//! Bytes from files, object stores and standard input, decompressed and read ahead.
