@@ -9,6 +9,8 @@ use std::fmt;
 
 use tokio_postgres::error::SqlState;
 
+use crate::target::Refusal;
+
 /// A result whose error is pgspate's own.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -147,13 +149,7 @@ impl Error {
     /// The SQLSTATE, where a server (or a rule of the server's that was checked here) refused.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         let own = self.0.sqlstate.as_ref();
-        own.or_else(|| {
-            let source = self.0.source.as_deref()?;
-            match source.downcast_ref::<tokio_postgres::Error>() {
-                Some(server) => server.code(),
-                None => source.downcast_ref::<Error>()?.sqlstate(),
-            }
-        })
+        own.or_else(|| self.refusal().map(Refusal::code)).or_else(|| self.cause()?.sqlstate())
     }
 
     /// Whether the same work may succeed when it is tried again unchanged.
@@ -169,6 +165,12 @@ impl Error {
             }
             None => self.0.kind == Kind::Connect,
         }
+    }
+
+    /// What the server said, where it refused.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        let source = self.0.source.as_deref()?;
+        source.downcast_ref::<Refusal>().or_else(|| source.downcast_ref::<Error>()?.refusal())
     }
 
     fn cause(&self) -> Option<&Error> {

@@ -3,6 +3,8 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+pub mod delimited;
+
 use std::sync::Arc;
 
 use crate::encode::Encoded;
@@ -25,10 +27,22 @@ pub struct Chunk {
     pub data: ChunkData,
 }
 
+impl Chunk {
+    /// About how many bytes of decompressed (or, of a columnar file, stored) input it covers.
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.data {
+            ChunkData::Delimited(bytes, _) | ChunkData::Bytes(bytes) => bytes.len() as u64,
+            ChunkData::Rows(rows) => rows.stored_bytes(),
+        }
+    }
+}
+
 /// The records of a chunk, as its format carries them.
 #[derive(Debug)]
 pub enum ChunkData {
-    /// Bytes of whole lines or objects.
+    /// Bytes of whole lines, and how they are laid out.
+    Delimited(Vec<u8>, Arc<delimited::Layout>),
+    /// Bytes of whole JSON values.
     Bytes(Vec<u8>),
     /// Rows of a columnar file, read again from it each time they are encoded.
     Rows(Arc<dyn BatchSource>),

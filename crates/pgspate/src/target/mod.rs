@@ -1,6 +1,28 @@
 //! The server and the table: connecting, and the facts that plans are made from.
 
 pub mod connect;
+mod refusal;
+mod session;
+mod table;
 mod types;
 
+pub use refusal::Refusal;
+pub use table::{Column, Table, Trigger};
 pub use types::{PgType, Session, TypeKind};
+
+use crate::{Error, Kind};
+
+/// Wraps what the server or the connection said, under a message of ours.
+pub(crate) fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Error {
+    move |error| match error.as_db_error() {
+        Some(said) => {
+            let wrapped = Error::new(Kind::Server, message);
+            let wrapped = match said.hint() {
+                Some(hint) => wrapped.hint(hint),
+                None => wrapped,
+            };
+            wrapped.because(Refusal::new(said))
+        }
+        None => Error::new(Kind::Connect, message).because(error),
+    }
+}

@@ -1,0 +1,138 @@
+//! Runs a job: starts lanes, adds more while that helps, and commits them together.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use super::lane::{self, Finished};
+use super::monitor::Monitor;
+use super::settle::settle;
+use super::shared::Shared;
+use super::{End, Job, Lanes, Outcome, Progress};
+use crate::Result;
+use crate::format::Cutter;
+use crate::target::server_error;
+
+/// How long a number of lanes is tried before it is judged.
+const TRIAL: Duration = Duration::from_millis(1000);
+/// One more lane must bring this much.
+const WORTHWHILE: f64 = 1.07;
+const TICK: Duration = Duration::from_millis(20);
+
+/// Runs the job to its end. Blocks; call it from a thread that is not one of `runtime`'s.
+///
+/// # Errors
+/// The first refusal in input order, a lost connection, or the user's stop. Nothing of the load
+/// is kept then.
+pub fn run(
+    job: &Job,
+    cutter: Box<dyn Cutter>,
+    progress: &Progress,
+    runtime: &tokio::runtime::Handle,
+) -> Result<End> {
+    let shared = Shared::new(job, cutter, progress);
+    let finished = run_lanes(&shared, runtime);
+    shared.check_cancelled()?;
+    if shared.conflict.load(Relaxed) {
+        return Ok(End::LanesConflict);
+    }
+    if let Some(failure) = shared.take_failure() {
+        drop(finished);
+        return Err(settle(&shared, failure, runtime));
+    }
+    for lane in &finished {
+        lane.reconcile(job.may_drop_rows)?;
+    }
+    let started = Instant::now();
+    runtime.block_on(commit(&finished))?;
+    let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
+    Ok(End::Done(Outcome {
+        rows_in: finished.iter().map(|lane| lane.rows_in).sum(),
+        rows_written: finished.iter().map(|lane| lane.rows_written).sum(),
+        rows_as_text: finished.iter().map(|lane| lane.rows_as_text).sum(),
+        lanes: finished.iter().filter(|lane| lane.rows_in > 0).count(),
+        chunks: shared.chunks(),
+        source_seconds: source,
+        encode_seconds: encode,
+        send_seconds: send,
+        commit_seconds: started.elapsed().as_secs_f64(),
+        bytes_sent: progress.sent.load(Relaxed),
+    }))
+}
+
+/// Runs lanes until the input is at its end or the load has failed. Those that did not fail.
+fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finished> {
+    let (first, most) = match shared.job.lanes {
+        _ if shared.job.one_statement => (1, 1),
+        Lanes::Fixed(lanes) => (lanes, lanes),
+        Lanes::Auto(first, most) => (first, most.max(first)),
+    };
+    let pids = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let pids = &pids;
+        let start = |nth: usize| {
+            let note_pid = move |pid| pids.lock().expect("no panic while held").push(pid);
+            shared.progress.lanes.fetch_add(1, Relaxed);
+            let watcher = thread::current();
+            scope.spawn(move || {
+                let finished = lane::run(shared, nth as u64, note_pid, runtime);
+                watcher.unpark();
+                finished
+            })
+        };
+        let mut lanes: Vec<_> = (0..first).map(start).collect();
+        let mut monitor = Monitor::new(shared, pids, runtime);
+        let mut trial = Trial { started: Instant::now(), sent: 0, rate_before: 0.0 };
+        while !lanes.iter().all(ScopedJoinHandle::is_finished) {
+            thread::park_timeout(TICK);
+            monitor.tick();
+            if lanes.len() < most && trial.is_over() && !shared.is_over() {
+                if trial.wants_more(shared.progress.bytes.load(Relaxed)) {
+                    lanes.push(start(lanes.len()));
+                } else if lanes.len() > first {
+                    // The last one brought nothing: it ends with its chunk.
+                    shared.lanes_max.fetch_min(lanes.len() as u64 - 1, Relaxed);
+                    trial.started = Instant::now() + Duration::from_secs(u32::MAX.into());
+                }
+            }
+        }
+        lanes.into_iter().filter_map(|lane| lane.join().ok().flatten()).collect()
+    })
+}
+
+/// Whether one more lane made it faster.
+struct Trial {
+    started: Instant,
+    sent: u64,
+    rate_before: f64,
+}
+
+impl Trial {
+    fn is_over(&self) -> bool {
+        Instant::now().checked_duration_since(self.started).is_some_and(|it| it >= TRIAL)
+    }
+
+    fn wants_more(&mut self, sent: u64) -> bool {
+        let rate = (sent - self.sent) as f64 / self.started.elapsed().as_secs_f64();
+        let was_worthwhile = rate > self.rate_before * WORTHWHILE;
+        *self = Trial { started: Instant::now(), sent, rate_before: rate };
+        was_worthwhile
+    }
+}
+
+/// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
+async fn commit(lanes: &[Finished]) -> Result<()> {
+    let failed = || server_error("could not commit".to_owned());
+    let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_written > 0).collect();
+    for lane in &working {
+        let client = &lane.connection.client;
+        client.batch_execute("set constraints all immediate").await.map_err(failed())?;
+    }
+    for (nth, lane) in working.iter().enumerate() {
+        let is_last = nth + 1 == working.len();
+        let sql = if is_last { "set local synchronous_commit to default; commit" } else { "commit" };
+        lane.connection.client.batch_execute(sql).await.map_err(failed())?;
+    }
+    Ok(())
+}

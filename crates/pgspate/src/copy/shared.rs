@@ -1,0 +1,138 @@
+//! What lanes share: the cutter, the progress, and the first failure in input order.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::{Job, Progress};
+use crate::format::{Chunk, Cutter};
+use crate::{Error, Kind, Result};
+
+/// What went wrong, and with which chunk.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// Ordinal of the chunk, or of the one that could not be cut.
+    pub(super) seq: u64,
+    pub(super) error: Error,
+    /// Where rows were refused.
+    pub(super) refused: Option<Refused>,
+}
+
+/// A chunk of which a row was refused, by the server or for its structure.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) by: RefusedBy,
+}
+
+/// Who refused it, and which row that was.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RefusedBy {
+    /// The `line` of the binary COPY, where the server named one.
+    BinaryCopy(Option<u64>),
+    /// The `line` of the text COPY, where the server named one.
+    TextCopy(Option<u64>),
+    /// The encoder: its error already has a place.
+    Encoder,
+}
+
+/// Chunks come from here, and failures go here.
+pub(super) struct Shared<'a> {
+    pub(super) job: &'a Job,
+    pub(super) progress: &'a Progress,
+    cutter: Mutex<Option<Box<dyn Cutter>>>,
+    chunks: AtomicU64,
+    failure: Mutex<Option<Failure>>,
+    /// The lowest failed ordinal; lanes give up what comes after it.
+    failed_seq: AtomicU64,
+    /// Two lanes wait for each other.
+    pub(super) conflict: AtomicBool,
+    /// The server has refused a row of the one statement that is under way.
+    pub(super) refused: AtomicBool,
+    /// Lanes with an ordinal from here on take no more chunks.
+    pub(super) lanes_max: AtomicU64,
+}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(job: &'a Job, cutter: Box<dyn Cutter>, progress: &'a Progress) -> Shared<'a> {
+        Shared {
+            job,
+            progress,
+            cutter: Mutex::new(Some(cutter)),
+            chunks: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            failed_seq: AtomicU64::new(u64::MAX),
+            conflict: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            lanes_max: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// The next chunk, or `None` when there are no more or the load has failed.
+    pub(super) fn next_chunk(&self) -> Option<Arc<Chunk>> {
+        let asked = Instant::now();
+        let mut cutter = self.cutter.lock().expect("cutters do not panic");
+        if self.is_over() {
+            return None;
+        }
+        let result = cutter.as_mut()?.next();
+        let seq = self.chunks.load(Relaxed);
+        let chunk = match result {
+            Ok(Some(chunk)) => {
+                self.chunks.store(seq + 1, Relaxed);
+                Some(Arc::new(chunk))
+            }
+            Ok(None) => {
+                *cutter = None;
+                None
+            }
+            Err(error) => {
+                *cutter = None;
+                self.fail(Failure { seq, error, refused: None });
+                None
+            }
+        };
+        drop(cutter);
+        self.progress.source_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Relaxed);
+        chunk
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.chunks.load(Relaxed)
+    }
+
+    /// Keeps the failure that comes first in the input.
+    pub(super) fn fail(&self, failure: Failure) {
+        let mut first = self.failure.lock().expect("no panic while held");
+        if first.as_ref().is_none_or(|first| failure.seq < first.seq) {
+            self.failed_seq.fetch_min(failure.seq, Relaxed);
+            *first = Some(failure);
+        }
+    }
+
+    pub(super) fn take_failure(&self) -> Option<Failure> {
+        self.failure.lock().expect("no panic while held").take()
+    }
+
+    /// Whether chunk `seq` is no longer wanted.
+    pub(super) fn is_given_up(&self, seq: u64) -> bool {
+        seq > self.failed_seq.load(Relaxed)
+            || self.conflict.load(Relaxed)
+            || self.refused.load(Relaxed)
+            || self.progress.is_cancelled()
+    }
+
+    /// Whether no further chunk is wanted.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_given_up(u64::MAX)
+    }
+
+    /// Nothing failed, or the error to end with when the user stopped the load.
+    pub(super) fn check_cancelled(&self) -> Result<()> {
+        if self.progress.is_cancelled() {
+            let message = "stopped by the user; nothing was loaded";
+            return Err(Error::new(Kind::Cancelled, message));
+        }
+        Ok(())
+    }
+}

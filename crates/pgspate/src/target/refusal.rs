@@ -1,0 +1,59 @@
+//! What a server says when it refuses, as one link in a chain of causes.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use tokio_postgres::error::{DbError, SqlState};
+
+/// A message of the server's, with its SQLSTATE; its detail is the cause beneath it.
+#[derive(Debug)]
+pub struct Refusal {
+    code: SqlState,
+    message: String,
+    context: Option<String>,
+    detail: Option<Detail>,
+}
+
+#[derive(Debug)]
+struct Detail(String);
+
+impl Refusal {
+    pub(crate) fn new(said: &DbError) -> Refusal {
+        Refusal {
+            code: said.code().clone(),
+            message: said.message().to_owned(),
+            context: said.where_().map(str::to_owned),
+            detail: said.detail().map(|detail| Detail(detail.trim_end_matches('.').to_owned())),
+        }
+    }
+
+    /// The SQLSTATE.
+    pub fn code(&self) -> &SqlState {
+        &self.code
+    }
+
+    /// The server's context: for COPY, the line and the column.
+    pub fn context(&self) -> Option<&str> {
+        self.context.as_deref()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (SQLSTATE {})", self.message, self.code.code())
+    }
+}
+
+impl StdError for Refusal {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.detail.as_ref().map(|detail| detail as &dyn StdError)
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Detail {}

@@ -1,0 +1,33 @@
+//! What a session is set to, as far as the meaning of text depends on it.
+
+use tokio_postgres::Client;
+
+use super::server_error;
+use super::types::Session;
+use crate::Result;
+
+const SETTINGS: &str = "\
+select current_setting('server_version_num')::int4, current_setting('DateStyle'),
+       current_setting('TimeZone'), current_setting('IntervalStyle'),
+       current_setting('server_encoding'), current_setting('client_encoding')";
+
+impl Session {
+    /// Reads the settings of `client`'s session.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn read(client: &Client) -> Result<Session> {
+        let row = client
+            .query_one(SETTINGS, &[])
+            .await
+            .map_err(server_error("could not read the session's settings".to_owned()))?;
+        Ok(Session {
+            server_version: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
+            date_style: row.get(1),
+            time_zone: row.get(2),
+            interval_style: row.get(3),
+            server_encoding: row.get(4),
+            client_encoding: row.get(5),
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Facts of a table: its columns and their types, and what makes writing to it slow or special.
+//!
+//! Read once, before planning, with queries that PostgreSQL 13 and newer answer; nothing is
+//! changed. What is stored here is what the catalog said, not what to do about it.
+
+use std::collections::HashMap;
+
+use tokio_postgres::{Client, Row};
+
+use super::server_error;
+use super::types::{PgType, TypeKind};
+use crate::Result;
+
+/// A table as the catalog describes it.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// Schema, unquoted.
+    pub schema: String,
+    /// Name, unquoted.
+    pub name: String,
+    /// Schema and name as SQL takes them.
+    pub sql_name: String,
+    /// `pg_class.relkind`: `r` table, `p` partitioned, `v` view, `f` foreign.
+    pub kind: char,
+    /// Columns that exist, in order.
+    pub columns: Vec<Column>,
+    /// Enabled triggers that an INSERT fires.
+    pub triggers: Vec<Trigger>,
+    /// Names of foreign keys to other tables.
+    pub foreign_keys: Vec<String>,
+    /// Names of foreign keys to the table itself.
+    pub self_references: Vec<String>,
+    /// Names of indexes, each with whether it enforces uniqueness or exclusion.
+    pub indexes: Vec<(String, bool)>,
+    /// How many leaf partitions it has.
+    pub partitions: i64,
+    /// Whether row security applies to the current role.
+    pub row_security: bool,
+}
+
+/// A column as the catalog describes it.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// Name, unquoted.
+    pub name: String,
+    /// Its type, with modifier.
+    pub ty: PgType,
+    /// `NOT NULL`.
+    pub not_null: bool,
+    /// The default's expression, as SQL.
+    pub default: Option<String>,
+    /// Whether the default calls a volatile function other than `nextval`.
+    pub default_is_volatile: bool,
+    /// Generated from other columns: COPY cannot write it.
+    pub is_generated: bool,
+    /// An identity column.
+    pub is_identity: bool,
+}
+
+/// A trigger that an INSERT fires.
+#[derive(Debug, Clone)]
+pub struct Trigger {
+    /// Name, unquoted.
+    pub name: String,
+    /// For each row rather than each statement.
+    pub for_each_row: bool,
+    /// BEFORE or INSTEAD OF.
+    pub is_before: bool,
+}
+
+const TABLE: &str = "\
+select c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.oid::regclass::text,
+       quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
+       row_security_active(c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = to_regclass($1)";
+
+const COLUMNS: &str = "\
+select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
+       a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid),
+       exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
+               join pg_proc p on p.oid = m.id[1]::oid
+               where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
+       format_type(a.atttypid, a.atttypmod)
+from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
+order by a.attnum";
+
+/// Every type that the table's columns are made of, down to the last element.
+const TYPES: &str = "\
+with recursive used(oid) as (
+  select atttypid from pg_attribute where attrelid = $1 and attnum > 0 and not attisdropped
+  union
+  select part.oid from used join pg_type t on t.oid = used.oid
+  left join pg_range r on r.rngtypid = t.oid
+  cross join lateral (values (t.typelem), (t.typbasetype), (coalesce(r.rngsubtype, 0))) part(oid)
+  where part.oid <> 0)
+select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtypmod,
+       case when t.typcategory = 'A' and t.typlen = -1 and t.oid not in (22, 30)
+            then t.typelem else 0 end,
+       ascii(t.typdelim), coalesce(r.rngsubtype, 0),
+       t.typreceive <> 0
+from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
+
+const TRIGGERS: &str = "\
+select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
+where tgrelid = $1 and not tgisinternal and tgtype & 4 = 4 and tgenabled <> 'D' order by tgname";
+
+const FOREIGN_KEYS: &str = "\
+select conname::text, confrelid = conrelid from pg_constraint
+where conrelid = $1 and contype = 'f' order by conname";
+
+const INDEXES: &str = "\
+select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion from pg_index i
+where i.indrelid = $1 order by 1";
+
+impl Table {
+    /// Reads the facts of the table called `name` (as SQL would write it), or `None` if there is
+    /// none on the search path.
+    ///
+    /// # Errors
+    /// What the server refuses: a malformed name, for example.
+    pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
+        let what = || format!("could not look up table {name}");
+        let row = client.query_opt(TABLE, &[&name]).await.map_err(server_error(what()))?;
+        let Some(row) = row else { return Ok(None) };
+        let oid: u32 = row.get(0);
+        let query = async |sql| client.query(sql, &[&oid]).await.map_err(server_error(what()));
+        let types = read_types(&query(TYPES).await?);
+        let columns = query(COLUMNS).await?;
+        let keys = query(FOREIGN_KEYS).await?;
+        let keys_where = |to_itself: bool| -> Vec<String> {
+            keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself).map(|k| k.get(0)).collect()
+        };
+        Ok(Some(Table {
+            oid,
+            schema: row.get(1),
+            name: row.get(2),
+            kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
+            sql_name: row.get(5),
+            columns: columns.iter().map(|row| read_column(row, &types)).collect(),
+            triggers: query(TRIGGERS).await?.iter().map(read_trigger).collect(),
+            foreign_keys: keys_where(false),
+            self_references: keys_where(true),
+            indexes: query(INDEXES).await?.iter().map(|row| (row.get(0), row.get(1))).collect(),
+            partitions: row.get(6),
+            row_security: row.get(7),
+        }))
+    }
+
+    /// Whether two rows can contradict each other: a unique or an exclusion constraint.
+    pub fn has_unique_index(&self) -> bool {
+        self.indexes.iter().any(|(_, is_unique)| *is_unique)
+    }
+}
+
+fn read_column(row: &Row, types: &HashMap<u32, RawType>) -> Column {
+    let (oid, typmod) = (row.get(1), row.get(2));
+    let mut ty = resolve(oid, typmod, types);
+    ty.name = row.get(8);
+    Column {
+        name: row.get(0),
+        ty,
+        not_null: row.get(3),
+        default: row.get(6),
+        default_is_volatile: row.get(7),
+        is_generated: row.get(4),
+        is_identity: row.get(5),
+    }
+}
+
+fn read_trigger(row: &Row) -> Trigger {
+    Trigger { name: row.get(0), for_each_row: row.get(1), is_before: row.get(2) }
+}
+
+/// A row of `pg_type`.
+struct RawType {
+    name: String,
+    typtype: String,
+    base: u32,
+    typmod: i32,
+    element: u32,
+    delimiter: u8,
+    subtype: u32,
+    has_receive: bool,
+}
+
+fn read_types(rows: &[Row]) -> HashMap<u32, RawType> {
+    let raw = |row: &Row| RawType {
+        name: row.get(1),
+        typtype: row.get(2),
+        base: row.get(3),
+        typmod: row.get(4),
+        element: row.get(5),
+        delimiter: row.get::<_, i32>(6) as u8,
+        subtype: row.get(7),
+        has_receive: row.get(8),
+    };
+    rows.iter().map(|row| (row.get(0), raw(row))).collect()
+}
+
+fn resolve(oid: u32, typmod: i32, types: &HashMap<u32, RawType>) -> PgType {
+    let Some(raw) = types.get(&oid) else {
+        return PgType { oid, name: oid.to_string(), typmod, kind: TypeKind::Other };
+    };
+    let kind = match raw.typtype.as_str() {
+        _ if !raw.has_receive => TypeKind::Other,
+        "b" if raw.element != 0 => {
+            TypeKind::Array(Box::new(resolve(raw.element, typmod, types)), raw.delimiter)
+        }
+        "b" => TypeKind::Base,
+        "e" => TypeKind::Enum,
+        "d" => TypeKind::Domain(Box::new(resolve(raw.base, raw.typmod, types))),
+        "r" => TypeKind::Range(Box::new(resolve(raw.subtype, -1, types))),
+        _ => TypeKind::Other,
+    };
+    PgType { oid, name: raw.name.clone(), typmod, kind }
+}
