@@ -1,0 +1,29 @@
+//! Booleans: the words that the server knows, their unambiguous beginnings, 0 and 1.
+
+use super::{append_fixed, trim};
+
+pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match value(trim(field)) {
+        Some(value) => append_fixed([u8::from(value)], out),
+        None => false,
+    }
+}
+
+fn value(text: &[u8]) -> Option<bool> {
+    let begins = |word: &[u8]| word.len() >= text.len() && is(text, &word[..text.len()]);
+    match text.first()?.to_ascii_lowercase() {
+        b't' if begins(b"true") => Some(true),
+        b'f' if begins(b"false") => Some(false),
+        b'y' if begins(b"yes") => Some(true),
+        b'n' if begins(b"no") => Some(false),
+        b'o' if is(text, b"on") => Some(true),
+        b'o' if text.len() > 1 && begins(b"off") => Some(false),
+        b'1' if text.len() == 1 => Some(true),
+        b'0' if text.len() == 1 => Some(false),
+        _ => None,
+    }
+}
+
+fn is(text: &[u8], word: &[u8]) -> bool {
+    text.eq_ignore_ascii_case(word)
+}

@@ -1,0 +1,95 @@
+//! Dates of the proleptic Gregorian calendar as days since 2000-01-01.
+
+use super::digits::{are_values, first8, pairs, values};
+
+/// Days are counted from a year far enough back for all years to be positive, a multiple of 400.
+const YEARS_BEFORE: i32 = 4800;
+/// The day 2000-01-01 in that count.
+const EPOCH: i32 = 2_483_590;
+
+/// The day number of a date, or none if there is no such date. Years are astronomical: 0 is
+/// 1 BC; -4713 to 294275 are allowed, in which every type of the server holds every day.
+#[inline(always)]
+pub(super) fn days(year: i32, month: u32, day: u32) -> Option<i32> {
+    if month.wrapping_sub(1) > 11 || day.wrapping_sub(1) > 27 && !is_late_day(year, month, day) {
+        return None;
+    }
+    // Months are counted from March, so that the leap day comes last.
+    let early = month <= 2;
+    let year = year.wrapping_add(YEARS_BEFORE - i32::from(early)) as u32;
+    let month = if early { month + 12 } else { month };
+    let century = year / 100;
+    let days = 1461 * year / 4 - century + century / 4 + (979 * month - 2919) / 32 + day;
+    Some(days as i32 - EPOCH)
+}
+
+/// Whether a month of a year has a day that is not among the first 28.
+#[inline(always)]
+fn is_late_day(year: i32, month: u32, day: u32) -> bool {
+    let last = match month {
+        2 => 28 + u32::from(year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    (1..=last).contains(&day)
+}
+
+/// The day number of the date that begins a text of ten or more bytes as `YYYY-MM-DD`.
+#[inline(always)]
+pub(super) fn iso(text: &[u8]) -> Option<i32> {
+    let word = first8(text);
+    let Some([d1, d2]) = text.get(8..10).and_then(|two| two.first_chunk::<2>()) else {
+        return None;
+    };
+    const DASHES: u64 = 0xff00_00ff_0000_0000;
+    const DASHED: u64 = 0x2d00_002d_0000_0000;
+    let digits = (word & 0xffff_ffff)
+        | ((word >> 8) & 0xffff_0000_0000)
+        | (u64::from(*d1) << 48)
+        | (u64::from(*d2) << 56);
+    let digits = values(digits);
+    if word & DASHES != DASHED || !are_values(digits) {
+        return None;
+    }
+    let pairs = pairs(digits);
+    let lane = |n: u32| (pairs >> (16 * n)) as u8 as u32;
+    let year = lane(0) * 100 + lane(1);
+    if year == 0 {
+        return None;
+    }
+    days(year as i32, lane(2), lane(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_days_one_by_one() {
+        let mut expected = days(-4712, 1, 1).unwrap();
+        for year in -4712..=6000 {
+            for month in 1..=12 {
+                for day in 1..=31 {
+                    if let Some(number) = days(year, month, day) {
+                        assert_eq!(number, expected, "{year}-{month}-{day}");
+                        expected += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(days(2000, 1, 1), Some(0));
+        assert_eq!(days(-4712, 1, 1), Some(-2_451_507));
+    }
+
+    #[test]
+    fn reads_iso_dates() {
+        assert_eq!(iso(b"2000-03-01"), Some(60));
+        assert_eq!(iso(b"0001-01-01"), Some(-730_119));
+        for text in ["2000-02-30", "1900-02-29", "2000-13-01", "2000-00-01", "2000-01-00"] {
+            assert_eq!(iso(text.as_bytes()), None, "{text}");
+        }
+        for text in ["0000-01-01", "2000/01/01", "2000-1-01 ", "20000-01-0", "2000-01-0x"] {
+            assert_eq!(iso(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Times of day: `HH:MM:SS` with a fraction, and `HH:MM`; type time.
+//!
+//! Seconds of 60 are left to the server, as are more than 20 digits of a fraction. Up to 24:00:00.
+
+use super::append_fixed;
+use super::digits::{are_values, first8, last8, left_aligned, load8, number, pairs};
+
+/// Microseconds in a second, a minute, an hour, a day.
+const SECOND: i64 = 1_000_000;
+pub(super) const MINUTE: i64 = 60 * SECOND;
+pub(super) const HOUR: i64 = 60 * MINUTE;
+pub(super) const DAY: i64 = 24 * HOUR;
+
+/// The longest fraction that is read.
+const FRACTION_LEN_MAX: usize = 20;
+
+pub(super) fn time(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match read(field) {
+        Some((micros, [])) => append_fixed(micros.to_be_bytes(), out),
+        _ => false,
+    }
+}
+
+/// Microseconds since midnight from a text of exactly eight bytes, `HH:MM:SS`, below 24 hours.
+#[inline(always)]
+pub(super) fn iso(text: &[u8]) -> Option<i64> {
+    let word = first8(text);
+    const COLONS: u64 = 0x0000_ff00_00ff_0000;
+    const COLON: u64 = 0x0000_3a00_003a_0000;
+    // The colons become zeros: they are ten more than the digit `0`.
+    let values = (word ^ 0x3030_3030_3030_3030) & !COLONS;
+    if word & COLONS != COLON || !are_values(values) {
+        return None;
+    }
+    let pairs = pairs(values);
+    let lane = |byte: u32| i64::from((pairs >> (8 * byte)) as u8);
+    let (hours, minutes, seconds) = (lane(0), lane(3), lane(6));
+    if (hours > 23) | (minutes > 59) | (seconds > 59) {
+        return None;
+    }
+    Some((hours * 3600 + minutes * 60 + seconds) * SECOND)
+}
+
+/// Microseconds from the end of a text of eight or more bytes that ends in a point and 1 to 6
+/// digits, of which there are `len`.
+#[inline(always)]
+pub(super) fn fraction_at_end(text: &[u8], len: usize) -> Option<i64> {
+    let values = left_aligned(last8(text), len);
+    (are_values(values) && text[text.len() - len - 1] == b'.')
+        .then(|| (number(values) / 100) as i64)
+}
+
+/// Reads a time of day up to 24:00:00 and gives what follows it.
+pub(super) fn read(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (hours, rest) = short_number(text)?;
+    let (minutes, rest) = short_number(rest.strip_prefix(b":")?)?;
+    let (seconds, rest) = match rest {
+        [b':', rest @ ..] => short_number(rest)?,
+        // A point behind minutes would make them seconds.
+        [b'.', ..] => return None,
+        _ => (0, rest),
+    };
+    let (micros, rest) = match rest {
+        [b'.', rest @ ..] => fraction(rest)?,
+        _ => (0, rest),
+    };
+    if minutes > 59 || seconds > 59 {
+        return None;
+    }
+    let total = hours * HOUR + minutes * MINUTE + seconds * SECOND + micros;
+    (total <= DAY).then_some((total, rest))
+}
+
+/// A number of one or two digits, and what follows it.
+pub(super) fn short_number(text: &[u8]) -> Option<(i64, &[u8])> {
+    let digit = |b: &u8| i64::from(b - b'0');
+    match text {
+        [a @ b'0'..=b'9', b @ b'0'..=b'9', rest @ ..] => {
+            let longer = rest.first().is_some_and(u8::is_ascii_digit);
+            (!longer).then_some((digit(a) * 10 + digit(b), rest))
+        }
+        [a @ b'0'..=b'9', rest @ ..] => Some((digit(a), rest)),
+        _ => None,
+    }
+}
+
+/// The microseconds of the digits that begin a text, and what follows them.
+pub(super) fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
+    let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(len);
+    match len {
+        1..=6 => {
+            let word = load8(digits) << (64 - 8 * len);
+            Some(((number(left_aligned(word, len)) / 100) as i64, rest))
+        }
+        7..=FRACTION_LEN_MAX => {
+            // The server reads a double, multiplies and rounds to even; so must this.
+            let mut decimal = *b"0.00000000000000000000";
+            decimal[2..2 + len].copy_from_slice(digits);
+            let value = fast_float2::parse::<f64, _>(&decimal[..2 + len]).ok()?;
+            let micros = (value * 1_000_000.0).round_ties_even() as i64;
+            (micros < SECOND).then_some((micros, rest))
+        }
+        _ => None,
+    }
+}

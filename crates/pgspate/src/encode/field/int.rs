@@ -1,0 +1,139 @@
+//! Integers: int2, int4, int8 and oid.
+//!
+//! Decimal digits with a sign, and space around them, as the server takes them; out of range,
+//! hexadecimal, underscores and everything else are left to it.
+
+use super::digits::{are_values, first8, last8, load8, number, right_aligned, values};
+use super::{append_fixed, trim};
+
+#[inline]
+pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match integer(field).map(i16::try_from) {
+        Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
+        _ => false,
+    }
+}
+
+#[inline]
+pub(super) fn int4(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match integer(field).map(i32::try_from) {
+        Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
+        _ => false,
+    }
+}
+
+#[inline]
+pub(super) fn int8(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match integer(field) {
+        Some(value) => append_fixed(value.to_be_bytes(), out),
+        None => false,
+    }
+}
+
+/// An oid without sign or leading zeros, whose meaning varies between versions.
+pub(super) fn oid(field: &[u8], out: &mut Vec<u8>) -> bool {
+    let text = trim(field);
+    if text.first() == Some(&b'0') && text.len() > 1 {
+        return false;
+    }
+    match unsigned(text).map(u32::try_from) {
+        Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
+        _ => false,
+    }
+}
+
+/// The value of a field that is an integer of 64 bits.
+#[inline(always)]
+fn integer(field: &[u8]) -> Option<i64> {
+    if let Some(value) = unsigned(field) {
+        return i64::try_from(value).ok();
+    }
+    match field {
+        [b'-', rest @ ..] => negative(rest),
+        _ => with_sign_and_space(field),
+    }
+}
+
+#[inline]
+fn negative(digits: &[u8]) -> Option<i64> {
+    0i64.checked_sub_unsigned(unsigned(digits)?)
+}
+
+#[cold]
+#[inline(never)]
+fn with_sign_and_space(field: &[u8]) -> Option<i64> {
+    match trim(field) {
+        [b'-', rest @ ..] => negative(rest),
+        [b'+', rest @ ..] => i64::try_from(unsigned(rest)?).ok(),
+        rest => i64::try_from(unsigned(rest)?).ok(),
+    }
+}
+
+/// The number that one or more digits make, if nothing else is there and 64 bits hold it.
+#[inline(always)]
+pub(super) fn unsigned(digits: &[u8]) -> Option<u64> {
+    match digits.len() {
+        0 => None,
+        n @ 1..=8 => {
+            let low = right_aligned(load8(digits), n);
+            are_values(low).then(|| number(low))
+        }
+        n @ 9..=16 => {
+            let high = right_aligned(first8(digits), n - 8);
+            let low = values(last8(digits));
+            (are_values(high) & are_values(low)).then(|| number(high) * 100_000_000 + number(low))
+        }
+        _ => unsigned_long(digits),
+    }
+}
+
+#[inline(never)]
+fn unsigned_long(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |value, &byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Option<i64> {
+        integer(text.as_bytes())
+    }
+
+    #[test]
+    fn takes_the_whole_range() {
+        for text in ["0", "-0", "7", "-32768", "123456789", "1234567890123456"] {
+            assert_eq!(value(text), text.parse().ok(), "{text}");
+        }
+        assert_eq!(value("9223372036854775807"), Some(i64::MAX));
+        assert_eq!(value("-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(value("00000000000000000000000000012"), Some(12));
+        assert_eq!(value(" +12\t"), Some(12));
+    }
+
+    #[test]
+    fn leaves_the_rest() {
+        for text in ["", "-", "+", "--1", "+-1", "1 2", "0x1f", "1_000", "1.0", "1e3", "٣"] {
+            assert_eq!(value(text), None, "{text}");
+        }
+        assert_eq!(value("9223372036854775808"), None);
+        assert_eq!(value("-9223372036854775809"), None);
+        assert_eq!(value("99999999999999999999999"), None);
+    }
+
+    #[test]
+    fn oids_have_no_sign() {
+        let mut out = Vec::new();
+        assert!(oid(b"4294967295", &mut out));
+        assert_eq!(out, [0, 0, 0, 4, 255, 255, 255, 255]);
+        for text in ["-1", "+1", "007", "4294967296"] {
+            assert!(!oid(text.as_bytes(), &mut out), "{text}");
+        }
+    }
+}

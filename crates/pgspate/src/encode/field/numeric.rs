@@ -1,0 +1,95 @@
+//! Numerics: base-10000 digits around the point, exact to the last digit.
+//!
+//! Most numerics have at most eight digits before the point and eight behind it; these fit four
+//! base-10000 digits in one word and are done here without a loop. The others are done in
+//! `numeric_long`.
+
+use super::digits::{are_values, find, first8, last8, left_aligned, load8, number, right_aligned};
+use super::numeric_long;
+
+/// The sign word of a negative numeric.
+pub(super) const NEGATIVE: u16 = 0x4000;
+
+#[inline]
+pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+    let (digits, sign) = match field {
+        [b'-', rest @ ..] => (rest, NEGATIVE),
+        _ => (field, 0),
+    };
+    match split(digits) {
+        Some(parts) => append_short(parts, sign, out),
+        None => numeric_long::append(field, infinity, out),
+    }
+}
+
+/// A number of at most eight digits on each side of its point.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    /// What is before the point.
+    pub(super) whole: u64,
+    /// What is behind it, in units of 10^-8.
+    pub(super) fraction: u64,
+    /// How many digits are behind it.
+    pub(super) scale: usize,
+}
+
+/// Splits digits that may have a point, the first being a digit.
+#[inline(always)]
+pub(super) fn split(digits: &[u8]) -> Option<Parts> {
+    let n = digits.len();
+    // `head` has the first bytes at its low end, `tail` the last ones at its high end.
+    let (head, tail) = match n {
+        1..=8 => {
+            let word = load8(digits);
+            (word, word << (64 - 8 * n))
+        }
+        9..=16 => (first8(digits), last8(digits)),
+        _ => return None,
+    };
+    let (before, scale, fraction) = match find(tail, b'.') {
+        // The point is the last byte: nothing behind it to read.
+        Some(7) => (n - 1, 0, 0),
+        Some(at) => {
+            let scale = 7 - at;
+            (n - 1 - scale, scale, left_aligned(tail, scale))
+        }
+        None => (n, 0, 0),
+    };
+    if before.wrapping_sub(1) > 7 {
+        return None;
+    }
+    let whole = right_aligned(head, before);
+    (are_values(whole) & are_values(fraction)).then(|| Parts {
+        whole: number(whole),
+        fraction: number(fraction),
+        scale,
+    })
+}
+
+#[inline(always)]
+fn append_short(parts: Parts, sign: u16, out: &mut Vec<u8>) -> bool {
+    let (whole, fraction) = (parts.whole as u32, parts.fraction as u32);
+    // Four base-10000 digits of 16 bits, the highest first; the point is in the middle.
+    let groups = (u64::from(whole / 10_000) << 48)
+        | (u64::from(whole % 10_000) << 32)
+        | (u64::from(fraction / 10_000) << 16)
+        | u64::from(fraction % 10_000);
+    let lead = groups.leading_zeros() / 16;
+    let trail = groups.trailing_zeros() / 16;
+    let is_zero = groups == 0;
+    let count = if is_zero { 0 } else { 4 - lead - trail };
+    let weight = if is_zero { 0 } else { 1i32.wrapping_sub(lead as i32) as u16 };
+    let sign = if is_zero { 0 } else { sign };
+    let head = (u64::from(count) << 48)
+        | (u64::from(weight) << 32)
+        | (u64::from(sign) << 16)
+        | parts.scale as u64;
+    // One append of a fixed size costs less than the exact one; the excess is cut off again.
+    let mut value = [0u8; 20];
+    value[..4].copy_from_slice(&(8 + 2 * count).to_be_bytes());
+    value[4..12].copy_from_slice(&head.to_be_bytes());
+    value[12..].copy_from_slice(&groups.wrapping_shl(lead * 16).to_be_bytes());
+    out.extend_from_slice(&value);
+    out.truncate(out.len() - (8 - 2 * count as usize));
+    true
+}

@@ -1,0 +1,162 @@
+//! Numerics of any length, with exponents, and those that are not numbers.
+//!
+//! All digits are kept up to what a numeric in binary form may hold: 3,000 base-10000 digits and
+//! 16,383 digits behind the point. Longer ones are left to the server.
+
+use super::numeric::NEGATIVE;
+use super::trim;
+
+/// The most base-10000 digits that the server receives.
+const GROUPS_MAX: usize = 3000;
+/// The most digits behind the point.
+const SCALE_MAX: i64 = 16_383;
+/// The largest exponent worth taking; with it every sum below fits 64 bits by far.
+const EXPONENT_MAX: i64 = 20_000;
+/// More decimal digits than this, zeros for alignment included, are left to the server.
+const DIGITS_MAX: i64 = 60_000;
+/// Digits that are held on the stack.
+const STACK_DIGITS: usize = 96;
+
+const NAN: u16 = 0xc000;
+const INFINITY: u16 = 0xd000;
+const NEGATIVE_INFINITY: u16 = 0xf000;
+
+#[inline(never)]
+pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+    let text = trim(field);
+    let (unsigned, sign) = match text {
+        [b'-', rest @ ..] => (rest, NEGATIVE),
+        [b'+', rest @ ..] => (rest, 0),
+        _ => (text, 0),
+    };
+    match unsigned.first() {
+        Some(b'0'..=b'9' | b'.') => match Spelling::of(unsigned) {
+            Some(spelling) => spelling.append(sign, out),
+            None => false,
+        },
+        _ => append_special(text, infinity, out),
+    }
+}
+
+/// NaN, and the infinities where the server has them.
+fn append_special(text: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+    let sign = if text.eq_ignore_ascii_case(b"nan") {
+        NAN
+    } else {
+        let (unsigned, sign) = match text {
+            [b'-', rest @ ..] => (rest, NEGATIVE_INFINITY),
+            [b'+', rest @ ..] => (rest, INFINITY),
+            _ => (text, INFINITY),
+        };
+        let spelled =
+            unsigned.eq_ignore_ascii_case(b"infinity") || unsigned.eq_ignore_ascii_case(b"inf");
+        if !infinity || !spelled {
+            return false;
+        }
+        sign
+    };
+    append_head(0, 0, sign, 0, out);
+    true
+}
+
+/// Length, number of digits, weight, sign and scale.
+fn append_head(groups: usize, weight: i16, sign: u16, scale: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(8 + 2 * groups as u32).to_be_bytes());
+    out.extend_from_slice(&(groups as u16).to_be_bytes());
+    out.extend_from_slice(&weight.to_be_bytes());
+    out.extend_from_slice(&sign.to_be_bytes());
+    out.extend_from_slice(&scale.to_be_bytes());
+}
+
+/// A number as it is written: digits, a point among them, an exponent.
+struct Spelling<'a> {
+    whole: &'a [u8],
+    fraction: &'a [u8],
+    exponent: i64,
+}
+
+impl<'a> Spelling<'a> {
+    fn of(text: &'a [u8]) -> Option<Spelling<'a>> {
+        let (mantissa, exponent) = match text.iter().position(|b| b | 0x20 == b'e') {
+            Some(at) => (&text[..at], exponent(&text[at + 1..])?),
+            None => (text, 0),
+        };
+        let (whole, fraction) = match memchr::memchr(b'.', mantissa) {
+            Some(at) => (&mantissa[..at], &mantissa[at + 1..]),
+            None => (mantissa, &mantissa[..0]),
+        };
+        let all_digits = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+        let is_number = mantissa.len() > usize::from(mantissa.len() != whole.len())
+            && all_digits(whole)
+            && all_digits(fraction);
+        is_number.then_some(Spelling { whole, fraction, exponent })
+    }
+
+    fn append(&self, sign: u16, out: &mut Vec<u8>) -> bool {
+        let digits = (self.whole.len() + self.fraction.len()) as i64;
+        // How many digits are before the point; below zero, how many zeros are missing behind it.
+        let point = self.whole.len() as i64 + self.exponent;
+        let scale = (self.fraction.len() as i64 - self.exponent).max(0);
+        if scale > SCALE_MAX || digits > DIGITS_MAX {
+            return false;
+        }
+        // Zeros before the digits put the point between two base-10000 digits.
+        let first = if point > 0 { (4 - point % 4) % 4 } else { -point + (4 + point % 4) % 4 };
+        let point = point + first;
+        let len = ((first + digits).max(point) + 3) / 4 * 4;
+        if len <= STACK_DIGITS as i64 {
+            let mut decimal = [b'0'; STACK_DIGITS];
+            self.append_aligned(&mut decimal[..len as usize], first, point, sign, scale, out)
+        } else {
+            let mut decimal = vec![b'0'; len as usize];
+            self.append_aligned(&mut decimal, first, point, sign, scale, out)
+        }
+    }
+
+    /// `decimal` is all zeros, a multiple of four long, with the digits to go in at `first`.
+    fn append_aligned(
+        &self,
+        decimal: &mut [u8],
+        first: i64,
+        point: i64,
+        sign: u16,
+        scale: i64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let first = first as usize;
+        let middle = first + self.whole.len();
+        decimal[first..middle].copy_from_slice(self.whole);
+        decimal[middle..middle + self.fraction.len()].copy_from_slice(self.fraction);
+
+        let (groups, _) = decimal.as_chunks::<4>();
+        let is_digit = |group: &[u8; 4]| group != b"0000";
+        let Some(start) = groups.iter().position(is_digit) else {
+            append_head(0, 0, 0, scale as u16, out);
+            return true;
+        };
+        let end = groups.iter().rposition(is_digit).map_or(start, |at| at + 1);
+        let Ok(weight) = i16::try_from(point / 4 - 1 - start as i64) else {
+            return false;
+        };
+        let groups = &groups[start..end];
+        if groups.len() > GROUPS_MAX {
+            return false;
+        }
+        append_head(groups.len(), weight, sign, scale as u16, out);
+        out.extend(groups.iter().flat_map(|group| {
+            group.iter().fold(0u16, |n, &b| n * 10 + u16::from(b - b'0')).to_be_bytes()
+        }));
+        true
+    }
+}
+
+/// The digits behind an `e`, with a sign.
+fn exponent(text: &[u8]) -> Option<i64> {
+    let (digits, negative) = match text {
+        [b'-', rest @ ..] => (rest, true),
+        [b'+', rest @ ..] => (rest, false),
+        _ => (text, false),
+    };
+    let value = i64::try_from(super::int::unsigned(digits)?).ok()?;
+    (value <= EXPONENT_MAX).then_some(if negative { -value } else { value })
+}
