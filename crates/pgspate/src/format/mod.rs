@@ -3,11 +3,14 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+mod chain;
 pub mod delimited;
 
 use std::sync::Arc;
 
 use crate::encode::Encoded;
+
+pub use chain::{ChainCutter, OpenCutter};
 use crate::{Place, Result};
 
 /// Whole records of one input: the unit of work and of retry.

@@ -11,6 +11,7 @@ use super::fields::{detect_eol, ends_in_escape, ends_in_quote, parse_records};
 use super::{Dialect, Eol, Family, Layout, MapFields};
 use crate::error::{Error, Kind, Place, Result};
 use crate::format::{Chunk, ChunkData, Cutter};
+use crate::source;
 
 /// How far to look for the record edge at first.
 const SLACK: usize = 64 << 10;
@@ -18,30 +19,30 @@ const SLACK: usize = 64 << 10;
 const RECORD_BYTES_MAX: usize = 1 << 30;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// An input that has been opened: its index, its name and its bytes.
-pub struct OpenInput {
-    /// Index into the load's inputs.
-    pub index: usize,
-    /// As the user would write it.
-    pub name: String,
-    /// Decompressed bytes.
-    pub reader: Box<dyn Read + Send>,
+/// How delimited input is cut.
+#[derive(Clone)]
+pub struct CutOptions {
+    /// How fields and records are written.
+    pub dialect: Dialect,
+    /// Whether the first record names the fields.
+    pub header: bool,
+    /// Where a chunk may end.
+    pub chunk_bytes: usize,
+    /// From names to a layout.
+    pub map: MapFields,
 }
 
-/// Cuts delimited inputs, one after the other.
+/// Cuts one delimited input.
 pub struct DelimitedCutter {
-    inputs: Box<dyn Iterator<Item = Result<OpenInput>> + Send>,
-    dialect: Dialect,
-    header: bool,
-    chunk_bytes: usize,
-    map: MapFields,
-    current: Option<Current>,
+    options: CutOptions,
+    current: Current,
     seq: u64,
 }
 
-/// The input being cut.
+/// Where the cutter is.
 struct Current {
-    input: OpenInput,
+    name: String,
+    reader: Box<dyn Read + Send>,
     layout: Arc<Layout>,
     /// Bytes after the last edge.
     carry: Vec<u8>,
@@ -51,34 +52,20 @@ struct Current {
 }
 
 impl DelimitedCutter {
-    /// A cutter over `inputs` in their order. With `header`, each input's first record names its
-    /// fields; `map` turns the names into a layout.
-    pub fn new(
-        inputs: Box<dyn Iterator<Item = Result<OpenInput>> + Send>,
-        dialect: Dialect,
-        header: bool,
-        chunk_bytes: usize,
-        map: MapFields,
-    ) -> DelimitedCutter {
-        DelimitedCutter { inputs, dialect, header, chunk_bytes, map, current: None, seq: 0 }
-    }
-
-    /// Opens the next input that has records, past its byte order mark and its header.
-    fn advance(&mut self) -> Result<bool> {
-        while let Some(input) = self.inputs.next() {
-            if let Some(current) = self.start(input?)? {
-                self.current = Some(current);
-                return Ok(true);
-            }
-        }
-        self.current = None;
-        Ok(false)
-    }
-
-    fn start(&self, input: OpenInput) -> Result<Option<Current>> {
+    /// Reads the start of the input called `name`: its byte order mark, its header, and what its
+    /// lines end with.
+    ///
+    /// # Errors
+    /// What reading meets, a first line that does not end, and what `options.map` refuses.
+    pub fn open(
+        name: &str,
+        reader: Box<dyn Read + Send>,
+        options: CutOptions,
+    ) -> Result<DelimitedCutter> {
         let layout = Layout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
         let mut current = Current {
-            input,
+            name: name.to_owned(),
+            reader,
             layout: Arc::new(layout),
             carry: Vec::new(),
             at_end: false,
@@ -89,23 +76,31 @@ impl DelimitedCutter {
         if current.carry.starts_with(BOM) {
             current.drop_front(BOM.len());
         }
-        if current.carry.is_empty() {
-            return Ok(None);
+        let mut cutter = DelimitedCutter { options, current, seq: 0 };
+        if !cutter.current.carry.is_empty() {
+            cutter.start()?;
         }
+        Ok(cutter)
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let DelimitedCutter { options, current, .. } = self;
         // Only a first line longer than the slack makes it read on.
         while !current.at_end && !has_line_end(&current.carry[..current.carry.len() - 1]) {
             let longer = current.carry.len() * 2;
             current.check_length(longer)?;
             current.read_to(longer)?;
         }
-        let eol = detect_eol(&self.dialect, &current.carry);
-        let names = if self.header { Some(self.take_header(&mut current, eol)?) } else { None };
-        let (fields, field_of) = (self.map)(current.input.index, names.as_deref())
-            .map_err(|error| error.at(current.place()))?;
+        let eol = detect_eol(&options.dialect, &current.carry);
+        let names = if options.header { Some(options.take_header(current, eol)?) } else { None };
+        let mapped = (options.map)(names.as_deref());
+        let (fields, field_of) = mapped.map_err(|error| error.at(current.place()))?;
         current.layout = Arc::new(Layout { eol, fields, field_of });
-        Ok(Some(current))
+        Ok(())
     }
+}
 
+impl CutOptions {
     /// Takes the first record off and returns its fields.
     fn take_header(&self, current: &mut Current, eol: Eol) -> Result<Vec<Vec<u8>>> {
         while self.dialect.comment.is_some_and(|comment| current.carry.first() == Some(&comment)) {
@@ -181,22 +176,14 @@ impl DelimitedCutter {
 
 impl Cutter for DelimitedCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
-        loop {
-            let done = self.current.as_ref().is_none_or(|it| it.at_end && it.carry.is_empty());
-            if done && !self.advance()? {
-                return Ok(None);
-            }
-            let mut current = self.current.take().expect("advanced");
-            let eol = current.layout.eol;
-            let edge = self.edge(&mut current, self.chunk_bytes, eol);
-            let chunk = edge.map(|edge| current.cut(edge, self.seq));
-            self.current = Some(current);
-            let chunk = chunk?;
-            if let Some(chunk) = chunk {
-                self.seq += 1;
-                return Ok(Some(chunk));
-            }
+        let DelimitedCutter { options, current, seq } = self;
+        let edge = options.edge(current, options.chunk_bytes, current.layout.eol)?;
+        if edge == 0 {
+            return Ok(None);
         }
+        let chunk = current.cut(edge, *seq);
+        *seq += 1;
+        Ok(Some(chunk))
     }
 }
 
@@ -208,21 +195,14 @@ impl Current {
         }
         let missing = len - self.carry.len();
         self.carry.reserve_exact(missing);
-        let mut limited = (&mut self.input.reader).take(missing as u64);
-        let read = limited.read_to_end(&mut self.carry).map_err(|error| {
-            let name = &self.input.name;
-            let place = Place { source: Some(name.clone()), ..Place::default() };
-            let message = format!("could not read \"{name}\"");
-            Error::new(Kind::Source, message).at(place).because(error)
-        })?;
+        let mut limited = (&mut self.reader).take(missing as u64);
+        let read = limited.read_to_end(&mut self.carry);
+        let read = read.map_err(|error| source::error_of(error, &self.name))?;
         self.at_end = read < missing;
         Ok(())
     }
 
-    fn cut(&mut self, edge: usize, seq: u64) -> Option<Chunk> {
-        if edge == 0 {
-            return None;
-        }
+    fn cut(&mut self, edge: usize, seq: u64) -> Chunk {
         let mut rest = Vec::with_capacity(self.carry.len() - edge);
         rest.extend_from_slice(&self.carry[edge..]);
         let mut bytes = std::mem::replace(&mut self.carry, rest);
@@ -231,7 +211,7 @@ impl Current {
         self.byte += edge as u64;
         self.line += count_lines(&bytes, self.layout.eol);
         let data = ChunkData::Delimited(bytes, Arc::clone(&self.layout));
-        Some(Chunk { seq, input: self.input.index, byte, line, first_row: 0, data })
+        Chunk { seq, input: 0, byte, line, first_row: 0, data }
     }
 
     fn drop_front(&mut self, len: usize) {
@@ -251,7 +231,7 @@ impl Current {
     }
 
     fn place(&self) -> Place {
-        let source = Some(self.input.name.clone());
+        let source = Some(self.name.clone());
         Place { source, line: Some(self.line), ..Place::default() }
     }
 }

@@ -10,7 +10,7 @@ mod scan;
 
 use std::sync::Arc;
 
-pub use cut::{DelimitedCutter, OpenInput};
+pub use cut::{CutOptions, DelimitedCutter};
 pub use encode::{Column, DelimitedEncoder};
 pub use fields::{ParsedRecord, parse_records};
 
@@ -94,7 +94,7 @@ pub struct Layout {
     pub field_of: Vec<usize>,
 }
 
-/// Decides, from an input's index and its header, which field feeds which column. Without a
-/// header the names are `None`.
+/// Decides from an input's header (`None`: it has none) how many fields its records have, and
+/// which of them feeds each column.
 pub type MapFields =
-    Arc<dyn Fn(usize, Option<&[Vec<u8>]>) -> crate::Result<(usize, Vec<usize>)> + Send + Sync>;
+    Arc<dyn Fn(Option<&[Vec<u8>]>) -> crate::Result<(usize, Vec<usize>)> + Send + Sync>;
