@@ -3,6 +3,9 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+pub mod json;
+pub mod nearest;
+
 use std::sync::Arc;
 
 use crate::encode::Encoded;
