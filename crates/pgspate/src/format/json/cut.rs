@@ -230,7 +230,8 @@ impl Open {
         self.fill(want.saturating_add(AHEAD.min(want)))?;
         let depth = i64::from(rule == Rule::Items && self.byte > 0);
         let mut scanner = Scanner::new(rule, depth);
-        let passed = want.min(self.buf.len());
+        let mark = if self.byte == 0 { mark_len(&self.buf) } else { 0 };
+        let passed = want.max(mark).min(self.buf.len());
         if let Some(end) = scanner.pass(&self.buf[..passed]) {
             return Ok(end);
         }
