@@ -3,8 +3,10 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+pub mod infer;
 pub mod json;
 pub mod nearest;
+pub mod sniff;
 
 use std::sync::Arc;
 

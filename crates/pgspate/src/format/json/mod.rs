@@ -17,7 +17,8 @@ mod string;
 pub use cut::{CutLimits, JsonCutter, JsonInput};
 pub use encode::{JsonColumn, JsonEncoder, JsonOptions};
 
-pub(crate) use parse::{Scalar, Syntax, skip_space, string_end, value};
+pub(crate) use parse::{Scalar, skip_space, value};
+pub(crate) use record::Records;
 pub(crate) use string::unescape;
 
 /// The bytes before the JSON: a UTF-8 byte order mark or nothing.
