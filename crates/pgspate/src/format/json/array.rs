@@ -19,6 +19,11 @@ pub(crate) struct Shape {
 /// Appends the literal for `array`, a valid JSON array, to `out`.
 pub(crate) fn literal(array: &[u8], shape: Shape, out: &mut Vec<u8>) -> Result<(), Unfit> {
     let levels = levels(array);
+    // Servers before 17 refuse `{{},{}}`, though an array of empty arrays is just an empty one.
+    if levels == 2 && array.iter().all(|b| b"[], \t\r\n".contains(b)) && flat(array) {
+        out.extend_from_slice(b"{}");
+        return Ok(());
+    }
     let mut depth = 0;
     let mut at = 0;
     let mut stack = Vec::new();
@@ -60,6 +65,15 @@ fn levels(array: &[u8]) -> usize {
         at = skip_space(array, at + 1);
     }
     depth
+}
+
+/// Whether no bracket lies deeper than two.
+fn flat(array: &[u8]) -> bool {
+    let mut depth = 0;
+    array.iter().all(|byte| {
+        depth += i32::from(*byte == b'[') - i32::from(*byte == b']');
+        depth <= 2
+    })
 }
 
 fn append(
@@ -120,7 +134,9 @@ mod tests {
         assert_eq!(made("[[1,2],\n [3,4]]", false), "{{1,2},{3,4}}");
         assert_eq!(made("[1,[2]]", true), r#"{1,"[2]"}"#);
         assert_eq!(made("[[2],1]", false), "{{2},1}");
-        assert_eq!(made("[[],[]]", false), "{{},{}}");
+        assert_eq!(made("[[],[]]", false), "{}");
+        assert_eq!(made("[[],[[]]]", false), "{{},{\"[]\"}}");
+        assert_eq!(made("[[[]]]", false), "{{{}}}");
     }
 
     #[test]
