@@ -5,6 +5,10 @@
 
 mod chain;
 pub mod delimited;
+pub mod infer;
+pub mod json;
+pub mod nearest;
+pub mod sniff;
 
 use std::sync::Arc;
 

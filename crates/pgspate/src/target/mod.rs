@@ -8,6 +8,8 @@ mod types;
 
 pub use refusal::Refusal;
 pub use table::{Column, Table, Trigger};
+mod ident;
+pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub use types::{PgType, Session, TypeKind};
 
 use crate::{Error, Kind};

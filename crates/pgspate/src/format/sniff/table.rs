@@ -1,0 +1,373 @@
+//! The dialect of delimited text: line ends, delimiter, quotes, NULL, header.
+//!
+//! Records are split here by the rules that are being guessed, so a delimiter or newline within
+//! quotes does not count.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Format, LineEnd, Overrides, Sniffed, split_name};
+use crate::format::infer::{Class, classify};
+
+/// As many records as are looked at, and as many bytes: enough to see, little to read.
+const RECORDS_MAX: usize = 1000;
+const BYTES_MAX: usize = 256 << 10;
+
+/// Delimiters by how likely they are. The later ones occur in ordinary text, so they count only
+/// when none of the earlier ones fits.
+const DELIMITERS: [&[u8]; 2] = [b",\t;|\x01\x1f", b":^~"];
+
+/// One field, without its quotes.
+#[derive(Debug, Clone, PartialEq)]
+struct Field {
+    text: Vec<u8>,
+    quoted: bool,
+}
+
+/// The sample, split.
+#[derive(Debug, Default)]
+struct Split {
+    records: Vec<Vec<Field>>,
+    /// Quotes that stand where none should: a field that goes on after its closing quote, or one
+    /// that never closes.
+    broken: usize,
+    /// Fields that open with a quote and close well.
+    quoted: usize,
+}
+
+/// Fills in what `body` shows; false when nothing showed which delimiter it has.
+pub(super) fn describe(
+    body: &[u8],
+    complete: bool,
+    known: Option<&[String]>,
+    given: &Overrides,
+    name: &str,
+    sniffed: &mut Sniffed,
+) -> bool {
+    let (body, complete) = match body.get(..BYTES_MAX) {
+        Some(front) if front.len() < body.len() => (front, false),
+        _ => (body, complete),
+    };
+    sniffed.line_end = line_end(body);
+    let end = if sniffed.line_end == LineEnd::Cr { b'\r' } else { b'\n' };
+    let sample = Sample { body, complete, end };
+    let sure = delimiter(&sample, given, name, sniffed);
+    let named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
+    if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !named {
+        sniffed.format = Format::Tsv;
+    }
+    quotes(&sample, given, sniffed);
+    let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
+    records.retain(|record| record.len() > 1 || !record[0].text.is_empty());
+    trailing(&mut records, sniffed);
+    null(&records, given, sniffed);
+    sniffed.columns = records.first().map_or(0, Vec::len);
+    header(&records, known, given, sniffed);
+    // COPY text is what PostgreSQL writes: tabs, no header, \N, and no escapes of other kinds.
+    let nulls = sniffed.null == "\\N";
+    if given.format.is_none()
+        && sniffed.format == Format::Tsv
+        && !split_name(name).1.is_some_and(|e| matches!(e.as_str(), "tsv" | "tab"))
+        && nulls
+        && !sniffed.header
+        && is_copy_text(body)
+    {
+        sniffed.format = Format::Text;
+        sniffed.quote = None;
+        sniffed.evidence.push("format text: tabs, \\N and no header".to_string());
+    }
+    sure
+}
+
+struct Sample<'a> {
+    body: &'a [u8],
+    complete: bool,
+    end: u8,
+}
+
+impl Sample<'_> {
+    fn split(&self, delimiter: u8, quote: Option<u8>, escape: u8) -> Split {
+        let mut split = Split::default();
+        let mut record = Vec::new();
+        let mut at = 0;
+        while at < self.body.len() && split.records.len() < RECORDS_MAX {
+            let mut field = Field { text: Vec::new(), quoted: false };
+            if quote.is_some() && self.body.get(at).copied() == quote {
+                at = self.quoted(at + 1, quote, escape, &mut field, &mut split);
+            }
+            let rest = &self.body[at..];
+            let len = rest.iter().position(|b| *b == delimiter || *b == self.end);
+            let plain = &rest[..len.unwrap_or(rest.len())];
+            let plain = if len.is_some_and(|len| rest[len] == b'\n') {
+                plain.strip_suffix(b"\r").unwrap_or(plain)
+            } else {
+                plain
+            };
+            if field.quoted && !plain.is_empty() {
+                split.broken += 1;
+            }
+            field.text.extend_from_slice(plain);
+            record.push(field);
+            let Some(len) = len else { break };
+            at += len + 1;
+            if rest[len] == self.end {
+                split.records.push(std::mem::take(&mut record));
+            } else if at == self.body.len() {
+                record.push(Field { text: Vec::new(), quoted: false });
+            }
+        }
+        // The last record may be cut off, unless it is the only one there is to look at.
+        if !record.is_empty() && (self.complete || split.records.is_empty()) {
+            split.records.push(record);
+        }
+        split
+    }
+
+    /// Reads a field from after its opening quote; gives the index after the closing one.
+    fn quoted(
+        &self,
+        mut at: usize,
+        quote: Option<u8>,
+        escape: u8,
+        field: &mut Field,
+        split: &mut Split,
+    ) -> usize {
+        field.quoted = true;
+        while let Some(&byte) = self.body.get(at) {
+            let next = self.body.get(at + 1).copied();
+            if byte == escape && next.is_some() && (next == quote || next == Some(escape)) {
+                field.text.extend(next);
+                at += 2;
+            } else if Some(byte) == quote {
+                split.quoted += 1;
+                return at + 1;
+            } else {
+                field.text.push(byte);
+                at += 1;
+            }
+        }
+        split.broken += usize::from(self.complete);
+        at
+    }
+}
+
+fn line_end(body: &[u8]) -> LineEnd {
+    match memchr::memchr2(b'\n', b'\r', body) {
+        Some(at) if body[at] == b'\n' => LineEnd::Lf,
+        Some(at) if body.get(at + 1) == Some(&b'\n') => LineEnd::CrLf,
+        Some(_) if memchr::memchr(b'\n', body).is_none() => LineEnd::Cr,
+        _ => LineEnd::Lf,
+    }
+}
+
+/// Chooses the delimiter: the one that stands equally often in most records.
+fn delimiter(sample: &Sample<'_>, given: &Overrides, name: &str, sniffed: &mut Sniffed) -> bool {
+    let named = match split_name(name).1.as_deref() {
+        Some("tsv" | "tab") => Some(b'\t'),
+        Some("psv" | "tbl") => Some(b'|'),
+        _ => None,
+    };
+    let fixed = match (given.delimiter, sniffed.format) {
+        (Some(delimiter), _) => Some((delimiter, "as given")),
+        (None, Format::Tsv) => Some((b'\t', "that of tsv")),
+        (None, Format::Text) => Some((b'\t', "that of COPY text")),
+        _ => None,
+    };
+    if let Some((delimiter, why)) = fixed {
+        sniffed.delimiter = delimiter;
+        sniffed.evidence.push(format!("delimiter {}: {why}", shown(delimiter)));
+        return true;
+    }
+    for candidates in DELIMITERS {
+        let mut best: Option<(u32, bool, usize, u8)> = None;
+        for &candidate in candidates {
+            let Some((percent, fields)) = consistency(sample, candidate, given) else { continue };
+            // In steps of five, so that one odd line does not decide; then by name, then by count.
+            let score = (percent / 5, Some(candidate) == named, fields, candidate);
+            if best.is_none_or(|best| (score.0, score.1, score.2) > (best.0, best.1, best.2)) {
+                best = Some(score);
+            }
+        }
+        if let Some((_, _, fields, delimiter)) = best {
+            sniffed.delimiter = delimiter;
+            sniffed
+                .evidence
+                .push(format!("delimiter {}: {fields} fields in each line", shown(delimiter)));
+            return true;
+        }
+    }
+    sniffed.delimiter = named.unwrap_or(b',');
+    sniffed.evidence.push(format!("delimiter {}: no other was found", shown(sniffed.delimiter)));
+    false
+}
+
+/// The share of records, in percent, that have the commonest number of fields, and that number.
+fn consistency(sample: &Sample<'_>, delimiter: u8, given: &Overrides) -> Option<(u32, usize)> {
+    let quote = given.quote.unwrap_or(Some(b'"'));
+    let escape = given.escape.or(quote).unwrap_or(b'"');
+    let mut split = sample.split(delimiter, quote, escape);
+    if split.broken > 0 && given.quote.is_none() {
+        split = sample.split(delimiter, None, escape);
+    }
+    let mut counts: HashMap<usize, usize> = HashMap::new();
+    let mut total = 0;
+    for record in &split.records {
+        // An empty line says nothing.
+        if record.len() > 1 || !record[0].text.is_empty() {
+            *counts.entry(record.len()).or_default() += 1;
+            total += 1;
+        }
+    }
+    let (fields, times) = counts.into_iter().max_by_key(|(fields, times)| (*times, *fields))?;
+    let percent = (times * 100 / total) as u32;
+    (fields > 1 && percent >= 70).then_some((percent, fields))
+}
+
+/// Decides whether fields are quoted, and how a quote within quotes is written.
+fn quotes(sample: &Sample<'_>, given: &Overrides, sniffed: &mut Sniffed) {
+    let quote = given.quote.unwrap_or(Some(b'"'));
+    sniffed.quote = if sniffed.format == Format::Text { None } else { quote };
+    sniffed.escape = given.escape.or(quote).unwrap_or(b'"');
+    let Some(mark) = sniffed.quote else { return };
+    let split = sample.split(sniffed.delimiter, quote, sniffed.escape);
+    if split.broken > 0 && given.escape.is_none() {
+        let other = sample.split(sniffed.delimiter, quote, b'\\');
+        if other.broken == 0 {
+            sniffed.escape = b'\\';
+            sniffed.evidence.push("escape \\: quotes within quotes follow a backslash".to_string());
+            return;
+        }
+    }
+    if given.quote.is_some() || sniffed.format != Format::Tsv {
+        return;
+    }
+    let seen = sample.body.contains(&mark);
+    if seen && (split.broken > 0 || split.quoted == 0) {
+        sniffed.quote = None;
+        sniffed.evidence.push("quote none: quotes are part of the fields".to_string());
+    }
+}
+
+/// Takes a delimiter at the end of each line for what it is: the end of the last field.
+fn trailing(records: &mut [Vec<Field>], sniffed: &mut Sniffed) {
+    let empty_last = |record: &Vec<Field>| {
+        record.len() > 1 && record.last().is_some_and(|f| f.text.is_empty() && !f.quoted)
+    };
+    // A comma there is a last column that is NULL, as likely as not.
+    if sniffed.delimiter != b'|' || records.is_empty() || !records.iter().all(empty_last) {
+        return;
+    }
+    sniffed.trailing_delimiter = true;
+    sniffed.evidence.push(format!("trailing {}: every line ends with it", shown(b'|')));
+    for record in records {
+        record.pop();
+    }
+}
+
+fn null(records: &[Vec<Field>], given: &Overrides, sniffed: &mut Sniffed) {
+    let slash = records.iter().flatten().any(|field| !field.quoted && field.text == b"\\N");
+    sniffed.null = match &given.null {
+        Some(null) => null.clone(),
+        None if slash || sniffed.format == Format::Text => "\\N".to_string(),
+        None => String::new(),
+    };
+    if slash && given.null.is_none() {
+        sniffed.evidence.push("null \\N: it stands alone in fields".to_string());
+    }
+}
+
+/// Decides whether the first record names the columns.
+fn header(
+    records: &[Vec<Field>],
+    known: Option<&[String]>,
+    given: &Overrides,
+    sniffed: &mut Sniffed,
+) {
+    let (header, why) = match (given.header, records.split_first()) {
+        (Some(header), _) => (header, "as given"),
+        (None, None) => (false, "there are no records"),
+        (None, Some((first, rest))) => judge_header(first, rest, known, sniffed),
+    };
+    sniffed.header = header;
+    let answer = if header { "yes" } else { "no" };
+    sniffed.evidence.push(format!("header {answer}: {why}"));
+}
+
+fn judge_header(
+    first: &[Field],
+    rest: &[Vec<Field>],
+    known: Option<&[String]>,
+    sniffed: &Sniffed,
+) -> (bool, &'static str) {
+    let names: Vec<String> = first
+        .iter()
+        .map(|field| String::from_utf8_lossy(field.text.trim_ascii()).to_lowercase())
+        .collect();
+    if let Some(known) = known {
+        let known: HashSet<String> = known.iter().map(|name| name.to_lowercase()).collect();
+        let matched = names.iter().filter(|name| known.contains(*name)).count();
+        if matched * 2 > names.len() {
+            return (true, "the first line names the table's columns");
+        }
+    }
+    let is_null = |field: &Field| !field.quoted && field.text == sniffed.null.as_bytes();
+    if first.iter().any(|field| !field.text.is_empty() && classify(&field.text) != Class::Text) {
+        return (false, "the first line holds values");
+    }
+    // One name may be missing: exports often leave that of the index column empty.
+    let nameless = first.iter().filter(|f| f.text.trim_ascii().is_empty() || is_null(f)).count();
+    let unique: HashSet<&String> = names.iter().collect();
+    if nameless > usize::from(first.len() > 2) || unique.len() < names.len() {
+        return (false, "fields of the first line are empty or equal");
+    }
+    if rest.is_empty() {
+        return (false, "there is only one line");
+    }
+    let typed = (0..first.len()).any(|column| {
+        let values = rest.iter().filter_map(|r| r.get(column)).filter(|f| !is_null(f));
+        let (mut typed, mut total) = (0, 0);
+        for field in values {
+            total += 1;
+            typed += usize::from(!matches!(classify(&field.text), Class::Text));
+        }
+        // More than half, as columns have words for unknown values in between.
+        typed * 2 > total
+    });
+    if typed {
+        return (true, "names in the first line, values below");
+    }
+    let plain = first.iter().all(|field| is_name(field.text.trim_ascii()));
+    let again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
+    match (plain, again) {
+        (true, false) => (true, "the first line looks like names and does not occur again"),
+        (true, true) => (false, "words of the first line occur again below"),
+        (false, _) => (false, "the first line does not look like names"),
+    }
+}
+
+fn is_name(text: &[u8]) -> bool {
+    text.len() <= 63
+        && text.first().is_some_and(|b| b.is_ascii_alphabetic() || *b == b'_')
+        && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b' ' | b'.' | b'-'))
+}
+
+/// Whether every backslash begins an escape that COPY text writes.
+fn is_copy_text(body: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', &body[at..]) {
+        at += found + 2;
+        match body.get(at - 1) {
+            Some(b'\\' | b'N' | b'b' | b'f' | b'n' | b'r' | b't' | b'v' | b'.') => {}
+            None => return true,
+            Some(_) => return false,
+        }
+    }
+    true
+}
+
+fn shown(delimiter: u8) -> String {
+    match delimiter {
+        b'\t' => "tab".to_string(),
+        b if b.is_ascii_graphic() => format!("\"{}\"", char::from(b)),
+        b => format!("0x{b:02x}"),
+    }
+}
