@@ -1,1 +1,0 @@
-//! Connecting as libpq does: conninfo, environment, password and service files, TLS, several hosts.
