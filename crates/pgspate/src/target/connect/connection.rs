@@ -212,6 +212,10 @@ impl Connection {
             let gone = fatal.starts_with("08") || fatal.starts_with("57P0");
             let kind = if gone { Kind::Connect } else { Kind::Server };
             let code = refusal.code().clone();
+            if gone {
+                // The statements after this one learn no more than that the connection is closed.
+                lock(&self.mailbox).ended = Some((Some(code.clone()), words(refusal)));
+            }
             let cause = Error::new(kind, words(refusal)).with_sqlstate(code);
             let error = Error::new(kind, message).because(cause);
             return match refusal.hint() {

@@ -17,6 +17,8 @@ mod passfile;
 mod secret;
 mod service;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod tls_settings;
 mod uri;
