@@ -1,0 +1,310 @@
+//! Trying servers, addresses and kinds of encryption in libpq's order until one will do.
+//!
+//! Every attempt that fails leaves a [`Failure`]; an attempt is never left half open.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
+use tokio_postgres::tls::NoTls;
+
+use super::connection::{Connection, Encryption, Standing};
+use super::dsn::{Dsn, SessionAttrs};
+use super::failure::{self, Failure, Why};
+use super::host::{Endpoint, Host};
+use super::tls::Tls;
+use super::tls_settings::Mode;
+use crate::Result;
+
+/// What one attempt does about encryption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Plain,
+    /// TLS where the server has it.
+    Offered,
+    Encrypted,
+}
+
+/// What ended the search for a server.
+enum End {
+    Failed(Vec<Failure>),
+    /// A certificate file could not be used: no server is to blame.
+    Broken(crate::Error),
+}
+
+/// Connects to the first server that will do.
+pub(super) async fn connect(dsn: &Dsn, application_name: &str) -> Result<Connection> {
+    let wanted: &[SessionAttrs] = match dsn.session {
+        SessionAttrs::PreferStandby => &[SessionAttrs::Standby, SessionAttrs::Any],
+        ref one => std::slice::from_ref(one),
+    };
+    let mut failures = Vec::new();
+    for &wanted in wanted {
+        match search(dsn, application_name, wanted).await {
+            Ok(connection) => return Ok(connection),
+            Err(End::Broken(error)) => return Err(error),
+            Err(End::Failed(found)) => failures = found,
+        }
+    }
+    Err(failure::combine(failures))
+}
+
+async fn search(
+    dsn: &Dsn,
+    application_name: &str,
+    wanted: SessionAttrs,
+) -> Result<Connection, End> {
+    let mut failures = Vec::new();
+    for host in in_order(dsn.hosts.clone(), dsn.shuffle) {
+        let addresses = match addresses(&host, dsn).await {
+            Ok(addresses) => in_order(addresses, dsn.shuffle),
+            Err(failure) => {
+                failures.push(Failure { place: host.to_string(), ..failure });
+                continue;
+            }
+        };
+        for address in addresses {
+            let target = at_address(&host, address);
+            let tried = within(dsn, attempt(dsn, &target, application_name, wanted)).await;
+            let failure = match tried {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => return Err(End::Broken(error)),
+                Err(failure) => Failure { place: target.to_string(), ..failure },
+            };
+            let is_final = failure.is_final();
+            failures.push(failure);
+            if is_final {
+                return Err(End::Failed(failures));
+            }
+        }
+    }
+    Err(End::Failed(failures))
+}
+
+/// What `work` gives, or a failure when it takes longer than `connect_timeout`.
+async fn within<T>(
+    dsn: &Dsn,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match dsn.timeouts.connect {
+        None => work.await,
+        Some(limit) => match tokio::time::timeout(limit, work).await {
+            Ok(done) => done,
+            Err(_) => Err(failure::timed_out(dsn)),
+        },
+    }
+}
+
+/// The addresses of a host; one none for a socket.
+async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Option<IpAddr>>, Failure> {
+    let name = match &host.endpoint {
+        Endpoint::Socket { .. } => return Ok(vec![None]),
+        Endpoint::Tcp { addr: Some(addr), .. } => return Ok(vec![Some(*addr)]),
+        Endpoint::Tcp { name, addr: None } => name.as_deref().unwrap_or_default(),
+    };
+    let hint = "Check the spelling of the host name, and that this machine can resolve it.";
+    let lookup = async {
+        tokio::net::lookup_host((name, host.port)).await.map_err(|error| {
+            let reason =
+                format!("could not translate host name to address: {}", failure::os_words(&error));
+            Failure::new(Why::Absent, reason, hint)
+        })
+    };
+    let mut found = Vec::new();
+    for address in within(dsn, lookup).await? {
+        if !found.contains(&Some(address.ip())) {
+            found.push(Some(address.ip()));
+        }
+    }
+    if found.is_empty() {
+        return Err(Failure::new(Why::Absent, "the host name has no address", hint));
+    }
+    Ok(found)
+}
+
+fn at_address(host: &Host, address: Option<IpAddr>) -> Host {
+    let mut host = host.clone();
+    if let (Endpoint::Tcp { addr, .. }, Some(_)) = (&mut host.endpoint, address) {
+        *addr = address;
+    }
+    host
+}
+
+/// Tries one address with each kind of encryption that `sslmode` allows there. The outer result is
+/// the server's fault, the inner one that of the certificate files.
+async fn attempt(
+    dsn: &Dsn,
+    host: &Host,
+    application_name: &str,
+    wanted: SessionAttrs,
+) -> Result<Result<Connection>, Failure> {
+    let (first, second) = steps(dsn, host)?;
+    let mut config = config(dsn, host, application_name);
+    let failure = match try_step(dsn, host, &mut config, first).await {
+        Ok(Ok(connection)) => return suitable(connection, dsn, host, wanted).await.map(Ok),
+        Ok(Err(error)) => return Ok(Err(error)),
+        Err(failure) => failure,
+    };
+    let Some(second) = second.filter(|_| failure.may_depend_on_encryption()) else {
+        return Err(failure);
+    };
+    match try_step(dsn, host, &mut config, second).await {
+        Ok(Ok(connection)) => suitable(connection, dsn, host, wanted).await.map(Ok),
+        Ok(Err(error)) => Ok(Err(error)),
+        Err(again) => Err(both(failure, again, second)),
+    }
+}
+
+/// The kinds of encryption to try: one, and where that fails perhaps another.
+fn steps(dsn: &Dsn, host: &Host) -> Result<(Step, Option<Step>), Failure> {
+    let is_socket = matches!(host.endpoint, Endpoint::Socket { .. });
+    let mode = if is_socket { Mode::Disable } else { dsn.tls.mode };
+    let nameless = matches!(host.endpoint, Endpoint::Tcp { name: None, .. });
+    if mode == Mode::VerifyFull && nameless {
+        let reason = "sslmode=verify-full needs a host name, and only hostaddr is given";
+        let hint = "Give the name that the server's certificate is for with host=.";
+        return Err(Failure::new(Why::Settings, reason, hint));
+    }
+    let binding = dsn.channel_binding == ChannelBinding::Require;
+    match mode {
+        Mode::Disable if binding => Err(failure::no_channel_binding()),
+        Mode::Disable => Ok((Step::Plain, None)),
+        Mode::Allow | Mode::Prefer if binding => Ok((Step::Encrypted, None)),
+        Mode::Allow => Ok((Step::Plain, Some(Step::Encrypted))),
+        Mode::Prefer => Ok((Step::Offered, Some(Step::Plain))),
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => Ok((Step::Encrypted, None)),
+    }
+}
+
+async fn try_step(
+    dsn: &Dsn,
+    host: &Host,
+    config: &mut Config,
+    step: Step,
+) -> Result<Result<Connection>, Failure> {
+    config.ssl_mode(match step {
+        Step::Plain => SslMode::Disable,
+        Step::Offered => SslMode::Prefer,
+        Step::Encrypted => SslMode::Require,
+    });
+    let place = host.to_string();
+    let made = if step == Step::Plain {
+        let made = config.connect(NoTls).await;
+        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Off, place))
+    } else {
+        let tls = match connector(dsn) {
+            Ok(tls) => tls,
+            Err(error) => return Ok(Err(error)),
+        };
+        let made = config.connect(tls.clone()).await;
+        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Tls(tls), place))
+    };
+    made.map(Ok).map_err(|error| Failure::from_driver(&error, host, dsn))
+}
+
+fn connector(dsn: &Dsn) -> Result<Tls> {
+    if let Some(tls) = dsn.connector.get() {
+        return Ok(tls.clone());
+    }
+    let tls = Tls::new(&dsn.tls)?;
+    Ok(dsn.connector.get_or_init(|| tls).clone())
+}
+
+/// One failure of two attempts at the same address.
+fn both(first: Failure, second: Failure, second_step: Step) -> Failure {
+    if first.reason == second.reason {
+        return first;
+    }
+    let (one, other) = match second_step {
+        Step::Plain => ("with TLS", "without"),
+        _ => ("without TLS", "with"),
+    };
+    let reason = format!("{one}: {}; {other}: {}", first.reason, second.reason);
+    // A refusal for want of encryption says less than what encryption ran into.
+    let keeps_first = second.why != Why::Refused || first.why == Why::Refused;
+    let told = if second_step == Step::Plain && keeps_first { first } else { second };
+    Failure { reason, ..told }
+}
+
+fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
+    let mut config = Config::new();
+    config
+        .user(&dsn.user)
+        .dbname(&dsn.dbname)
+        .application_name(dsn.application_name(application_name))
+        .port(host.port)
+        .channel_binding(dsn.channel_binding)
+        .keepalives(dsn.timeouts.keepalives);
+    match &host.endpoint {
+        Endpoint::Socket { dir, .. } => {
+            config.host_path(dir);
+        }
+        Endpoint::Tcp { name, addr } => {
+            let address = addr.map(|addr| addr.to_string());
+            config.host(name.clone().or(address).unwrap_or_default());
+            if let Some(addr) = addr {
+                config.hostaddr(*addr);
+            }
+        }
+    }
+    if dsn.tls.direct {
+        config.ssl_negotiation(SslNegotiation::Direct);
+    }
+    if let Some(password) = &host.password {
+        config.password(password.expose());
+    }
+    if let Some(options) = &dsn.options {
+        config.options(options);
+    }
+    if let Some(limit) = dsn.timeouts.connect {
+        config.connect_timeout(limit);
+    }
+    if let Some(limit) = dsn.timeouts.tcp_user {
+        config.tcp_user_timeout(limit);
+    }
+    if let Some(idle) = dsn.timeouts.keepalives_idle {
+        config.keepalives_idle(idle);
+    }
+    if let Some(interval) = dsn.timeouts.keepalives_interval {
+        config.keepalives_interval(interval);
+    }
+    if let Some(count) = dsn.timeouts.keepalives_count {
+        config.keepalives_retries(count);
+    }
+    config
+}
+
+/// The connection, if its server is of the kind that `target_session_attrs` asks for.
+async fn suitable(
+    mut connection: Connection,
+    dsn: &Dsn,
+    host: &Host,
+    wanted: SessionAttrs,
+) -> Result<Connection, Failure> {
+    let asked = connection.identify().await;
+    let Standing { standby, read_only, .. } =
+        asked.map_err(|error| Failure::from_driver(&error, host, dsn))?;
+    let complaint = match wanted {
+        SessionAttrs::ReadWrite if read_only => "session is read-only",
+        SessionAttrs::ReadOnly if !read_only => "session is not read-only",
+        SessionAttrs::Primary if standby => "server is in hot standby mode",
+        SessionAttrs::Standby if !standby => "server is not in hot standby mode",
+        _ => return Ok(connection),
+    };
+    connection.close().await;
+    let hint = "The parameter target_session_attrs= says which of the servers will do.";
+    Err(Failure::new(Why::Unsuitable, complaint, hint))
+}
+
+/// `items` as they are, or in an order of chance.
+fn in_order<T>(mut items: Vec<T>, shuffle: bool) -> Vec<T> {
+    if shuffle {
+        for last in (1..items.len()).rev() {
+            // Each hasher of the standard library is keyed anew: chance enough to spread load.
+            let chance = RandomState::new().hash_one(last) as usize;
+            items.swap(last, chance % (last + 1));
+        }
+    }
+    items
+}

@@ -1,0 +1,274 @@
+//! The few facts of an X.509 certificate that PostgreSQL's rules need beyond a chain's validity.
+//!
+//! The reader takes any bytes: what is not DER as expected gives none, never a panic.
+
+use ring::digest;
+
+/// What a certificate says of itself.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    /// The subject's public key with its algorithm, as DER.
+    pub(super) public_key: &'a [u8],
+    /// The subject's common name, the last where there are several.
+    pub(super) common_name: Option<String>,
+    /// Whether it lists DNS names beside the subject.
+    pub(super) has_dns_names: bool,
+    /// Whether it lists IP addresses beside the subject.
+    pub(super) has_ip_addresses: bool,
+    /// First and last second in which it is valid, since 1970; none where unreadable.
+    pub(super) validity: Option<(u64, u64)>,
+    signature_algorithm: Der<'a>,
+}
+
+impl<'a> Facts<'a> {
+    /// Reads a certificate in DER.
+    pub(super) fn read(der: &'a [u8]) -> Option<Facts<'a>> {
+        let mut certificate = Der(Der(der).take(SEQUENCE)?);
+        let mut body = Der(certificate.take(SEQUENCE)?);
+        let signature_algorithm = Der(certificate.take(SEQUENCE)?);
+        body.take(VERSION);
+        body.take(INTEGER)?;
+        body.take(SEQUENCE)?;
+        body.take(SEQUENCE)?;
+        let mut validity = Der(body.take(SEQUENCE)?);
+        let validity = validity.time().and_then(|from| Some((from, validity.time()?)));
+        let common_name = common_name(Der(body.take(SEQUENCE)?));
+        let before = body.0;
+        body.take(SEQUENCE)?;
+        let public_key = &before[..before.len() - body.0.len()];
+        let (mut has_dns_names, mut has_ip_addresses) = (false, false);
+        while let Some((tag, content)) = body.next() {
+            if tag == EXTENSIONS {
+                (has_dns_names, has_ip_addresses) = alternative_names(Der(content));
+            }
+        }
+        Some(Facts {
+            public_key,
+            common_name,
+            has_dns_names,
+            has_ip_addresses,
+            validity,
+            signature_algorithm,
+        })
+    }
+
+    /// The `tls-server-end-point` channel binding (RFC 5929) of certificate `der`: its hash by the
+    /// hash function of its signature, or by SHA-256 where that is MD5 or SHA-1. None where the
+    /// signature has no such function.
+    pub(super) fn end_point(&self, der: &[u8]) -> Option<Vec<u8>> {
+        let mut algorithm = self.signature_algorithm;
+        let hash = match algorithm.take(OID)? {
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, last] => match last {
+                4 | 5 | 11 => &digest::SHA256,
+                12 => &digest::SHA384,
+                13 => &digest::SHA512,
+                10 => pss_hash(algorithm)?,
+                _ => return None,
+            },
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01] => &digest::SHA256,
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, last] => match last {
+                2 => &digest::SHA256,
+                3 => &digest::SHA384,
+                4 => &digest::SHA512,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some(digest::digest(hash, der).as_ref().to_vec())
+    }
+
+    /// Whether the common name is `host`, or a wildcard for its first label.
+    pub(super) fn common_name_fits(&self, host: &str) -> bool {
+        let Some(name) = &self.common_name else { return false };
+        if name.eq_ignore_ascii_case(host) {
+            return true;
+        }
+        let is_address = host.parse::<std::net::IpAddr>().is_ok();
+        match (name.strip_prefix("*."), host.split_once('.')) {
+            (Some(domain), Some((label, rest))) => {
+                !is_address && !label.is_empty() && domain.eq_ignore_ascii_case(rest)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The hash of an RSASSA-PSS signature's parameters. Left out, it is SHA-1, which counts as
+/// SHA-256.
+fn pss_hash(mut algorithm: Der<'_>) -> Option<&'static digest::Algorithm> {
+    let mut params = Der(algorithm.take(SEQUENCE)?);
+    let Some(hash) = params.take(VERSION) else { return Some(&digest::SHA256) };
+    match Der(Der(hash).take(SEQUENCE)?).take(OID)? {
+        [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] => match last {
+            1 => Some(&digest::SHA256),
+            2 => Some(&digest::SHA384),
+            3 => Some(&digest::SHA512),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn common_name(mut subject: Der<'_>) -> Option<String> {
+    let mut found = None;
+    while let Some(set) = subject.take(SET) {
+        let mut attribute = Der(Der(set).take(SEQUENCE)?);
+        let is_common_name = attribute.take(OID)? == [0x55, 0x04, 0x03];
+        let (_, value) = attribute.next()?;
+        if is_common_name {
+            // A zero byte in a name is an old trick to end it early.
+            found = String::from_utf8(value.to_vec()).ok().filter(|name| !name.contains('\0'));
+        }
+    }
+    found
+}
+
+/// Whether the extensions list DNS names, and whether they list IP addresses.
+fn alternative_names(mut extensions: Der<'_>) -> (bool, bool) {
+    let (mut dns, mut ip) = (false, false);
+    let Some(list) = extensions.take(SEQUENCE) else { return (false, false) };
+    let mut list = Der(list);
+    while let Some(extension) = list.take(SEQUENCE) {
+        let mut extension = Der(extension);
+        if extension.take(OID) != Some(&[0x55, 0x1d, 0x11]) {
+            continue;
+        }
+        extension.take(BOOLEAN);
+        let names = extension.take(OCTETS).and_then(|value| Der(value).take(SEQUENCE));
+        let mut names = Der(names.unwrap_or_default());
+        while let Some((tag, _)) = names.next() {
+            dns |= tag == 0x82;
+            ip |= tag == 0x87;
+        }
+    }
+    (dns, ip)
+}
+
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
+const OCTETS: u8 = 0x04;
+const OID: u8 = 0x06;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+/// `[0]`, constructed: a certificate's version, and the hash in PSS parameters.
+const VERSION: u8 = 0xa0;
+/// `[3]`, constructed.
+const EXTENSIONS: u8 = 0xa3;
+
+/// Bytes in DER, read from the front.
+#[derive(Debug, Clone, Copy)]
+struct Der<'a>(&'a [u8]);
+
+impl<'a> Der<'a> {
+    /// Tag and content of the next value.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&tag, rest) = self.0.split_first()?;
+        let (&first, mut rest) = rest.split_first()?;
+        let mut length = usize::from(first);
+        if first >= 0x80 {
+            let count = usize::from(first & 0x7f);
+            if !(1..=4).contains(&count) {
+                return None;
+            }
+            let bytes = rest.get(..count)?;
+            length = bytes.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+            rest = &rest[count..];
+        }
+        let content = rest.get(..length)?;
+        self.0 = &rest[length..];
+        Some((tag, content))
+    }
+
+    /// Content of the next value if it has this tag; otherwise nothing is read.
+    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let before = self.0;
+        match self.next() {
+            Some((found, content)) if found == tag => Some(content),
+            _ => {
+                self.0 = before;
+                None
+            }
+        }
+    }
+
+    /// A point in time, in seconds since 1970.
+    fn time(&mut self) -> Option<u64> {
+        let (tag, text) = self.next()?;
+        let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+        let year_digits = match tag {
+            UTC_TIME => 2,
+            GENERALIZED_TIME => 4,
+            _ => return None,
+        };
+        if text.len() != year_digits + 10 || !text.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let field = |at: usize| text.get(at..at + 2)?.parse::<u64>().ok();
+        let year = match (tag, text[..year_digits].parse::<u64>().ok()?) {
+            (UTC_TIME, year @ 50..) => year + 1900,
+            (UTC_TIME, year) => year + 2000,
+            (_, year) => year,
+        };
+        let at = year_digits;
+        let days = days_since_1970(year, field(at)?, field(at + 2)?)?;
+        Some(days * 86_400 + field(at + 4)? * 3600 + field(at + 6)? * 60 + field(at + 8)?)
+    }
+}
+
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Counting years from March puts the leap day last.
+    let (y, m) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1;
+    days.checked_sub(719_468)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    fn made(names: &[&str], common_name: &str) -> Vec<u8> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.not_before = rcgen::date_time_ymd(2024, 2, 29);
+        params.not_after = rcgen::date_time_ymd(2051, 1, 1);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn facts_of_a_certificate() {
+        let der = made(&["db.example", "127.0.0.1"], "*.old.example");
+        let facts = Facts::read(&der).unwrap();
+        assert!(facts.has_dns_names && facts.has_ip_addresses);
+        assert_eq!(facts.validity, Some((1_709_164_800, 2_556_144_000)));
+        assert!(facts.common_name_fits("DB.old.example"));
+        assert!(!facts.common_name_fits("a.db.old.example"));
+        assert!(!facts.common_name_fits(".old.example"));
+        assert!(!facts.common_name_fits("old.example"));
+        let hash = digest::digest(&digest::SHA256, &der);
+        assert_eq!(facts.end_point(&der).as_deref(), Some(hash.as_ref()));
+    }
+
+    #[test]
+    fn damaged_bytes_give_none_or_something_but_no_panic() {
+        let der = made(&["db.example"], "x");
+        for cut in 0..der.len() {
+            assert!(Facts::read(&der[..cut]).is_none());
+        }
+        for at in 0..der.len() {
+            for value in [0x00, 0x30, 0x7f, 0x80, 0x84, 0xff] {
+                let mut damaged = der.clone();
+                damaged[at] = value;
+                if let Some(facts) = Facts::read(&damaged) {
+                    facts.end_point(&damaged);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! One session with a server: its client, its notices, its identity, its end.
+//!
+//! A task drives the socket as long as the [`Connection`] lives and no longer. Notices are kept in
+//! bounded memory. Why a connection ended is kept too, so that the first statement that trips over
+//! it can say it.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::tls::NoTls;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, Socket};
+
+use super::failure::words;
+use super::tls::Tls;
+use crate::{Error, Kind, Result};
+
+/// Notices kept at most; more push out the oldest.
+const NOTICES_MAX: usize = 256;
+/// Bytes of a notice's message, detail or hint kept at most.
+const NOTICE_BYTES_MAX: usize = 4096;
+/// How long a farewell or a cancel request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A message that the server sent beside its answers, as `raise notice` does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// `NOTICE`, `WARNING`, `INFO`; in the server's language.
+    pub severity: String,
+    /// The SQLSTATE.
+    pub code: String,
+    /// The message, cut where it is longer than 4 KiB.
+    pub message: String,
+    /// Detail, likewise.
+    pub detail: Option<String>,
+    /// Hint, likewise.
+    pub hint: Option<String>,
+}
+
+/// How the session's bytes travel.
+pub(super) enum Encryption {
+    Off,
+    /// TLS, or as tokio-postgres found when TLS was only offered.
+    Tls(Tls),
+}
+
+/// What the driving task leaves for its connection.
+#[derive(Default)]
+struct Mailbox {
+    notices: VecDeque<Notice>,
+    dropped: u64,
+    ended: Option<(Option<SqlState>, String)>,
+}
+
+/// A session with a server. Dropping it closes the socket; [`Connection::close`] says farewell
+/// first.
+pub struct Connection {
+    /// Runs statements.
+    pub client: Client,
+    place: String,
+    encryption: Encryption,
+    parameters: Vec<(&'static str, String)>,
+    standing: Standing,
+    mailbox: Arc<Mutex<Mailbox>>,
+    driver: Driver,
+}
+
+/// What a server says of a session when asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Standing {
+    pub(super) backend_pid: i32,
+    pub(super) standby: bool,
+    pub(super) read_only: bool,
+}
+
+/// The task that moves bytes; it ends with its owner.
+struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What servers report of themselves when a session begins.
+const REPORTED: [&str; 9] = [
+    "server_version",
+    "server_encoding",
+    "client_encoding",
+    "DateStyle",
+    "TimeZone",
+    "IntervalStyle",
+    "integer_datetimes",
+    "standard_conforming_strings",
+    "is_superuser",
+];
+
+impl Connection {
+    /// Starts driving a connection that has just been made.
+    pub(super) fn start<T>(
+        client: Client,
+        driver: tokio_postgres::Connection<Socket, T>,
+        encryption: Encryption,
+        place: String,
+    ) -> Connection
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let value = |name| driver.parameter(name).map(str::to_owned);
+        let parameters: Vec<_> =
+            REPORTED.iter().filter_map(|&name| Some((name, value(name)?))).collect();
+        let mailbox = Arc::<Mutex<Mailbox>>::default();
+        let driver = Driver(tokio::spawn(drive(driver, mailbox.clone())));
+        let standing = Standing::default();
+        Connection { client, place, encryption, parameters, standing, mailbox, driver }
+    }
+
+    /// Asks the server who this session is. The process id is not that of the protocol's key data,
+    /// which is a pooler's own invention where there is a pooler.
+    pub(super) async fn identify(&mut self) -> Result<Standing, tokio_postgres::Error> {
+        let rows = self.client.simple_query(
+            "select pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), \
+             pg_catalog.current_setting('transaction_read_only')",
+        );
+        for message in rows.await? {
+            if let SimpleQueryMessage::Row(row) = message {
+                self.standing = Standing {
+                    backend_pid: row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0),
+                    standby: row.get(1) == Some("t"),
+                    read_only: row.get(2) == Some("on"),
+                };
+            }
+        }
+        Ok(self.standing)
+    }
+
+    /// The process id of the server's backend, as in `pg_stat_activity.pid`.
+    pub fn backend_pid(&self) -> i32 {
+        self.standing.backend_pid
+    }
+
+    /// The server's version as `server_version_num` has it: 150018 for 15.18. 0 if it is unknown.
+    pub fn server_version(&self) -> u32 {
+        self.parameter("server_version").map_or(0, version_number)
+    }
+
+    /// A parameter as the server reported it when the session began: `server_version`,
+    /// `server_encoding`, `client_encoding`, `DateStyle`, `TimeZone`, `IntervalStyle`,
+    /// `integer_datetimes`, `standard_conforming_strings`, `is_superuser`. None for others.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let found = self.parameters.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Which server this is, for messages: `server at "db1" (10.0.0.1), port 5432`.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Takes the notices that came since the last call, oldest first, and how many were lost
+    /// because more than 256 waited.
+    pub fn take_notices(&self) -> (Vec<Notice>, u64) {
+        let mut mailbox = lock(&self.mailbox);
+        (mailbox.notices.drain(..).collect(), std::mem::take(&mut mailbox.dropped))
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Asks the server to cancel the statement this session is running, over a connection of its
+    /// own. The statement ends with SQLSTATE 57014, unless it was done before. Errors are of
+    /// [`Kind::Connect`].
+    pub async fn cancel(&self) -> Result<()> {
+        let token = self.client.cancel_token();
+        let request = async {
+            match &self.encryption {
+                Encryption::Off => token.cancel_query(NoTls).await,
+                Encryption::Tls(tls) => token.cancel_query(tls.clone()).await,
+            }
+        };
+        let message = || format!("could not send a cancel request to {}", self.place);
+        match tokio::time::timeout(PATIENCE, request).await {
+            Ok(done) => done.map_err(|error| Error::new(Kind::Connect, message()).because(error)),
+            Err(_) => {
+                let cause = format!("no answer within {} s", PATIENCE.as_secs());
+                let cause = Error::new(Kind::Connect, cause);
+                Err(Error::new(Kind::Connect, message()).because(cause))
+            }
+        }
+    }
+
+    /// Says farewell to the server and waits until the connection is closed.
+    pub async fn close(self) {
+        let Connection { client, mut driver, .. } = self;
+        drop(client);
+        // Either way the task is gone when `driver` is.
+        let _ = tokio::time::timeout(PATIENCE, &mut driver.0).await;
+    }
+
+    /// An error of a statement on this connection, as pgspate's own: the server's words with
+    /// [`Kind::Server`] where the server refused; [`Kind::Connect`] with the reason where the
+    /// connection is gone. `message` says what was being done: `could not read facts of table x`.
+    pub fn explain(&self, message: impl Into<String>, error: tokio_postgres::Error) -> Error {
+        if let Some(refusal) = error.as_db_error() {
+            let fatal = refusal.code().code();
+            let gone = fatal.starts_with("08") || fatal.starts_with("57P0");
+            let kind = if gone { Kind::Connect } else { Kind::Server };
+            let code = refusal.code().clone();
+            if gone {
+                // The statements after this one learn no more than that the connection is closed.
+                lock(&self.mailbox).ended = Some((Some(code.clone()), words(refusal)));
+            }
+            let cause = Error::new(kind, words(refusal)).with_sqlstate(code);
+            let error = Error::new(kind, message).because(cause);
+            return match refusal.hint() {
+                Some(hint) => error.hint(hint),
+                None => error,
+            };
+        }
+        let ended = lock(&self.mailbox).ended.clone();
+        if !error.is_closed() && ended.is_none() && !self.client.is_closed() {
+            return Error::new(Kind::Bug, message).because(error);
+        }
+        let (code, reason) = match ended {
+            Some((code, reason)) => (code, format!(": {reason}")),
+            None => (None, String::new()),
+        };
+        let lost = format!("connection to {} was lost{reason}", self.place);
+        let mut cause = Error::new(Kind::Connect, lost);
+        if let Some(code) = code {
+            cause = cause.with_sqlstate(code);
+        }
+        Error::new(Kind::Connect, message).because(cause)
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("place", &self.place)
+            .field("standing", &self.standing)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Moves bytes between client and server until either is gone.
+async fn drive<T>(mut driver: tokio_postgres::Connection<Socket, T>, mailbox: Arc<Mutex<Mailbox>>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        match poll_fn(|cx| driver.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => keep(&mailbox, &notice),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                // Before `driver` goes and its statements notice: they will want to know why.
+                lock(&mailbox).ended = Some(ending(&error));
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+fn ending(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
+    use std::error::Error as _;
+    let reason = match (error.as_db_error(), error.source()) {
+        (Some(refusal), _) => words(refusal),
+        (None, Some(source)) => match source.downcast_ref::<std::io::Error>() {
+            Some(io) => super::failure::os_words(io),
+            None => source.to_string(),
+        },
+        (None, None) if error.is_closed() => "the server closed it unexpectedly".to_owned(),
+        (None, None) => error.to_string(),
+    };
+    (error.code().cloned(), reason)
+}
+
+fn keep(mailbox: &Mutex<Mailbox>, notice: &DbError) {
+    let notice = Notice {
+        severity: notice.severity().to_owned(),
+        code: notice.code().code().to_owned(),
+        message: cut(notice.message()),
+        detail: notice.detail().map(cut),
+        hint: notice.hint().map(cut),
+    };
+    let mut mailbox = lock(mailbox);
+    if mailbox.notices.len() == NOTICES_MAX {
+        mailbox.notices.pop_front();
+        mailbox.dropped += 1;
+    }
+    mailbox.notices.push_back(notice);
+}
+
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(NOTICE_BYTES_MAX)].to_owned()
+}
+
+fn lock(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
+    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `15.18 (Debian ...)`, `9.6.24`, `18beta1` as numbers that compare.
+fn version_number(text: &str) -> u32 {
+    let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+    let mut parts = digits.split('.').map(|part| part.parse::<u32>().unwrap_or(0).min(999));
+    let mut part = || parts.next().unwrap_or(0);
+    let (major, minor) = (part(), part());
+    if major >= 10 { major * 10_000 + minor } else { major * 10_000 + minor * 100 + part() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert_eq!(version_number("15.18 (Debian 15.18-0+deb12u1)"), 150_018);
+        assert_eq!(version_number("18beta1"), 180_000);
+        assert_eq!(version_number("9.6.24"), 90_624);
+        assert_eq!(version_number("9.4.26 (Greenplum Database 6.1)"), 90_426);
+        assert_eq!(version_number("unknown"), 0);
+        assert_eq!(version_number("99999999999.1"), 100);
+    }
+}

@@ -1,0 +1,73 @@
+//! What the process's surroundings say about connections: a snapshot, so that parsing is pure.
+//!
+//! Only variables whose names begin with `PG` are kept, and their values are never printed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::{Error, Kind, Result};
+
+/// The surroundings that libpq's defaults come from.
+#[derive(Clone, Default)]
+pub struct Environment {
+    /// The `PG*` variables by name.
+    pub variables: BTreeMap<String, String>,
+    /// The user's home folder, for `.pgpass`, `.pg_service.conf` and `.postgresql/`.
+    pub home: Option<PathBuf>,
+    /// The name of the operating system's user.
+    pub user: Option<String>,
+    /// Folders where a server's socket is looked for when no host is named; the first that holds
+    /// a socket for the port wins, else the first one.
+    pub socket_dirs: Vec<PathBuf>,
+    /// Folders where `pg_service.conf` is looked for after the user's own, unless `PGSYSCONFDIR`
+    /// names one.
+    pub sysconf_dirs: Vec<PathBuf>,
+}
+
+impl Environment {
+    /// The surroundings of this process. A `PG*` variable that is not UTF-8 is an error.
+    pub fn capture() -> Result<Environment> {
+        let mut variables = BTreeMap::new();
+        for (name, value) in std::env::vars_os() {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("PG")) else { continue };
+            let value = value.into_string().map_err(|_| {
+                Error::new(Kind::Usage, format!("environment variable {name} is not valid UTF-8"))
+            })?;
+            variables.insert(name.to_owned(), value);
+        }
+        Ok(Environment {
+            variables,
+            home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
+            user: whoami::username().ok(),
+            socket_dirs: vec![PathBuf::from("/var/run/postgresql"), PathBuf::from("/tmp")],
+            sysconf_dirs: vec![
+                PathBuf::from("/etc/postgresql-common"),
+                PathBuf::from("/etc/sysconfig/pgsql"),
+                PathBuf::from("/etc"),
+            ],
+        })
+    }
+
+    /// A variable's value; none when it is unset or empty.
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a variable says which server, database or role is meant.
+    pub(super) fn names_a_server(&self) -> bool {
+        ["PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"]
+            .into_iter()
+            .any(|name| self.variable(name).is_some())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment")
+            .field("variables", &self.variables.keys().collect::<Vec<_>>())
+            .field("home", &self.home)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,174 @@
+//! The connection parameters that libpq knows, and what pgspate does with each.
+//!
+//! A parameter that would make a connection safer and that cannot be honoured is refused, never
+//! passed over; one that only names a feature pgspate does not speak is ignored.
+
+/// One connection parameter.
+#[derive(Debug)]
+pub(super) struct Keyword {
+    /// As it is written in a conninfo.
+    pub(super) name: &'static str,
+    /// The environment variable that sets it, if any.
+    pub(super) variable: Option<&'static str>,
+    /// What becomes of it.
+    pub(super) usage: Usage,
+}
+
+/// What becomes of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// It is acted upon.
+    Honoured,
+    /// It is accepted and has no effect here.
+    Ignored,
+    /// Any value but the empty one is an error, with this reason.
+    Refused(&'static str),
+}
+
+const fn keyword(name: &'static str, variable: &'static str, usage: Usage) -> Keyword {
+    let variable = if variable.is_empty() { None } else { Some(variable) };
+    Keyword { name, variable, usage }
+}
+
+use Usage::{Honoured, Ignored, Refused};
+
+const NO_CRL: Usage = Refused("certificate revocation lists are not supported");
+
+/// Every parameter of libpq 18.
+pub(super) const KEYWORDS: &[Keyword] = &[
+    keyword("service", "PGSERVICE", Honoured),
+    keyword("servicefile", "PGSERVICEFILE", Honoured),
+    keyword("host", "PGHOST", Honoured),
+    keyword("hostaddr", "PGHOSTADDR", Honoured),
+    keyword("port", "PGPORT", Honoured),
+    keyword("dbname", "PGDATABASE", Honoured),
+    keyword("user", "PGUSER", Honoured),
+    keyword("password", "PGPASSWORD", Honoured),
+    keyword("passfile", "PGPASSFILE", Honoured),
+    keyword("channel_binding", "PGCHANNELBINDING", Honoured),
+    keyword("connect_timeout", "PGCONNECT_TIMEOUT", Honoured),
+    keyword("client_encoding", "PGCLIENTENCODING", Honoured),
+    keyword("options", "PGOPTIONS", Honoured),
+    keyword("application_name", "PGAPPNAME", Honoured),
+    keyword("fallback_application_name", "", Honoured),
+    keyword("keepalives", "", Honoured),
+    keyword("keepalives_idle", "", Honoured),
+    keyword("keepalives_interval", "", Honoured),
+    keyword("keepalives_count", "", Honoured),
+    keyword("tcp_user_timeout", "", Honoured),
+    keyword("sslmode", "PGSSLMODE", Honoured),
+    keyword("sslnegotiation", "PGSSLNEGOTIATION", Honoured),
+    keyword("sslcert", "PGSSLCERT", Honoured),
+    keyword("sslkey", "PGSSLKEY", Honoured),
+    keyword("sslcertmode", "PGSSLCERTMODE", Honoured),
+    keyword("sslrootcert", "PGSSLROOTCERT", Honoured),
+    keyword("sslsni", "PGSSLSNI", Honoured),
+    keyword("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Honoured),
+    keyword("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Honoured),
+    keyword("target_session_attrs", "PGTARGETSESSIONATTRS", Honoured),
+    keyword("load_balance_hosts", "PGLOADBALANCEHOSTS", Honoured),
+    keyword("gssencmode", "PGGSSENCMODE", Honoured),
+    keyword("sslcompression", "PGSSLCOMPRESSION", Ignored),
+    keyword("krbsrvname", "PGKRBSRVNAME", Ignored),
+    keyword("gsslib", "PGGSSLIB", Ignored),
+    keyword("gssdelegation", "PGGSSDELEGATION", Ignored),
+    keyword("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
+    keyword("oauth_issuer", "", Ignored),
+    keyword("oauth_client_id", "", Ignored),
+    keyword("oauth_client_secret", "", Ignored),
+    keyword("oauth_scope", "", Ignored),
+    keyword("sslcrl", "PGSSLCRL", NO_CRL),
+    keyword("sslcrldir", "PGSSLCRLDIR", NO_CRL),
+    keyword("sslpassword", "", Refused("encrypted private keys are not supported")),
+    keyword("sslkeylogfile", "", Refused("logging of TLS keys is not supported")),
+    keyword("requirepeer", "PGREQUIREPEER", Refused("the server's OS user cannot be checked")),
+    keyword("require_auth", "PGREQUIREAUTH", Refused("the method cannot be prescribed")),
+    keyword("scram_client_key", "", Refused("SCRAM keys in place of a password are not supported")),
+    keyword("scram_server_key", "", Refused("SCRAM keys in place of a password are not supported")),
+    keyword("replication", "", Refused("replication connections are not opened this way")),
+    keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Honoured),
+];
+
+/// Parameters whose values are never printed.
+const SECRETS: [&str; 5] =
+    ["password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"];
+
+/// The parameter called `name`.
+pub(super) fn find(name: &str) -> Option<&'static Keyword> {
+    KEYWORDS.iter().find(|keyword| keyword.name == name)
+}
+
+/// Whether values of `name` are never printed.
+pub(super) fn is_secret(name: &str) -> bool {
+    SECRETS.contains(&name)
+}
+
+/// Whether `text` could have been meant as a parameter's name. What could not is not repeated in
+/// messages: it may be a piece of a password.
+pub(super) fn looks_like_one(text: &str) -> bool {
+    (1..=40).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// The known parameter that `name` is most likely a slip of, if one is near enough.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let alias = match name.as_str() {
+        "database" | "db" => Some("dbname"),
+        "username" => Some("user"),
+        "hostname" | "server" => Some("host"),
+        "timeout" => Some("connect_timeout"),
+        "ssl" => Some("sslmode"),
+        _ => None,
+    };
+    alias.or_else(|| {
+        let near = KEYWORDS.iter().map(|known| (distance(&name, known.name), known.name));
+        near.filter(|&(steps, known)| steps <= known.len().min(9) / 3).min().map(|(_, known)| known)
+    })
+}
+
+/// How many letters must be put in, taken out, changed or swapped with the next to make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut steps = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                steps = steps.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(steps);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_find_the_word_that_was_meant() {
+        assert_eq!(nearest("pasword"), Some("password"));
+        assert_eq!(nearest("sslmdoe"), Some("sslmode"));
+        assert_eq!(nearest("hots"), Some("host"));
+        assert_eq!(nearest("Database"), Some("dbname"));
+        assert_eq!(nearest("aplication_name"), Some("application_name"));
+        assert_eq!(nearest("colour"), None);
+    }
+
+    #[test]
+    fn names_and_variables_are_unique() {
+        for (i, a) in KEYWORDS.iter().enumerate() {
+            assert!(looks_like_one(a.name));
+            for b in &KEYWORDS[i + 1..] {
+                assert_ne!(a.name, b.name);
+                assert!(a.variable.is_none() || a.variable != b.variable, "{:?}", a.variable);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Connecting as libpq does: conninfo, environment, password and service files, TLS, several hosts.
+//!
+//! [`Dsn::resolve`] turns words and surroundings into checked parameters without touching the
+//! network; [`Dsn::connect`] tries the servers in order. A password is in a `Dsn` and on its way to
+//! the server, and nowhere else: not in `Debug`, not in an error, not in a command line.
+
+mod attempt;
+mod certificate;
+mod connection;
+mod conninfo;
+mod dsn;
+mod environment;
+mod failure;
+mod host;
+mod keyword;
+mod passfile;
+mod secret;
+mod service;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod tls_settings;
+mod uri;
+mod verify;
+
+pub use connection::{Connection, Notice};
+pub use dsn::Dsn;
+pub use environment::Environment;
+
+use crate::Result;
+
+impl Dsn {
+    /// Connects to the first of the servers that takes the connection and is of the kind that
+    /// `target_session_attrs` asks for. `application_name` is what the session is called unless
+    /// the parameters name it. Must run inside a tokio runtime with I/O and time.
+    ///
+    /// Errors are of [`Kind::Connect`](crate::Kind::Connect) where no server could be reached or
+    /// one refused (the server's words and SQLSTATE are the cause; several servers are a cause
+    /// each), and of [`Kind::Usage`](crate::Kind::Usage) where TLS or channel binding cannot be
+    /// had as the parameters demand it.
+    pub async fn connect(&self, application_name: &str) -> Result<Connection> {
+        attempt::connect(self, application_name).await
+    }
+}

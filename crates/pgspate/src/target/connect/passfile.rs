@@ -1,0 +1,97 @@
+//! The password file: `host:port:database:user:password`, a line each.
+//!
+//! A file that others may read is not used, as in libpq. The password goes to the caller only.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::secret::Secret;
+
+/// What a password file says.
+pub(super) enum Lookup {
+    /// The password of the first line that fits.
+    Found(Secret),
+    /// No line fits.
+    NoLine,
+    /// There is no such file.
+    NoFile,
+    /// The file must not be used or cannot be read; completes "the password file ... ".
+    Ignored(String),
+}
+
+/// Looks the password up for one server.
+pub(super) fn look_up(path: &Path, host: &str, port: u16, dbname: &str, user: &str) -> Lookup {
+    let Ok(facts) = std::fs::metadata(path) else { return Lookup::NoFile };
+    if !facts.is_file() {
+        return Lookup::Ignored("is not a plain file".to_owned());
+    }
+    if facts.mode() & 0o077 != 0 {
+        return Lookup::Ignored(
+            "has group or world access; its permissions should be u=rw (0600) or less".to_owned(),
+        );
+    }
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let wanted = [host, &port.to_string(), dbname, user];
+            let found = text.lines().find_map(|line| password_of(line, wanted));
+            found.map_or(Lookup::NoLine, Lookup::Found)
+        }
+        Err(error) => Lookup::Ignored(format!("could not be read: {}", error.kind())),
+    }
+}
+
+/// The password of a line, if the line fits.
+fn password_of(line: &str, wanted: [&str; 4]) -> Option<Secret> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut rest = line.trim_end_matches('\r');
+    for wanted in wanted {
+        let (field, is_star, after) = cut_field(rest);
+        if !is_star && field != wanted {
+            return None;
+        }
+        rest = after?;
+    }
+    let (password, _, _) = cut_field(rest);
+    (!password.is_empty()).then(|| Secret::new(password))
+}
+
+/// A field without its escapes, whether it is a bare `*`, and what follows its colon, if one ends
+/// it.
+fn cut_field(text: &str) -> (String, bool, Option<&str>) {
+    let mut field = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => field.push(chars.next().map_or('\\', |(_, c)| c)),
+            ':' => return (field, &text[..at] == "*", Some(&text[at + 1..])),
+            c => field.push(c),
+        }
+    }
+    (field, false, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str) -> Option<String> {
+        password_of(line, ["db:1", "5432", "sales", "bob"]).map(|secret| secret.expose().to_owned())
+    }
+
+    #[test]
+    fn fields_wildcards_and_escapes() {
+        assert_eq!(found("db\\:1:5432:sales:bob:se\\:cr\\\\et").as_deref(), Some("se:cr\\et"));
+        assert_eq!(found("*:*:*:*:x\r").as_deref(), Some("x"));
+        assert_eq!(found("*:*:*:bob:a:ignored").as_deref(), Some("a"));
+        assert_eq!(found("*:*:*:alice:x"), None);
+        assert_eq!(found("\\*:*:*:bob:x"), None);
+        assert_eq!(found("#*:*:*:*:x"), None);
+        assert_eq!(found("*:*:*:bob:"), None);
+        assert_eq!(found("*:*:*:bob:a\\").as_deref(), Some("a\\"));
+        assert_eq!(found("*:*:*"), None);
+        assert_eq!(found(""), None);
+    }
+}

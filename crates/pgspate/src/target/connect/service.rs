@@ -1,0 +1,88 @@
+//! The connection service file: named groups of connection parameters.
+//!
+//! The user's own file comes first, then the machine's. A value never becomes part of a message.
+
+use std::path::{Path, PathBuf};
+
+use super::environment::Environment;
+use super::keyword;
+use super::settings::{Origin, Settings, unknown};
+use crate::{Error, Kind, Place, Result};
+
+/// Adds the parameters of service `name` to `settings`, which keep what they have.
+pub(super) fn read(name: &str, settings: &mut Settings, env: &Environment) -> Result<()> {
+    let mut searched = Vec::new();
+    for path in candidates(settings, env) {
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(_) => continue,
+        };
+        if read_text(&text, name, &path, settings)? {
+            return Ok(());
+        }
+        searched.push(format!("\"{}\"", path.display()));
+    }
+    let error = Error::new(Kind::Usage, format!("definition of service \"{name}\" not found"));
+    Err(error.hint(if searched.is_empty() {
+        "There is no service file. Set PGSERVICEFILE, or make ~/.pg_service.conf with a section \
+         of the service's name in brackets."
+            .to_owned()
+    } else {
+        format!("It was looked for in {}.", searched.join(" and "))
+    }))
+}
+
+fn candidates(settings: &Settings, env: &Environment) -> Vec<PathBuf> {
+    let named = settings.get("servicefile").or_else(|| env.variable("PGSERVICEFILE"));
+    let own = match named {
+        Some(path) => Some(PathBuf::from(path)),
+        None => env.home.as_ref().map(|home| home.join(".pg_service.conf")),
+    };
+    let dirs = match env.variable("PGSYSCONFDIR") {
+        Some(dir) => vec![PathBuf::from(dir)],
+        None => env.sysconf_dirs.clone(),
+    };
+    own.into_iter().chain(dirs.into_iter().map(|dir| dir.join("pg_service.conf"))).collect()
+}
+
+/// Whether `text` defines the service; if so its parameters are added.
+fn read_text(text: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<bool> {
+    let mut found = false;
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(section) = line.strip_prefix('[') {
+            if found {
+                return Ok(true);
+            }
+            found = section.split_once(']').is_some_and(|(section, _)| section == name);
+        } else if found {
+            let place = Place {
+                source: Some(path.display().to_string()),
+                line: Some(number),
+                ..Place::default()
+            };
+            add(line, name, path, settings).map_err(|error| error.at(place))?;
+        }
+    }
+    Ok(found)
+}
+
+fn add(line: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<()> {
+    if line.starts_with("ldap") {
+        return Err(Error::new(Kind::Usage, "services cannot be looked up by LDAP"));
+    }
+    let Some((key, value)) = line.split_once('=') else {
+        return Err(Error::new(Kind::Usage, "syntax error in service file, expected key=value"));
+    };
+    let Some(known) = keyword::find(key) else {
+        return Err(unknown(key, true, &format!("service \"{name}\"")));
+    };
+    if matches!(known.name, "service" | "servicefile") {
+        return Err(Error::new(Kind::Usage, "a service cannot name another service"));
+    }
+    settings.add(known.name, value.to_owned(), Origin::Service(name.to_owned(), path.to_owned()));
+    Ok(())
+}

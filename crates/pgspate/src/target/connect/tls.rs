@@ -1,0 +1,252 @@
+//! TLS for tokio-postgres by rustls: reading certificate files, the handshake, channel binding.
+//!
+//! Files are read once per [`Tls`]. Errors name files, never their contents.
+
+use std::error::Error as StdError;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, version};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
+
+use super::certificate::Facts;
+use super::tls_settings::{Mode, Roots, TlsSettings};
+use super::verify::{Distrust, Trust, Verifier, explain};
+use crate::{Error, Kind, Result};
+
+/// Makes TLS sessions as the connection's parameters ask for.
+#[derive(Clone)]
+pub(super) struct Tls {
+    config: Arc<ClientConfig>,
+    checks_name: bool,
+}
+
+impl Tls {
+    /// Reads the certificate files.
+    pub(super) fn new(settings: &TlsSettings) -> Result<Tls> {
+        let trust = match &settings.roots {
+            Roots::Unchecked => None,
+            Roots::System => Some(system_roots()?),
+            Roots::File(path) => Some(file_roots(path)?),
+        };
+        let provider = Arc::new(default_provider());
+        let checks_name = settings.mode == Mode::VerifyFull;
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = Verifier { trust, checks_name, algorithms };
+        let versions: &[_] = match (settings.tls12, settings.tls13) {
+            (true, true) => &[&version::TLS13, &version::TLS12],
+            (true, false) => &[&version::TLS12],
+            (false, _) => &[&version::TLS13],
+        };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .map_err(|error| Error::new(Kind::Bug, "could not set up TLS").because(error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &settings.client {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let chain = read_certificates(cert)?;
+                builder.with_client_auth_cert(chain, read_key(key)?).map_err(|error| {
+                    let (cert, key) = (cert.display(), key.display());
+                    let message =
+                        format!("could not use client certificate \"{cert}\" with key \"{key}\"");
+                    Error::new(Kind::Usage, message).because(error)
+                })?
+            }
+        };
+        config.enable_sni = settings.sni;
+        if settings.direct {
+            config.alpn_protocols = vec![b"postgresql".to_vec()];
+        }
+        Ok(Tls { config: Arc::new(config), checks_name })
+    }
+}
+
+fn system_roots() -> Result<Trust> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut store = RootCertStore::empty();
+    // The system's list may hold certificates that nobody can use; those are passed over.
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let message = "could not find the operating system's root certificates";
+        return Err(Error::new(Kind::Usage, message).hint(
+            "Install the operating system's package of root certificates, or name a file with \
+             sslrootcert=.",
+        ));
+    }
+    Ok(Trust { store, exact: Vec::new() })
+}
+
+fn file_roots(path: &Path) -> Result<Trust> {
+    let exact = read_certificates(path)?;
+    let mut store = RootCertStore::empty();
+    for certificate in &exact {
+        store.add(certificate.clone()).map_err(|error| {
+            let message = format!("could not use root certificate file \"{}\"", path.display());
+            Error::new(Kind::Usage, message).because(error)
+        })?;
+    }
+    Ok(Trust { store, exact })
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let shown = path.display();
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(|certificates| certificates.collect::<Result<_, _>>())
+        .map_err(|error| {
+            let message = format!("could not read certificate file \"{shown}\"");
+            Error::new(Kind::Usage, message).because(error)
+        })?;
+    if certificates.is_empty() {
+        let message = format!("certificate file \"{shown}\" holds no certificate in PEM format");
+        return Err(Error::new(Kind::Usage, message));
+    }
+    Ok(certificates)
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let shown = path.display();
+    let facts = std::fs::metadata(path).map_err(|error| {
+        let message = format!("certificate present, but not private key file \"{shown}\"");
+        Error::new(Kind::Usage, message)
+            .because(error)
+            .hint("Name the file of the client certificate's private key with sslkey=.")
+    })?;
+    let forbidden = if facts.uid() == 0 { 0o037 } else { 0o077 };
+    if !facts.is_file() || facts.mode() & forbidden != 0 {
+        let message = format!("private key file \"{shown}\" has group or world access");
+        return Err(Error::new(Kind::Usage, message).hint(
+            "It must be a plain file with permissions u=rw (0600) or less, or u=rw,g=r (0640) or \
+             less if root owns it.",
+        ));
+    }
+    PrivateKeyDer::from_pem_file(path).map_err(|error| {
+        let message = format!("could not read private key file \"{shown}\"");
+        Error::new(Kind::Usage, message)
+            .because(error)
+            .hint("It must hold an unencrypted private key in PEM format.")
+    })
+}
+
+impl<S> MakeTlsConnect<S> for Tls
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = TlsStream<S>;
+    type TlsConnect = Connector;
+    type Error = Distrust;
+
+    fn make_tls_connect(&mut self, host: &str) -> Result<Connector, Distrust> {
+        let name = match ServerName::try_from(host) {
+            Ok(name) => name.to_owned(),
+            Err(_) if self.checks_name && !host.is_empty() => {
+                return Err(Distrust {
+                    reason: format!("no certificate can be for host name \"{host}\""),
+                    hint: "Connect by a name that the server's certificate lists.",
+                });
+            }
+            // Nothing is checked against this, and an address is not sent to the server.
+            Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
+        };
+        Ok(Connector { config: self.config.clone(), name })
+    }
+}
+
+/// One TLS handshake to come.
+pub(super) struct Connector {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl<S> TlsConnect<S> for Connector
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = TlsStream<S>;
+    type Error = Box<dyn StdError + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<TlsStream<S>, Self::Error>> + Send>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        Box::pin(async move {
+            let connector = tokio_rustls::TlsConnector::from(self.config);
+            match connector.connect(self.name, stream).await {
+                Ok(stream) => Ok(TlsStream(stream)),
+                Err(error) => Err(match tls_cause(&error) {
+                    Some(distrust) => distrust.into(),
+                    None => error.into(),
+                }),
+            }
+        })
+    }
+}
+
+/// What rustls has against the other side, if that is what an I/O error is about.
+pub(super) fn tls_cause(error: &io::Error) -> Option<Distrust> {
+    error.get_ref()?.downcast_ref::<rustls::Error>().map(explain)
+}
+
+/// An encrypted connection.
+pub(super) struct TlsStream<S>(tokio_rustls::client::TlsStream<S>);
+
+impl<S> tokio_postgres::tls::TlsStream for TlsStream<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn channel_binding(&self) -> ChannelBinding {
+        let certificates = self.0.get_ref().1.peer_certificates();
+        let leaf = certificates.and_then(|certificates| certificates.first());
+        match leaf.and_then(|leaf| Facts::read(leaf)?.end_point(leaf)) {
+            Some(hash) => ChannelBinding::tls_server_end_point(hash),
+            None => ChannelBinding::none(),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,217 @@
+//! The URL form of a connection string: `postgres://user:password@host1:port1,host2/db?key=value`.
+//!
+//! It is cut where libpq cuts it. What a password with an unencoded special character would be
+//! mistaken for (a second `@`, a port that is no number) is refused and never repeated.
+
+use super::keyword;
+use super::settings::{Settings, unknown};
+use crate::{Error, Kind, Result};
+
+const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
+
+/// Whether `text` is meant as a URL.
+pub(super) fn is_uri(text: &str) -> bool {
+    SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// Reads the URL `text` into `settings`.
+pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
+    let Some(mut rest) = SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) else {
+        return Err(malformed("the URL does not begin with postgres:// or postgresql://"));
+    };
+    if let Some(at) = rest.find(['@', '/']).filter(|&at| rest.as_bytes()[at] == b'@') {
+        let (user, password) = match rest[..at].split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (&rest[..at], None),
+        };
+        store(settings, "user", user)?;
+        store(settings, "password", password.unwrap_or(""))?;
+        rest = &rest[at + 1..];
+    }
+    let (before_query, query) = match rest.split_once('?') {
+        Some((before, query)) => (before, query),
+        None => (rest, ""),
+    };
+    if before_query.contains('@') {
+        return Err(malformed("the URL has an \"@\" where a host or a database name should be"));
+    }
+    let (hosts, dbname) = parse_hosts(before_query, settings)?;
+    store(settings, "host", &hosts)?;
+    store(settings, "dbname", dbname)?;
+    parse_query(query, settings)
+}
+
+/// Cuts the list of hosts and ports off the front of `rest`; stores the ports, and returns the
+/// hosts, still encoded, and the database's name.
+fn parse_hosts<'a>(mut rest: &'a str, settings: &mut Settings) -> Result<(String, &'a str)> {
+    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+    loop {
+        let host;
+        if let Some(inner) = rest.strip_prefix('[') {
+            let Some((address, after)) = inner.split_once(']') else {
+                return Err(malformed("the URL has a \"[\" without its \"]\""));
+            };
+            if address.is_empty() || !(after.is_empty() || after.starts_with([':', '/', ','])) {
+                return Err(malformed("the URL has an IPv6 address that is not as [address]"));
+            }
+            (host, rest) = (address, after);
+        } else {
+            (host, rest) = rest.split_at(rest.find([':', '/', ',']).unwrap_or(rest.len()));
+        }
+        let mut port = "";
+        if let Some(after) = rest.strip_prefix(':') {
+            (port, rest) = after.split_at(after.find(['/', ',']).unwrap_or(after.len()));
+        }
+        if !port.is_empty() && !matches!(port.parse::<u16>(), Ok(1..)) {
+            return Err(malformed("the URL has a port that is not a number from 1 to 65535"));
+        }
+        hosts.push(host);
+        ports.push(port);
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after,
+            None => break,
+        }
+    }
+    if ports.iter().any(|port| !port.is_empty()) {
+        store(settings, "port", &ports.join(","))?;
+    }
+    Ok((hosts.join(","), rest.strip_prefix('/').unwrap_or(rest)))
+}
+
+fn parse_query(query: &str, settings: &mut Settings) -> Result<()> {
+    let mut after_password = query.contains('@');
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=').filter(|(_, v)| !v.contains('=')) else {
+            return Err(malformed("the URL has a parameter that is not as key=value"));
+        };
+        let name = decode(name)?;
+        if name == "ssl" && value == "true" {
+            store(settings, "sslmode", "require")?;
+            continue;
+        }
+        let Some(known) = keyword::find(&name) else {
+            return Err(unknown(&name, !after_password, "the URL"));
+        };
+        settings.set(known.name, decode(value)?);
+        after_password |= keyword::is_secret(known.name);
+    }
+    Ok(())
+}
+
+fn store(settings: &mut Settings, name: &'static str, encoded: &str) -> Result<()> {
+    if !encoded.is_empty() {
+        settings.set(name, decode(encoded)?);
+    }
+    Ok(())
+}
+
+fn decode(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = after;
+            continue;
+        }
+        let hex = after.get(..2).and_then(|hex| Some((digit(hex[0])?, digit(hex[1])?)));
+        let Some((high, low)) = hex else {
+            return Err(malformed("the URL has a \"%\" without two hexadecimal digits after it"));
+        };
+        bytes.push(high << 4 | low);
+        rest = &after[2..];
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text),
+        Ok(_) => Err(malformed("the URL has a zero byte, %00")),
+        Err(_) => Err(malformed("the URL has percent-encoded bytes that are not UTF-8")),
+    }
+}
+
+fn digit(c: u8) -> Option<u8> {
+    char::from(c).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// `text` with everything percent-encoded that could end a part of a URL.
+pub(super) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+fn malformed(message: &str) -> Error {
+    Error::new(Kind::Usage, message).hint(
+        "A URL is postgres://user:password@host:port/dbname?key=value; inside its parts write %40 \
+         for @, %2F for /, %3A for :, %3F for ?, %26 for & and %25 for %.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Settings {
+        let mut settings = Settings::default();
+        parse(text, &mut settings).unwrap();
+        settings
+    }
+
+    fn refused(text: &str) -> String {
+        parse(text, &mut Settings::default()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_part() {
+        let settings = parsed(
+            "postgresql://bob:s%40c%2Fr%65t@db1:5433,[::1],%2Frun%2Fpg:5434/my%20db\
+             ?sslmode=verify-full&application_name=a%26b&ssl=true",
+        );
+        assert_eq!(settings.get("user"), Some("bob"));
+        assert_eq!(settings.get("password"), Some("s@c/ret"));
+        assert_eq!(settings.get("host"), Some("db1,::1,/run/pg"));
+        assert_eq!(settings.get("port"), Some("5433,,5434"));
+        assert_eq!(settings.get("dbname"), Some("my db"));
+        assert_eq!(settings.get("application_name"), Some("a&b"));
+        assert_eq!(settings.get("sslmode"), Some("require"));
+    }
+
+    #[test]
+    fn parts_may_be_missing() {
+        assert_eq!(format!("{:?}", parsed("postgres://")), "{}");
+        assert_eq!(format!("{:?}", parsed("postgres:///db")), r#"{"dbname": "db"}"#);
+        assert_eq!(parsed("postgres://db1").get("host"), Some("db1"));
+        assert_eq!(parsed("postgres://bob@/db").get("user"), Some("bob"));
+        assert_eq!(parsed("postgres://db1?port=7").get("port"), Some("7"));
+        assert_eq!(parsed("postgres:///db?host=/tmp").get("host"), Some("/tmp"));
+        assert_eq!(parsed("postgres://b:x?y#z@h/d").get("password"), Some("x?y#z"));
+    }
+
+    #[test]
+    fn an_unencoded_password_is_refused_and_not_repeated() {
+        for text in [
+            "postgres://bob:hun@ter2@db1/x",
+            "postgres://bob:hun/ter2@db1/x",
+            "postgres://bob:123/hunter2@db1/x",
+            "postgres://bob:hunter2",
+            "postgres://bob:hun%ter2@db1/x",
+            "postgres://db1/x?password=hun&ter2=3",
+            "postgres://db1/x?password=hun=ter2",
+        ] {
+            let error = refused(text);
+            assert!(!error.contains("hun") && !error.contains("ter2"), "{error}");
+        }
+        assert_eq!(
+            refused("postgres://db1/x?sslmod=require"),
+            "unknown connection parameter \"sslmod\""
+        );
+        assert!(refused("postgres://[::1/x").contains("\"[\""));
+        assert!(refused("postgres://db1:99999/x").contains("65535"));
+    }
+}

@@ -1,0 +1,139 @@
+//! Several hosts, sockets, and servers that are not there.
+
+use pgspate::Kind;
+
+use crate::{ask, plain_server, resolve, tls_server, told};
+
+#[tokio::test]
+async fn a_socket_is_used_without_tls() {
+    let fixture = tls_server();
+    let folder = fixture.server.folder().display().to_string();
+    for mode in ["prefer", "require"] {
+        let extra = format!("host={folder} user=sockety sslmode={mode}");
+        let connection = fixture.connect(&extra).await.unwrap();
+        let sql = "select inet_server_addr() is null and not ssl from pg_stat_ssl \
+                   where pid = pg_backend_pid()";
+        assert_eq!(ask(&connection, sql).await, "t");
+        assert!(connection.place().contains(&folder), "{}", connection.place());
+    }
+    let url = format!(
+        "postgres://sockety@{}:{}/postgres",
+        folder.replace('/', "%2F"),
+        fixture.server.port()
+    );
+    let connection = resolve(&url).unwrap().connect("pgspate-test").await.unwrap();
+    assert_eq!(ask(&connection, "select current_user").await, "sockety");
+}
+
+#[tokio::test]
+async fn the_next_host_is_tried_when_one_is_down() {
+    let fixture = tls_server();
+    let port = fixture.server.port();
+    let text = format!("postgres://postgres@127.0.0.1:1,localhost:{port}/postgres");
+    let connection = resolve(&text).unwrap().connect("pgspate-test").await.unwrap();
+    assert!(connection.place().contains(&port.to_string()), "{}", connection.place());
+    for _ in 0..8 {
+        let shuffled = format!("{text}?load_balance_hosts=random");
+        resolve(&shuffled).unwrap().connect("pgspate-test").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn when_all_hosts_fail_each_has_its_line() {
+    let text = "host=127.0.0.1,/no/such/folder,no-such-host.invalid port=1,2,3 user=bob \
+                password=hunter2";
+    let error = resolve(text).unwrap().connect("pgspate-test").await.unwrap_err();
+    let text = told(&error);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "could not connect to any of 3 servers");
+    assert_eq!(lines[1], "  caused by: server at \"127.0.0.1\", port 1: connection refused");
+    assert_eq!(
+        lines[2],
+        "  caused by: server on socket \"/no/such/folder/.s.PGSQL.2\": no server listens on the \
+         socket"
+    );
+    assert!(
+        lines[3].starts_with(
+            "  caused by: server at \"no-such-host.invalid\", port 3: could not translate host name"
+        ),
+        "{text}"
+    );
+    assert_eq!(error.kind(), Kind::Connect);
+    assert!(error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_gets_a_hint() {
+    let error = resolve("host=127.0.0.1 port=1").unwrap().connect("x").await.unwrap_err();
+    assert_eq!(
+        told(&error),
+        "could not connect to server at \"127.0.0.1\", port 1\n  caused by: connection refused\n\
+         hint: No server listens there. Check host and port, or start pgspate's own server with \
+         `pgspate server start`."
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
+    let fixture = tls_server();
+    let port = fixture.server.port();
+    let text = format!("host=localhost,localhost port={port},1 user=postgres dbname=nowhere");
+    let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
+    assert!(told(&error).starts_with("could not connect to server at"), "{}", told(&error));
+
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    let text = format!(
+        "host=127.0.0.1,localhost port={silent_port},{port} user=postgres connect_timeout=1"
+    );
+    let dsn = resolve(&text).unwrap();
+    let connection = dsn.connect("x").await.unwrap();
+    assert!(connection.place().contains(&port.to_string()), "{}", connection.place());
+    let alone = format!("host=127.0.0.1 port={silent_port} connect_timeout=1");
+    let error = resolve(&alone).unwrap().connect("x").await.unwrap_err();
+    assert!(told(&error).contains("no answer within 1 s"), "{}", told(&error));
+}
+
+#[tokio::test]
+async fn something_else_than_a_server_is_told() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let impostor = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        for answer in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b"S\0\0\0\0\0\0"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.write_all(answer).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    for mode in ["disable", "disable", "require"] {
+        let text = format!("host=127.0.0.1 port={port} sslmode={mode} password=hunter2");
+        let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
+        assert!(told(&error).contains("\n  caused by: "), "{}", told(&error));
+    }
+    impostor.await.unwrap();
+}
+
+#[tokio::test]
+async fn target_session_attrs_chooses_among_servers() {
+    let (writable, read_only) = (tls_server(), plain_server());
+    let ports = [read_only.server.port(), writable.server.port()];
+    let list = |ports: [u16; 2]| {
+        format!("host=localhost port={},{} user=postgres dbname=postgres", ports[0], ports[1])
+            .replace("host=localhost", "host=localhost,localhost")
+    };
+    let there = |ports: [u16; 2], attrs: &'static str| async move {
+        let dsn = resolve(&format!("{} target_session_attrs={attrs}", list(ports))).unwrap();
+        let connection = dsn.connect("x").await?;
+        Ok::<_, pgspate::Error>(ask(&connection, "show port").await.parse::<u16>().unwrap())
+    };
+    let reversed = [ports[1], ports[0]];
+    assert_eq!(there(ports, "any").await.unwrap(), ports[0]);
+    assert_eq!(there(ports, "read-write").await.unwrap(), ports[1]);
+    assert_eq!(there(reversed, "read-only").await.unwrap(), ports[0]);
+    assert_eq!(there(ports, "primary").await.unwrap(), ports[0]);
+    assert_eq!(there(reversed, "prefer-standby").await.unwrap(), reversed[0]);
+    let error = there(ports, "standby").await.unwrap_err();
+    assert!(told(&error).contains("server is not in hot standby mode"), "{}", told(&error));
+    assert!(told(&error).contains("could not connect to any of"), "{}", told(&error));
+}

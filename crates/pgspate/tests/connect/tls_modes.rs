@@ -1,0 +1,178 @@
+//! Every `sslmode` against servers with and without TLS, with right and wrong certificates.
+
+use pgspate::Kind;
+
+use crate::certificates::{Authority, self_signed};
+use crate::server::Server;
+use crate::{Fixture, is_encrypted, plain_server, resolve, tls_server, told};
+
+/// What a connection comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Plain,
+    Encrypted,
+    Refused(&'static str),
+}
+
+use Outcome::{Encrypted, Plain, Refused};
+
+const NO_TLS: Outcome = Refused("server does not support TLS, but TLS was required");
+const UNTRUSTED: Outcome = Refused("server certificate was not issued by a trusted authority");
+const MISNAMED: Outcome =
+    Refused("server certificate for \"localhost\" does not match host name \"db.invalid\"");
+const NO_ROOT: Outcome = Refused("does not exist");
+
+async fn check(fixture: &Fixture, extra: &str, expected: &Outcome) {
+    let context = format!("TLS {}: {extra}", fixture.has_tls);
+    match (fixture.connect(extra).await, expected) {
+        (Ok(connection), Plain) => assert!(!is_encrypted(&connection).await, "{context}"),
+        (Ok(connection), Encrypted) => assert!(is_encrypted(&connection).await, "{context}"),
+        (Err(error), Refused(words)) => {
+            assert!(told(&error).contains(words), "{context}: {}", told(&error));
+            assert_eq!(error.kind(), Kind::Usage, "{context}");
+            assert!(error.hint_text().is_some(), "{context}");
+        }
+        (Ok(_), _) => panic!("{context}: connected, expected {expected:?}"),
+        (Err(error), _) => panic!("{context}: {}, expected {expected:?}", told(&error)),
+    }
+}
+
+#[tokio::test]
+async fn every_mode_against_every_server() {
+    let (with_tls, without) = (tls_server(), plain_server());
+    let right = format!("sslrootcert={}", with_tls.file("ca.crt"));
+    let wrong = format!("sslrootcert={}", with_tls.file("other.crt"));
+    let misnamed = format!("{right} host=db.invalid hostaddr=127.0.0.1");
+    // Mode, then: no TLS, right authority, wrong authority, wrong name, no authority given.
+    let rows = [
+        ("disable", [Plain, Plain, Plain, Plain, Plain]),
+        ("allow", [Plain, Plain, Plain, Plain, Plain]),
+        ("prefer", [Plain, Encrypted, Plain, Encrypted, Encrypted]),
+        ("require", [NO_TLS, Encrypted, UNTRUSTED, Encrypted, Encrypted]),
+        ("verify-ca", [NO_TLS, Encrypted, UNTRUSTED, Encrypted, NO_ROOT]),
+        ("verify-full", [NO_TLS, Encrypted, UNTRUSTED, MISNAMED, NO_ROOT]),
+    ];
+    let missing = format!("sslrootcert={}", with_tls.file("no-such-file.crt"));
+    for (mode, [no_tls, by_right, by_wrong, by_name, by_nobody]) in rows {
+        let mode = format!("sslmode={mode}");
+        check(&without, &format!("{mode} {right}"), &no_tls).await;
+        check(&with_tls, &format!("{mode} {right}"), &by_right).await;
+        check(&with_tls, &format!("{mode} {wrong}"), &by_wrong).await;
+        check(&with_tls, &format!("{mode} {misnamed}"), &by_name).await;
+        check(&with_tls, &format!("{mode} {missing}"), &by_nobody).await;
+    }
+}
+
+#[tokio::test]
+async fn allow_and_prefer_turn_to_what_the_server_lets_in() {
+    let fixture = tls_server();
+    let allowed = format!("user=tlsonly sslmode=allow {}", crate::password());
+    check(&fixture, &allowed, &Encrypted).await;
+    check(&fixture, "user=plainonly sslmode=prefer", &Plain).await;
+    let both = fixture.connect("user=nobody sslmode=prefer").await.unwrap_err();
+    let text = told(&both);
+    assert!(text.contains("with TLS: no pg_hba.conf entry"), "{text}");
+    assert!(text.contains("without: no pg_hba.conf entry"), "{text}");
+    assert_eq!(both.sqlstate().unwrap().code(), "28000");
+}
+
+#[tokio::test]
+async fn versions_of_tls_can_be_limited() {
+    let fixture = tls_server();
+    for (limit, version) in
+        [("ssl_max_protocol_version", "TLSv1.2"), ("ssl_min_protocol_version", "TLSv1.3")]
+    {
+        let connection =
+            fixture.connect(&format!("sslmode=require {limit}={version}")).await.unwrap();
+        let sql = "select version from pg_stat_ssl where pid = pg_backend_pid()";
+        assert_eq!(crate::ask(&connection, sql).await, version);
+    }
+}
+
+#[tokio::test]
+async fn verify_full_needs_a_name() {
+    let fixture = tls_server();
+    let port = fixture.server.port();
+    let root = fixture.file("ca.crt");
+    let text = format!("hostaddr=127.0.0.1 port={port} user=postgres sslrootcert={root}");
+    let dsn = resolve(&format!("{text} sslmode=verify-full")).unwrap();
+    let error = dsn.connect("pgspate-test").await.unwrap_err();
+    assert!(told(&error).contains("needs a host name"), "{}", told(&error));
+    let dsn = resolve(&format!("{text} sslmode=verify-ca dbname=postgres")).unwrap();
+    assert!(is_encrypted(&dsn.connect("pgspate-test").await.unwrap()).await);
+}
+
+/// Gives the server another certificate and waits until new sessions get it.
+async fn change_certificate(fixture: &Fixture, certificate: &str, key: &str) {
+    let loaded = || fixture.server.sql("select pg_conf_load_time()");
+    let before = loaded();
+    fixture.server.put("own.crt", certificate);
+    fixture.server.put("own.key", key);
+    fixture.server.sql("select pg_reload_conf()");
+    while loaded() == before {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn self_signed_certificates_and_common_names() {
+    // A server of its own, since its certificate changes.
+    let fixture = Fixture::new(true);
+    for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384] {
+        let own = self_signed(algorithm, "localhost");
+        change_certificate(&fixture, &own.certificate, &own.key).await;
+        fixture.keep("own-root.crt", &own.certificate);
+        let root = fixture.file("own-root.crt");
+        let text = format!("sslmode=verify-full sslrootcert={root}");
+        check(&fixture, &text, &Encrypted).await;
+        let bound = format!("{text} channel_binding=require user=scram {}", crate::password());
+        check(&fixture, &bound, &Encrypted).await;
+        let wrong = format!("sslmode=verify-ca sslrootcert={}", fixture.file("ca.crt"));
+        let error = fixture.connect(&wrong).await.unwrap_err();
+        assert!(told(&error).contains("server certificate"), "{}", told(&error));
+    }
+
+    let authority = Authority::new("third CA");
+    fixture.keep("third.crt", &authority.certificate);
+    let root = format!("sslmode=verify-full sslrootcert={}", fixture.file("third.crt"));
+    let by_common_name = authority.issue(&[], "localhost");
+    change_certificate(&fixture, &by_common_name.certificate, &by_common_name.key).await;
+    check(&fixture, &root, &Encrypted).await;
+    let names_win = authority.issue(&["elsewhere.invalid"], "localhost");
+    change_certificate(&fixture, &names_win.certificate, &names_win.key).await;
+    let refused = Refused("does not match host name \"localhost\"");
+    check(&fixture, &root, &refused).await;
+    let by_address = authority.issue(&["127.0.0.1"], "elsewhere");
+    change_certificate(&fixture, &by_address.certificate, &by_address.key).await;
+    check(&fixture, &format!("{root} host=127.0.0.1"), &Encrypted).await;
+}
+
+#[tokio::test]
+async fn certificate_files_that_cannot_be_used_are_named() {
+    let fixture = tls_server();
+    fixture.keep("empty.crt", "");
+    fixture.keep("garbage.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    for (file, words) in [
+        ("empty.crt", "holds no certificate"),
+        ("garbage.crt", "could not use root certificate file"),
+    ] {
+        let path = fixture.file(file);
+        let error = fixture.connect(&format!("sslmode=require sslrootcert={path}")).await;
+        let error = error.unwrap_err();
+        assert!(told(&error).contains(words), "{}", told(&error));
+        assert!(told(&error).contains(file), "{}", told(&error));
+        assert_eq!(error.kind(), Kind::Usage);
+    }
+}
+
+/// A server is stopped with its fixture, also when it had sessions.
+#[tokio::test]
+async fn the_helper_stops_its_server() {
+    let server = Server::start("", "local all all trust\n", &[]);
+    let folder = server.folder().to_owned();
+    let text = format!("host={} port={} user=postgres", folder.display(), server.port());
+    let connection = resolve(&text).unwrap().connect("pgspate-test").await.unwrap();
+    drop(server);
+    assert!(!folder.exists());
+    assert!(connection.client.simple_query("select 1").await.is_err());
+}

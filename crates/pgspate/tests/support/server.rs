@@ -1,0 +1,163 @@
+//! A PostgreSQL server for tests: started in a temporary folder, stopped on drop.
+//!
+//! PostgreSQL refuses to run as root, so a root user's server runs as an unprivileged one.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A running server. Its superuser `postgres` may always come in by the socket.
+pub(crate) struct Server {
+    process: Child,
+    bin: PathBuf,
+    folder: TempDir,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server with lines for `postgresql.conf` and `pg_hba.conf`, and with files that are
+    /// put into its data folder.
+    pub(crate) fn start(conf: &str, hba: &str, files: &[(&str, &str)]) -> Server {
+        let bin = find_bin();
+        let owner = unprivileged_owner();
+        let folder = tempfile::Builder::new().prefix("pgspate-").tempdir().unwrap();
+        give(folder.path(), owner);
+        let data = folder.path().join("data");
+        let mut initdb = command(&bin.join("initdb"), owner, folder.path());
+        initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "-D"]);
+        let made = initdb.arg(&data).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        for (name, text) in files {
+            write_file(&data.join(name), text, owner);
+        }
+        let hba = format!("local all postgres trust\n{hba}");
+        write_file(&data.join("pg_hba.conf"), &hba, owner);
+        let template = fs::read_to_string(data.join("postgresql.conf")).unwrap();
+        let (process, port) = launch(&bin, folder.path(), owner, &format!("{template}\n{conf}\n"));
+        Server { process, bin, folder, port }
+    }
+
+    /// The port it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of its socket; others may put files there.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs SQL as the superuser and returns what it prints, unaligned.
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        let mut psql = Command::new(self.bin.join("psql"));
+        let port = self.port.to_string();
+        // Also where the server's default is otherwise.
+        psql.env_clear().env("PGOPTIONS", "-c default_transaction_read_only=off");
+        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-p", &port]);
+        let done = psql.arg("-h").arg(self.folder()).args(["-d", "postgres", "-c", sql]);
+        let done = done.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// Puts a file into the data folder of the running server.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        write_file(&self.folder().join("data").join(name), text, unprivileged_owner());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGINT ends all sessions and shuts down in order.
+        let pid = self.process.id().to_string();
+        let _ = Command::new("kill").args(["-INT", &pid]).status();
+        for _ in 0..500 {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts the server on a free port; on another one when somebody takes it in between.
+fn launch(bin: &Path, folder: &Path, owner: Option<(u32, u32)>, conf: &str) -> (Child, u16) {
+    let data = folder.join("data");
+    for _ in 0..5 {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let own_lines = format!(
+            "port = {port}\nunix_socket_directories = '{}'\nlisten_addresses = 'localhost'\n\
+             fsync = off\nshared_buffers = '16MB'\nmax_connections = 40\n",
+            folder.display()
+        );
+        write_file(&data.join("postgresql.conf"), &format!("{conf}{own_lines}"), owner);
+        let log = fs::File::create(folder.join("log")).unwrap();
+        let mut postgres = command(&bin.join("postgres"), owner, folder);
+        postgres.arg("-D").arg(&data).stdout(Stdio::null()).stderr(log);
+        let mut process = postgres.spawn().unwrap();
+        while process.try_wait().unwrap().is_none() {
+            let state = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+            if state.lines().nth(7).is_some_and(|line| line.trim() == "ready") {
+                return (process, port);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    panic!("no server started: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+}
+
+fn command(program: &Path, owner: Option<(u32, u32)>, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("LC_ALL", "C").current_dir(folder);
+    if let Some((uid, gid)) = owner {
+        command.uid(uid).gid(gid);
+    }
+    command
+}
+
+fn give(path: &Path, owner: Option<(u32, u32)>) {
+    if let Some((uid, gid)) = owner {
+        chown(path, Some(uid), Some(gid)).unwrap();
+    }
+}
+
+fn write_file(path: &Path, text: &str, owner: Option<(u32, u32)>) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    give(path, owner);
+}
+
+/// Who the server runs as when we are root: the user of PostgreSQL's package, or nobody.
+fn unprivileged_owner() -> Option<(u32, u32)> {
+    if fs::metadata("/proc/self").map_or(true, |facts| facts.uid() != 0) {
+        return None;
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let find = |user: &str| {
+        let line = passwd.lines().find(|line| line.split(':').next() == Some(user))?;
+        let mut fields = line.split(':').skip(2).map(|field| field.parse().ok());
+        Some((fields.next()??, fields.next()??))
+    };
+    Some(find("postgres").or_else(|| find("nobody")).expect("no unprivileged user"))
+}
+
+/// The folder of PostgreSQL's programs: by `pg_config`, `PATH`, or where Debian puts them.
+fn find_bin() -> PathBuf {
+    let mut places = Vec::new();
+    if let Ok(found) = Command::new("pg_config").arg("--bindir").output() {
+        places.push(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()));
+    }
+    places.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    places.extend(versions.map(|version| version.path().join("bin")));
+    let has_server = |bin: &PathBuf| ["initdb", "postgres"].iter().all(|p| bin.join(p).is_file());
+    places.into_iter().find(has_server).expect("no PostgreSQL on this machine")
+}
