@@ -1,0 +1,309 @@
+//! Files behind `http://` and `https://` URLs.
+//!
+//! The first answer says whether the server knows ranges. If it does, a range that fails is asked
+//! for again until `retry` has passed; if not, the body is read once from its start, and a
+//! connection that is lost is an error.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{
+    CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
+};
+use reqwest::{Client, Response, StatusCode, Url};
+
+use super::remote::{changed, same_tag, short};
+use super::{Options, fault, root_cause};
+use crate::{Error, Kind, Result};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// What a `--source-option` key begins with that sets a request header.
+pub(super) const HEADER_OPTION: &str = "header.";
+
+/// A client for all URLs of one command.
+///
+/// # Errors
+/// When a header given as an option is not valid, or TLS cannot be set up.
+pub(super) fn client(options: &Options) -> Result<Client> {
+    super::install_crypto();
+    let mut headers = HeaderMap::new();
+    for (key, value) in &options.store {
+        let Some(name) = strip_prefix_ignore_case(key, HEADER_OPTION) else { continue };
+        let bad = || Error::new(Kind::Usage, format!("\"{key}\" is not a valid HTTP header"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
+        value.set_sensitive(true);
+        headers.append(name, value);
+    }
+    Client::builder()
+        .user_agent(concat!("pgspate/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(options.stall.min(CONNECT_MAX))
+        .build()
+        .map_err(|e| {
+            Error::new(Kind::Source, "could not set up an HTTP client")
+                .hint("Install the system's CA certificates, or set SSL_CERT_FILE to a bundle.")
+                .because(root_cause(&e))
+        })
+}
+
+fn strip_prefix_ignore_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let (head, rest) = text.split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+/// What is behind a URL, as it was when it was resolved.
+#[derive(Debug)]
+pub(super) struct HttpObject {
+    client: Client,
+    url: Url,
+    pub(super) name: Arc<str>,
+    pub(super) size: Option<u64>,
+    pub(super) has_ranges: bool,
+    pub(super) etag: Option<String>,
+    pub(super) modified: Option<String>,
+    stall: Duration,
+    retry: Duration,
+}
+
+/// Why one attempt did not work, and whether another may.
+struct Attempt {
+    error: Error,
+    again: bool,
+}
+
+/// Pauses between attempts, longer each time, until the time for them is up.
+struct Patience {
+    start: Instant,
+    pause: Duration,
+    limit: Duration,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        Patience { start: Instant::now(), pause: PAUSE_FIRST, limit }
+    }
+
+    /// Waits before the next attempt, or gives the error of the last one.
+    async fn after(&mut self, failed: Attempt) -> Result<()> {
+        if !failed.again || self.start.elapsed() + self.pause >= self.limit {
+            return Err(failed.error);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}
+
+impl HttpObject {
+    /// Asks the server for the first byte to learn what is there.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    pub(super) async fn probe(
+        client: Client,
+        url: Url,
+        name: Arc<str>,
+        options: &Options,
+    ) -> Result<HttpObject> {
+        let mut object = HttpObject {
+            client,
+            url,
+            name,
+            size: None,
+            has_ranges: false,
+            etag: None,
+            modified: None,
+            stall: options.stall,
+            retry: options.retry,
+        };
+        let answer = object.request(Some(0..1)).await?;
+        let headers = answer.headers();
+        object.etag = text(headers, ETAG);
+        object.modified = text(headers, LAST_MODIFIED);
+        let total = content_range(headers).and_then(|(_, total)| total);
+        match answer.status() {
+            StatusCode::PARTIAL_CONTENT => (object.size, object.has_ranges) = (total, true),
+            StatusCode::RANGE_NOT_SATISFIABLE if total == Some(0) => object.size = total,
+            StatusCode::RANGE_NOT_SATISFIABLE => return Err(object.refused(answer.status())),
+            _ => object.size = text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok()),
+        }
+        Ok(object)
+    }
+
+    /// Exactly the bytes of `range`.
+    pub(super) async fn range(&self, range: Range<u64>) -> Result<Bytes> {
+        let mut patience = Patience::new(self.retry);
+        loop {
+            match self.range_once(range.clone()).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(failed) => patience.after(failed).await?,
+            }
+        }
+    }
+
+    async fn range_once(&self, range: Range<u64>) -> Result<Bytes, Attempt> {
+        let answer = self.send(Some(range.clone())).await?;
+        let same = content_range(answer.headers()) == Some((Some(range.clone()), self.size));
+        if answer.status() != StatusCode::PARTIAL_CONTENT || !same || !self.is_same(&answer) {
+            return Err(Attempt { error: changed(&self.name), again: false });
+        }
+        let expected = range.end - range.start;
+        let mut bytes = BytesMut::with_capacity(expected as usize);
+        let mut body = self.body(answer);
+        while let Some(piece) = body.next().await.map_err(|error| Attempt { error, again: true })? {
+            bytes.extend_from_slice(&piece);
+            if bytes.len() as u64 > expected {
+                break;
+            }
+        }
+        if bytes.len() as u64 != expected {
+            let error = short(&self.name, bytes.len() as u64, expected);
+            return Err(Attempt { error, again: true });
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// The whole body; the request is tried again, the body is not.
+    pub(super) async fn stream(&self) -> Result<Body> {
+        if self.size == Some(0) {
+            return Ok(self.empty());
+        }
+        let answer = self.request(None).await?;
+        let len = text(answer.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
+        if !self.is_same(&answer) || (self.size.is_some() && self.size != len) {
+            return Err(changed(&self.name));
+        }
+        Ok(self.body(answer))
+    }
+
+    /// One request. Answers other than success, and 416 for the probe's sake, are errors.
+    async fn send(&self, range: Option<Range<u64>>) -> Result<Response, Attempt> {
+        let mut request = self.client.get(self.url.clone());
+        if let Some(range) = range {
+            request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        }
+        let lost = |why: String| {
+            let error = fault(&self.name, format!("could not fetch \"{}\"", self.name));
+            Attempt { error: error.because(why), again: true }
+        };
+        let answer = match tokio::time::timeout(self.stall, request.send()).await {
+            Err(_) => return Err(lost(self.silence())),
+            Ok(Err(error)) => return Err(lost(root_cause(&error))),
+            Ok(Ok(answer)) => answer,
+        };
+        let status = answer.status();
+        if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
+            return Ok(answer);
+        }
+        let again = status.is_server_error()
+            || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+        Err(Attempt { error: self.refused(status), again })
+    }
+
+    /// The answer to one request, asked for again while that may help.
+    async fn request(&self, range: Option<Range<u64>>) -> Result<Response> {
+        let mut patience = Patience::new(self.retry);
+        loop {
+            match self.send(range.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => patience.after(failed).await?,
+            }
+        }
+    }
+
+    fn is_same(&self, answer: &Response) -> bool {
+        let headers = answer.headers();
+        let modified = text(headers, LAST_MODIFIED);
+        same_tag(&self.etag, &text(headers, ETAG))
+            && (self.etag.is_some() || same_tag(&self.modified, &modified))
+    }
+
+    fn refused(&self, status: StatusCode) -> Error {
+        let name = &self.name;
+        match status {
+            StatusCode::NOT_FOUND | StatusCode::GONE => {
+                fault(name, format!("\"{name}\" does not exist (HTTP status {})", status.as_u16()))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => fault(
+                name,
+                format!("access to \"{name}\" was denied (HTTP status {})", status.as_u16()),
+            )
+            .hint(
+                "Put the credentials into the URL, or give them with `--source-option \
+                         'header.authorization=Bearer ...'`; a signed URL may have expired.",
+            ),
+            _ => {
+                let said = status.canonical_reason().unwrap_or("unknown");
+                fault(name, format!("the server refused \"{name}\": {} {said}", status.as_u16()))
+            }
+        }
+    }
+
+    fn silence(&self) -> String {
+        format!("the server sent nothing for {} s", self.stall.as_secs_f32())
+    }
+
+    fn body(&self, answer: Response) -> Body {
+        let silence = self.silence();
+        Body {
+            answer: Some(answer),
+            name: Arc::clone(&self.name),
+            stall: self.stall,
+            silence,
+            read: 0,
+        }
+    }
+
+    fn empty(&self) -> Body {
+        let silence = self.silence();
+        Body { answer: None, name: Arc::clone(&self.name), stall: self.stall, silence, read: 0 }
+    }
+}
+
+/// The rest of an answer's body.
+pub(super) struct Body {
+    answer: Option<Response>,
+    name: Arc<str>,
+    stall: Duration,
+    silence: String,
+    read: u64,
+}
+
+impl Body {
+    /// The next bytes, `None` at the end that the server announced.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(answer) = &mut self.answer else { return Ok(None) };
+        let why = match tokio::time::timeout(self.stall, answer.chunk()).await {
+            Ok(Ok(piece)) => {
+                self.read += piece.as_ref().map_or(0, |bytes| bytes.len() as u64);
+                return Ok(piece);
+            }
+            Ok(Err(error)) => root_cause(&error),
+            Err(_) => self.silence.clone(),
+        };
+        let message = format!("\"{}\" broke off after {} bytes", self.name, self.read);
+        Err(fault(&self.name, message)
+            .hint("Try again, or download the file first and load it from disk.")
+            .because(why))
+    }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+/// The range and the whole size that a `Content-Range` header names.
+fn content_range(headers: &HeaderMap) -> Option<(Option<Range<u64>>, Option<u64>)> {
+    let value = text(headers, CONTENT_RANGE)?;
+    let (range, total) = value.trim().strip_prefix("bytes")?.trim().split_once('/')?;
+    let range = range.split_once('-').and_then(|(first, last)| {
+        Some(first.trim().parse().ok()?..last.trim().parse::<u64>().ok()?.checked_add(1)?)
+    });
+    Some((range, total.trim().parse().ok()))
+}

@@ -1,0 +1,234 @@
+//! S3 and what speaks its protocol.
+//!
+//! Settings come in layers: the profile, the environment over it, `--source-option` on top. Keys
+//! are taken from one layer as a whole, so that a token never meets another account's key.
+
+use std::collections::HashMap;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key, resolve_bucket_region};
+use object_store::{ClientConfigKey, ClientOptions};
+use tokio::runtime::Handle;
+use url::Url;
+
+use super::profile::{self, Profile};
+use super::{Env, Scheme, client_options, refused, retry};
+use crate::source::{Options, wait};
+use crate::{Error, Kind, Result};
+
+const CREDENTIALS_HINT: &str = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
+     for a public bucket set AWS_SKIP_SIGNATURE=true.";
+
+/// How long to look for the metadata service of a cloud machine.
+const METADATA_WAIT: Duration = Duration::from_secs(1);
+
+type Settings = HashMap<Key, String>;
+
+/// A client for `bucket`.
+pub(super) fn open(
+    root: &str,
+    bucket: &str,
+    options: &Options,
+    env: &Env,
+    runtime: &Handle,
+) -> Result<Arc<dyn ObjectStore>> {
+    let (mut settings, profile) = settings(options, env)?;
+    check_credentials(root, &settings, &profile, env)?;
+    let endpoint = settings.get(&Key::S3Endpoint).or(settings.get(&Key::Endpoint)).cloned();
+    let plain_http = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
+    if endpoint.is_none() && !settings.contains_key(&Key::Region) {
+        // AWS tells anyone where a bucket is. If it cannot be asked, the request itself will say.
+        let client = ClientOptions::new()
+            .with_timeout(options.stall.min(Duration::from_secs(5)))
+            .with_connect_timeout(options.stall.min(Duration::from_secs(5)));
+        let bucket = bucket.to_owned();
+        let asked = async move { resolve_bucket_region(&bucket, &client).await };
+        if let Ok(region) = wait(runtime, asked)? {
+            settings.insert(Key::Region, region);
+        }
+    }
+    let mut builder = AmazonS3Builder::new()
+        .with_client_options(client_options(options, plain_http))
+        .with_retry(retry(options));
+    for (key, value) in settings {
+        builder = builder.with_config(key, value);
+    }
+    let store = builder.with_bucket_name(bucket).build();
+    Ok(Arc::new(store.map_err(|e| refused(Scheme::S3, root, &e))?))
+}
+
+/// All settings, the later layer over the earlier, and the profile that was looked at.
+fn settings(options: &Options, env: &Env) -> Result<(Settings, Profile)> {
+    let given: Vec<(String, String)> = options
+        .store
+        .iter()
+        .map(|(key, value)| (key.to_ascii_lowercase(), value.clone()))
+        .collect();
+    let named = given.iter().rfind(|(key, _)| key == profile::OPTION);
+    let named = named.map(|(_, value)| value.as_str());
+    let profile = Profile::read(named, env)?;
+    let from_profile = profile.settings.iter().filter(|(key, _)| {
+        let known = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+        known.contains(&key.as_str()) || matches!(key.as_str(), "region" | "endpoint_url")
+    });
+    let from_profile = layer(from_profile.map(|(key, value)| (key.clone(), value.clone())));
+    let from_env = env.iter().filter(|(key, _)| key.starts_with("AWS_"));
+    let from_env = layer(from_env.map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
+    let mut settings = Settings::new();
+    // A profile named on the command line is meant more than what happens to be set around it.
+    if named.is_some() {
+        lay_over(&mut settings, from_env);
+        lay_over(&mut settings, from_profile);
+    } else {
+        lay_over(&mut settings, from_profile);
+        lay_over(&mut settings, from_env);
+    }
+    lay_over(&mut settings, layer(given.into_iter()));
+    Ok((settings, profile))
+}
+
+fn layer(pairs: impl Iterator<Item = (String, String)>) -> Settings {
+    let mut settings: Settings =
+        pairs.filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect();
+    if let Some(region) = settings.remove(&Key::DefaultRegion) {
+        settings.entry(Key::Region).or_insert(region);
+    }
+    settings
+}
+
+fn lay_over(settings: &mut Settings, layer: Settings) {
+    const KEYS: [Key; 3] = [Key::AccessKeyId, Key::SecretAccessKey, Key::Token];
+    const PLACES: [Key; 2] = [Key::Endpoint, Key::S3Endpoint];
+    for group in [&KEYS[..], &PLACES[..]] {
+        if group.iter().any(|key| layer.contains_key(key)) {
+            group.iter().for_each(|key| drop(settings.remove(key)));
+        }
+    }
+    settings.extend(layer);
+}
+
+/// Without keys the client asks the metadata service of the cloud machine it is on. Elsewhere
+/// nobody answers there, and a minute of retries would hide the reason.
+fn check_credentials(root: &str, settings: &Settings, profile: &Profile, env: &Env) -> Result<()> {
+    let has = |key: &Key| settings.contains_key(key);
+    let skips = settings.get(&Key::SkipSignature).is_some_and(|value| is_true(value));
+    if skips
+        || has(&Key::AccessKeyId)
+        || has(&Key::SecretAccessKey)
+        || (has(&Key::WebIdentityTokenFile) && has(&Key::RoleArn))
+        || has(&Key::ContainerCredentialsRelativeUri)
+        || has(&Key::ContainerCredentialsFullUri)
+    {
+        return Ok(());
+    }
+    let missing = Error::new(Kind::Source, format!("no credentials are known for \"{root}\""));
+    if profile.is_indirect() {
+        let name = &profile.name;
+        return Err(missing.hint(format!(
+            "The profile \"{name}\" gets its keys by signing in or from a role. Put them into \
+             the environment first: `eval \"$(aws configure export-credentials --profile {name} \
+             --format env)\"`."
+        )));
+    }
+    let disabled = env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| is_true(value));
+    let has_proxy = has(&Key::Client(ClientConfigKey::ProxyUrl));
+    let service = settings.get(&Key::MetadataEndpoint).map_or("http://169.254.169.254", |url| url);
+    if disabled || !(has_proxy || answers(service)) {
+        return Err(missing.hint(CREDENTIALS_HINT));
+    }
+    Ok(())
+}
+
+fn is_true(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y" | "t")
+}
+
+fn answers(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let port = url.port_or_known_default().unwrap_or(80);
+    let Ok(addresses) = (host.as_str(), port).to_socket_addrs() else { return false };
+    addresses.take(2).any(|address| TcpStream::connect_timeout(&address, METADATA_WAIT).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(dir: &std::path::Path, pairs: &[(&str, &str)]) -> Env {
+        std::fs::write(
+            dir.join("credentials"),
+            "[default]\naws_access_key_id=file\naws_secret_access_key=s\naws_session_token=t\n\
+             [other]\naws_access_key_id=other\naws_secret_access_key=o\nregion=eu-north-1\n",
+        )
+        .unwrap();
+        let mut env: Env =
+            pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let path = dir.join("credentials").to_str().unwrap().to_owned();
+        env.insert("AWS_SHARED_CREDENTIALS_FILE".into(), path);
+        env.insert("AWS_CONFIG_FILE".into(), dir.join("none").to_str().unwrap().into());
+        env
+    }
+
+    fn given(pairs: &[(&str, &str)]) -> Options {
+        let store = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        Options { store, ..Options::default() }
+    }
+
+    #[test]
+    fn keys_are_never_mixed_between_layers() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = env(
+            dir.path(),
+            &[("AWS_ACCESS_KEY_ID", "env"), ("AWS_SECRET_ACCESS_KEY", "e"), ("AWS_PAGER", "less")],
+        );
+        let (merged, _) = settings(&given(&[]), &env).unwrap();
+        assert_eq!(merged[&Key::AccessKeyId], "env");
+        assert!(!merged.contains_key(&Key::Token));
+        let (merged, _) = settings(&given(&[("profile", "other")]), &env).unwrap();
+        assert_eq!(merged[&Key::AccessKeyId], "other");
+        assert_eq!(merged[&Key::Region], "eu-north-1");
+        let options =
+            given(&[("profile", "other"), ("ACCESS_KEY_ID", "mine"), ("secret_access_key", "m")]);
+        let (merged, _) = settings(&options, &env).unwrap();
+        assert_eq!(merged[&Key::AccessKeyId], "mine");
+        assert_eq!(merged[&Key::SecretAccessKey], "m");
+    }
+
+    #[test]
+    fn an_endpoint_given_wins_over_the_one_around_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = env(
+            dir.path(),
+            &[("AWS_ENDPOINT_URL_S3", "http://a"), ("AWS_DEFAULT_REGION", "eu-west-3")],
+        );
+        let (merged, _) = settings(&given(&[]), &env).unwrap();
+        assert_eq!(merged[&Key::S3Endpoint], "http://a");
+        assert_eq!(merged[&Key::Region], "eu-west-3");
+        let (merged, _) = settings(&given(&[("endpoint_url", "http://b")]), &env).unwrap();
+        assert_eq!(merged[&Key::Endpoint], "http://b");
+        assert!(!merged.contains_key(&Key::S3Endpoint));
+    }
+
+    #[test]
+    fn missing_keys_are_found_out_before_any_request() {
+        let none = Settings::new();
+        let env = Env::from([("AWS_EC2_METADATA_DISABLED".into(), "true".into())]);
+        let profile = Profile::default();
+        let error = check_credentials("s3://b/", &none, &profile, &env).unwrap_err();
+        assert_eq!(error.to_string(), "no credentials are known for \"s3://b/\"");
+        assert!(error.hint_text().unwrap().contains("AWS_SKIP_SIGNATURE=true"));
+        let skip = Settings::from([(Key::SkipSignature, "TRUE".into())]);
+        check_credentials("s3://b/", &skip, &profile, &env).unwrap();
+        let nobody = "http://127.0.0.1:1".to_owned();
+        let metadata = Settings::from([(Key::MetadataEndpoint, nobody)]);
+        assert!(check_credentials("s3://b/", &metadata, &profile, &Env::new()).is_err());
+        let mut role = Profile { name: "corp".into(), ..Profile::default() };
+        role.settings.insert("role_arn".into(), "arn".into());
+        let error = check_credentials("s3://b/", &none, &role, &env).unwrap_err();
+        assert!(error.hint_text().unwrap().contains("--profile corp"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Objects by key, folder or pattern.
+//!
+//! A folder is whatever lies below a `prefix/`; the rules for what is passed over are those of
+//! local folders. Objects come in the order of their keys.
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::{Scheme, refused};
+use crate::source::{fault, local};
+use crate::{Error, Kind, Result};
+
+/// What a URL below a bucket names, and how to word it.
+#[derive(Debug, Clone)]
+pub(in crate::source) struct Request {
+    pub(in crate::source) scheme: Scheme,
+    /// `scheme://bucket/` as the user wrote it.
+    pub(in crate::source) root: String,
+    /// The key, folder or pattern after it.
+    pub(in crate::source) key: String,
+}
+
+impl Request {
+    fn name(&self) -> String {
+        format!("{}{}", self.root, self.key)
+    }
+
+    fn refused(&self, error: &StoreError) -> Error {
+        refused(self.scheme, &self.name(), error)
+    }
+
+    fn path(&self, key: &str) -> Result<Path> {
+        Path::parse(key).map_err(|e| {
+            Error::new(Kind::Usage, format!("\"{}\" is not a key that can be read", self.name()))
+                .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
+                .because(e.to_string())
+        })
+    }
+}
+
+/// The objects that `request` names.
+///
+/// # Errors
+/// When there are none, or the store refuses.
+pub(in crate::source) async fn expand(
+    store: Arc<dyn ObjectStore>,
+    request: Request,
+) -> Result<Vec<ObjectMeta>> {
+    let key = request.key.as_str();
+    if key.is_empty() || key.ends_with('/') {
+        let found = folder(&store, &request, key).await?;
+        return if found.is_empty() {
+            let name = request.name();
+            Err(fault(&name, format!("no files in folder \"{name}\"")))
+        } else {
+            Ok(found)
+        };
+    }
+    if local::is_pattern(key) {
+        let found = pattern(&store, &request).await?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        // The characters may also be meant as they stand.
+        return match store.head(&request.path(key)?).await {
+            Ok(meta) => Ok(vec![meta]),
+            Err(_) => Err(local::no_match(&request.name())),
+        };
+    }
+    match store.head(&request.path(key)?).await {
+        Ok(meta) => Ok(vec![meta]),
+        Err(error @ StoreError::NotFound { .. }) => {
+            // The answer does not say whether it is the key or the bucket that is missing, and
+            // the name may be that of a folder written without its slash: a listing tells.
+            match folder(&store, &request, key).await {
+                Ok(found) if !found.is_empty() => Ok(found),
+                Err(other) if other.to_string().starts_with("access to") => {
+                    Err(request.refused(&error))
+                }
+                Ok(_) => Err(request.refused(&error)),
+                Err(other) => Err(other),
+            }
+        }
+        Err(error) => Err(request.refused(&error)),
+    }
+}
+
+async fn folder(
+    store: &Arc<dyn ObjectStore>,
+    request: &Request,
+    prefix: &str,
+) -> Result<Vec<ObjectMeta>> {
+    let prefix = request.path(prefix)?;
+    let mut found = below(store, request, &prefix).await?;
+    for meta in &found {
+        if parts_below(&meta.location, &prefix).any(|part| part == local::DELTA_LOG) {
+            return Err(local::delta_table(&request.name()));
+        }
+    }
+    found.retain(|meta| !parts_below(&meta.location, &prefix).any(local::is_passed_over));
+    Ok(found)
+}
+
+async fn pattern(store: &Arc<dyn ObjectStore>, request: &Request) -> Result<Vec<ObjectMeta>> {
+    let key = &request.key;
+    let matcher = local::matcher(key)?;
+    let start = key.find(['*', '?', '[', '{', '\\']).unwrap_or(key.len());
+    let cut = key[..start].rfind('/').map_or(0, |slash| slash + 1);
+    let (prefix, rest) = (request.path(&key[..cut])?, &key[cut..]);
+    let in_one_folder = !rest.contains(['/', '{']) && !rest.contains("**");
+    let mut found = if in_one_folder {
+        let listed = store.list_with_delimiter(Some(&prefix)).await;
+        without_markers(listed.map_err(|error| request.refused(&error))?.objects)
+    } else {
+        below(store, request, &prefix).await?
+    };
+    let hidden = rest.split('/').any(|part| part.starts_with(['.', '_']));
+    found.retain(|meta| {
+        matcher.is_match(meta.location.as_ref())
+            && (hidden || !parts_below(&meta.location, &prefix).any(local::is_passed_over))
+    });
+    Ok(found)
+}
+
+async fn below(
+    store: &Arc<dyn ObjectStore>,
+    request: &Request,
+    prefix: &Path,
+) -> Result<Vec<ObjectMeta>> {
+    let listed = store.list(Some(prefix)).try_collect::<Vec<_>>().await;
+    Ok(without_markers(listed.map_err(|error| request.refused(&error))?))
+}
+
+/// Sorts by key and drops the empty objects that stand for a folder.
+fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
+    objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
+    let mut kept: Vec<ObjectMeta> = Vec::with_capacity(objects.len());
+    // Backwards, because what is in a folder sorts after its marker.
+    for object in objects.into_iter().rev() {
+        let is_marker = object.size == 0
+            && kept
+                .iter()
+                .rev()
+                .take_while(|next| next.location.as_ref().starts_with(object.location.as_ref()))
+                .any(|next| {
+                    next.location.as_ref()[object.location.as_ref().len()..].starts_with('/')
+                });
+        if !is_marker {
+            kept.push(object);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+fn parts_below<'a>(location: &'a Path, prefix: &Path) -> impl Iterator<Item = &'a str> {
+    let rest = location.as_ref().strip_prefix(prefix.as_ref()).unwrap_or(location.as_ref());
+    rest.split('/').filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn request(key: &str) -> Request {
+        Request { scheme: Scheme::S3, root: "s3://b/".into(), key: key.into() }
+    }
+
+    async fn store(keys: &[(&str, usize)]) -> Arc<dyn ObjectStore> {
+        let store = InMemory::new();
+        for (key, size) in keys {
+            store.put(&Path::parse(key).unwrap(), vec![b'x'; *size].into()).await.unwrap();
+        }
+        Arc::new(store)
+    }
+
+    async fn names(store: &Arc<dyn ObjectStore>, key: &str) -> Vec<String> {
+        let found = expand(Arc::clone(store), request(key)).await.unwrap();
+        found.into_iter().map(|meta| meta.location.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn folders_patterns_and_keys() {
+        let store = store(&[
+            ("d", 0),
+            ("d/b.csv", 1),
+            ("d/a.csv", 0),
+            ("d/_SUCCESS", 0),
+            ("d/.hidden/x", 1),
+            ("d/e/c.csv", 1),
+            ("d/odd[1].csv", 1),
+            ("dd/z.csv", 1),
+        ])
+        .await;
+        let all = ["d/a.csv", "d/b.csv", "d/e/c.csv", "d/odd[1].csv"];
+        assert_eq!(names(&store, "d/").await, all);
+        assert_eq!(names(&store, "d/?.csv").await, ["d/a.csv", "d/b.csv"]);
+        assert_eq!(names(&store, "d*/**/*.csv").await.len(), 5);
+        assert_eq!(names(&store, "d/*/c.csv").await, ["d/e/c.csv"]);
+        assert_eq!(names(&store, "d/{a,b}.csv").await, ["d/a.csv", "d/b.csv"]);
+        assert_eq!(names(&store, "d/odd[1].csv").await, ["d/odd[1].csv"]);
+        assert_eq!(names(&store, "dd").await, ["dd/z.csv"]);
+        assert_eq!(names(&store, "d/b.csv").await, ["d/b.csv"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_found_is_an_error() {
+        let store = store(&[("t/_delta_log/0.json", 1), ("t/a.parquet", 1)]).await;
+        for (key, message) in [
+            ("no/", "no files in folder \"s3://b/no/\""),
+            ("no*.csv", "no files match \"s3://b/no*.csv\""),
+            ("no", "\"s3://b/no\" does not exist"),
+            ("t/", "\"s3://b/t/\" is a Delta Lake table"),
+            ("a//b", "\"s3://b/a//b\" is not a key that can be read"),
+            ("[", "\"[\" is not a valid pattern"),
+        ] {
+            let error = expand(Arc::clone(&store), request(key)).await.unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

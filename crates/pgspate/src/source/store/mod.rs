@@ -1,0 +1,168 @@
+//! Object stores: S3, Google Cloud Storage, Azure Blob Storage.
+//!
+//! Credentials come from where each ecosystem keeps them; `--source-option` settles what the
+//! environment leaves open and wins over it.
+
+mod aws;
+pub(super) mod list;
+mod profile;
+mod refused;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use tokio::runtime::Handle;
+
+pub(super) use refused::refused;
+
+use super::Options;
+use crate::{Error, Kind, Result};
+
+/// Which service a URL names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scheme {
+    S3,
+    Gcs,
+    Azure,
+}
+
+impl Scheme {
+    /// The service of a URL scheme, if it is an object store's.
+    pub(super) fn parse(scheme: &str) -> Option<Scheme> {
+        match scheme {
+            "s3" | "s3a" | "s3n" => Some(Scheme::S3),
+            "gs" => Some(Scheme::Gcs),
+            "az" | "azure" | "adl" | "abfs" | "abfss" => Some(Scheme::Azure),
+            _ => None,
+        }
+    }
+
+    /// Whether `--source-option KEY=...` means something to this service.
+    pub(super) fn accepts(self, key: &str) -> bool {
+        let key = key.to_ascii_lowercase();
+        match self {
+            Scheme::S3 => key == profile::OPTION || key.parse::<AmazonS3ConfigKey>().is_ok(),
+            Scheme::Gcs => key.parse::<GoogleConfigKey>().is_ok(),
+            Scheme::Azure => key.parse::<AzureConfigKey>().is_ok(),
+        }
+    }
+}
+
+/// The environment, as a map. Empty variables count as not set.
+pub(super) type Env = BTreeMap<String, String>;
+
+/// This process's environment; variables that are not UTF-8 are left out.
+pub(super) fn environment() -> Env {
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
+/// A client for the bucket (or container) that `root`, like `s3://bucket/`, names.
+///
+/// # Errors
+/// When settings contradict each other or credentials are missing.
+pub(super) fn open(
+    scheme: Scheme,
+    root: &str,
+    bucket: &str,
+    options: &Options,
+    runtime: &Handle,
+) -> Result<Arc<dyn ObjectStore>> {
+    super::install_crypto();
+    let env = environment();
+    match scheme {
+        Scheme::S3 => aws::open(root, bucket, options, &env, runtime),
+        Scheme::Gcs => gcs(root, options, &env),
+        Scheme::Azure => azure(root, options, &env),
+    }
+}
+
+fn gcs(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore>> {
+    let settings = settings::<GoogleConfigKey>(options, env, &["google_"], Scheme::Gcs);
+    let http = is_plain_http(settings.iter().map(|(_, value)| value.as_str()));
+    let mut builder = GoogleCloudStorageBuilder::new()
+        .with_client_options(client_options(options, http))
+        .with_retry(retry(options));
+    if let Some(path) = env.get("SERVICE_ACCOUNT") {
+        builder = builder.with_service_account_path(path);
+    }
+    for (key, value) in settings {
+        builder = builder.with_config(key, value);
+    }
+    let store = builder.with_url(root).build();
+    Ok(Arc::new(store.map_err(|e| refused(Scheme::Gcs, root, &e))?))
+}
+
+fn azure(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore>> {
+    let settings = settings::<AzureConfigKey>(options, env, &["azure_"], Scheme::Azure);
+    let http = is_plain_http(settings.iter().map(|(_, value)| value.as_str()));
+    let mut builder = MicrosoftAzureBuilder::new()
+        .with_client_options(client_options(options, http))
+        .with_retry(retry(options));
+    if let Some(endpoint) = env.get("IDENTITY_ENDPOINT") {
+        builder = builder.with_msi_endpoint(endpoint);
+    }
+    for (key, value) in settings {
+        builder = builder.with_config(key, value);
+    }
+    let store = builder.with_url(root).build().map_err(|error| {
+        let named = refused(Scheme::Azure, root, &error);
+        match error.to_string().contains("Account must be specified") {
+            true => Error::new(Kind::Usage, format!("no storage account is known for \"{root}\""))
+                .hint(
+                    "Set AZURE_STORAGE_ACCOUNT_NAME, or write the account into the URL: \
+                     abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
+                ),
+            false => named,
+        }
+    })?;
+    Ok(Arc::new(store))
+}
+
+/// Environment first, options after it, so that options win.
+fn settings<K: std::str::FromStr>(
+    options: &Options,
+    env: &Env,
+    prefixes: &[&str],
+    scheme: Scheme,
+) -> Vec<(K, String)> {
+    let from_env = env.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone()));
+    let from_env =
+        from_env.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
+    let given = options.store.iter().filter(|(key, _)| scheme.accepts(key));
+    let given = given.map(|(key, value)| (key.to_ascii_lowercase(), value.clone()));
+    from_env.chain(given).filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect()
+}
+
+/// An endpoint given as `http://` means that plain HTTP is wanted.
+fn is_plain_http<'a>(mut values: impl Iterator<Item = &'a str>) -> bool {
+    values.any(|value| value.starts_with("http://"))
+}
+
+/// No limit for a whole request, which a slow line may need; a limit for silence instead.
+fn client_options(options: &Options, allow_http: bool) -> ClientOptions {
+    ClientOptions::new()
+        .with_timeout_disabled()
+        .with_read_timeout(options.stall)
+        .with_connect_timeout(options.stall.min(Duration::from_secs(10)))
+        .with_allow_http(allow_http)
+}
+
+fn retry(options: &Options) -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+            base: 2.0,
+        },
+        max_retries: 10,
+        retry_timeout: options.retry,
+    }
+}

@@ -1,0 +1,170 @@
+//! AWS profiles: the parts of `~/.aws/credentials` and `~/.aws/config` that name keys and places.
+//!
+//! Only what needs no further request is read. A profile that gets its keys from single sign-on,
+//! a role or a program is recognised, so that the error can say how to get them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Env;
+use crate::{Error, Kind, Result};
+
+/// The `--source-option` key that names a profile.
+pub(super) const OPTION: &str = "profile";
+
+type Section = BTreeMap<String, String>;
+
+/// What a profile says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Profile {
+    pub(super) name: String,
+    /// Settings by their names in the files.
+    pub(super) settings: Section,
+}
+
+/// Names of settings whose presence means that keys come from elsewhere.
+const INDIRECT: [&str; 6] = [
+    "sso_session",
+    "sso_start_url",
+    "role_arn",
+    "credential_process",
+    "credential_source",
+    "login_session",
+];
+
+impl Profile {
+    /// Reads the profile that `given`, AWS_PROFILE or the default names.
+    ///
+    /// # Errors
+    /// When a profile was named and no file has it.
+    pub(super) fn read(given: Option<&str>, env: &Env) -> Result<Profile> {
+        let variable = env.get("AWS_PROFILE").or_else(|| env.get("AWS_DEFAULT_PROFILE"));
+        let named = given.or(variable.map(String::as_str));
+        let name = named.unwrap_or("default").to_owned();
+        let mut config = sections(&file(env, "AWS_CONFIG_FILE", "config"));
+        let mut keys = sections(&file(env, "AWS_SHARED_CREDENTIALS_FILE", "credentials"));
+        let from_config = config
+            .remove(&format!("profile {name}"))
+            .or_else(|| (name == "default").then(|| config.remove("default")).flatten());
+        let from_keys = keys.remove(&name);
+        if named.is_some() && from_config.is_none() && from_keys.is_none() {
+            let message = format!("no AWS profile is called \"{name}\"");
+            return Err(Error::new(Kind::Usage, message).hint(
+                "Check AWS_PROFILE against ~/.aws/credentials and ~/.aws/config (or the files \
+                 that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name).",
+            ));
+        }
+        let mut settings = from_config.unwrap_or_default();
+        let from_keys = from_keys.unwrap_or_default();
+        if from_keys.contains_key("aws_access_key_id") {
+            // Keys belong together: none of them may be from the other file.
+            settings.retain(|key, _| !key.starts_with("aws_"));
+        }
+        settings.extend(from_keys);
+        Ok(Profile { name, settings })
+    }
+
+    /// Whether it has no keys of its own but says where they would come from.
+    pub(super) fn is_indirect(&self) -> bool {
+        !self.settings.contains_key("aws_access_key_id")
+            && INDIRECT.iter().any(|key| self.settings.contains_key(*key))
+    }
+}
+
+/// The text of one of the two files; a file that is not there is empty.
+fn file(env: &Env, variable: &str, name: &str) -> String {
+    let path = match (env.get(variable), env.get("HOME")) {
+        (Some(path), _) => PathBuf::from(path),
+        (None, Some(home)) => PathBuf::from(home).join(".aws").join(name),
+        (None, None) => return String::new(),
+    };
+    std::fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
+}
+
+/// Sections of an ini file. Indented lines belong to a nested setting and are left out.
+fn sections(text: &str) -> BTreeMap<String, Section> {
+    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+    let mut current = None;
+    for line in text.lines() {
+        let is_nested = line.starts_with([' ', '\t']);
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(header) = line.strip_prefix('[') {
+            let name = header.split(']').next().unwrap_or_default();
+            let name = name.split_whitespace().collect::<Vec<_>>().join(" ").replace('"', "");
+            sections.entry(name.clone()).or_default();
+            current = Some(name);
+        } else if let (Some(name), Some((key, value)), false) =
+            (&current, line.split_once('='), is_nested)
+        {
+            let value = value.split(" #").next().unwrap_or_default().trim();
+            let section = sections.entry(name.clone()).or_default();
+            section.insert(key.trim().to_ascii_lowercase(), value.to_owned());
+        }
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn env(dir: &std::path::Path, more: &[(&str, &str)]) -> Env {
+        let mut env = Env::new();
+        for (variable, file) in
+            [("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")]
+        {
+            env.insert(variable.into(), dir.join(file).to_str().unwrap().into());
+        }
+        env.extend(more.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+        env
+    }
+
+    #[test]
+    fn keys_and_places_are_joined_from_both_files() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("credentials"),
+            "# mine\n[default]\naws_access_key_id = A\naws_secret_access_key=B\n\n\
+             [work]\r\naws_access_key_id=C\r\naws_secret_access_key = D/+=\r\n",
+        )
+        .unwrap();
+        fs::write(
+            dir.path().join("config"),
+            "[default]\nregion = eu-west-1\n[profile work]\nregion=us-east-2 # far\n\
+             s3 =\n  endpoint_url = http://nested\naws_session_token = stale\n\
+             [profile \"two words\"]\nendpoint_url = http://localhost:9000\n",
+        )
+        .unwrap();
+        let default = Profile::read(None, &env(dir.path(), &[])).unwrap();
+        assert_eq!(default.settings["aws_access_key_id"], "A");
+        assert_eq!(default.settings["region"], "eu-west-1");
+        let work = Profile::read(None, &env(dir.path(), &[("AWS_PROFILE", "work")])).unwrap();
+        assert_eq!(work.settings["aws_secret_access_key"], "D/+=");
+        assert_eq!(work.settings["region"], "us-east-2");
+        assert!(!work.settings.contains_key("endpoint_url"));
+        assert!(!work.settings.contains_key("aws_session_token"));
+        let two = Profile::read(Some("two words"), &env(dir.path(), &[])).unwrap();
+        assert_eq!(two.settings["endpoint_url"], "http://localhost:9000");
+    }
+
+    #[test]
+    fn a_missing_profile_is_an_error_only_when_it_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Profile::read(None, &env(dir.path(), &[])).unwrap().settings, Section::new());
+        let error = Profile::read(None, &env(dir.path(), &[("AWS_PROFILE", "gone")])).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.to_string(), "no AWS profile is called \"gone\"");
+    }
+
+    #[test]
+    fn a_profile_without_keys_of_its_own_is_recognised() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("config"), "[profile sso]\nsso_session = corp\n").unwrap();
+        assert!(Profile::read(Some("sso"), &env(dir.path(), &[])).unwrap().is_indirect());
+    }
+}
