@@ -6,6 +6,7 @@
 //! removes the folder too.
 
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -133,7 +134,10 @@ impl Builder {
         let account = Account::for_server()?;
         found.require_open(account.as_ref())?;
         let base = temporary_folder(account.as_ref())?;
-        let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in(&base);
+        // Whoever enters it reaches the socket, and is trusted.
+        let private = fs::Permissions::from_mode(0o700);
+        let mut temporary = tempfile::Builder::new();
+        let folder = temporary.prefix("pgspate-").permissions(private).tempdir_in(&base);
         let folder = folder.map_err(|e| Error::file("create a folder in", &base, e))?.keep();
         // From here on, dropping the value cleans up whatever was reached.
         let mut server = Throwaway {
