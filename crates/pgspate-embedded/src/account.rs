@@ -1,0 +1,130 @@
+//! The user that a server runs as when this process is root, and what that user can reach.
+//!
+//! PostgreSQL refuses to run as root. Not being root, a server runs as ourselves and there is no
+//! account. Access is decided from owner, group and mode alone; ACLs are not read.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// Names tried in this order. `nobody` exists nearly everywhere, `postgres` where it was installed.
+const NAMES: [&str; 2] = ["postgres", "nobody"];
+
+/// An unprivileged user of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Account {
+    /// The user that servers run as, or `None` when that is ourselves.
+    pub(crate) fn for_server() -> Result<Option<Account>> {
+        if sys::effective_uid() != 0 {
+            return Ok(None);
+        }
+        let path = Path::new("/etc/passwd");
+        let passwd = fs::read_to_string(path).map_err(|e| Error::file("read", path, e))?;
+        match choose(&passwd) {
+            Some(account) => Ok(Some(account)),
+            None => Err(Error::new("PostgreSQL does not run as root, and no other user was found")
+                .with_hint("Create a user named postgres, or run pgspate as an ordinary user.")),
+        }
+    }
+
+    /// Whether the account may look things up in (or, for a file, execute) what has these facts.
+    fn may_execute(&self, mode: u32, uid: u32, gid: u32) -> bool {
+        let shift = match () {
+            () if uid == self.uid => 6,
+            () if gid == self.gid => 3,
+            () => 0,
+        };
+        mode >> shift & 0o1 == 1
+    }
+}
+
+fn choose(passwd: &str) -> Option<Account> {
+    NAMES.iter().find_map(|name| passwd.lines().find_map(|line| parse(line, name)))
+}
+
+fn parse(line: &str, wanted: &str) -> Option<Account> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|name| *name == wanted)?;
+    let uid = fields.nth(1)?.parse().ok().filter(|uid| *uid != 0)?;
+    let gid = fields.next()?.parse().ok()?;
+    Some(Account { name: name.to_string(), uid, gid })
+}
+
+/// The first part of `path` that keeps `account` out: a folder it may not pass, or, where the
+/// path is a file, one it may not execute. Parts that do not exist yet keep nobody out.
+pub(crate) fn blocked_at(path: &Path, account: &Account) -> Option<PathBuf> {
+    let existing = path.ancestors().find_map(|part| part.canonicalize().ok())?;
+    let mut parts: Vec<_> = existing.ancestors().collect();
+    parts.reverse();
+    let blocked = |part: &&&Path| match fs::metadata(part) {
+        Ok(facts) => !account.may_execute(facts.mode(), facts.uid(), facts.gid()),
+        Err(_) => true,
+    };
+    parts.iter().find(blocked).map(|part| part.to_path_buf())
+}
+
+/// Gives `path` to `account`; with none, it is ours already.
+pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
+    match account {
+        Some(Account { uid, gid, .. }) => chown(path, Some(*uid), Some(*gid))
+            .map_err(|e| Error::file("change the owner of", path, e)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\n\
+        nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
+        postgresql:x:9:9::/:/bin/sh\n";
+
+    fn account(uid: u32, gid: u32) -> Account {
+        Account { name: "x".into(), uid, gid }
+    }
+
+    #[test]
+    fn postgres_comes_before_nobody() {
+        assert_eq!(choose(PASSWD).unwrap().name, "nobody");
+        let both = format!("{PASSWD}postgres:x:101:104::/var/lib/postgresql:/bin/bash\n");
+        let expected = Account { name: "postgres".into(), uid: 101, gid: 104 };
+        assert_eq!(choose(&both), Some(expected));
+    }
+
+    #[test]
+    fn broken_entries_and_uid_zero_are_no_account() {
+        assert_eq!(choose("postgres:x:0:0::/:/bin/sh\nnobody:x:abc:1::/:\nnobody\n\n"), None);
+    }
+
+    #[test]
+    fn owner_bits_decide_for_the_owner_even_when_others_may() {
+        assert!(!account(7, 7).may_execute(0o077, 7, 7));
+        assert!(!account(7, 7).may_execute(0o707, 8, 7));
+        assert!(account(7, 7).may_execute(0o001, 8, 8));
+        assert!(!account(7, 7).may_execute(0o700, 0, 0));
+    }
+
+    #[test]
+    fn the_first_closed_folder_is_named_and_missing_parts_are_open() {
+        let temp = tempfile::tempdir().unwrap();
+        let closed = temp.path().canonicalize().unwrap().join("closed");
+        fs::create_dir_all(closed.join("inner")).unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let nobody = account(65_534, 65_534);
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(blocked_at(&closed.join("inner/not/there"), &nobody), None);
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(blocked_at(&closed.join("inner/not/there"), &nobody), Some(closed));
+    }
+}

@@ -1,0 +1,154 @@
+//! Making data folders, and the settings file that pgspate keeps in each.
+//!
+//! Sockets trust whoever reaches them, and only the server's user does; TCP always wants the
+//! password. What pgspate sets lies in `pgspate.conf`, included last: `alter system` still wins.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::account::Account;
+use crate::error::{Error, Result};
+use crate::find::Installation;
+use crate::{folder, launch};
+
+/// Name of the settings file in a data folder.
+pub(crate) const SETTINGS_FILE: &str = "pgspate.conf";
+
+/// Makes a data folder `parent/data`. `parent` must be private to `account` and new, and is left
+/// with nothing else in it.
+pub(crate) fn make_data_folder(
+    found: &Installation,
+    parent: &Path,
+    password: &str,
+    is_durable: bool,
+    account: Option<&Account>,
+) -> Result<()> {
+    let (data, secret) = (parent.join("data"), parent.join("password"));
+    folder::write_private(&secret, format!("{password}\n").as_bytes(), account)?;
+    let mut result = Ok(());
+    for locale in locales(found.major) {
+        folder::remove_tree(&data)?;
+        let mut command = launch::command(found, "initdb", account);
+        command.arg("-D").arg(&data).arg("--pwfile").arg(&secret).args(*locale);
+        command.args(["-U", "postgres", "-E", "UTF8"]);
+        command.args(["--auth-local=trust", "--auth-host=scram-sha-256"]);
+        if !is_durable {
+            command.arg("--no-sync");
+        }
+        result = launch::run(command, "create a PostgreSQL data folder").map(drop);
+        if result.is_ok() {
+            break;
+        }
+    }
+    folder::remove_file(&secret)?;
+    result?;
+    include_settings(&data, SETTINGS_FILE)
+}
+
+/// Sorting by code point, the same on every machine, and letters of all languages known where the
+/// system knows them. The last choice works everywhere.
+fn locales(major: u32) -> &'static [&'static [&'static str]] {
+    match major {
+        17.. => &[
+            &["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"],
+            &["--locale=C"],
+        ],
+        _ => &[&["--locale=C", "--lc-ctype=C.UTF-8"], &["--locale=C"]],
+    }
+}
+
+/// Makes `postgresql.conf` read one more file of its folder, after all else.
+pub(crate) fn include_settings(data: &Path, name: &str) -> Result<()> {
+    let path = data.join("postgresql.conf");
+    let line = format!("\ninclude_if_exists '{name}'\n");
+    let append = || {
+        let mut options = OpenOptions::new();
+        options.append(true).custom_flags(libc::O_NOFOLLOW).open(&path)?.write_all(line.as_bytes())
+    };
+    append().map_err(|e| Error::file("write", &path, e))
+}
+
+/// A value for a settings file.
+pub(crate) fn quote(value: &str) -> String {
+    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+/// `unix_socket_directories` is a list: a folder with a comma in its name needs quotes of its own.
+pub(crate) fn socket_list(folder: Option<&Path>) -> String {
+    let name = |folder: &Path| folder.to_string_lossy().replace('"', "\"\"");
+    folder.map_or(String::new(), |folder| format!("\"{}\"", name(folder)))
+}
+
+/// Settings of the user's server: for this machine's memory, and as durable as by default.
+pub(crate) fn settings(port: u16, socket_folder: Option<&Path>) -> String {
+    let megabytes = shared_buffers_megabytes(memory_bytes());
+    let sockets = quote(&socket_list(socket_folder));
+    format!(
+        "# Written by pgspate at every start. Use `alter system` for settings of your own.\n\
+         listen_addresses = '127.0.0.1'\n\
+         port = {port}\n\
+         unix_socket_directories = {sockets}\n\
+         shared_buffers = {megabytes}MB\n\
+         max_wal_size = 4GB\n\
+         checkpoint_timeout = 15min\n\
+         maintenance_work_mem = 256MB\n\
+         logging_collector = off\n\
+         log_destination = stderr\n\
+         log_line_prefix = '%m [%p] '\n"
+    )
+}
+
+/// The port in a settings file written earlier.
+pub(crate) fn port_in(data: &Path) -> Option<u16> {
+    let text = fs::read_to_string(data.join(SETTINGS_FILE)).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("port = ")?.parse().ok())
+}
+
+/// An eighth of the memory, at least PostgreSQL's own default and at most 1 GB: a guest on this
+/// machine leaves the rest to the caches of the system.
+fn shared_buffers_megabytes(memory: Option<u64>) -> u64 {
+    memory.map_or(128, |bytes| ((bytes / 8) >> 20).clamp(128, 1024))
+}
+
+/// Memory of the machine or, where it is less, of the container.
+fn memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    Some((kilobytes << 10).min(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_grow_with_memory_within_limits() {
+        assert_eq!(shared_buffers_megabytes(None), 128);
+        assert_eq!(shared_buffers_megabytes(Some(512 << 20)), 128);
+        assert_eq!(shared_buffers_megabytes(Some(4 << 30)), 512);
+        assert_eq!(shared_buffers_megabytes(Some(64 << 30)), 1024);
+    }
+
+    #[test]
+    fn odd_socket_folders_are_quoted_twice() {
+        let list = socket_list(Some(Path::new("/tmp/it's, \"here\"")));
+        assert_eq!(list, "\"/tmp/it's, \"\"here\"\"\"");
+        assert_eq!(quote(&list), "'\"/tmp/it''s, \"\"here\"\"\"'");
+        assert_eq!(socket_list(None), "");
+    }
+
+    #[test]
+    fn the_port_is_found_again() {
+        let temp = tempfile::tempdir().unwrap();
+        assert_eq!(port_in(temp.path()), None);
+        fs::write(temp.path().join(SETTINGS_FILE), settings(6543, None)).unwrap();
+        assert_eq!(port_in(temp.path()), Some(6543));
+        let durable = settings(1, None);
+        assert!(!durable.contains("fsync") && !durable.contains("synchronous_commit"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The user's server: starting, sharing, crashing, and stopping it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pgspate_embedded::{Server, State, Status, silent};
+use tokio_postgres::NoTls;
+
+/// A server in a folder of its own, stopped and removed at the end of the test.
+struct Own {
+    server: Server,
+    folder: PathBuf,
+}
+
+impl Own {
+    fn new(name: &str) -> Own {
+        let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap();
+        let folder = folder.keep();
+        // As root, the server is another user and must be able to reach it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        let server = Server::open_in(&folder.join(name)).unwrap();
+        Own { server, folder }
+    }
+
+    fn start(&self) -> Status {
+        self.server.start(&silent).unwrap_or_else(|e| panic!("{}", e.chain()))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.server.stop(&silent);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn ask(dsn: &str, sql: &str) -> Result<String, tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await?;
+        tokio::spawn(connection);
+        for message in client.simple_query(sql).await? {
+            if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
+                return Ok(row.get(0).unwrap_or_default().to_string());
+            }
+        }
+        Ok(String::new())
+    })
+}
+
+fn kill(signal: &str, pid: i32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn it_starts_survives_a_restart_and_stops() {
+    let own = Own::new("it's a home");
+    let server = &own.server;
+    assert_eq!(server.status().unwrap().state, State::Absent);
+    assert!(!server.stop(&silent).unwrap());
+    let error = server.dsn().unwrap_err();
+    assert_eq!(error.hint(), Some("Start it with `pgspate server start`."));
+
+    let status = own.start();
+    assert_eq!(status.state, State::Running);
+    let dsn = server.dsn().unwrap();
+    assert_eq!(ask(&dsn, "show fsync").unwrap(), "on");
+    assert_eq!(ask(&dsn, "show max_wal_size").unwrap(), "4GB");
+    assert_eq!(ask(&dsn, "show listen_addresses").unwrap(), "127.0.0.1");
+    assert_eq!(ask(&dsn, "show server_encoding").unwrap(), "UTF8");
+    ask(&dsn, "create table t as select 7 as n").unwrap();
+    assert_eq!(own.start().pid, status.pid, "started again, it is the same");
+
+    assert!(server.stop(&silent).unwrap());
+    assert_eq!(server.status().unwrap().state, State::Stopped);
+    let again = own.start();
+    assert_eq!(again.port, status.port, "the port stays");
+    assert_eq!(ask(&server.dsn().unwrap(), "select n from t").unwrap(), "7");
+}
+
+#[test]
+fn tcp_wants_the_password_and_the_files_are_private() {
+    let own = Own::new("home");
+    let status = own.start();
+    let url = own.server.tcp_dsn().unwrap();
+    assert_eq!(ask(&url, "select 1").unwrap(), "1");
+    let without = format!("host=127.0.0.1 port={} user=postgres", status.port.unwrap());
+    assert!(ask(&without, "select 1").is_err());
+    assert!(!own.server.dsn().unwrap().contains("password"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let major = status.major.unwrap();
+    assert_eq!(mode(&own.folder.join(format!("home/password-{major}"))), 0o600);
+    assert_eq!(mode(status.socket_folder.as_deref().unwrap()), 0o700);
+    assert_eq!(mode(status.data_folder.as_deref().unwrap()), 0o700);
+    let text = serde_json::to_string(&status).unwrap();
+    assert!(text.contains("\"state\":\"running\""), "{text}");
+    let psql = own.server.psql_command().unwrap();
+    assert!(psql.starts_with("psql -h /") && psql.ends_with("-U postgres postgres"), "{psql}");
+}
+
+#[test]
+fn many_that_start_it_at_once_share_one() {
+    let own = Own::new("home");
+    let pids: Vec<Option<i32>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| own.start().pid)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(pids[0].is_some());
+    assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+}
+
+#[test]
+fn after_a_crash_it_recovers() {
+    let own = Own::new("home");
+    let pid = own.start().pid.unwrap();
+    ask(&own.server.dsn().unwrap(), "create table t as select 7 as n").unwrap();
+    kill("-KILL", pid);
+    // At once, while its children may still be there.
+    let status = own.start();
+    assert_ne!(status.pid, Some(pid));
+    assert_eq!(ask(&own.server.dsn().unwrap(), "select n from t").unwrap(), "7");
+}
+
+#[test]
+fn a_stale_process_id_does_not_look_like_a_server() {
+    let own = Own::new("home");
+    let status = own.start();
+    own.server.stop(&silent).unwrap();
+    let path = status.data_folder.unwrap().join("postmaster.pid");
+    for pid in [std::process::id(), 1, 4_194_305] {
+        let rest = "/data\n1700000000\n5432\n/tmp\n127.0.0.1\n  1   1\nready   \n";
+        fs::write(&path, format!("{pid}\n{rest}")).unwrap();
+        assert_eq!(own.server.status().unwrap().state, State::Stopped);
+        assert!(!own.server.stop(&silent).unwrap());
+    }
+    fs::write(&path, "").unwrap();
+    assert_eq!(own.start().state, State::Running);
+}
+
+#[test]
+fn ctrl_c_in_the_terminal_does_not_reach_it() {
+    let own = Own::new("home");
+    let pid = own.start().pid.unwrap();
+    let session = |pid: &str| {
+        let output = Command::new("ps").args(["-o", "sess=", "-p", pid]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    let theirs = session(&pid.to_string());
+    assert!(!theirs.is_empty());
+    assert_ne!(theirs, session(&std::process::id().to_string()));
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let own = Own::new("home");
+    let status = own.start();
+    own.server.stop(&silent).unwrap();
+    let path = status.data_folder.unwrap().join("postgresql.auto.conf");
+    fs::write(&path, "shared_buffers = 'nonsense'\n").unwrap();
+    let error = own.server.start(&silent).unwrap_err();
+    assert!(error.chain().contains("shared_buffers"), "{}", error.chain());
+    assert!(error.hint().unwrap().contains("log"));
+    fs::write(&path, "").unwrap();
+    assert_eq!(own.start().state, State::Running);
+}
+
+#[test]
+fn steps_are_told_and_a_long_path_needs_no_socket() {
+    let own = Own::new(&"long".repeat(25));
+    let steps = std::cell::RefCell::new(Vec::new());
+    own.server.start(&|step| steps.borrow_mut().push(step.to_string())).unwrap();
+    let steps = steps.into_inner();
+    assert!(steps[0].starts_with("creating \"/tmp/pgspate-"), "{steps:?}");
+    assert!(steps[1].starts_with("starting PostgreSQL "), "{steps:?}");
+    assert_eq!(own.server.status().unwrap().socket_folder, None);
+    assert_eq!(ask(&own.server.dsn().unwrap(), "select 1").unwrap(), "1");
+}
