@@ -3,6 +3,10 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+pub mod arrow;
+pub mod batches;
+pub mod parquet;
+
 use std::sync::Arc;
 
 use crate::encode::Encoded;
