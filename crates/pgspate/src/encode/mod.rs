@@ -4,6 +4,7 @@
 //! would. A row with any other field is left to the server: it is written as COPY text, and the
 //! server decides. Nothing here does I/O.
 
+pub mod arrow;
 pub mod field;
 pub mod text;
 

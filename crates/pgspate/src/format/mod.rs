@@ -9,6 +9,9 @@ pub mod infer;
 pub mod json;
 pub mod nearest;
 pub mod sniff;
+pub mod arrow;
+pub mod batches;
+pub mod parquet;
 
 use std::sync::Arc;
 

@@ -1,0 +1,431 @@
+//! Arrow IPC: the file format, read at random, and the stream format, read in sequence.
+//!
+//! The record batch is what can be decoded by itself. Small batches are put together into one
+//! chunk, large ones are cut into several, which share the batch once it is decoded.
+
+use std::fmt;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::{FileDecoder, StreamReader, read_footer_length};
+use arrow_ipc::{Block, MetadataVersion};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::{BatchSource, Chunk, ChunkData, Cutter};
+use crate::source::Ranges;
+use crate::{Error, Kind, Place, Result};
+
+/// Rows in a chunk, at most, unless one row takes it all.
+const CHUNK_ROWS: u64 = 131_072;
+/// Stored bytes in a chunk, about.
+const CHUNK_BYTES: u64 = 16 << 20;
+/// A footer or a message's description larger than this is taken for damage.
+const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
+const MAGIC: &[u8; 6] = b"ARROW1";
+
+/// An Arrow IPC file whose footer and dictionaries have been read.
+pub struct ArrowFile {
+    name: String,
+    ranges: Arc<dyn Ranges>,
+    schema: SchemaRef,
+    decoder: FileDecoder,
+    blocks: Vec<Block>,
+    /// The last block that was decoded of those cut into several chunks.
+    recent: Mutex<Option<(usize, RecordBatch)>>,
+}
+
+impl fmt::Debug for ArrowFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArrowFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ArrowFile {
+    /// Reads footer and dictionaries of the file that errors will call `name`.
+    ///
+    /// # Errors
+    /// Kind `Format` when it is no Arrow file, is cut short, damaged or not supported.
+    pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ArrowFile> {
+        let len = ranges.len();
+        if len < 20 || ranges.read(0, 6)?[..] != MAGIC[..] {
+            return Err(Error::new(Kind::Format, "not an Arrow file")
+                .at(place(name))
+                .hint("Use `--format` to say which format it is in."));
+        }
+        let tail = ranges.read(len - 10, 10)?;
+        let tail: [u8; 10] = tail[..].try_into().map_err(|_| damaged(name))?;
+        let footer_len = read_footer_length(tail).map_err(|_| cut_short(name))? as u64;
+        if footer_len > (len - 20).min(DESCRIPTION_BYTES_MAX) {
+            return Err(damaged(name).because(format!("a footer of {footer_len} bytes")));
+        }
+        let footer = ranges.read(len - 10 - footer_len, footer_len as usize)?;
+        let parts = guarded(name, || parse_footer(&footer))?;
+        let mut decoder = FileDecoder::new(parts.schema.clone(), parts.version);
+        for block in &parts.dictionaries {
+            let data = read_block(name, ranges.as_ref(), block)?;
+            guarded(name, || decoder.read_dictionary(block, &data))?;
+        }
+        let (name, recent) = (name.to_owned(), Mutex::new(None));
+        let (schema, blocks) = (parts.schema, parts.blocks);
+        Ok(ArrowFile { name, ranges, schema, decoder, blocks, recent })
+    }
+
+    /// The file's name as messages show it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// How many record batches it has.
+    pub fn batches(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// How many rows a batch has, from its description alone.
+    fn block_rows(&self, block: &Block) -> Result<u64> {
+        let (start, len, _) = extent(&self.name, self.ranges.as_ref(), block)?;
+        let description = self.ranges.read(start, len)?;
+        guarded(&self.name, || {
+            let skip = if description.starts_with(&[0xFF; 4]) { 8 } else { 4 };
+            let message = description.get(skip..).and_then(|m| arrow_ipc::root_as_message(m).ok());
+            let batch = message.and_then(|message| message.header_as_record_batch());
+            let rows = batch.and_then(|batch| u64::try_from(batch.length()).ok());
+            rows.ok_or_else(|| ArrowError::IpcError("not a record batch".to_owned()))
+        })
+    }
+
+    fn decode(&self, block: usize) -> Result<RecordBatch> {
+        let place = &self.blocks[block];
+        let data = read_block(&self.name, self.ranges.as_ref(), place)?;
+        let batch = guarded(&self.name, || self.decoder.read_record_batch(place, &data))?;
+        batch.ok_or_else(|| damaged(&self.name).because("an empty message"))
+    }
+
+    /// Some rows of a block. Whoever needs other rows of a block that is being decoded waits for
+    /// it rather than decode it once more.
+    fn rows(&self, part: Part) -> Result<RecordBatch> {
+        let batch = if part.is_whole {
+            self.decode(part.block)?
+        } else {
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            match recent.as_ref().filter(|(block, _)| *block == part.block) {
+                Some((_, batch)) => batch.clone(),
+                None => recent.insert((part.block, self.decode(part.block)?)).1.clone(),
+            }
+        };
+        if part.row + part.rows > batch.num_rows() as u64 {
+            return Err(damaged(&self.name).because("a record batch has fewer rows than said"));
+        }
+        Ok(batch.slice(part.row as usize, part.rows as usize))
+    }
+}
+
+/// Cuts an Arrow IPC file into chunks.
+pub struct ArrowCutter {
+    file: Arc<ArrowFile>,
+    input: usize,
+    block: usize,
+    /// The next row within the block, and the block's rows once they are known.
+    row: u64,
+    rows: Option<u64>,
+    first_row: u64,
+    seq: u64,
+}
+
+impl ArrowCutter {
+    /// A cutter of `file`, the load's input number `input`. Chunks are numbered from 0.
+    pub fn new(file: Arc<ArrowFile>, input: usize) -> ArrowCutter {
+        ArrowCutter { file, input, block: 0, row: 0, rows: None, first_row: 0, seq: 0 }
+    }
+}
+
+impl Cutter for ArrowCutter {
+    fn next(&mut self) -> Result<Option<Chunk>> {
+        let mut parts: Vec<Part> = Vec::new();
+        let (mut taken, mut stored) = (0, 0);
+        while let Some(block) = self.file.blocks.get(self.block) {
+            let rows = match self.rows {
+                Some(rows) => rows,
+                None => *self.rows.insert(self.file.block_rows(block)?),
+            };
+            let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
+            let full = taken + rows > CHUNK_ROWS || stored + bytes > CHUNK_BYTES;
+            if full && !parts.is_empty() {
+                break;
+            }
+            let part = rows.div_ceil(pieces(rows, bytes)).min(rows - self.row);
+            if part > 0 {
+                parts.push(Part {
+                    block: self.block,
+                    row: self.row,
+                    rows: part,
+                    is_whole: part == rows,
+                });
+                taken += part;
+                stored += bytes * part / rows;
+            }
+            self.row += part;
+            if self.row < rows {
+                break;
+            }
+            (self.block, self.row, self.rows) = (self.block + 1, 0, None);
+        }
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let run = Run { file: self.file.clone(), parts, rows: taken, stored };
+        let chunk = chunk(self.seq, self.input, self.first_row, Arc::new(run));
+        self.seq += 1;
+        self.first_row += taken;
+        Ok(Some(chunk))
+    }
+}
+
+/// Into how many chunks a batch is cut.
+fn pieces(rows: u64, bytes: u64) -> u64 {
+    rows.div_ceil(CHUNK_ROWS).max(bytes.div_ceil(CHUNK_BYTES)).clamp(1, rows.max(1))
+}
+
+fn chunk(seq: u64, input: usize, first_row: u64, source: Arc<dyn BatchSource>) -> Chunk {
+    Chunk { seq, input, byte: 0, line: 0, first_row, data: ChunkData::Rows(source) }
+}
+
+/// Some rows of a block.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    block: usize,
+    row: u64,
+    rows: u64,
+    is_whole: bool,
+}
+
+/// Rows of consecutive blocks.
+#[derive(Debug)]
+struct Run {
+    file: Arc<ArrowFile>,
+    parts: Vec<Part>,
+    rows: u64,
+    stored: u64,
+}
+
+impl BatchSource for Run {
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
+        let file = self.file.clone();
+        Ok(Box::new(self.parts.clone().into_iter().map(move |part| file.rows(part))))
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.stored
+    }
+}
+
+/// Cuts an Arrow IPC stream into chunks, which hold their decoded rows.
+pub struct ArrowStreamCutter {
+    name: String,
+    reader: StreamReader<Box<dyn Read + Send>>,
+    input: usize,
+    /// What has been read but belongs to the next chunk.
+    rest: Option<RecordBatch>,
+    done: bool,
+    first_row: u64,
+    seq: u64,
+}
+
+impl ArrowStreamCutter {
+    /// Reads the schema of the stream that errors will call `name`, the load's input number
+    /// `input`. Chunks are numbered from 0.
+    ///
+    /// # Errors
+    /// Kind `Format` when the stream does not begin with a schema.
+    pub fn open(
+        name: &str,
+        reader: Box<dyn Read + Send>,
+        input: usize,
+    ) -> Result<ArrowStreamCutter> {
+        let reader = guarded(name, || StreamReader::try_new(reader, None))?;
+        let (rest, done) = (None, false);
+        Ok(ArrowStreamCutter {
+            name: name.to_owned(),
+            reader,
+            input,
+            rest,
+            done,
+            first_row: 0,
+            seq: 0,
+        })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.reader.schema()
+    }
+
+    fn read(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        if self.done {
+            return Ok(None);
+        }
+        let batch = guarded(&self.name, || self.reader.next().transpose());
+        self.done = !matches!(batch, Ok(Some(_)));
+        batch
+    }
+}
+
+impl Cutter for ArrowStreamCutter {
+    fn next(&mut self) -> Result<Option<Chunk>> {
+        let mut batches = Vec::new();
+        let (mut rows, mut bytes) = (0, 0);
+        while let Some(batch) = self.read()? {
+            let (new_rows, new_bytes) =
+                (batch.num_rows() as u64, batch.get_array_memory_size() as u64);
+            if new_rows == 0 {
+                continue;
+            }
+            if !batches.is_empty()
+                && (rows + new_rows > CHUNK_ROWS || bytes + new_bytes > CHUNK_BYTES)
+            {
+                self.rest = Some(batch);
+                break;
+            }
+            // The buffers of a large batch live on in each of its slices: cutting by rows alone
+            // costs no memory and spreads the work.
+            let part = new_rows.min(CHUNK_ROWS);
+            if part < new_rows {
+                self.rest = Some(batch.slice(part as usize, (new_rows - part) as usize));
+            }
+            batches.push(batch.slice(0, part as usize));
+            rows += part;
+            bytes += new_bytes;
+            if self.rest.is_some() {
+                break;
+            }
+        }
+        if batches.is_empty() {
+            return Ok(None);
+        }
+        let chunk =
+            chunk(self.seq, self.input, self.first_row, Arc::new(Held { batches, rows, bytes }));
+        self.seq += 1;
+        self.first_row += rows;
+        Ok(Some(chunk))
+    }
+}
+
+/// Record batches in memory.
+#[derive(Debug)]
+struct Held {
+    batches: Vec<RecordBatch>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl BatchSource for Held {
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
+        Ok(Box::new(self.batches.clone().into_iter().map(Ok)))
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+struct Footer {
+    schema: SchemaRef,
+    version: MetadataVersion,
+    dictionaries: Vec<Block>,
+    blocks: Vec<Block>,
+}
+
+fn parse_footer(bytes: &[u8]) -> Result<Footer, ArrowError> {
+    let bad = |what: &str| ArrowError::ParseError(what.to_owned());
+    let footer = arrow_ipc::root_as_footer(bytes).map_err(|error| bad(&error.to_string()))?;
+    let schema = footer.schema().ok_or_else(|| bad("the footer has no schema"))?;
+    if !schema.endianness().equals_to_target_endianness() {
+        return Err(ArrowError::NotYetImplemented("big-endian Arrow files".to_owned()));
+    }
+    let blocks = footer.recordBatches().ok_or_else(|| bad("the footer lists no batches"))?;
+    Ok(Footer {
+        schema: Arc::new(arrow_ipc::convert::try_fb_to_schema(schema)?),
+        version: footer.version(),
+        dictionaries: footer.dictionaries().iter().flatten().copied().collect(),
+        blocks: blocks.iter().copied().collect(),
+    })
+}
+
+/// Where a block stands: its offset, the length of its description and of its body.
+fn extent(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<(u64, usize, usize)> {
+    let start = u64::try_from(block.offset()).ok();
+    let description = u64::try_from(block.metaDataLength()).ok().filter(|len| *len >= 8);
+    let body = u64::try_from(block.bodyLength()).ok();
+    if let (Some(start), Some(description), Some(body)) = (start, description, body) {
+        let end = start.checked_add(description).and_then(|end| end.checked_add(body));
+        if description <= DESCRIPTION_BYTES_MAX && end.is_some_and(|end| end <= ranges.len()) {
+            return Ok((start, description as usize, body as usize));
+        }
+    }
+    Err(damaged(name).because("the footer names a batch beyond the end of the file"))
+}
+
+fn read_block(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<Buffer> {
+    let (start, description, body) = extent(name, ranges, block)?;
+    Ok(Buffer::from(ranges.read(start, description + body)?))
+}
+
+/// Runs the decoder, which may panic on damaged input, and turns what it says into our error.
+fn guarded<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(ArrowError::IoError(_, error))) => Err(read_error(name, error)),
+        Ok(Err(error @ ArrowError::NotYetImplemented(_))) => {
+            let unsupported = "the Arrow data uses a feature that is not supported";
+            Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
+        }
+        Ok(Err(error)) => Err(damaged(name).because(error)),
+        Err(_) => Err(damaged(name).because("the decoder could not make sense of it")),
+    }
+}
+
+/// What reading from a stream ended with: our own error from beneath, or an end too soon.
+fn read_error(name: &str, error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        return cut_short(name).because(error);
+    }
+    let error = match error.downcast::<Error>() {
+        Ok(own) => return own,
+        Err(error) => error,
+    };
+    Error::new(Kind::Source, "could not read the Arrow data").at(place(name)).because(error)
+}
+
+fn cut_short(name: &str) -> Error {
+    Error::new(Kind::Format, "the Arrow data is cut short")
+        .at(place(name))
+        .hint("Copy or write the file again: it does not end as it should.")
+}
+
+fn damaged(name: &str) -> Error {
+    Error::new(Kind::Format, "could not decode the Arrow data")
+        .at(place(name))
+        .hint("Write the file again, or read it with another program to see what is wrong.")
+}
+
+fn place(name: &str) -> Place {
+    Place { source: Some(name.to_owned()), ..Place::default() }
+}

@@ -1,0 +1,193 @@
+//! The one encoder of record batches, whatever file they come from.
+//!
+//! Rows come out in their order. A row is either wholly binary or wholly text: the first value
+//! that is left to the server takes its row along.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+
+use super::{Chunk, ChunkData, ChunkEncoder, Mode};
+use crate::encode::arrow::{Column, ColumnEncoder};
+use crate::encode::{Encoded, text};
+use crate::{Error, Kind, Place, Result};
+
+/// One column of the table and where its values come from.
+#[derive(Debug, Clone)]
+pub struct BatchColumn {
+    /// Its name in the input, for messages.
+    pub name: String,
+    /// Which column of the batches it is, counted from 0.
+    pub index: usize,
+    /// What its values become.
+    pub encoder: ColumnEncoder,
+}
+
+/// Turns record batches into COPY bytes.
+pub struct BatchesEncoder {
+    columns: Vec<BatchColumn>,
+    open: Option<Open>,
+}
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+/// The chunk being encoded, up to and including its current batch.
+struct Open {
+    batches: Batches,
+    mode: Mode,
+    batch: Option<RecordBatch>,
+    /// The first row of `batch` not yet encoded.
+    row: usize,
+    /// The ordinal within the chunk of row 0 of `batch`.
+    base: u64,
+}
+
+impl BatchesEncoder {
+    /// An encoder for the table's columns in the order in which COPY names them.
+    ///
+    /// # Errors
+    /// Kind `Plan` when there are more columns than a row of binary COPY can have.
+    pub fn new(columns: Vec<BatchColumn>) -> Result<BatchesEncoder> {
+        if i16::try_from(columns.len()).is_err() {
+            let message = format!("{} columns are more than a table can have", columns.len());
+            return Err(Error::new(Kind::Plan, message));
+        }
+        Ok(BatchesEncoder { columns, open: None })
+    }
+}
+
+impl ChunkEncoder for BatchesEncoder {
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
+        self.open = None;
+        let ChunkData::Rows(source) = &chunk.data else {
+            return Err(Error::new(Kind::Bug, "a chunk of bytes reached the batch encoder"));
+        };
+        let batches = source.open()?;
+        self.open = Some(Open { batches, mode, batch: None, row: 0, base: 0 });
+        Ok(())
+    }
+
+    fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
+        let Some(open) = &mut self.open else { return Ok(false) };
+        while out.binary.len() + out.text.len() < piece.max(1) {
+            let batch = match &open.batch {
+                Some(batch) if open.row < batch.num_rows() => batch,
+                done => {
+                    open.base += done.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+                    open.row = 0;
+                    open.batch = None;
+                    match open.batches.next().transpose()? {
+                        Some(batch) => open.batch.insert(batch),
+                        None => {
+                            self.open = None;
+                            return Ok(false);
+                        }
+                    }
+                }
+            };
+            let rows = Rows { columns: &self.columns, batch, base: open.base };
+            open.row = match open.mode {
+                Mode::Binary => rows.binary(open.row, out, piece)?,
+                Mode::Text => rows.text(open.row, out, piece)?,
+            };
+        }
+        Ok(true)
+    }
+
+    fn place(&self, chunk: &Chunk, row: u64) -> Place {
+        Place { row: Some(chunk.first_row + row + 1), ..Place::default() }
+    }
+}
+
+/// The rows of one batch.
+struct Rows<'a> {
+    columns: &'a [BatchColumn],
+    batch: &'a RecordBatch,
+    base: u64,
+}
+
+impl<'a> Rows<'a> {
+    /// Encodes rows from `row` on until `out` holds `piece` bytes; gives the row after them.
+    fn binary(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+        let columns = self.bind()?;
+        let count = (columns.len() as i16).to_be_bytes();
+        let mut texts = None;
+        while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
+            let start = out.binary.len();
+            out.binary.extend_from_slice(&count);
+            if columns.iter().all(|column| column.put(row, &mut out.binary)) {
+                out.binary_rows += 1;
+            } else {
+                out.binary.truncate(start);
+                let texts = match &mut texts {
+                    Some(texts) => texts,
+                    none => none.insert(self.texts()?),
+                };
+                self.put_text(row, texts, out);
+            }
+            row += 1;
+        }
+        Ok(row)
+    }
+
+    /// Writes rows from `row` on as text until `out` holds `piece` bytes.
+    fn text(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+        let mut texts = self.texts()?;
+        while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
+            self.put_text(row, &mut texts, out);
+            row += 1;
+        }
+        Ok(row)
+    }
+
+    fn put_text(&self, row: usize, texts: &mut Texts<'_>, out: &mut Encoded) {
+        for (ordinal, write) in texts.columns.iter().enumerate() {
+            if ordinal > 0 {
+                out.text.push(b'\t');
+            }
+            texts.scratch.clear();
+            let some = write(row, &mut texts.scratch);
+            text::append(some.then_some(texts.scratch.as_slice()), &mut out.text);
+        }
+        out.text.push(b'\n');
+        out.text_rows.push(self.base + row as u64);
+    }
+
+    fn bind(&self) -> Result<Vec<Column<'a>>> {
+        self.each(|encoder, array| encoder.bind(array))
+    }
+
+    fn texts(&self) -> Result<Texts<'a>> {
+        Ok(Texts { columns: self.each(|encoder, array| encoder.text(array))?, scratch: Vec::new() })
+    }
+
+    fn each<T>(
+        &self,
+        bind: impl Fn(&'a ColumnEncoder, &'a dyn arrow_array::Array) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let mut bound = Vec::with_capacity(self.columns.len());
+        for column in self.columns {
+            let array = self.batch.columns().get(column.index);
+            match array.and_then(|array| bind(&column.encoder, array.as_ref())) {
+                Some(value) => bound.push(value),
+                None => return Err(self.changed(column, array.map(|array| array.data_type()))),
+            }
+        }
+        Ok(bound)
+    }
+
+    fn changed(&self, column: &BatchColumn, found: Option<&arrow_schema::DataType>) -> Error {
+        let found = found.map_or("missing".to_owned(), |found| format!("of type {found}"));
+        let place = Place { column: Some(column.name.clone()), ..Place::default() };
+        let expected = column.encoder.data_type();
+        Error::new(Kind::Format, format!("column is {found}, expected type {expected}"))
+            .at(place)
+            .hint("Load files with different schemas one by one.")
+    }
+}
+
+/// The columns of a batch as text.
+struct Texts<'a> {
+    columns: Vec<Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>>,
+    scratch: Vec<u8>,
+}

@@ -1,0 +1,443 @@
+//! Parquet files: opening, cutting into chunks, decoding batch by batch.
+//!
+//! Chunks are row groups, or slices of row groups that are larger than a chunk should be; where
+//! they begin follows from the file's metadata alone. A chunk is decoded while it is encoded, a
+//! few megabytes at a time, so memory does not grow with the row group.
+
+mod read;
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
+    RowSelector,
+};
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
+use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
+
+use self::read::Stored;
+use super::{BatchSource, Chunk, ChunkData, Cutter};
+use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
+use crate::source::Ranges;
+use crate::{Error, Kind, Place, Result};
+
+/// Rows in a chunk, at most: enough to make its commit cheap beside it.
+const CHUNK_ROWS_MAX: u64 = 131_072;
+/// Decoded bytes in a chunk, about, unless that is fewer rows than the next constant.
+const CHUNK_BYTES: u64 = 16 << 20;
+/// Rows in a slice, at least: each slice opens every column and its dictionary anew.
+const CHUNK_ROWS_MIN: u64 = 1_024;
+/// A row group up to this many times a chunk's size is not worth cutting.
+const WHOLE: u64 = 2;
+/// Rows and bytes decoded at a time.
+const BATCH_ROWS_MAX: u64 = 8_192;
+const BATCH_BYTES: u64 = 4 << 20;
+
+/// A Parquet file whose metadata has been read.
+pub struct ParquetFile {
+    name: String,
+    ranges: Arc<dyn Ranges>,
+    metadata: ArrowReaderMetadata,
+    schema: SchemaRef,
+}
+
+impl fmt::Debug for ParquetFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ParquetFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ParquetFile {
+    /// Reads the metadata of the file that errors will call `name`.
+    ///
+    /// # Errors
+    /// Kind `Format` when it is no Parquet file, is cut short, damaged, encrypted, or has columns
+    /// of kinds that are not supported.
+    pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ParquetFile> {
+        check_ends(name, ranges.as_ref())?;
+        let stored = Stored::whole(ranges.clone());
+        let (metadata, schema) = guarded(name, &stored, || load(&stored))?;
+        Ok(ParquetFile { name: name.to_owned(), ranges, metadata, schema })
+    }
+
+    /// The file's name as messages show it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The columns as they are decoded. Strings and bytes come as views, and the logical types
+    /// that Arrow has no type for (JSON, UUID) as extension types.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// How many rows the file has.
+    pub fn rows(&self) -> u64 {
+        (0..self.row_groups()).map(|group| self.group_rows(group)).sum()
+    }
+
+    /// How many row groups it has.
+    pub fn row_groups(&self) -> usize {
+        self.metadata.metadata().num_row_groups()
+    }
+
+    fn group_rows(&self, group: usize) -> u64 {
+        u64::try_from(self.metadata.metadata().row_group(group).num_rows()).unwrap_or(0)
+    }
+
+    /// What the chosen columns of a row group take, stored and decoded.
+    fn group_bytes(&self, group: usize, columns: &[usize]) -> GroupBytes {
+        let schema = self.metadata.parquet_schema();
+        let mut bytes = GroupBytes { stored: 0, decoded: 0, nested: false };
+        for (leaf, chunk) in self.metadata.metadata().row_group(group).columns().iter().enumerate()
+        {
+            if !columns.contains(&schema.get_column_root_idx(leaf)) {
+                continue;
+            }
+            let width = match chunk.column_type() {
+                Physical::BOOLEAN => 1,
+                Physical::INT32 | Physical::FLOAT => 4,
+                Physical::INT64 | Physical::DOUBLE => 8,
+                _ => 16,
+            };
+            let plain = u64::try_from(chunk.num_values()).unwrap_or(0).saturating_mul(width);
+            let decoded = u64::try_from(chunk.uncompressed_size()).unwrap_or(0).max(plain);
+            bytes.decoded = bytes.decoded.saturating_add(decoded);
+            bytes.stored += u64::try_from(chunk.compressed_size()).unwrap_or(0);
+            bytes.nested |= schema.column(leaf).max_rep_level() > 0;
+        }
+        bytes
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct GroupBytes {
+    stored: u64,
+    decoded: u64,
+    nested: bool,
+}
+
+/// Cuts a Parquet file into chunks.
+pub struct ParquetCutter {
+    file: Arc<ParquetFile>,
+    input: usize,
+    columns: Arc<[usize]>,
+    group: usize,
+    /// The next row, within the group and within the file.
+    row: u64,
+    first_row: u64,
+    seq: u64,
+}
+
+impl ParquetCutter {
+    /// A cutter of `file`, the load's input number `input`. Batches have only the columns in
+    /// `columns` (ordinals of the file's schema), in the file's order whatever the order here;
+    /// `None` is all of them. Chunks are numbered from 0.
+    pub fn new(file: Arc<ParquetFile>, input: usize, columns: Option<&[usize]>) -> ParquetCutter {
+        let all: Vec<usize> = (0..file.schema.fields().len()).collect();
+        let columns = columns.map_or(all, <[usize]>::to_vec).into();
+        ParquetCutter { file, input, columns, group: 0, row: 0, first_row: 0, seq: 0 }
+    }
+
+    /// How many rows of the group are left for a chunk, of how many it should take.
+    fn slice(&self, rows: u64, bytes: GroupBytes) -> u64 {
+        let per_row = bytes.decoded / rows.max(1) + 1;
+        let target = (CHUNK_BYTES / per_row).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);
+        let group = self.file.metadata.metadata().row_group(self.group);
+        let has_pages = group.columns().iter().all(|chunk| chunk.offset_index_range().is_some());
+        // Rows of nested columns have no place in a page header: without an index of pages every
+        // slice would decode all that stands before it.
+        if rows <= target * WHOLE || (bytes.nested && !has_pages) {
+            return rows;
+        }
+        rows.div_ceil(rows.div_ceil(target))
+    }
+}
+
+impl Cutter for ParquetCutter {
+    fn next(&mut self) -> Result<Option<Chunk>> {
+        while self.group < self.file.row_groups() {
+            let rows = self.file.group_rows(self.group);
+            if self.row >= rows {
+                self.group += 1;
+                self.row = 0;
+                continue;
+            }
+            let bytes = self.file.group_bytes(self.group, &self.columns);
+            let taken = self.slice(rows, bytes).min(rows - self.row);
+            let per_row = bytes.decoded / rows + 1;
+            let slice = Slice {
+                file: self.file.clone(),
+                columns: self.columns.clone(),
+                group: self.group,
+                rows: self.row..self.row + taken,
+                group_rows: rows,
+                batch_rows: (BATCH_BYTES / per_row).clamp(1, BATCH_ROWS_MAX) as usize,
+                stored: (u128::from(bytes.stored) * u128::from(taken) / u128::from(rows)) as u64,
+            };
+            let chunk = Chunk {
+                seq: self.seq,
+                input: self.input,
+                byte: 0,
+                line: 0,
+                first_row: self.first_row,
+                data: ChunkData::Rows(Arc::new(slice)),
+            };
+            self.seq += 1;
+            self.row += taken;
+            self.first_row += taken;
+            return Ok(Some(chunk));
+        }
+        Ok(None)
+    }
+}
+
+/// Some rows of one row group.
+#[derive(Debug)]
+struct Slice {
+    file: Arc<ParquetFile>,
+    columns: Arc<[usize]>,
+    group: usize,
+    rows: Range<u64>,
+    group_rows: u64,
+    batch_rows: usize,
+    stored: u64,
+}
+
+impl BatchSource for Slice {
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
+        let file = &self.file;
+        let metadata = file.metadata.metadata().row_group(self.group);
+        let share = self.rows.end - self.rows.start;
+        let stored = Stored::windowed(file.ranges.clone(), metadata, share, self.group_rows);
+        let reader = guarded(&file.name, &stored, || {
+            let columns = self.columns.iter().copied();
+            let mask = ProjectionMask::roots(file.metadata.parquet_schema(), columns);
+            let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                stored.clone(),
+                file.metadata.clone(),
+            )
+            .with_row_groups(vec![self.group])
+            .with_projection(mask)
+            .with_batch_size(self.batch_rows);
+            if share < self.group_rows {
+                builder = builder.with_row_selection(RowSelection::from(vec![
+                    RowSelector::skip(self.rows.start as usize),
+                    RowSelector::select(share as usize),
+                ]));
+            }
+            builder.build()
+        })?;
+        Ok(Box::new(Batches { file: file.clone(), stored, reader: Some(reader), left: share }))
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows.end - self.rows.start
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.stored
+    }
+}
+
+/// The batches of a slice. Ends after an error.
+struct Batches<R> {
+    file: Arc<ParquetFile>,
+    stored: Stored,
+    reader: Option<R>,
+    left: u64,
+}
+
+impl<R> Iterator for Batches<R>
+where
+    R: Iterator<Item = Result<RecordBatch, arrow_schema::ArrowError>>,
+{
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let reader = self.reader.as_mut()?;
+        let batch = guarded(&self.file.name, &self.stored, || Ok(reader.next().transpose()?));
+        let batch = match batch {
+            Ok(Some(batch)) => {
+                self.left = self.left.saturating_sub(batch.num_rows() as u64);
+                return Some(Ok(batch));
+            }
+            Ok(None) if self.left == 0 => None,
+            Ok(None) => Some(Err(damaged(&self.file.name)
+                .because(format!("the data ends {} rows before the row group does", self.left)))),
+            Err(error) => Some(Err(error)),
+        };
+        self.reader = None;
+        batch
+    }
+}
+
+/// Reads the metadata, twice when its schema must be amended: the first time only to see that.
+fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
+    let options = || ArrowReaderOptions::new().with_offset_index_policy(PageIndexPolicy::Optional);
+    let mut metadata = ArrowReaderMetadata::load(stored, options())?;
+    let intervals = intervals(metadata.parquet_schema());
+    if let Some(amended) = without_intervals(metadata.parquet_schema())? {
+        let options = options().with_parquet_schema(Arc::new(amended));
+        metadata = ArrowReaderMetadata::load(stored, options)?;
+    }
+    let fields = metadata.schema().fields().iter().enumerate();
+    let wanted: Vec<Field> =
+        fields.map(|(root, field)| decoded_as(field, root, metadata.parquet_schema())).collect();
+    let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
+    let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
+    let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
+    let schema = annotate(metadata.schema(), metadata.parquet_schema(), &intervals);
+    Ok((metadata, schema))
+}
+
+/// The type in which a column is best decoded.
+fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
+    let is_int96 = || {
+        let mut leaves =
+            (0..schema.num_columns()).filter(|n| schema.get_column_root_idx(*n) == root);
+        leaves.next().is_some_and(|leaf| schema.column(leaf).physical_type() == Physical::INT96)
+    };
+    let wanted = match field.data_type() {
+        // Views point into the pages, other strings are copied out of them.
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        // 64 bits of nanoseconds end in 2262, and the excess would wrap around unseen.
+        DataType::Timestamp(TimeUnit::Nanosecond, None) if is_int96() => {
+            DataType::Timestamp(TimeUnit::Microsecond, None)
+        }
+        _ => return field.clone(),
+    };
+    field.clone().with_data_type(wanted)
+}
+
+/// Which columns are intervals. Those inside of others are left out: they stay bytes.
+fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
+    let roots = schema.root_schema().get_fields().iter().enumerate();
+    let is_interval = |field: &TypePtr| {
+        field.get_basic_info().converted_type() == ConvertedType::INTERVAL
+            && field.get_basic_info().repetition() != Repetition::REPEATED
+    };
+    roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
+}
+
+/// The schema with its INTERVAL columns as plain bytes; `None` when it has none. As intervals they
+/// would lose their months or their days, since Arrow's types of intervals hold only one of them.
+fn without_intervals(schema: &SchemaDescriptor) -> Result<Option<SchemaDescriptor>, ParquetError> {
+    let has = schema.columns().iter().any(|c| c.converted_type() == ConvertedType::INTERVAL);
+    if !has {
+        return Ok(None);
+    }
+    Ok(Some(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?)))
+}
+
+fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
+    let info = of.get_basic_info();
+    let id = info.has_id().then(|| info.id());
+    match of.as_ref() {
+        Type::PrimitiveType { physical_type, type_length, .. } => {
+            if info.converted_type() != ConvertedType::INTERVAL {
+                return Ok(of.clone());
+            }
+            let built = Type::primitive_type_builder(info.name(), *physical_type)
+                .with_repetition(info.repetition())
+                .with_length(*type_length)
+                .with_id(id)
+                .build()?;
+            Ok(Arc::new(built))
+        }
+        Type::GroupType { fields, .. } => {
+            let fields = fields.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+            let mut builder = Type::group_type_builder(info.name())
+                .with_fields(fields)
+                .with_converted_type(info.converted_type())
+                .with_logical_type(info.logical_type_ref().cloned())
+                .with_id(id);
+            if info.has_repetition() {
+                builder = builder.with_repetition(info.repetition());
+            }
+            Ok(Arc::new(builder.build()?))
+        }
+    }
+}
+
+/// Marks the columns whose logical type Arrow has no type for.
+fn annotate(schema: &SchemaRef, parquet: &SchemaDescriptor, intervals: &[usize]) -> SchemaRef {
+    let roots = parquet.root_schema().get_fields();
+    let fields = schema.fields().iter().zip(roots).enumerate().map(|(ordinal, (field, root))| {
+        let info = root.get_basic_info();
+        let extension = match info.logical_type_ref() {
+            Some(LogicalType::Json) => "arrow.json",
+            Some(LogicalType::Uuid) => "arrow.uuid",
+            None if info.converted_type() == ConvertedType::JSON => "arrow.json",
+            None if intervals.contains(&ordinal) => PARQUET_INTERVAL,
+            _ => return field.as_ref().clone(),
+        };
+        let mut metadata = field.metadata().clone();
+        metadata.insert(EXTENSION.to_owned(), extension.to_owned());
+        field.as_ref().clone().with_metadata(metadata)
+    });
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+}
+
+/// Looks at the magic bytes, whose absence the decoder would report less plainly.
+fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
+    let len = ranges.len();
+    if len < 12 {
+        let message = format!("a file of {len} bytes cannot be a Parquet file");
+        return Err(Error::new(Kind::Format, message).at(place(name)));
+    }
+    let (head, tail) = (ranges.read(0, 4)?, ranges.read(len - 4, 4)?);
+    match (&head[..], &tail[..]) {
+        (b"PAR1", b"PAR1") => Ok(()),
+        (b"PARE", _) | (_, b"PARE") => {
+            let error = Error::new(Kind::Format, "encrypted Parquet files are not supported");
+            Err(error.at(place(name)).hint("Write the file again without encryption."))
+        }
+        (b"PAR1", _) => Err(Error::new(Kind::Format, "the Parquet file is cut short")
+            .at(place(name))
+            .hint("Copy or write the file again: it does not end with its footer.")),
+        _ => Err(Error::new(Kind::Format, "not a Parquet file")
+            .at(place(name))
+            .hint("Use `--format` to say which format it is in.")),
+    }
+}
+
+/// Runs the decoder, which may panic on a damaged file, and turns what it says into our error.
+fn guarded<T>(
+    name: &str,
+    stored: &Stored,
+    run: impl FnOnce() -> Result<T, ParquetError>,
+) -> Result<T> {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    if let Some(error) = stored.take_failure() {
+        return Err(error);
+    }
+    match result {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error @ ParquetError::NYI(_))) => {
+            let unsupported = "the Parquet file uses a feature that is not supported";
+            Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
+        }
+        Ok(Err(error)) => Err(damaged(name).because(error)),
+        Err(_) => Err(damaged(name).because("the decoder could not make sense of it")),
+    }
+}
+
+fn damaged(name: &str) -> Error {
+    Error::new(Kind::Format, "could not decode the Parquet file")
+        .at(place(name))
+        .hint("Write the file again, or read it with another program to see what is wrong.")
+}
+
+fn place(name: &str) -> Place {
+    Place { source: Some(name.to_owned()), ..Place::default() }
+}
