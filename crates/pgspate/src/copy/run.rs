@@ -131,7 +131,8 @@ async fn commit(lanes: &[Finished]) -> Result<()> {
     }
     for (nth, lane) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
-        let sql = if is_last { "set local synchronous_commit to default; commit" } else { "commit" };
+        let sql =
+            if is_last { "set local synchronous_commit to default; commit" } else { "commit" };
         lane.connection.client.batch_execute(sql).await.map_err(failed())?;
     }
     Ok(())

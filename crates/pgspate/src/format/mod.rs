@@ -3,21 +3,21 @@
 //! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
 //! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
 
+pub mod arrow;
+pub mod batches;
 mod chain;
 pub mod delimited;
 pub mod infer;
 pub mod json;
 pub mod nearest;
-pub mod sniff;
-pub mod arrow;
-pub mod batches;
 pub mod parquet;
+pub mod sniff;
 
 use std::sync::Arc;
 
-use crate::encode::Encoded;
-
 pub use chain::{ChainCutter, OpenCutter};
+
+use crate::encode::Encoded;
 use crate::{Place, Result};
 
 /// Whole records of one input: the unit of work and of retry.

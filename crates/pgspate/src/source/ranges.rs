@@ -18,13 +18,6 @@ pub trait Ranges: Send + Sync + std::fmt::Debug {
     /// Bytes there are.
     fn len(&self) -> u64;
 
-//! Stored bytes that can be read at any offset: files and objects.
-use std::fmt::Debug;
-/// Bytes of known length, readable in any order.
-pub trait Ranges: Send + Sync + Debug {
-    /// How many bytes there are.
-    /// The `len` bytes from offset `start`; fewer is an error.
-    fn read(&self, start: u64, len: usize) -> crate::Result<Bytes>;
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0

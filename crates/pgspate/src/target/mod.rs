@@ -1,15 +1,15 @@
 //! The server and the table: connecting, and the facts that plans are made from.
 
 pub mod connect;
+mod ident;
 mod refusal;
 mod session;
 mod table;
 mod types;
 
+pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub use refusal::Refusal;
 pub use table::{Column, Table, Trigger};
-mod ident;
-pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub use types::{PgType, Session, TypeKind};
 
 use crate::{Error, Kind};

@@ -109,7 +109,8 @@ impl CutOptions {
         }
         let end = self.edge(current, 0, eol)?;
         let record = &current.carry[..end];
-        let mut names = parse_records(&self.dialect, eol, record, true, 1).pop().unwrap_or_default();
+        let mut names =
+            parse_records(&self.dialect, eol, record, true, 1).pop().unwrap_or_default();
         if self.dialect.trailing_delimiter {
             names.pop();
         }
@@ -226,7 +227,8 @@ impl Current {
             return Ok(());
         }
         let message = "record is longer than 1 GiB, the most that PostgreSQL takes";
-        let hint = "Is a quote missing? Check `--quote` and `--delimiter`, or the line named above.";
+        let hint =
+            "Is a quote missing? Check `--quote` and `--delimiter`, or the line named above.";
         Err(Error::new(Kind::Format, message).at(self.place()).hint(hint))
     }
 

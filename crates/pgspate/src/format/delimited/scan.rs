@@ -252,8 +252,8 @@ impl Index {
         state.mark = MARKED;
         state.skip_to = pos + 2;
         if body.get(pos + 1) == Some(&b'.') {
-            let alone = pos == state.complete_to
-                && matches!(body.get(pos + 2), None | Some(b'\n' | b'\r'));
+            let alone =
+                pos == state.complete_to && matches!(body.get(pos + 2), None | Some(b'\n' | b'\r'));
             state.fault = Some(if alone { Fault::EndMarker } else { Fault::CorruptEndMarker });
         }
     }
