@@ -79,18 +79,19 @@ async fn cancel_stops_a_statement_with_and_without_tls() {
         [(tls_server(), "require"), (tls_server(), "prefer"), (plain_server(), "prefer")]
     {
         let observer = fixture.connect("").await.unwrap();
-        let connection = fixture.connect(&format!("sslmode={mode}")).await.unwrap();
-        let pid = connection.backend_pid();
+        let mut connection = fixture.connect(&format!("sslmode={mode}")).await.unwrap();
+        let (pid, canceller) = (connection.backend_pid(), connection.canceller());
         let cancel = async {
             let sql = format!(
                 "select coalesce(bool_or(wait_event = 'PgSleep'), false) from pg_stat_activity \
                  where pid = {pid}"
             );
             wait_for(&observer, &sql).await;
-            connection.cancel().await.unwrap();
+            canceller.cancel().await.unwrap();
         };
-        let sleep = connection.client.simple_query("select pg_sleep(600)");
-        let (slept, ()) = tokio::join!(sleep, cancel);
+        let transaction = connection.client.transaction().await.unwrap();
+        let (slept, ()) = tokio::join!(transaction.simple_query("select pg_sleep(600)"), cancel);
+        transaction.rollback().await.unwrap();
         let error = connection.explain("could not sleep", slept.unwrap_err());
         assert_eq!(error.sqlstate().unwrap().code(), "57014");
         assert_eq!(error.kind(), Kind::Server);

@@ -282,9 +282,14 @@ async fn suitable(
     host: &Host,
     wanted: SessionAttrs,
 ) -> Result<Connection, Failure> {
-    let asked = connection.identify().await;
-    let Standing { standby, read_only, .. } =
-        asked.map_err(|error| Failure::from_driver(&error, host, dsn))?;
+    let Standing { standby, read_only, .. } = match connection.identify().await {
+        Ok(standing) => standing,
+        // Not every server that speaks the protocol knows these functions.
+        Err(error) if error.as_db_error().is_some() && wanted == SessionAttrs::Any => {
+            return Ok(connection);
+        }
+        Err(error) => return Err(Failure::from_driver(&error, host, dsn)),
+    };
     let complaint = match wanted {
         SessionAttrs::ReadWrite if read_only => "session is read-only",
         SessionAttrs::ReadOnly if !read_only => "session is not read-only",

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::NoTls;
-use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, Socket};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage, Socket};
 
 use super::failure::words;
 use super::tls::Tls;
@@ -42,6 +42,7 @@ pub struct Notice {
 }
 
 /// How the session's bytes travel.
+#[derive(Clone)]
 pub(super) enum Encryption {
     Off,
     /// TLS, or as tokio-postgres found when TLS was only offered.
@@ -138,7 +139,8 @@ impl Connection {
         Ok(self.standing)
     }
 
-    /// The process id of the server's backend, as in `pg_stat_activity.pid`.
+    /// The process id of the server's backend, as in `pg_stat_activity.pid`; 0 where the server
+    /// is of a kind that does not tell.
     pub fn backend_pid(&self) -> i32 {
         self.standing.backend_pid
     }
@@ -173,25 +175,19 @@ impl Connection {
         self.client.is_closed()
     }
 
-    /// Asks the server to cancel the statement this session is running, over a connection of its
-    /// own. The statement ends with SQLSTATE 57014, unless it was done before. Errors are of
-    /// [`Kind::Connect`].
+    /// Asks the server to cancel the statement this session is running; see
+    /// [`Canceller::cancel`].
     pub async fn cancel(&self) -> Result<()> {
-        let token = self.client.cancel_token();
-        let request = async {
-            match &self.encryption {
-                Encryption::Off => token.cancel_query(NoTls).await,
-                Encryption::Tls(tls) => token.cancel_query(tls.clone()).await,
-            }
-        };
-        let message = || format!("could not send a cancel request to {}", self.place);
-        match tokio::time::timeout(PATIENCE, request).await {
-            Ok(done) => done.map_err(|error| Error::new(Kind::Connect, message()).because(error)),
-            Err(_) => {
-                let cause = format!("no answer within {} s", PATIENCE.as_secs());
-                let cause = Error::new(Kind::Connect, cause);
-                Err(Error::new(Kind::Connect, message()).because(cause))
-            }
+        self.canceller().cancel().await
+    }
+
+    /// What can cancel this session's statements from another task, also after the connection has
+    /// been borrowed for a transaction.
+    pub fn canceller(&self) -> Canceller {
+        Canceller {
+            token: self.client.cancel_token(),
+            encryption: self.encryption.clone(),
+            place: self.place.clone(),
         }
     }
 
@@ -237,6 +233,41 @@ impl Connection {
             cause = cause.with_sqlstate(code);
         }
         Error::new(Kind::Connect, message).because(cause)
+    }
+}
+
+/// Cancels the statements of one session.
+#[derive(Clone)]
+pub struct Canceller {
+    token: CancelToken,
+    encryption: Encryption,
+    place: String,
+}
+
+impl Canceller {
+    /// Asks the server to cancel the statement that the session is running, over a connection of
+    /// its own, encrypted like the session. The statement ends with SQLSTATE 57014, unless it was
+    /// done before. Errors are of [`Kind::Connect`].
+    pub async fn cancel(&self) -> Result<()> {
+        let request = async {
+            match &self.encryption {
+                Encryption::Off => self.token.cancel_query(NoTls).await,
+                Encryption::Tls(tls) => self.token.cancel_query(tls.clone()).await,
+            }
+        };
+        let cause = match tokio::time::timeout(PATIENCE, request).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => ending(&error).1,
+            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+        };
+        let message = format!("could not send a cancel request to {}", self.place);
+        Err(Error::new(Kind::Connect, message).because(Error::new(Kind::Connect, cause)))
+    }
+}
+
+impl std::fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Canceller").field("place", &self.place).finish_non_exhaustive()
     }
 }
 

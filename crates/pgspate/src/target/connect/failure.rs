@@ -9,7 +9,7 @@ use tokio_postgres::error::{DbError, SqlState};
 
 use super::dsn::{Dsn, PasswordSource};
 use super::host::{Endpoint, Host};
-use super::tls::tls_cause;
+use super::tls::{BrokenHandshake, tls_cause};
 use super::tls_settings::Mode;
 use super::verify::Distrust;
 use crate::{Error, Kind};
@@ -38,12 +38,14 @@ pub(super) struct Failure {
     pub(super) reason: String,
     pub(super) hint: String,
     pub(super) sqlstate: Option<SqlState>,
+    /// Whether the connection broke during the TLS handshake.
+    pub(super) in_handshake: bool,
 }
 
 impl Failure {
     pub(super) fn new(why: Why, reason: impl Into<String>, hint: impl Into<String>) -> Failure {
         let (reason, hint) = (reason.into(), hint.into());
-        Failure { place: String::new(), why, reason, hint, sqlstate: None }
+        Failure { place: String::new(), why, reason, hint, sqlstate: None, in_handshake: false }
     }
 
     /// Whether the remaining servers are left untried, as in libpq: a server that is there and
@@ -61,7 +63,7 @@ impl Failure {
     pub(super) fn may_depend_on_encryption(&self) -> bool {
         match (&self.sqlstate, self.why) {
             (Some(code), _) => code.code().starts_with("28"),
-            (None, why) => why == Why::Tls,
+            (None, why) => why == Why::Tls || self.in_handshake,
         }
     }
 
@@ -74,6 +76,9 @@ impl Failure {
         if let Some(distrust) = source.and_then(|source| source.downcast_ref::<Distrust>()) {
             return Failure::new(Why::Tls, distrust.reason.clone(), distrust.hint);
         }
+        if let Some(broken) = source.and_then(|source| source.downcast_ref::<BrokenHandshake>()) {
+            return Failure { in_handshake: true, ..absent(&broken.0, host, dsn) };
+        }
         if let Some(io) = source.and_then(|source| source.downcast_ref::<io::Error>()) {
             return match tls_cause(io) {
                 Some(distrust) => Failure::new(Why::Tls, distrust.reason, distrust.hint),
@@ -81,7 +86,7 @@ impl Failure {
             };
         }
         if error.is_closed() {
-            return Failure::new(Why::Absent, CLOSED, "");
+            return Failure::new(Why::Absent, CLOSED, NOT_OURS);
         }
         let detail = source.map(ToString::to_string).unwrap_or_default();
         match detail.as_str() {
@@ -118,6 +123,7 @@ impl Failure {
 }
 
 const CLOSED: &str = "the server closed the connection unexpectedly";
+const NOT_OURS: &str = "Check that what listens there is PostgreSQL; its log may say more.";
 
 /// One error for all servers that were tried: a cause each, in the order of the attempts. The last
 /// one decides its kind, since a final answer ends the search.
@@ -144,7 +150,7 @@ pub(super) fn combine(mut failures: Vec<Failure>) -> Error {
         }
         chain = Some(error);
     }
-    let mut error = Error::new(kind, format!("could not connect to any of {count} servers"));
+    let mut error = Error::new(kind, format!("could not connect to any of {count} addresses"));
     if let Some(chain) = chain {
         error = error.because(chain);
     }
@@ -207,9 +213,16 @@ fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
             format!("Name the server's host, or the folder of its socket, with host=, or {start}."),
         ),
         (io::ErrorKind::TimedOut, _) => return timed_out(dsn),
-        (io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset, _) => (
-            CLOSED.to_owned(),
-            "Check that what listens there is PostgreSQL; its log may say more.".to_owned(),
+        (
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe,
+            _,
+        ) => (CLOSED.to_owned(), NOT_OURS.to_owned()),
+        _ if error.raw_os_error().is_none() => (
+            format!("the server does not speak PostgreSQL's protocol: {error}"),
+            NOT_OURS.to_owned(),
         ),
         _ => (os_words(error), String::new()),
     };

@@ -24,7 +24,7 @@ mod tls_settings;
 mod uri;
 mod verify;
 
-pub use connection::{Connection, Notice};
+pub use connection::{Canceller, Connection, Notice};
 pub use dsn::Dsn;
 pub use environment::Environment;
 

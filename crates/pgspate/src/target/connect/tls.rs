@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 
 use super::certificate::Facts;
+use super::failure::os_words;
 use super::tls_settings::{Mode, Roots, TlsSettings};
 use super::verify::{Distrust, Trust, Verifier, explain};
 use crate::{Error, Kind, Result};
@@ -104,7 +105,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .and_then(|certificates| certificates.collect::<Result<_, _>>())
         .map_err(|error| {
             let message = format!("could not read certificate file \"{shown}\"");
-            Error::new(Kind::Usage, message).because(error)
+            Error::new(Kind::Usage, message).because(pem_words(&error))
         })?;
     if certificates.is_empty() {
         let message = format!("certificate file \"{shown}\" holds no certificate in PEM format");
@@ -132,9 +133,21 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         let message = format!("could not read private key file \"{shown}\"");
         Error::new(Kind::Usage, message)
-            .because(error)
+            .because(pem_words(&error))
             .hint("It must hold an unencrypted private key in PEM format.")
     })
+}
+
+/// Why a PEM file cannot be read, without any of its text.
+fn pem_words(error: &pem::Error) -> Error {
+    Error::new(
+        Kind::Usage,
+        match error {
+            pem::Error::Io(error) => os_words(error),
+            pem::Error::NoItemsFound => "nothing of the kind is in it in PEM format".to_owned(),
+            _ => "it is not valid PEM".to_owned(),
+        },
+    )
 }
 
 impl<S> MakeTlsConnect<S> for Tls
@@ -182,12 +195,24 @@ where
                 Ok(stream) => Ok(TlsStream(stream)),
                 Err(error) => Err(match tls_cause(&error) {
                     Some(distrust) => distrust.into(),
-                    None => error.into(),
+                    None => BrokenHandshake(error).into(),
                 }),
             }
         })
     }
 }
+
+/// The connection broke during the handshake.
+#[derive(Debug)]
+pub(super) struct BrokenHandshake(pub(super) io::Error);
+
+impl std::fmt::Display for BrokenHandshake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for BrokenHandshake {}
 
 /// What rustls has against the other side, if that is what an I/O error is about.
 pub(super) fn tls_cause(error: &io::Error) -> Option<Distrust> {

@@ -197,14 +197,18 @@ fn explain_certificate(error: &CertificateError) -> Distrust {
         ),
         CertificateError::BadEncoding => (
             "server certificate could not be read".to_owned(),
-            "It may be of X.509 version 1; issue it again as version 3, or put the certificate \
-             itself into the file that sslrootcert= names.",
+            "The server's file ssl_cert_file must hold an X.509 certificate of version 3.",
         ),
         CertificateError::Other(OtherError(inner)) => match inner.downcast_ref::<Distrust>() {
             Some(Distrust { reason, hint }) => (reason.clone(), *hint),
             None if inner.to_string().contains("CaUsedAsEndEntity") => (
                 "server certificate is that of an authority".to_owned(),
                 "Put the server's own certificate into the file that sslrootcert= names.",
+            ),
+            None if inner.to_string().contains("UnsupportedCertVersion") => (
+                "server certificate is of X.509 version 1".to_owned(),
+                "Issue it again as version 3, or put the certificate itself into the file that \
+                 sslrootcert= names; both work with TLS 1.3 at least.",
             ),
             None => (format!("server certificate is not valid: {inner}"), ""),
         },
