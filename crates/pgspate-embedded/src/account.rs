@@ -121,7 +121,8 @@ mod tests {
         let closed = temp.path().canonicalize().unwrap().join("closed");
         fs::create_dir_all(closed.join("inner")).unwrap();
         fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let nobody = account(65_534, 65_534);
+        let other = sys::effective_uid() + 54_321;
+        let nobody = account(other, other);
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(blocked_at(&closed.join("inner/not/there"), &nobody), None);
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();

@@ -107,16 +107,10 @@ pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
 /// # Errors
 /// As [`locate`].
 pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Installation> {
-    locate_in(&Home::from_environment()?, major, progress)
-}
-
-/// As [`locate_major`], with fetched installations in the root folder of `home`.
-pub(crate) fn locate_in(
-    home: &Home,
-    major: Option<u32>,
-    progress: &Progress<'_>,
-) -> Result<Installation> {
-    let account = home.account.as_ref();
+    let account = Account::for_server()?;
+    let account = account.as_ref();
+    // Where there is a PostgreSQL on the machine, nothing depends on a folder of our own.
+    let home = Home::from_environment();
     let fits = |found: &Installation| major.is_none_or(|major| major == found.major);
     if let Some(folder) = env::var_os("PGSPATE_PG_BIN").filter(|folder| !folder.is_empty()) {
         let cannot = |e: Error| Error::new("could not use the folder in PGSPATE_PG_BIN").because(e);
@@ -128,12 +122,12 @@ pub(crate) fn locate_in(
     }
     let local = from_pg_config().into_iter().chain(from_path()).chain(from_packages());
     let found = local
-        .chain(fetch::fetched_folders(&home.root))
+        .chain(home.iter().flat_map(|home| fetch::fetched_folders(&home.root)))
         .filter_map(|folder| Installation::at(&folder).ok())
         .find(|found| fits(found) && found.require_open(account).is_ok());
     match found {
         Some(found) => Ok(found),
-        None => fetch::fetch_into(home, major.unwrap_or(MAJOR_FETCHED), progress),
+        None => fetch::fetch_into(&home?, major.unwrap_or(MAJOR_FETCHED), progress),
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) fn make_private(path: &Path, account: Option<&Account>) -> Result<()>
     }
 }
 
-/// Replaces the file `path` by `content`, readable by `account` (or us) alone.
+/// Replaces the file `path` by `content`, readable by `account` (or us) alone. Not synced: on a
+/// busy disk that takes longer than all else, and most of these files are written at every start.
 pub(crate) fn write_private(path: &Path, content: &[u8], account: Option<&Account>) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -37,8 +38,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8], account: Option<&Accoun
     remove_file(&new)?;
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(content)?;
-        file.sync_all()
+        file.write_all(content)
     };
     write().map_err(|e| Error::file("write", &new, e))?;
     give(&new, account)?;

@@ -6,13 +6,15 @@
 //! one that exists is used, so that a newer PostgreSQL on the machine does not hide older data.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::account::Account;
 use crate::error::{Error, Result};
-use crate::find::{Installation, locate_in, wanted_major};
+use crate::find::{Installation, locate_major, wanted_major};
 use crate::home::Home;
 use crate::pidfile::{PidFile, disarm_stale};
 use crate::progress::{Progress, Step};
@@ -88,7 +90,8 @@ impl Server {
         Ok(Server { home: Home::from_environment()?, wanted: wanted_major("PGSPATE_PG_VERSION")? })
     }
 
-    /// The server in another folder.
+    /// The server with its data in another folder. Programs that have to be fetched still go to
+    /// pgspate's own, so that they are fetched once.
     ///
     /// # Errors
     /// As [`Server::open`].
@@ -121,7 +124,7 @@ impl Server {
                 return self.status();
             }
         }
-        let found = locate_in(&self.home, major, progress)?;
+        let found = locate_major(major, progress)?;
         let paths = self.paths(found.major);
         if !paths.data.join("PG_VERSION").is_file() {
             self.create(&found, &paths, progress)?;
@@ -228,6 +231,18 @@ impl Server {
         }
     }
 
+    /// The user that owns the data, under root. It stays the one that made it, even if a better
+    /// one has since come to the machine: the server refuses data that is not its own.
+    fn account_of(&self, data: &Path) -> Result<Option<Account>> {
+        let Some(account) = &self.home.account else { return Ok(None) };
+        let facts = fs::metadata(data).map_err(|e| Error::file("read", data, e))?;
+        if facts.uid() == account.uid || facts.uid() == 0 {
+            return Ok(Some(account.clone()));
+        }
+        let name = format!("user {}", facts.uid());
+        Ok(Some(Account { name, uid: facts.uid(), gid: facts.gid() }))
+    }
+
     fn lock(&self) -> Result<File> {
         let path = self.home.root.join("lock-server");
         let file = folder::lock_file(&path)?;
@@ -282,6 +297,9 @@ impl Server {
         folder::make_private(&paths.staging, account)?;
         let password = folder::random_password()?;
         folder::write_private(&paths.password, password.as_bytes(), None)?;
+        // Written once and needed as long as the data: it must be as durable.
+        let sync = File::open(&paths.password).and_then(|file| file.sync_all());
+        sync.map_err(|e| Error::file("write", &paths.password, e))?;
         initdb::make_data_folder(found, &paths.staging, &password, true, account)?;
         fs::rename(paths.staging.join("data"), &paths.data)
             .map_err(|e| Error::file("create", &paths.data, e))?;
@@ -289,7 +307,8 @@ impl Server {
     }
 
     fn launch(&self, found: &Installation, paths: &Paths, progress: &Progress<'_>) -> Result<()> {
-        let account = self.home.account.as_ref();
+        let account = self.account_of(&paths.data)?;
+        let account = account.as_ref();
         folder::make_private(&paths.run, account)?;
         if folder::log_end(&paths.log) > LOG_BYTES_MAX {
             let old = paths.run.join("log.old");
@@ -308,7 +327,9 @@ impl Server {
             folder::remove_sockets(&paths.run)?;
             disarm_stale(&paths.data, account)?;
             let from = folder::log_end(&paths.log);
-            let Err(error) = self.run_pg_ctl(found, paths, progress) else { return Ok(()) };
+            let Err(error) = self.run_pg_ctl(found, paths, account, progress) else {
+                return Ok(());
+            };
             let tail = folder::log_tail(&paths.log, from);
             if launch::says_port_taken(&tail) && ports < PORTS_MAX {
                 ports += 1;
@@ -332,9 +353,10 @@ impl Server {
         &self,
         found: &Installation,
         paths: &Paths,
+        account: Option<&Account>,
         progress: &Progress<'_>,
     ) -> Result<()> {
-        let mut command = launch::command(found, "pg_ctl", self.home.account.as_ref());
+        let mut command = launch::command(found, "pg_ctl", account);
         command.arg("-D").arg(&paths.data).arg("-l").arg(&paths.log);
         command.args(["-s", "-w", "-t", "30", "start"]);
         let what = format!("start PostgreSQL {}", found.version);

@@ -1,7 +1,7 @@
 //! The user's server: starting, sharing, crashing, and stopping it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -172,8 +172,48 @@ fn steps_are_told_and_a_long_path_needs_no_socket() {
     let steps = std::cell::RefCell::new(Vec::new());
     own.server.start(&|step| steps.borrow_mut().push(step.to_string())).unwrap();
     let steps = steps.into_inner();
-    assert!(steps[0].starts_with("creating \"/tmp/pgspate-"), "{steps:?}");
-    assert!(steps[1].starts_with("starting PostgreSQL "), "{steps:?}");
+    // Before these two it may have been fetched.
+    let last = &steps[steps.len() - 2..];
+    assert!(last[0].starts_with("creating \"/tmp/pgspate-"), "{steps:?}");
+    assert!(last[1].starts_with("starting PostgreSQL "), "{steps:?}");
     assert_eq!(own.server.status().unwrap().socket_folder, None);
     assert_eq!(ask(&own.server.dsn().unwrap(), "select 1").unwrap(), "1");
+}
+
+#[test]
+fn data_of_an_older_version_is_not_hidden_by_a_newer_one() {
+    let own = Own::new("home");
+    let (home, nothing) = (own.folder.join("home"), own.server.status().unwrap());
+    assert_eq!((nothing.state, nothing.major), (State::Absent, None));
+    for (name, has_data) in [("data-13", true), ("data-17", false), ("data-x", true)] {
+        fs::create_dir_all(home.join(name)).unwrap();
+        if has_data {
+            fs::write(home.join(name).join("PG_VERSION"), "13\n").unwrap();
+        }
+    }
+    let wanted = std::env::var("PGSPATE_PG_VERSION").is_ok();
+    let status = own.server.status().unwrap();
+    if !wanted {
+        assert_eq!((status.state, status.major), (State::Stopped, Some(13)));
+    }
+}
+
+#[test]
+fn data_keeps_its_owner() {
+    let own = Own::new("home");
+    let status = own.start();
+    let data = status.data_folder.unwrap();
+    own.server.stop(&silent).unwrap();
+    let is_root = fs::metadata("/proc/self").is_ok_and(|facts| facts.uid() == 0);
+    if is_root {
+        // As if another user had been chosen when the folder was made.
+        let status = Command::new("chown").arg("-R").arg("4242:4242").arg(&data).status();
+        assert!(status.unwrap().success());
+        fs::remove_dir_all(own.folder.join(format!("home/run-{}", status_major(&own)))).unwrap();
+    }
+    assert_eq!(own.start().state, State::Running);
+}
+
+fn status_major(own: &Own) -> u32 {
+    own.server.status().unwrap().major.unwrap()
 }
