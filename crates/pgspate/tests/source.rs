@@ -149,6 +149,8 @@ fn requests_that_make_no_sense() {
         (vec![a, &pattern], format!("\"{a}\" is named more than once")),
         (vec!["ftp://h/x"], "sources of kind \"ftp://\" are not supported".to_owned()),
         (vec!["s3:///key"], "\"s3:///key\" names no bucket".to_owned()),
+        (vec!["s3://a b/key"], "\"a b\" is not a name that a bucket can have".to_owned()),
+        (vec!["s3://b?c/key"], "\"b?c\" is not a name that a bucket can have".to_owned()),
         (vec![""], "a source has an empty name".to_owned()),
         (vec!["x[.csv"], "\"x[.csv\" is not a valid pattern".to_owned()),
     ] {
@@ -320,7 +322,7 @@ fn a_folder_with_a_file_that_may_not_be_read() {
     use std::os::unix::fs::PermissionsExt;
     let dir = layout();
     let path = dir.path().join("sub/d.csv");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     let result = find(&[dir.path().to_str().unwrap()]);
     // The superuser may read everything.
     if fs::File::open(&path).is_err() {

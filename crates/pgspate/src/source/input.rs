@@ -245,7 +245,8 @@ impl Input {
                 }
                 None => {
                     let message = format!(
-                        "the server of \"{name}\" does not give parts of it, which this format needs"
+                        "the server of \"{name}\" does not give parts of it, \
+                         which this format needs"
                     );
                     Err(fault(name, message).hint("Download the file first, and name it."))
                 }

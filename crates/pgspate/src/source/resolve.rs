@@ -124,6 +124,11 @@ impl Resolver<'_> {
                 Error::new(Kind::Usage, message).hint(format!("Write {prefix}://BUCKET/KEY."))
             );
         }
+        // What is not a name would end up in the middle of a URL. Azure's hold an account, too.
+        if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "._-@:$".contains(c)) {
+            let message = format!("\"{bucket}\" is not a name that a bucket can have");
+            return Err(Error::new(Kind::Usage, message));
+        }
         let root = format!("{prefix}://{bucket}/");
         let store = match self.stores.get(&root) {
             Some(store) => Arc::clone(store),

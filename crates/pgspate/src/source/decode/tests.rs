@@ -174,7 +174,10 @@ fn memory_is_bounded() {
 
 proptest! {
     #[test]
-    fn anything_after_a_signature_ends_well(kind in 0..4usize, data in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn anything_after_a_signature_ends_well(
+        kind in 0..4usize,
+        data in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
         let magic: [&[u8]; 4] = [
             &[0x1f, 0x8b, 8],
             &ZSTD,

@@ -38,6 +38,9 @@ pub(super) fn open(
     let (mut settings, profile) = settings(options, env)?;
     check_credentials(root, &settings, &profile, env)?;
     let endpoint = settings.get(&Key::S3Endpoint).or(settings.get(&Key::Endpoint)).cloned();
+    if let Some(url) = &endpoint {
+        check_endpoint(url)?;
+    }
     let plain_http = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
     if endpoint.is_none() && !settings.contains_key(&Key::Region) {
         // AWS tells anyone where a bucket is. If it cannot be asked, the request itself will say.
@@ -108,6 +111,15 @@ fn lay_over(settings: &mut Settings, layer: Settings) {
         }
     }
     settings.extend(layer);
+}
+
+/// The client takes a URL on trust.
+fn check_endpoint(url: &str) -> Result<()> {
+    match Url::parse(url) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
+        _ => Err(Error::new(Kind::Usage, "the S3 endpoint is not an http:// or https:// URL")
+            .hint("Set AWS_ENDPOINT_URL to a URL such as http://localhost:9000.")),
+    }
 }
 
 /// Without keys the client asks the metadata service of the cloud machine it is on. Elsewhere
@@ -211,6 +223,14 @@ mod tests {
         let (merged, _) = settings(&given(&[("endpoint_url", "http://b")]), &env).unwrap();
         assert_eq!(merged[&Key::Endpoint], "http://b");
         assert!(!merged.contains_key(&Key::S3Endpoint));
+    }
+
+    #[test]
+    fn an_endpoint_must_be_a_url() {
+        for url in ["none", "localhost:9000", "ftp://h", "http://", ""] {
+            assert_eq!(check_endpoint(url).unwrap_err().kind(), Kind::Usage, "{url}");
+        }
+        check_endpoint("http://localhost:9000").unwrap();
     }
 
     #[test]

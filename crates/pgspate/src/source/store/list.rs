@@ -3,6 +3,7 @@
 //! A folder is whatever lies below a `prefix/`; the rules for what is passed over are those of
 //! local folders. Objects come in the order of their keys.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
@@ -134,26 +135,20 @@ async fn below(
     Ok(without_markers(listed.map_err(|error| request.refused(&error))?))
 }
 
-/// Sorts by key and drops the empty objects that stand for a folder.
+/// Sorts by key and drops the empty objects that stand for a folder: what has no suffix, or has
+/// objects below it. An empty object has no rows, so nothing can be lost.
 fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
-    let mut kept: Vec<ObjectMeta> = Vec::with_capacity(objects.len());
-    // Backwards, because what is in a folder sorts after its marker.
-    for object in objects.into_iter().rev() {
-        let is_marker = object.size == 0
-            && kept
-                .iter()
-                .rev()
-                .take_while(|next| next.location.as_ref().starts_with(object.location.as_ref()))
-                .any(|next| {
-                    next.location.as_ref()[object.location.as_ref().len()..].starts_with('/')
-                });
-        if !is_marker {
-            kept.push(object);
-        }
-    }
-    kept.reverse();
-    kept
+    let folders: HashSet<String> = objects
+        .iter()
+        .filter_map(|object| Some(object.location.as_ref().rsplit_once('/')?.0.to_owned()))
+        .collect();
+    objects.retain(|object| {
+        let key = object.location.as_ref();
+        let has_suffix = key.rsplit('/').next().is_some_and(|name| name.contains('.'));
+        object.size > 0 || (has_suffix && !folders.contains(key))
+    });
+    objects
 }
 
 fn parts_below<'a>(location: &'a Path, prefix: &Path) -> impl Iterator<Item = &'a str> {
@@ -188,6 +183,8 @@ mod tests {
     async fn folders_patterns_and_keys() {
         let store = store(&[
             ("d", 0),
+            ("d/lone", 0),
+            ("d/e", 0),
             ("d/b.csv", 1),
             ("d/a.csv", 0),
             ("d/_SUCCESS", 0),

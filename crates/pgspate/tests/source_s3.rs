@@ -1,0 +1,278 @@
+//! Inputs from a real S3 server on loopback: moto, installed from the Python package index into
+//! a virtual environment below the build folder when it is first needed.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::{ClientOptions, ObjectStoreExt};
+use pgspate::source::{Compression, Input, Options, resolve};
+use pgspate::{Error, Kind};
+use tokio::runtime::Runtime;
+
+const MOTO: &str = "moto[server]==5.2.5";
+
+/// Serves until its standard input closes, which also happens when the tests are killed.
+const SERVE: &str = "\
+import sys, os
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)
+server.start()
+print('port', server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+os._exit(0)
+";
+
+/// The Python of the virtual environment with moto.
+///
+/// Test binaries of several builds may want it at once: a lock on a file lets one install it.
+fn python() -> PathBuf {
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-tools");
+    fs::create_dir_all(&tools).unwrap();
+    let lock = File::create(tools.join("moto.lock")).unwrap();
+    lock.lock().unwrap();
+    let (folder, mark) = (tools.join("moto"), tools.join("moto.installed"));
+    let python = folder.join("bin/python3");
+    if fs::read_to_string(&mark).is_ok_and(|version| version == MOTO) {
+        return python;
+    }
+    let _ = fs::remove_dir_all(&folder);
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", MOTO]));
+    fs::write(&mark, MOTO).unwrap();
+    python
+}
+
+fn run(command: &mut Command) {
+    let needs = "the S3 tests need python3 with venv and pip, and the Python package index";
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|e| panic!("{needs}; could not run {command:?}: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{needs}; {command:?}: {said}");
+}
+
+/// A running server. Not waited for: it ends with its standard input, at the latest with us.
+struct Moto {
+    endpoint: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Moto {
+    fn start(env: &[(&str, &str)]) -> Moto {
+        let mut child = Command::new(python())
+            .args(["-c", SERVE])
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned));
+        let port = port.expect("moto ended before it served");
+        Moto { endpoint: format!("http://127.0.0.1:{port}"), child, stdin }
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+/// One server for all tests here; buckets keep them apart.
+fn shared() -> &'static str {
+    static SHARED: OnceLock<Mutex<Option<Moto>>> = OnceLock::new();
+    static ENDPOINT: OnceLock<String> = OnceLock::new();
+    ENDPOINT.get_or_init(|| {
+        let moto = Moto::start(&[]);
+        let endpoint = moto.endpoint.clone();
+        let shared = SHARED.get_or_init(|| Mutex::new(None));
+        *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(moto);
+        endpoint
+    })
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+fn options(endpoint: &str) -> Options {
+    let settings = [
+        ("endpoint", endpoint),
+        ("region", "us-east-1"),
+        ("access_key_id", "test"),
+        ("secret_access_key", "secret"),
+    ];
+    let store = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    Options { store, range_bytes: 100_000, ..Options::default() }
+}
+
+/// A client that writes, and a new bucket.
+fn bucket(runtime: &Runtime, endpoint: &str, bucket: &str) -> AmazonS3 {
+    // The client of this test needs it; whether it or the engine is first does not matter.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let answer = runtime.block_on(async {
+        reqwest::Client::new().put(format!("{endpoint}/{bucket}")).send().await
+    });
+    assert!(answer.unwrap().status().is_success());
+    AmazonS3Builder::new()
+        .with_endpoint(endpoint)
+        .with_region("us-east-1")
+        .with_bucket_name(bucket)
+        .with_access_key_id("test")
+        .with_secret_access_key("secret")
+        .with_client_options(ClientOptions::new().with_allow_http(true))
+        .build()
+        .unwrap()
+}
+
+fn put(runtime: &Runtime, store: &AmazonS3, key: &str, data: &[u8]) {
+    let path = object_store::path::Path::parse(key).unwrap();
+    runtime.block_on(store.put(&path, data.to_vec().into())).unwrap();
+}
+
+fn find(runtime: &Runtime, endpoint: &str, spec: &str) -> Result<Vec<Input>, Error> {
+    resolve(&[spec.to_owned()], &options(endpoint), runtime.handle().clone())
+}
+
+fn names(inputs: &[Input]) -> Vec<&str> {
+    inputs.iter().map(Input::name).collect()
+}
+
+fn read(input: &Input) -> Vec<u8> {
+    let mut out = Vec::new();
+    input.reader().unwrap().read_to_end(&mut out).unwrap();
+    out
+}
+
+fn rows(count: u64) -> Vec<u8> {
+    let lines = (0..count).map(|i| format!("{i},{}\n", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    lines.collect::<String>().into_bytes()
+}
+
+#[test]
+fn an_object_is_read_in_ranges() {
+    let (runtime, endpoint) = (runtime(), shared());
+    let store = bucket(&runtime, endpoint, "one");
+    let data = rows(40_000);
+    put(&runtime, &store, "dir/a b+c%20é.csv", &data);
+    let spec = "s3://one/dir/a b+c%20é.csv";
+    let input = find(&runtime, endpoint, spec).unwrap().remove(0);
+    assert_eq!(input.name(), spec);
+    assert_eq!(input.extension().as_deref(), Some("csv"));
+    assert_eq!(input.stored_bytes(), Some(data.len() as u64));
+    assert!(input.modified().is_some() && input.etag().is_some());
+    assert!(read(&input) == data);
+    assert_eq!(input.peek(1000).unwrap(), &data[..1000]);
+    let ranges = input.ranges().unwrap();
+    assert_eq!(ranges.read(150_000, 70_000).unwrap(), &data[150_000..220_000]);
+}
+
+#[test]
+fn a_compressed_object_is_decompressed() {
+    let (runtime, endpoint) = (runtime(), shared());
+    let store = bucket(&runtime, endpoint, "compressed");
+    let data = rows(60_000);
+    let mut stored = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    stored.write_all(&data).unwrap();
+    let stored = stored.finish().unwrap();
+    assert!(stored.len() > 300_000);
+    put(&runtime, &store, "a.csv.gz", &stored);
+    put(&runtime, &store, "cut.csv.gz", &stored[..stored.len() - 10]);
+    let input = find(&runtime, endpoint, "s3://compressed/a.csv.gz").unwrap().remove(0);
+    let reader = input.reader().unwrap();
+    assert_eq!(reader.compression(), Compression::Gzip);
+    assert_eq!(reader.progress().total(), Some(stored.len() as u64));
+    drop(reader);
+    assert!(read(&input) == data);
+    let input = find(&runtime, endpoint, "s3://compressed/cut.csv.gz").unwrap().remove(0);
+    let error = input.reader().unwrap().read_to_end(&mut Vec::new()).unwrap_err();
+    let expected = format!("gzip data ends early at byte {}", stored.len() - 10);
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn folders_and_patterns_are_listed() {
+    let (runtime, endpoint) = (runtime(), shared());
+    let store = bucket(&runtime, endpoint, "many");
+    for key in
+        ["d/b.csv", "d/a.csv", "d/sub/c.csv", "d/_SUCCESS", "d/.x/y.csv", "d/n.txt", "dd/z.csv"]
+    {
+        put(&runtime, &store, key, key.as_bytes());
+    }
+    // As a console makes folders.
+    let marker = reqwest::Client::new().put(format!("{endpoint}/many/d/empty/"));
+    assert!(runtime.block_on(marker.body("").send()).unwrap().status().is_success());
+    let marker = reqwest::Client::new().put(format!("{endpoint}/many/d/sub/"));
+    assert!(runtime.block_on(marker.body("").send()).unwrap().status().is_success());
+    let found = |spec: &str| find(&runtime, endpoint, spec).unwrap();
+    let all = ["s3://many/d/a.csv", "s3://many/d/b.csv", "s3://many/d/n.txt"];
+    let below = "s3://many/d/sub/c.csv";
+    for folder in ["s3://many/d/", "s3://many/d"] {
+        let inputs = found(folder);
+        assert_eq!(names(&inputs), [&all[..], &[below]].concat(), "{folder}");
+    }
+    assert_eq!(names(&found("s3://many/d/*.csv")), all[..2]);
+    assert_eq!(names(&found("s3://many/d/**/*.csv")), [all[0], all[1], below]);
+    assert_eq!(names(&found("s3://many/*/?.csv")), [all[0], all[1], "s3://many/dd/z.csv"]);
+    assert_eq!(read(&found("s3://many/d/*.csv")[1]), b"d/b.csv");
+}
+
+#[test]
+fn what_is_not_there_says_so() {
+    let (runtime, endpoint) = (runtime(), shared());
+    let store = bucket(&runtime, endpoint, "few");
+    put(&runtime, &store, "a.csv", b"1");
+    for (spec, message) in [
+        ("s3://few/b.csv", "\"s3://few/b.csv\" does not exist"),
+        ("s3://few/b*.csv", "no files match \"s3://few/b*.csv\""),
+        ("s3://few/no/", "no files in folder \"s3://few/no/\""),
+        ("s3://fewer/a.csv", "bucket \"fewer\" does not exist"),
+        ("s3://fewer/", "bucket \"fewer\" does not exist"),
+        ("s3://fewer/*.csv", "bucket \"fewer\" does not exist"),
+    ] {
+        let error = find(&runtime, endpoint, spec).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.kind()), (message, Kind::Source));
+        assert!(spec.ends_with("no/") || error.hint_text().is_some(), "{spec}");
+    }
+}
+
+#[test]
+fn an_object_replaced_meanwhile_is_an_error() {
+    let (runtime, endpoint) = (runtime(), shared());
+    let store = bucket(&runtime, endpoint, "changing");
+    put(&runtime, &store, "a.csv", &rows(1000));
+    let input = find(&runtime, endpoint, "s3://changing/a.csv").unwrap().remove(0);
+    put(&runtime, &store, "a.csv", &rows(1001));
+    let error = input.reader().unwrap_err();
+    assert_eq!(error.to_string(), "\"s3://changing/a.csv\" changed while it was being read");
+    assert!(input.ranges().unwrap().read(0, 10).is_err());
+}
+
+#[test]
+fn denied_access_says_what_to_check() {
+    let runtime = runtime();
+    // The first two requests make the bucket and the object; from then on keys are checked.
+    let moto = Moto::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "2")]);
+    let store = bucket(&runtime, &moto.endpoint, "closed");
+    put(&runtime, &store, "a.csv", b"1");
+    for spec in ["s3://closed/", "s3://closed/*.csv"] {
+        let error = find(&runtime, &moto.endpoint, spec).unwrap_err();
+        let expected =
+            format!("access to \"{spec}\" was denied: the access key is not known there");
+        assert_eq!(error.to_string(), expected);
+        assert!(error.hint_text().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error:?}");
+    }
+    // Asking for one object's head gets no body, so no reason.
+    let error = find(&runtime, &moto.endpoint, "s3://closed/a.csv").unwrap_err();
+    assert_eq!(error.to_string(), "access to \"s3://closed/a.csv\" was denied");
+    assert!(error.hint_text().unwrap().contains("AWS_PROFILE"), "{error:?}");
+    assert!(!format!("{error:?}").contains("secret"));
+}
