@@ -67,6 +67,13 @@ impl Progress {
         self.cancelled.store(true, Relaxed);
     }
 
+    /// Counts from zero again, for a second attempt.
+    pub(crate) fn start_over(&self) {
+        let counters = [&self.rows, &self.bytes, &self.sent, &self.lanes];
+        let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
+        counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
     }

@@ -1,1 +1,302 @@
 //! Files to table.
+//!
+//! [`prepare`] looks at the inputs and the table and makes the plan; [`Load::run`] carries it out
+//! through [`copy`]. A load that fails leaves the table as it was.
+
+mod create;
+mod reading;
+mod report;
+mod sample;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+
+pub use create::{Created, Widened};
+pub use report::Report;
+pub use watch::Watch;
+
+use crate::copy::{self, Connect, End, Job, Lanes};
+use crate::format::sniff::Overrides;
+use crate::plan::{Plan, Request};
+use crate::source::{self, Input};
+use crate::target::connect::{Connection, Dsn};
+use crate::target::{Session, Table, server_error};
+use crate::{Error, Kind, Result};
+use reading::Reading;
+
+/// What to load, and how to read it.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Paths, globs, folders, `-`, or URLs.
+    pub sources: Vec<String>,
+    /// How they are found and read.
+    pub source: source::Options,
+    /// The table, as SQL writes it; by default named after the first source.
+    pub table: Option<String>,
+    /// What is said about format, delimiter, quotes, header and NULL.
+    pub read: Overrides,
+    /// Lines that begin with this byte are passed over.
+    pub comment: Option<u8>,
+    /// Empty lines are passed over.
+    pub skip_blank_lines: bool,
+    /// The input's encoding, as PostgreSQL names it; UTF8 by default.
+    pub encoding: Option<String>,
+    /// The columns for the fields, in order.
+    pub columns: Option<Vec<String>>,
+    /// Columns in which a quoted NULL string is NULL.
+    pub force_null: Vec<String>,
+    /// Columns in which an unquoted NULL string is itself.
+    pub force_not_null: Vec<String>,
+    /// So many lanes; chosen by measuring otherwise.
+    pub lanes: Option<usize>,
+    /// Make the table when it is missing.
+    pub create: bool,
+}
+
+/// A load that is ready to run.
+pub struct Load {
+    options: Options,
+    dsn: Dsn,
+    runtime: Handle,
+    connection: Connection,
+    reading: Reading,
+    session: Session,
+    table: Table,
+    created: Option<Created>,
+    plan: Plan,
+}
+
+/// Looks at inputs and table, makes the table if asked to, and plans. Blocks; call it from a
+/// thread that is not one of `runtime`'s.
+///
+/// # Errors
+/// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
+/// inputs that do not fit it.
+pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
+    let inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    let connection = runtime.block_on(connect(&dsn, &options, "pgspate load"))?;
+    let session = runtime.block_on(Session::read(&connection.client))?;
+    let name = table_name(&options, &inputs);
+    let table = runtime.block_on(Table::read(&connection.client, &name))?;
+    let known: Option<Vec<String>> = table
+        .as_ref()
+        .map(|table| table.columns.iter().map(|column| column.name.clone()).collect());
+    let reading = Reading::of(inputs, known.as_deref(), &options)?;
+    let (table, created) = match table {
+        Some(table) => (table, None),
+        None => {
+            let made = create::create(&connection, &name, &reading.inferred, options.create);
+            let (table, created) = runtime.block_on(made)?;
+            (table, Some(created))
+        }
+    };
+    let request = Request {
+        columns: options.columns.clone(),
+        lanes: options.lanes,
+        force_null: options.force_null.clone(),
+        force_not_null: options.force_not_null.clone(),
+    };
+    let plan = Plan::make(&table, &session, &reading.facts(), &request);
+    let plan = plan.and_then(|plan| {
+        let limited = runtime.block_on(limit_lanes(&connection, plan.lanes));
+        Ok(Plan { lanes: limited?, ..plan })
+    });
+    let undo = |error| undo_create(&connection, created.as_ref(), runtime, error);
+    let plan = plan.map_err(undo)?;
+    let (dsn, runtime) = (dsn, runtime.clone());
+    Ok(Load { options, dsn, runtime, connection, reading, session, table, created, plan })
+}
+
+impl Load {
+    /// What it will do.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What was found out about the input, in words.
+    pub fn evidence(&self) -> &[String] {
+        &self.reading.sniffed.evidence
+    }
+
+    /// The table that was made for it, if it was.
+    pub fn created(&self) -> Option<&Created> {
+        self.created.as_ref()
+    }
+
+    /// Drops the table that was made, for a load that is not to run.
+    ///
+    /// # Errors
+    /// What the server refuses.
+    pub fn abandon(self) -> Result<()> {
+        match &self.created {
+            Some(created) => self.runtime.block_on(create::drop(&self.connection, created)),
+            None => Ok(()),
+        }
+    }
+
+    /// Loads. Blocks until everything is committed or rolled back.
+    ///
+    /// # Errors
+    /// The first refusal in the order of the input, under a message that names input and table.
+    pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
+        let started = Instant::now();
+        let lsn = self.runtime.block_on(report::wal_position(&self.connection));
+        let mut widened = Vec::new();
+        let outcome = loop {
+            watch.start_over(self.reading.stored_bytes());
+            match self.attempt(watch) {
+                Ok(End::Done(outcome)) => break outcome,
+                Ok(End::LanesConflict) if self.reading.is_stream() => {
+                    let error = Error::new(Kind::Server, "two rows have the same unique key")
+                        .hint("Load with `--lanes 1` to be told which.");
+                    return Err(self.failed(error));
+                }
+                Ok(End::LanesConflict) => {
+                    self.plan.lanes = Lanes::Fixed(1);
+                    "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
+                }
+                Err(error) => match self.widen(&error)? {
+                    Some(step) => widened.push(step),
+                    None => return Err(self.failed(error)),
+                },
+            }
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        let finish = self.finish(lsn);
+        let (wal_bytes, warnings) = self.runtime.block_on(finish);
+        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes, warnings))
+    }
+
+    fn attempt(&self, watch: &Arc<Watch>) -> Result<End> {
+        let job = self.job()?;
+        let cutter = self.reading.cutter(&self.plan, watch);
+        copy::run(&job, cutter, &watch.copy, &self.runtime)
+    }
+
+    fn job(&self) -> Result<Job> {
+        let (dsn, options) = (Arc::new(self.dsn.clone()), Arc::new(self.options.clone()));
+        let name: Arc<str> = format!("pgspate load {}", self.table.name).into();
+        let connect: Connect = Arc::new(move || {
+            let (dsn, options, name) = (Arc::clone(&dsn), Arc::clone(&options), Arc::clone(&name));
+            Box::pin(async move { connect(&dsn, &options, &name).await })
+        });
+        Ok(Job {
+            connect,
+            encoder: self.reading.encoder(&self.plan, self.session.server_version)?,
+            binary_sql: self.plan.copy_sql("binary"),
+            text_sql: self.plan.copy_sql("text"),
+            mode: self.plan.mode,
+            one_statement: self.plan.one_statement,
+            lanes: self.plan.lanes,
+            input_names: self.reading.names(),
+            may_drop_rows: self.plan.may_drop_rows,
+        })
+    }
+
+    /// After a refusal in a table of our own making: a wider type for the column, if that would
+    /// help and the input can be read again.
+    fn widen(&mut self, error: &Error) -> Result<Option<Widened>> {
+        let Some(created) = &self.created else { return Ok(None) };
+        if self.reading.is_stream() {
+            return Ok(None);
+        }
+        let widen = create::widen(&self.connection, created, &self.table, error);
+        let Some(widened) = self.runtime.block_on(widen)? else { return Ok(None) };
+        let table = Table::read(&self.connection.client, &self.table.sql_name);
+        if let Some(table) = self.runtime.block_on(table)? {
+            self.table = table;
+        }
+        let request = Request {
+            columns: self.options.columns.clone(),
+            lanes: self.options.lanes,
+            ..Request::default()
+        };
+        let lanes = self.plan.lanes;
+        self.plan = Plan::make(&self.table, &self.session, &self.reading.facts(), &request)?;
+        self.plan.lanes = lanes;
+        Ok(Some(widened))
+    }
+
+    /// The load's error, after the table that was made for it is gone again.
+    fn failed(&self, error: Error) -> Error {
+        let names = self.reading.names();
+        let from = match names.as_slice() {
+            [only] => format!("\"{only}\""),
+            [first, rest @ ..] => format!("\"{first}\" and {} more", rest.len()),
+            [] => "nothing".to_owned(),
+        };
+        let message = format!("could not load {from} into {}", self.plan.table);
+        let kind = error.kind();
+        let error = match (&self.created, self.reading.is_stream(), kind) {
+            (Some(_), true, Kind::Server) => create::hint_wider(error),
+            _ => error,
+        };
+        let error = Error::new(kind, message).because(error);
+        undo_create(&self.connection, self.created.as_ref(), &self.runtime, error)
+    }
+
+    /// ANALYZE, sequences, and the WAL written. Trouble here is a warning: the rows are in.
+    async fn finish(&self, lsn: Option<String>) -> (Option<u64>, Vec<String>) {
+        let wal_bytes = report::wal_since(&self.connection, lsn.as_deref()).await;
+        let mut warnings = Vec::new();
+        let analyze = format!("analyze {}", self.plan.table);
+        if let Err(error) = self.connection.client.batch_execute(&analyze).await {
+            warnings.push(format!("could not analyze {}: {error}", self.plan.table));
+        }
+        (wal_bytes, warnings)
+    }
+}
+
+async fn connect(dsn: &Dsn, options: &Options, name: &str) -> Result<Connection> {
+    let connection = dsn.connect(name).await?;
+    let encoding = options.encoding.as_deref().or(dsn.client_encoding());
+    if let Some(encoding) = encoding {
+        let what = format!("could not set the encoding \"{encoding}\"");
+        let sql = "select set_config('client_encoding', $1, false)";
+        connection.client.query(sql, &[&encoding]).await.map_err(server_error(what))?;
+    }
+    Ok(connection)
+}
+
+fn table_name(options: &Options, inputs: &[Input]) -> String {
+    let derived = || {
+        let first = inputs.first().map_or("data", Input::name);
+        crate::target::quote_ident(&crate::format::infer::table_name(first)).into_owned()
+    };
+    options.table.clone().unwrap_or_else(derived)
+}
+
+/// Connections that the server has left, of which some stay free for others.
+const FREE: &str = "\
+select current_setting('max_connections')::int8 - count(*)
+       - current_setting('superuser_reserved_connections')::int8
+from pg_stat_activity where backend_type = 'client backend'";
+
+async fn limit_lanes(connection: &Connection, lanes: Lanes) -> Result<Lanes> {
+    let failed = server_error("could not count the server's connections".to_owned());
+    let row = connection.client.query_one(FREE, &[]).await.map_err(failed)?;
+    let most = usize::try_from(row.get::<_, i64>(0) / 2).unwrap_or(0).max(1);
+    Ok(match lanes {
+        Lanes::Auto(first, last) => Lanes::Auto(first.min(most), last.min(most)),
+        fixed => fixed,
+    })
+}
+
+fn undo_create(
+    connection: &Connection,
+    created: Option<&Created>,
+    runtime: &Handle,
+    error: Error,
+) -> Error {
+    let Some(created) = created else { return error };
+    match runtime.block_on(create::drop(connection, created)) {
+        Ok(()) => error,
+        Err(undo) => {
+            let hint = format!("The table {} could not be dropped again: {undo}.", created.table);
+            error.hint(hint)
+        }
+    }
+}

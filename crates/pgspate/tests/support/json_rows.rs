@@ -58,7 +58,7 @@ pub(crate) fn cut(input: &[u8], chunk_bytes: usize) -> Result<Vec<Chunk>> {
 pub(crate) fn bytes(chunk: &Chunk) -> &[u8] {
     match &chunk.data {
         ChunkData::Bytes(bytes) => bytes,
-        ChunkData::Rows(_) => panic!("a chunk of JSON is bytes"),
+        _ => panic!("a chunk of JSON is bytes"),
     }
 }
 

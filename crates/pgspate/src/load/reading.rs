@@ -1,0 +1,359 @@
+//! What the inputs are, and how they become chunks and rows.
+
+use std::sync::Arc;
+
+use arrow_schema::{Field, SchemaRef};
+
+use super::watch::Watch;
+use super::{Options, sample};
+use crate::copy::Job;
+use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
+use crate::format::batches::{BatchColumn, BatchesEncoder};
+use crate::format::delimited::{
+    self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, MapFields,
+    parse_records,
+};
+use crate::format::json::{CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions};
+use crate::format::parquet::{ParquetCutter, ParquetFile};
+use crate::format::sniff::{Format, Sniffed, sniff};
+use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
+use crate::plan::{InputFacts, Plan, Route, match_fields};
+use crate::source::Input;
+use crate::{Error, Kind, Place, Result};
+
+/// The inputs and what was found out about them.
+#[derive(Clone)]
+pub(super) struct Reading {
+    pub(super) inputs: Arc<[Input]>,
+    /// What they are, from the first one.
+    pub(super) sniffed: Sniffed,
+    shape: Shape,
+    /// The columns that `--create` would make.
+    pub(super) inferred: Vec<(String, String)>,
+    header_overridden: bool,
+}
+
+/// How records are found and read.
+#[derive(Clone)]
+enum Shape {
+    Delimited { dialect: Dialect, names: Option<Vec<String>> },
+    Json { keys: Vec<String> },
+    Columns { schema: SchemaRef, is_stream: bool },
+}
+
+impl Reading {
+    /// Looks at the first input. `known` are the columns of the table, if there is one already.
+    pub(super) fn of(
+        inputs: Vec<Input>,
+        known: Option<&[String]>,
+        options: &Options,
+    ) -> Result<Reading> {
+        let inputs: Arc<[Input]> = inputs.into();
+        let mut reading = None;
+        for input in inputs.iter() {
+            // Empty inputs say nothing about what the others are.
+            let sample = input.peek(sample::BYTES)?;
+            if !sample.is_empty() || inputs.len() == 1 {
+                reading = Some(look(&inputs, input, &sample, known, options)?);
+                break;
+            }
+        }
+        reading.ok_or_else(|| Error::new(Kind::Source, "all inputs are empty"))
+    }
+
+    /// What plans depend on.
+    pub(super) fn facts(&self) -> InputFacts {
+        let (names, types, keyed) = match &self.shape {
+            Shape::Delimited { names, .. } => (names.clone(), None, false),
+            Shape::Json { keys } => (Some(keys.clone()), None, true),
+            Shape::Columns { schema, .. } => {
+                let names = schema.fields().iter().map(|field| field.name().clone()).collect();
+                let types: Vec<Field> =
+                    schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+                (Some(names), Some(types), false)
+            }
+        };
+        InputFacts {
+            names: if self.header_overridden { None } else { names },
+            types,
+            keyed,
+            is_stream: self.is_stream(),
+            stored_bytes: self.stored_bytes(),
+        }
+    }
+
+    pub(super) fn is_stream(&self) -> bool {
+        self.inputs.iter().any(Input::is_stream)
+    }
+
+    pub(super) fn stored_bytes(&self) -> Option<u64> {
+        self.inputs.iter().map(Input::stored_bytes).sum()
+    }
+
+    /// The cutter over all inputs, from the start.
+    pub(super) fn cutter(&self, plan: &Plan, watch: &Arc<Watch>) -> Box<dyn Cutter> {
+        let (reading, watch) = (self.clone(), Arc::clone(watch));
+        let chunk_bytes = plan.chunk_bytes;
+        let map = self.mapping(plan);
+        let open: OpenCutter = Box::new(move |nth| {
+            let input = &reading.inputs[nth];
+            reading.open(nth, chunk_bytes, &map, &watch).map_err(|error| named(error, input))
+        });
+        Box::new(ChainCutter::new(self.inputs.len(), open))
+    }
+
+    fn open(
+        &self,
+        nth: usize,
+        chunk_bytes: usize,
+        map: &MapFields,
+        watch: &Watch,
+    ) -> Result<Box<dyn Cutter>> {
+        let input = &self.inputs[nth];
+        let reader = || {
+            let reader = input.reader()?;
+            watch.follow(reader.progress());
+            Ok::<_, Error>(Box::new(reader))
+        };
+        Ok(match &self.shape {
+            Shape::Delimited { dialect, .. } => {
+                let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
+                let options = CutOptions { dialect, header, chunk_bytes, map };
+                Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
+            }
+            Shape::Json { .. } => {
+                let one = JsonInput { name: input.name().to_owned(), reader: reader()? };
+                let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
+                Box::new(JsonCutter::new(vec![one], limits))
+            }
+            Shape::Columns { schema, is_stream: true } => {
+                let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
+                same_schema(schema, &cutter.schema())?;
+                Box::new(cutter)
+            }
+            Shape::Columns { schema, .. } => {
+                let ranges = input.ranges()?;
+                if self.sniffed.format == Format::Parquet {
+                    let file = ParquetFile::open(input.name(), ranges)?;
+                    same_schema(schema, file.schema())?;
+                    Box::new(ParquetCutter::new(Arc::new(file), nth, None))
+                } else {
+                    let file = ArrowFile::open(input.name(), ranges)?;
+                    same_schema(schema, file.schema())?;
+                    Box::new(ArrowCutter::new(Arc::new(file), nth))
+                }
+            }
+        })
+    }
+
+    /// From each input's own header to the plan's columns.
+    fn mapping(&self, plan: &Plan) -> MapFields {
+        let trailing = match &self.shape {
+            Shape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
+            _ => 0,
+        };
+        let positions: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
+        let expected = match &self.shape {
+            Shape::Delimited { names: Some(names), .. } if !self.header_overridden => {
+                Some(names.clone())
+            }
+            _ => None,
+        };
+        Arc::new(move |header| {
+            let field_of = match (&expected, header) {
+                (Some(expected), Some(header)) => {
+                    let found = infer::column_names(lossy(header));
+                    let fields = match_fields(expected, &found)?;
+                    positions.iter().map(|position| fields[*position]).collect()
+                }
+                _ => positions.clone(),
+            };
+            Ok((positions.len() + trailing, field_of))
+        })
+    }
+
+    /// Makes encoders for lanes.
+    pub(super) fn encoder(
+        &self,
+        plan: &Plan,
+        server_version: u32,
+    ) -> Result<Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>> {
+        match &self.shape {
+            Shape::Delimited { dialect, .. } => {
+                let dialect = dialect.clone();
+                let columns: Vec<_> = plan.columns.iter().map(delimited_column).collect();
+                Ok(Box::new(move || {
+                    let (dialect, columns) = (dialect.clone(), columns.clone());
+                    Box::new(DelimitedEncoder::new(dialect, columns, server_version))
+                }))
+            }
+            Shape::Json { keys } => {
+                let options = self.json_options(plan, keys);
+                Ok(Box::new(move || Box::new(JsonEncoder::new(options.clone()))))
+            }
+            Shape::Columns { .. } => {
+                let columns = batch_columns(plan)?;
+                BatchesEncoder::new(columns.clone())?;
+                Ok(Box::new(move || {
+                    Box::new(BatchesEncoder::new(columns.clone()).expect("made once already"))
+                }))
+            }
+        }
+    }
+
+    fn json_options(&self, plan: &Plan, keys: &[String]) -> JsonOptions {
+        let columns = plan.columns.iter().map(|column| JsonColumn {
+            name: column.name.clone(),
+            ty: column.ty.clone(),
+            field: column.field_encoder(),
+        });
+        let mut options = JsonOptions::new(columns.collect());
+        // A key may differ from its column in case.
+        for (nth, column) in plan.columns.iter().enumerate() {
+            if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
+                options.keys.insert(key.clone(), nth);
+            }
+        }
+        options.inputs = self.names().into();
+        options
+    }
+
+    /// The inputs' names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.inputs.iter().map(|input| input.name().to_owned()).collect()
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("binary_sql", &self.binary_sql).finish_non_exhaustive()
+    }
+}
+
+fn look(
+    inputs: &Arc<[Input]>,
+    input: &Input,
+    sample: &[u8],
+    known: Option<&[String]>,
+    options: &Options,
+) -> Result<Reading> {
+    let complete = sample.len() < sample::BYTES;
+    if sample.is_empty() && options.read.format.is_none() {
+        let hint = "Name the format with `--format` to load an empty input as no rows.";
+        return Err(named(Error::new(Kind::Source, "the input is empty").hint(hint), input));
+    }
+    // Names that the user gives are as good as the table's own.
+    let known = options.columns.as_deref().or(known);
+    let sniffed = sniff(input.name(), sample, complete, known, &options.read)
+        .map_err(|error| named(error, input))?;
+    let (shape, inferred) = match sniffed.format {
+        Format::Csv | Format::Tsv | Format::Text => {
+            let dialect = dialect(&sniffed, options);
+            let eol = Eol::from(sniffed.line_end);
+            let body = &sample[sniffed.mark_bytes.min(sample.len())..];
+            let mut rows = parse_records(&dialect, eol, body, complete, sample::ROWS);
+            let names = (sniffed.header && !rows.is_empty()).then(|| {
+                let mut header = rows.remove(0);
+                header.truncate(header.len() - usize::from(dialect.trailing_delimiter));
+                let names: Vec<_> = header.into_iter().map(Option::unwrap_or_default).collect();
+                infer::column_names(lossy(&names))
+            });
+            let inferred = sample::columns(names.as_deref(), &rows, options.columns.as_deref());
+            (Shape::Delimited { dialect, names }, inferred)
+        }
+        Format::Json => {
+            let columns = infer::columns_of_json(sample);
+            let keys = columns.iter().map(|column| column.name.clone()).collect();
+            let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
+            (Shape::Json { keys }, inferred.collect())
+        }
+        Format::Parquet => columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), false),
+        Format::Arrow if sample.starts_with(b"ARROW1") => {
+            columnar(ArrowFile::open(input.name(), input.ranges()?)?.schema(), false)
+        }
+        Format::Arrow => {
+            let start = Box::new(std::io::Cursor::new(sample.to_vec()));
+            columnar(&ArrowStreamCutter::open(input.name(), start, 0)?.schema(), true)
+        }
+    };
+    let header_overridden = options.columns.is_some();
+    Ok(Reading { inputs: Arc::clone(inputs), sniffed, shape, inferred, header_overridden })
+}
+
+fn columnar(schema: &SchemaRef, is_stream: bool) -> (Shape, Vec<(String, String)>) {
+    let inferred = crate::encode::arrow::schema_types(schema);
+    (Shape::Columns { schema: Arc::clone(schema), is_stream }, inferred)
+}
+
+fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
+    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
+    let is_text = base.family == Family::Text;
+    Dialect {
+        delimiter: sniffed.delimiter,
+        quote: if is_text { None } else { sniffed.quote },
+        escape: if is_text { base.escape } else { sniffed.escape },
+        null: sniffed.null.clone().into_bytes(),
+        comment: options.comment,
+        skip_blank_lines: options.skip_blank_lines,
+        trailing_delimiter: sniffed.trailing_delimiter,
+        family: base.family,
+    }
+}
+
+fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Column {
+    delimited::Column {
+        name: column.name.clone(),
+        encoder: column.field_encoder(),
+        force_null: column.force_null,
+        force_not_null: column.force_not_null,
+    }
+}
+
+fn batch_columns(plan: &Plan) -> Result<Vec<BatchColumn>> {
+    let column = |column: &crate::plan::PlannedColumn| match &column.route {
+        Route::Batch(encoder) => Ok(BatchColumn {
+            name: column.name.clone(),
+            index: column.field,
+            encoder: encoder.clone(),
+        }),
+        _ => Err(Error::new(Kind::Bug, "a column of a batch was planned as a field")),
+    };
+    plan.columns.iter().map(column).collect()
+}
+
+fn same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
+    let names = |schema: &SchemaRef| -> Vec<_> {
+        let fields = schema.fields().iter();
+        fields.map(|field| (field.name().clone(), field.data_type().clone())).collect()
+    };
+    let (first, other) = (names(first), names(other));
+    if first == other {
+        return Ok(());
+    }
+    let differs = other.iter().find(|field| !first.contains(field));
+    let name = differs.or(first.last()).map_or("", |(name, _)| name.as_str());
+    let message = format!("its columns differ from those of the first input: \"{name}\"");
+    Err(Error::new(Kind::Format, message)
+        .hint("Load inputs with different columns one after the other."))
+}
+
+fn lossy(names: &[Vec<u8>]) -> Vec<String> {
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+/// Adds the input's name to an error's place.
+fn named(error: Error, input: &Input) -> Error {
+    let mut place = error.place().cloned().unwrap_or_default();
+    place.source.get_or_insert_with(|| input.name().to_owned());
+    error.at(Place { ..place })
+}
+
+impl From<crate::format::sniff::LineEnd> for Eol {
+    fn from(end: crate::format::sniff::LineEnd) -> Eol {
+        match end {
+            crate::format::sniff::LineEnd::Lf => Eol::Lf,
+            crate::format::sniff::LineEnd::CrLf => Eol::CrLf,
+            crate::format::sniff::LineEnd::Cr => Eol::Cr,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What a load shows of itself while it runs.
+
+use std::sync::{Arc, Mutex};
+
+use crate::copy;
+use crate::source;
+
+/// Shared between a load and whoever shows its progress.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// What the lanes do.
+    pub copy: copy::Progress,
+    read: Mutex<Vec<Arc<source::Progress>>>,
+    total: Mutex<Option<u64>>,
+}
+
+impl Watch {
+    /// Stored bytes read so far, and all there are, where that is known: for the time left.
+    pub fn stored_bytes(&self) -> (u64, Option<u64>) {
+        let read = self.read.lock().expect("no panic while held");
+        let done = read.iter().map(|progress| progress.stored()).sum();
+        (done, *self.total.lock().expect("no panic while held"))
+    }
+
+    pub(super) fn follow(&self, progress: Arc<source::Progress>) {
+        self.read.lock().expect("no panic while held").push(progress);
+    }
+
+    /// Before the input is read from its start (again).
+    pub(super) fn start_over(&self, total: Option<u64>) {
+        self.read.lock().expect("no panic while held").clear();
+        *self.total.lock().expect("no panic while held") = total;
+        self.copy.start_over();
+    }
+}

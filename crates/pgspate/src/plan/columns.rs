@@ -1,0 +1,201 @@
+//! Which field goes to which column, and by which encoder.
+
+use super::{InputFacts, Request};
+use crate::encode::arrow::{self, ColumnEncoder};
+use crate::encode::field::FieldEncoder;
+use crate::format::nearest::nearest;
+use crate::target::{Column, PgType, Session, Table};
+use crate::{Error, Kind, Result};
+
+/// A column that the load writes.
+#[derive(Debug, Clone)]
+pub struct PlannedColumn {
+    /// Its name, unquoted.
+    pub name: String,
+    /// Its type.
+    pub ty: PgType,
+    /// The field that it comes from, by position in the input.
+    pub field: usize,
+    /// How its values travel.
+    pub route: Route,
+    /// COPY's `force_null`.
+    pub force_null: bool,
+    /// COPY's `force_not_null`.
+    pub force_not_null: bool,
+}
+
+/// How a column's values travel.
+#[derive(Debug, Clone)]
+pub enum Route {
+    /// Text fields, encoded in binary.
+    Field(FieldEncoder),
+    /// A column of record batches.
+    Batch(ColumnEncoder),
+    /// As text, with the reason.
+    Text(String),
+}
+
+impl PlannedColumn {
+    /// Whether its binary form is just its text.
+    pub(super) fn is_bytes(&self) -> bool {
+        matches!(&self.route, Route::Field(encoder) if encoder.family_name() == "bytes")
+    }
+
+    /// Why the column's values go as text, if they do.
+    pub(super) fn text_reason(&self) -> Option<&str> {
+        match &self.route {
+            Route::Text(reason) => Some(reason),
+            Route::Batch(encoder) => match encoder.route() {
+                arrow::Route::Server(reason) => Some(reason),
+                _ => None,
+            },
+            Route::Field(_) => None,
+        }
+    }
+
+    /// The encoder of text fields, if it has one.
+    pub fn field_encoder(&self) -> Option<FieldEncoder> {
+        match &self.route {
+            Route::Field(encoder) => Some(encoder.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// The columns in COPY's order: that of the fields.
+pub(super) fn plan(
+    table: &Table,
+    session: &Session,
+    input: &InputFacts,
+    request: &Request,
+) -> Result<Vec<PlannedColumn>> {
+    for name in request.force_null.iter().chain(&request.force_not_null) {
+        find(table, name).ok_or_else(|| unknown_column(table, name))?;
+    }
+    let names = target_names(table, input, request)?;
+    if names.is_empty() {
+        let message = format!("\"{}\" has no columns that can be written", table.name);
+        return Err(Error::new(Kind::Plan, message));
+    }
+    let mut planned = Vec::with_capacity(names.len());
+    for (field, name) in names.iter().enumerate() {
+        let column = find(table, name).ok_or_else(|| unknown_column(table, name))?;
+        let is_listed = |list: &[String]| list.contains(&column.name);
+        if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
+            let message = format!("column \"{}\" is named more than once", column.name);
+            return Err(Error::new(Kind::Plan, message));
+        }
+        planned.push(PlannedColumn {
+            name: column.name.clone(),
+            ty: column.ty.clone(),
+            field,
+            route: route(column, field, session, input)?,
+            force_null: is_listed(&request.force_null),
+            force_not_null: is_listed(&request.force_not_null),
+        });
+    }
+    Ok(planned)
+}
+
+/// The name of the column for each field, in the fields' order.
+fn target_names(table: &Table, input: &InputFacts, request: &Request) -> Result<Vec<String>> {
+    if let Some(columns) = &request.columns {
+        let fields = input.names.as_ref().map_or(columns.len(), Vec::len);
+        if fields != columns.len() && !input.keyed {
+            let message = format!(
+                "the input has {fields} fields but --columns names {}",
+                columns.len()
+            );
+            return Err(Error::new(Kind::Usage, message));
+        }
+        return Ok(columns.clone());
+    }
+    if let Some(names) = &input.names {
+        return Ok(names.clone());
+    }
+    let writable = table.columns.iter().filter(|column| !column.is_generated);
+    Ok(writable.map(|column| column.name.clone()).collect())
+}
+
+/// The column that `name` means: exactly, or but for case when that is not ambiguous.
+fn find<'a>(table: &'a Table, name: &str) -> Option<&'a Column> {
+    let exact = table.columns.iter().find(|column| column.name == name);
+    exact.or_else(|| {
+        let folded = name.trim().to_lowercase();
+        let mut alike = table.columns.iter().filter(|it| it.name.to_lowercase() == folded);
+        alike.next().filter(|_| alike.next().is_none())
+    })
+}
+
+fn unknown_column(table: &Table, name: &str) -> Error {
+    let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
+    let names = table.columns.iter().map(|column| column.name.as_str());
+    let hint = match nearest(name, names) {
+        Some(near) => format!("Did you mean column \"{near}\"? "),
+        None => String::new(),
+    };
+    let hint = format!("{hint}Name the columns for the input's fields with `--columns a,b,...`.");
+    Error::new(Kind::Plan, message)
+        .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
+        .hint(hint)
+}
+
+fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<Route> {
+    let Some(types) = &input.types else {
+        return Ok(match FieldEncoder::new(&column.ty, session) {
+            Ok(encoder) => Route::Field(encoder),
+            Err(reason) => Route::Text(reason),
+        });
+    };
+    let source = &types[field];
+    match ColumnEncoder::new(source, &column.ty, session) {
+        Ok(encoder) => Ok(Route::Batch(encoder)),
+        Err(reason) => {
+            let message = format!(
+                "cannot turn column \"{}\" of the input into type {} of column \"{}\": {reason}",
+                source.name(),
+                column.ty.name,
+                column.name
+            );
+            Err(Error::new(Kind::Type, message))
+        }
+    }
+}
+
+/// Columns that the input leaves out, with what they become.
+pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<(String, String)> {
+    let left_out = table.columns.iter().filter(|column| {
+        !column.is_generated && !written.iter().any(|planned| planned.name == column.name)
+    });
+    let becomes = |column: &Column| match &column.default {
+        Some(default) => default.clone(),
+        None if column.is_identity => "its identity sequence".to_owned(),
+        None => "null".to_owned(),
+    };
+    left_out.map(|column| (column.name.clone(), becomes(column))).collect()
+}
+
+/// For an input with a header of its own: the field for each column of the plan, whose fields may
+/// stand in another order there.
+///
+/// # Errors
+/// [`Kind::Format`] when the two headers do not name the same fields.
+pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>> {
+    let position = |name: &String| found.iter().position(|other| other == name);
+    let fields: Option<Vec<usize>> = expected.iter().map(position).collect();
+    match fields {
+        Some(fields) if found.len() == expected.len() => Ok(fields),
+        _ => {
+            let missing = expected.iter().find(|name| !found.contains(name));
+            let extra = found.iter().find(|name| !expected.contains(name));
+            let detail = match (missing, extra) {
+                (Some(missing), _) => format!("it lacks \"{missing}\""),
+                (None, Some(extra)) => format!("it has \"{extra}\" as well"),
+                (None, None) => "a name stands in it twice".to_owned(),
+            };
+            let message = format!("its header differs from that of the first input: {detail}");
+            Err(Error::new(Kind::Format, message)
+                .hint("Load inputs with different columns one after the other."))
+        }
+    }
+}

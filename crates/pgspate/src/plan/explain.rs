@@ -1,0 +1,59 @@
+//! The plan in words.
+
+use std::fmt;
+
+use super::{Plan, PlannedColumn, Route};
+use crate::copy::Lanes;
+use crate::encode::arrow;
+use crate::format::Mode;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Binary => "binary COPY",
+            Mode::Text => "text COPY",
+        };
+        writeln!(f, "table    {}", self.table)?;
+        if self.one_statement {
+            writeln!(f, "path     text COPY: one statement reads everything in order")?;
+        } else {
+            writeln!(f, "path     {mode}: {}", self.mode_reason)?;
+        }
+        let lanes = match self.lanes {
+            Lanes::Fixed(lanes) => lanes.to_string(),
+            Lanes::Auto(first, most) => format!("{first} to {most}"),
+        };
+        writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
+        writeln!(f, "chunks   {} MiB of input, cut at record edges", self.chunk_bytes >> 20)?;
+        writeln!(f, "commit   all lanes at the end: a load that fails leaves nothing behind")?;
+        let width = self.columns.iter().map(|column| column.name.len()).max().unwrap_or(0);
+        let types = self.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
+        for (nth, column) in self.columns.iter().enumerate() {
+            let head = if nth == 0 { "columns" } else { "" };
+            let way = way(self, column);
+            writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
+        }
+        for (name, value) in &self.omitted {
+            writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}", "", "")?;
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning  {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+fn way(plan: &Plan, column: &PlannedColumn) -> String {
+    if let Some(reason) = column.text_reason() {
+        return format!("text: {reason}");
+    }
+    match &column.route {
+        _ if plan.mode == Mode::Text => "text".to_owned(),
+        Route::Field(encoder) => format!("binary ({})", encoder.family_name()),
+        Route::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {
+            format!("binary, from {}", encoder.data_type())
+        }
+        Route::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
+        Route::Text(reason) => reason.clone(),
+    }
+}

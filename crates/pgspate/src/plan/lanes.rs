@@ -1,0 +1,38 @@
+//! How many lanes, and whether the table stands more than one.
+
+use super::{InputFacts, LANES_MAX, Request};
+use crate::copy::Lanes;
+use crate::target::Table;
+
+/// Below this many stored bytes a second connection costs more than it brings.
+const ONE_LANE_BYTES: u64 = 1 << 20;
+
+/// The lanes, the reason, and whether there can be but one COPY statement.
+pub(super) fn choose(
+    table: &Table,
+    input: &InputFacts,
+    request: &Request,
+) -> (Lanes, String, bool) {
+    if let Some(name) = table.self_references.first() {
+        let reason = format!(
+            "one COPY statement: rows may refer to each other by foreign key \"{name}\""
+        );
+        return (Lanes::Fixed(1), reason, true);
+    }
+    if let Some(trigger) = table.triggers.iter().find(|trigger| !trigger.for_each_row) {
+        let reason =
+            format!("one COPY statement: trigger \"{}\" runs once per statement", trigger.name);
+        return (Lanes::Fixed(1), reason, true);
+    }
+    if let Some(lanes) = request.lanes {
+        return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
+    }
+    if input.is_stream && table.has_unique_index() {
+        let reason = "standard input cannot be read again, should two lanes meet the same key";
+        return (Lanes::Fixed(1), reason.to_owned(), false);
+    }
+    if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES) {
+        return (Lanes::Fixed(1), "the input is small".to_owned(), false);
+    }
+    (Lanes::Auto(2, LANES_MAX), "two, and one more while that makes it faster".to_owned(), false)
+}
