@@ -267,7 +267,9 @@ fn look(
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
             (Shape::Json { keys }, inferred.collect())
         }
-        Format::Parquet => columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), false),
+        Format::Parquet => {
+            columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), false)
+        }
         Format::Arrow if sample.starts_with(b"ARROW1") => {
             columnar(ArrowFile::open(input.name(), input.ranges()?)?.schema(), false)
         }

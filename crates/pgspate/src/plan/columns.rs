@@ -102,10 +102,8 @@ fn target_names(table: &Table, input: &InputFacts, request: &Request) -> Result<
     if let Some(columns) = &request.columns {
         let fields = input.names.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() && !input.keyed {
-            let message = format!(
-                "the input has {fields} fields but --columns names {}",
-                columns.len()
-            );
+            let message =
+                format!("the input has {fields} fields but --columns names {}", columns.len());
             return Err(Error::new(Kind::Usage, message));
         }
         return Ok(columns.clone());

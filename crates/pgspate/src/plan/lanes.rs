@@ -14,9 +14,8 @@ pub(super) fn choose(
     request: &Request,
 ) -> (Lanes, String, bool) {
     if let Some(name) = table.self_references.first() {
-        let reason = format!(
-            "one COPY statement: rows may refer to each other by foreign key \"{name}\""
-        );
+        let reason =
+            format!("one COPY statement: rows may refer to each other by foreign key \"{name}\"");
         return (Lanes::Fixed(1), reason, true);
     }
     if let Some(trigger) = table.triggers.iter().find(|trigger| !trigger.for_each_row) {

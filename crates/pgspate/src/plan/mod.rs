@@ -134,7 +134,8 @@ fn choose_mode(session: &Session, columns: &[PlannedColumn]) -> (Mode, String) {
     let all_bytes = columns.iter().all(|column| column.is_bytes());
     if all_bytes && session.server_version < BINARY_TEXT_SINCE {
         let major = session.server_version / 10_000;
-        let reason = format!("all columns are text, which PostgreSQL {major} reads fastest as text");
+        let reason =
+            format!("all columns are text, which PostgreSQL {major} reads fastest as text");
         return (Mode::Text, reason);
     }
     let reason = "every column has an exact encoder; fields that it does not take go as text";
@@ -149,10 +150,12 @@ fn warnings(table: &Table, columns: &[PlannedColumn]) -> Vec<String> {
     for trigger in table.triggers.iter().filter(|trigger| trigger.for_each_row) {
         let effect = if trigger.is_before { "and makes COPY insert row by row" } else { "" };
         let name = &trigger.name;
-        warnings.push(format!("trigger \"{name}\" runs for each row {effect}").trim_end().to_owned());
+        warnings
+            .push(format!("trigger \"{name}\" runs for each row {effect}").trim_end().to_owned());
     }
     let is_written = |name: &str| columns.iter().any(|column| column.name == name);
-    for column in table.columns.iter().filter(|it| it.default_is_volatile && !is_written(&it.name)) {
+    for column in table.columns.iter().filter(|it| it.default_is_volatile && !is_written(&it.name))
+    {
         let default = column.default.as_deref().unwrap_or_default();
         let name = &column.name;
         warnings.push(format!(
@@ -165,7 +168,8 @@ fn warnings(table: &Table, columns: &[PlannedColumn]) -> Vec<String> {
     }
     if table.partitions > PARTITIONS_MANY {
         let count = table.partitions;
-        warnings.push(format!("{count} partitions: rows that are not sorted by the key load slower"));
+        warnings
+            .push(format!("{count} partitions: rows that are not sorted by the key load slower"));
     }
     if table.row_security {
         warnings.push(

@@ -1,0 +1,207 @@
+//! What can be said on the command line.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// The fastest safe way to write into PostgreSQL.
+#[derive(Parser)]
+#[command(name = "pgspate", version, about, max_term_width = 100)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Load files into a table, in parallel, exactly as \copy would
+    Load(Box<LoadArgs>),
+    /// Start, stop and ask after the embedded PostgreSQL
+    Server {
+        /// What to do with it.
+        #[command(subcommand)]
+        action: ServerAction,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// What can be done with the embedded server.
+#[derive(Subcommand, Clone, Copy)]
+pub(crate) enum ServerAction {
+    /// Start it, if it is not running
+    Start,
+    /// Stop it
+    Stop,
+    /// Say whether it runs, and where its data is
+    Status,
+    /// Print how to connect to it
+    Dsn,
+}
+
+/// Formats by name.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// Delimited, quoted as COPY's csv
+    Csv,
+    /// Delimited by tabs
+    Tsv,
+    /// COPY's text: tabs, \N and backslash escapes
+    Text,
+    /// One object per line, or an array of objects
+    Json,
+    /// Parquet
+    Parquet,
+    /// Arrow IPC, file or stream
+    Arrow,
+}
+
+/// Whether the first record names the columns.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum HeaderArg {
+    /// Find out
+    Auto,
+    /// It does
+    Yes,
+    /// It does not
+    No,
+}
+
+/// Arguments of `pgspate load`.
+#[derive(clap::Args)]
+pub(crate) struct LoadArgs {
+    /// Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
+    #[arg(required = true, value_name = "SOURCE")]
+    pub(crate) sources: Vec<String>,
+
+    /// The table, as SQL writes it; named after the first source by default
+    #[arg(long, short, value_name = "TABLE")]
+    pub(crate) table: Option<String>,
+
+    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
+    #[arg(long, value_name = "DSN")]
+    pub(crate) to: Option<String>,
+
+    /// Make the table when it is missing, with the types that the input needs
+    #[arg(long)]
+    pub(crate) create: bool,
+
+    /// Show what would be done, and why, and stop
+    #[arg(long)]
+    pub(crate) plan: bool,
+
+    /// Connections that load at the same time: a number, or auto
+    #[arg(long, default_value = "auto", value_name = "N", value_parser = lanes)]
+    pub(crate) lanes: LanesArg,
+
+    /// Format of the input; found out by default
+    #[arg(long, value_enum, help_heading = "Reading")]
+    pub(crate) format: Option<FormatArg>,
+
+    /// Whether the first record names the columns
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Reading")]
+    pub(crate) header: HeaderArg,
+
+    /// Between two fields: one byte, or \t
+    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
+    pub(crate) delimiter: Option<u8>,
+
+    /// Around a field: one byte, or none
+    #[arg(long, value_name = "CHAR", value_parser = quote, help_heading = "Reading")]
+    pub(crate) quote: Option<QuoteArg>,
+
+    /// Before a quote that is data; the quote itself by default
+    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
+    pub(crate) escape: Option<u8>,
+
+    /// The unquoted field that means NULL
+    #[arg(long, value_name = "STRING", help_heading = "Reading")]
+    pub(crate) null: Option<String>,
+
+    /// Columns in which a quoted NULL string is NULL too
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
+    pub(crate) force_null: Vec<String>,
+
+    /// Columns in which an unquoted NULL string is itself
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
+    pub(crate) force_not_null: Vec<String>,
+
+    /// Pass over lines that begin with this
+    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
+    pub(crate) comment: Option<u8>,
+
+    /// Pass over empty lines, which to COPY are records of one empty field
+    #[arg(long, help_heading = "Reading")]
+    pub(crate) skip_blank_lines: bool,
+
+    /// Encoding of the input, as PostgreSQL names it
+    #[arg(long, value_name = "ENCODING", help_heading = "Reading")]
+    pub(crate) encoding: Option<String>,
+
+    /// The columns that the fields go to, in the fields' order
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
+    pub(crate) columns: Option<Vec<String>>,
+
+    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = "Reading")]
+    pub(crate) source_option: Vec<(String, String)>,
+
+    /// Print the report as JSON on stdout
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    /// Print errors only
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// `--lanes`.
+#[derive(Clone, Copy)]
+pub(crate) enum LanesArg {
+    Auto,
+    Fixed(usize),
+}
+
+/// `--quote`.
+#[derive(Clone, Copy)]
+pub(crate) enum QuoteArg {
+    None,
+    Byte(u8),
+}
+
+fn lanes(value: &str) -> Result<LanesArg, String> {
+    match value.parse() {
+        _ if value == "auto" => Ok(LanesArg::Auto),
+        Ok(lanes @ 1..=64) => Ok(LanesArg::Fixed(lanes)),
+        _ => Err("expected auto, or a number from 1 to 64".to_owned()),
+    }
+}
+
+fn quote(value: &str) -> Result<QuoteArg, String> {
+    match value {
+        "none" | "" => Ok(QuoteArg::None),
+        _ => byte(value).map(QuoteArg::Byte),
+    }
+}
+
+/// As in COPY: one byte that is neither a line end nor, for a delimiter, hard to tell from data.
+fn byte(value: &str) -> Result<u8, String> {
+    match value {
+        "\\t" | "tab" => Ok(b'\t'),
+        "\n" | "\r" | "\\n" | "\\r" => Err("a line end cannot be one".to_owned()),
+        _ => match value.as_bytes() {
+            [byte] => Ok(*byte),
+            _ => Err("expected one single-byte character, or \\t".to_owned()),
+        },
+    }
+}
+
+fn pair(value: &str) -> Result<(String, String), String> {
+    let (key, value) = value.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

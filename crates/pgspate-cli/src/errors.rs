@@ -1,0 +1,91 @@
+//! Errors as the user sees them: what, why, where, and what to do.
+
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+
+use pgspate::{Error, Kind};
+
+/// Colours, where there is a terminal that shows them.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    colour: bool,
+}
+
+impl Style {
+    pub(crate) fn of_stderr() -> Style {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Style { colour: !refused && std::io::stderr().is_terminal() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn plain() -> Style {
+        Style { colour: false }
+    }
+
+    pub(crate) fn error(self, text: &str) -> String {
+        self.wrap(text, "1;31")
+    }
+
+    pub(crate) fn warning(self, text: &str) -> String {
+        self.wrap(text, "1;33")
+    }
+
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.wrap(text, "1")
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.wrap(text, "2")
+    }
+
+    fn wrap(self, text: &str, code: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+pub(crate) fn print(error: &Error, style: Style) {
+    eprint!("{}", render(error, style));
+}
+
+/// The error, its causes, its place and its hint.
+pub(crate) fn render(error: &Error, style: Style) -> String {
+    let mut text = format!("{} {error}\n", style.error("error:"));
+    let mut last = error.to_string();
+    let mut cause: Option<&dyn StdError> = error.source();
+    while let Some(current) = cause {
+        let message = current.to_string();
+        // A layer that only repeats the one beneath it says nothing.
+        if message != last {
+            let _ = writeln!(text, "  caused by: {}", message.replace('\n', "\n    "));
+        }
+        last = message;
+        cause = current.source();
+    }
+    if let Some(place) = error.place().map(ToString::to_string).filter(|place| !place.is_empty()) {
+        let _ = writeln!(text, "  at: {place}");
+    }
+    if let Some(hint) = error.hint_text() {
+        let _ = writeln!(text, "\n{} {hint}", style.strong("hint:"));
+    }
+    text
+}
+
+/// The exit status for an error.
+pub(crate) fn status(error: &Error) -> u8 {
+    if error.kind() == Kind::Cancelled { 130 } else { 2 }
+}
+
+/// An error of the embedded server as one of ours.
+pub(crate) fn embedded(error: pgspate_embedded::Error) -> Error {
+    let hint = error.hint().map(str::to_owned);
+    let wrapped = Error::new(Kind::Connect, error.to_string());
+    let wrapped = match hint {
+        Some(hint) => wrapped.hint(hint),
+        None => wrapped,
+    };
+    match error.source() {
+        Some(source) => wrapped.because(source.to_string()),
+        None => wrapped,
+    }
+}

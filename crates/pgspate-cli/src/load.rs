@@ -1,0 +1,129 @@
+//! `pgspate load`.
+
+use std::sync::Arc;
+
+use pgspate::format::sniff::{Format, Overrides};
+use pgspate::load::{self, Options, Watch};
+use pgspate::{Error, Kind, Result, source};
+use tokio::runtime::{Handle, Runtime};
+
+use crate::args::{FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
+use crate::errors::Style;
+use crate::progress::ProgressLine;
+use crate::{summary, target};
+
+pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
+    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
+    let runtime = runtime()?;
+    let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
+    let load = load::prepare(options(args), target.dsn, runtime.handle())?;
+    if plan_only {
+        for found in load.evidence() {
+            println!("input    {found}");
+        }
+        print!("{}", load.plan());
+        return load.abandon();
+    }
+    if !quiet {
+        for found in load.evidence() {
+            eprintln!("{}", style.dim(found));
+        }
+        if let Some(created) = load.created() {
+            eprintln!("{}", style.dim(&created.sql));
+        }
+    }
+    let watch = Arc::new(Watch::default());
+    stop_on_interrupt(&watch, runtime.handle());
+    let line = ProgressLine::start(&load.plan().table, &watch, quiet);
+    let result = load.run(&watch);
+    drop(line);
+    let report = result?;
+    if json {
+        let text = serde_json::to_string_pretty(&report);
+        let failed = |error| Error::new(Kind::Bug, "could not write the report").because(error);
+        println!("{}", text.map_err(failed)?);
+    }
+    if !quiet {
+        eprint!("{}", summary::render(&report, style));
+        eprintln!("open it with  {} -c 'table {} limit 10'", target.psql, report.table);
+    }
+    Ok(())
+}
+
+/// Connections and object stores; encoding has threads of its own.
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)))
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Bug, "could not start the runtime").because(error))
+}
+
+/// The first Ctrl-C (or SIGTERM) rolls back what is in flight, the second ends at once.
+fn stop_on_interrupt(watch: &Arc<Watch>, runtime: &Handle) {
+    let watch = Arc::clone(watch);
+    runtime.spawn(async move {
+        interrupted().await;
+        watch.copy.cancel();
+        eprintln!("\nrolling back; press Ctrl-C again to stop at once");
+        interrupted().await;
+        std::process::exit(130);
+    });
+}
+
+async fn interrupted() {
+    let mut terminate =
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(terminate) => terminate,
+            Err(_) => return std::future::pending().await,
+        };
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => {
+            if result.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+        _ = terminate.recv() => {}
+    }
+}
+
+fn options(args: LoadArgs) -> Options {
+    Options {
+        sources: args.sources,
+        source: source::Options { store: args.source_option, ..source::Options::default() },
+        table: args.table,
+        read: Overrides {
+            format: args.format.map(|format| match format {
+                FormatArg::Csv => Format::Csv,
+                FormatArg::Tsv => Format::Tsv,
+                FormatArg::Text => Format::Text,
+                FormatArg::Json => Format::Json,
+                FormatArg::Parquet => Format::Parquet,
+                FormatArg::Arrow => Format::Arrow,
+            }),
+            delimiter: args.delimiter,
+            quote: args.quote.map(|quote| match quote {
+                QuoteArg::None => None,
+                QuoteArg::Byte(byte) => Some(byte),
+            }),
+            escape: args.escape,
+            header: match args.header {
+                HeaderArg::Auto => None,
+                HeaderArg::Yes => Some(true),
+                HeaderArg::No => Some(false),
+            },
+            null: args.null,
+        },
+        comment: args.comment,
+        skip_blank_lines: args.skip_blank_lines,
+        encoding: args.encoding,
+        columns: args.columns,
+        force_null: args.force_null,
+        force_not_null: args.force_not_null,
+        lanes: match args.lanes {
+            LanesArg::Auto => None,
+            LanesArg::Fixed(lanes) => Some(lanes),
+        },
+        create: args.create,
+    }
+}

@@ -1,0 +1,133 @@
+//! The progress line: one line on a terminal, drawn over again.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pgspate::copy::{Snapshot, Waiting};
+use pgspate::load::Watch;
+
+use crate::numbers::{bytes, clock, rate, short};
+
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The rate shown is that of about the last so many seconds.
+const MEMORY_SECONDS: f64 = 2.0;
+
+/// Draws until it is dropped, and then clears its line.
+pub(crate) struct ProgressLine {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ProgressLine {
+    /// Starts drawing, if stderr is a terminal and the user wants it.
+    pub(crate) fn start(table: &str, watch: &Arc<Watch>, quiet: bool) -> ProgressLine {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let (table, watch, stop) = (table.to_owned(), Arc::clone(watch), Arc::clone(&stop));
+            std::thread::spawn(move || draw(&table, &watch, &stop))
+        });
+        ProgressLine { stop, thread }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A line that could not be drawn is no reason to fail.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn draw(table: &str, watch: &Watch, stop: &AtomicBool) {
+    let started = Instant::now();
+    let mut speed = Speed { bytes: 0, stored: 0, looked: started, rate: 0.0, stored_rate: 0.0 };
+    while !stop.load(Relaxed) {
+        let snapshot = watch.copy.snapshot();
+        let (stored, total) = watch.stored_bytes();
+        speed.update(snapshot.bytes, stored);
+        let left = total.filter(|_| started.elapsed() > Duration::from_secs(1)).and_then(|total| {
+            let left = total.saturating_sub(stored) as f64 / speed.stored_rate;
+            (left.is_finite() && left < 1e7).then(|| Duration::from_secs_f64(left))
+        });
+        let line = render(table, &snapshot, speed.rate, left);
+        // A terminal that has gone away is not worth a word.
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        std::thread::park_timeout(INTERVAL);
+    }
+    let _ = write!(std::io::stderr(), "\r\x1b[K");
+}
+
+/// Bytes a second, smoothed.
+struct Speed {
+    bytes: u64,
+    stored: u64,
+    looked: Instant,
+    rate: f64,
+    stored_rate: f64,
+}
+
+impl Speed {
+    fn update(&mut self, bytes: u64, stored: u64) {
+        let elapsed = self.looked.elapsed().as_secs_f64();
+        if elapsed < 0.05 {
+            return;
+        }
+        let weight = if self.rate == 0.0 { 1.0 } else { (elapsed / MEMORY_SECONDS).min(1.0) };
+        let smooth = |old: f64, new: f64| old + (new - old) * weight;
+        self.rate = smooth(self.rate, bytes.saturating_sub(self.bytes) as f64 / elapsed);
+        let stored_now = stored.saturating_sub(self.stored) as f64 / elapsed;
+        self.stored_rate = smooth(self.stored_rate, stored_now);
+        (self.bytes, self.stored, self.looked) = (bytes, stored, Instant::now());
+    }
+}
+
+fn render(table: &str, snapshot: &Snapshot, speed: f64, left: Option<Duration>) -> String {
+    let lanes = snapshot.lanes;
+    let plural = if lanes == 1 { "" } else { "s" };
+    let mut line = format!(
+        "loading {table}  {} rows  {}  {}  {lanes} lane{plural}",
+        short(snapshot.rows),
+        bytes(snapshot.bytes),
+        rate(speed),
+    );
+    let waiting = match &snapshot.waiting {
+        Waiting::Unknown => String::new(),
+        Waiting::Source => "source".to_owned(),
+        Waiting::Encode => "encode".to_owned(),
+        Waiting::Network => "network".to_owned(),
+        Waiting::Server(event) => format!("server ({event})"),
+    };
+    if !waiting.is_empty() {
+        line += &format!("  waiting on: {waiting}");
+    }
+    if let Some(left) = left {
+        line += &format!("  {} left", clock(left));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_all_there_is() {
+        let snapshot = Snapshot {
+            rows: 12_412_345,
+            bytes: 1_900_000_000,
+            lanes: 8,
+            waiting: Waiting::Server("WALWrite".to_owned()),
+        };
+        let left = Some(Duration::from_secs(38));
+        insta::assert_snapshot!(
+            render("orders", &snapshot, 412.0e6, left),
+            @"loading orders  12.4M rows  1.90 GB  412 MB/s  8 lanes  waiting on: server (WALWrite)  00:38 left"
+        );
+    }
+}

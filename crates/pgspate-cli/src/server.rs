@@ -1,0 +1,55 @@
+//! `pgspate server`: the embedded PostgreSQL.
+
+use pgspate::{Error, Kind, Result};
+use pgspate_embedded::{Server, State, Status};
+
+use crate::args::ServerAction;
+use crate::errors::{Style, embedded};
+use crate::target::show;
+
+pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
+    let server = Server::open().map_err(embedded)?;
+    let progress = |step: &pgspate_embedded::Step| show(step, false, style);
+    match action {
+        ServerAction::Start => {
+            let status = server.start(&progress).map_err(embedded)?;
+            eprint!("{}", describe(&status));
+            eprintln!("open it with  {}", server.psql_command().map_err(embedded)?);
+        }
+        ServerAction::Stop => {
+            let was_running = server.stop(&progress).map_err(embedded)?;
+            eprintln!("{}", if was_running { "stopped" } else { "it was not running" });
+        }
+        ServerAction::Status => print!("{}", describe(&server.status().map_err(embedded)?)),
+        ServerAction::Dsn => {
+            let status = server.status().map_err(embedded)?;
+            if status.state != State::Running {
+                let message = "the embedded PostgreSQL is not running";
+                let hint = "Start it with `pgspate server start`.";
+                return Err(Error::new(Kind::Connect, message).hint(hint));
+            }
+            println!("{}", server.dsn().map_err(embedded)?);
+        }
+    }
+    Ok(())
+}
+
+fn describe(status: &Status) -> String {
+    let state = match status.state {
+        State::Absent => "not made",
+        State::Stopped => "stopped",
+        State::Busy => "starting or stopping",
+        State::Running => "running",
+    };
+    let version = status.major.map(|major| format!("PostgreSQL {major}, ")).unwrap_or_default();
+    let mut text = format!("{version}{state}\n");
+    if let (Some(pid), Some(port)) = (status.pid, status.port) {
+        text += &format!("process  {pid}\nport     {port}\n");
+    }
+    for (name, path) in [("data", &status.data_folder), ("log", &status.log)] {
+        if let Some(path) = path {
+            text += &format!("{name:<8} {}\n", path.display());
+        }
+    }
+    text
+}

@@ -1,0 +1,67 @@
+//! What was done, as a table.
+
+use std::fmt::Write as _;
+
+use pgspate::load::Report;
+
+use crate::errors::Style;
+use crate::numbers::{bytes, rate, seconds, thousands};
+
+/// The summary of a load.
+pub(crate) fn render(report: &Report, style: Style) -> String {
+    let mut text = String::new();
+    let rows = thousands(report.rows_written);
+    let made = if report.created { " (created)" } else { "" };
+    let speed = rate(report.bytes as f64 / report.seconds.max(1e-9));
+    let _ = writeln!(
+        text,
+        "{}{made}: {rows} rows, {} in {}, {speed}",
+        style.strong(&report.table),
+        bytes(report.bytes),
+        seconds(report.seconds),
+    );
+    let stages = &report.stages;
+    let lanes = report.lanes.max(1) as f64;
+    let _ = writeln!(text, "  {:<8} {:>9} {:>9}", "stage", "busy", "per lane");
+    let rows = [("source", stages.source), ("encode", stages.encode), ("server", stages.server)];
+    for (name, busy) in rows {
+        let (busy, per_lane) = (seconds(busy), seconds(busy / lanes));
+        let _ = writeln!(text, "  {name:<8} {busy:>9} {per_lane:>9}");
+    }
+    let _ = writeln!(text, "  {:<8} {:>9}", "commit", seconds(stages.commit));
+    let plural = |count: u64, word: &str| {
+        format!("{} {word}{}", thousands(count), if count == 1 { "" } else { "s" })
+    };
+    let _ = write!(
+        text,
+        "  {}, {}, {} of {} COPY",
+        plural(report.lanes as u64, "lane"),
+        plural(report.chunks, "chunk"),
+        bytes(report.bytes_sent),
+        report.path,
+    );
+    if let Some(wal) = report.wal_bytes {
+        let _ = write!(text, ", {} of WAL", bytes(wal));
+    }
+    text.push('\n');
+    if report.rows_as_text > 0 && report.path == "binary" {
+        let left = plural(report.rows_as_text, "row");
+        let _ = writeln!(text, "  {left} left to the server as text");
+    }
+    let dropped = report.rows_in.saturating_sub(report.rows_written);
+    if dropped > 0 {
+        let _ = writeln!(text, "  {} kept out by triggers", plural(dropped, "row"));
+    }
+    for widened in &report.widened {
+        let place = widened.place.as_deref().unwrap_or("a later row");
+        let _ = writeln!(
+            text,
+            "  column \"{}\" became {} instead of {}, for {place}",
+            widened.column, widened.to, widened.from
+        );
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
+    }
+    text
+}

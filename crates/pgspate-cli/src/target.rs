@@ -1,0 +1,44 @@
+//! Which server: the one that was named, or the embedded one.
+
+use pgspate::Result;
+use pgspate::target::connect::{Dsn, Environment};
+use pgspate_embedded::{Server, Step};
+
+use crate::errors::{Style, embedded};
+
+/// A server, and how a person opens it.
+pub(crate) struct Target {
+    pub(crate) dsn: Dsn,
+    pub(crate) psql: String,
+}
+
+/// The server named by `to` or by the environment, else the embedded one, started.
+pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Target> {
+    let environment = Environment::capture()?;
+    if let Some(dsn) = Dsn::resolve(to, &environment)? {
+        for warning in dsn.warnings() {
+            eprintln!("{} {warning}", style.warning("warning:"));
+        }
+        let psql = dsn.psql_command();
+        return Ok(Target { dsn, psql });
+    }
+    let server = Server::open().map_err(embedded)?;
+    let status = server.start(&|step: &Step| show(step, quiet, style)).map_err(embedded)?;
+    if !quiet {
+        let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
+        let folder = status.data_folder.map(|path| format!(" (data in {})", path.display()));
+        let note = format!("using the embedded PostgreSQL{major}{}", folder.unwrap_or_default());
+        eprintln!("{}", style.dim(&note));
+    }
+    let conninfo = server.dsn().map_err(embedded)?;
+    let psql = server.psql_command().map_err(embedded)?;
+    let dsn = Dsn::resolve(Some(&conninfo), &environment)?.expect("a conninfo was given");
+    Ok(Target { dsn, psql })
+}
+
+/// One line for each thing that the server's start has to do.
+pub(crate) fn show(step: &Step, quiet: bool, style: Style) {
+    if !quiet {
+        eprintln!("{}", style.dim(&step.to_string()));
+    }
+}
