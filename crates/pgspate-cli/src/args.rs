@@ -147,6 +147,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
     pub(crate) columns: Option<Vec<String>>,
 
+    /// Pass over fields and keys that no column is named after
+    #[arg(long, help_heading = "Reading")]
+    pub(crate) ignore_unknown: bool,
+
     /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = "Reading")]
     pub(crate) source_option: Vec<(String, String)>,

@@ -118,6 +118,7 @@ fn options(args: LoadArgs) -> Options {
         skip_blank_lines: args.skip_blank_lines,
         encoding: args.encoding,
         columns: args.columns,
+        ignore_unknown: args.ignore_unknown,
         force_null: args.force_null,
         force_not_null: args.force_not_null,
         lanes: match args.lanes {

@@ -10,9 +10,9 @@ use super::monitor::Monitor;
 use super::settle::settle;
 use super::shared::Shared;
 use super::{End, Job, Lanes, Outcome, Progress};
-use crate::Result;
 use crate::format::Cutter;
 use crate::target::server_error;
+use crate::{Error, Result};
 
 /// How long a number of lanes is tried before it is judged.
 const TRIAL: Duration = Duration::from_millis(1000);
@@ -122,18 +122,32 @@ impl Trial {
 }
 
 /// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
+/// Whatever can be refused is checked in all lanes before the first of them commits.
 async fn commit(lanes: &[Finished]) -> Result<()> {
-    let failed = || server_error("could not commit".to_owned());
     let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_written > 0).collect();
     for lane in &working {
+        let failed = server_error("could not check the constraints".to_owned());
         let client = &lane.connection.client;
-        client.batch_execute("set constraints all immediate").await.map_err(failed())?;
+        client.batch_execute("set constraints all immediate").await.map_err(failed)?;
     }
     for (nth, lane) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         let sql =
             if is_last { "set local synchronous_commit to default; commit" } else { "commit" };
-        lane.connection.client.batch_execute(sql).await.map_err(failed())?;
+        let committed = lane.connection.client.batch_execute(sql).await;
+        committed.map_err(|error| half_committed(&working, nth, error))?;
     }
     Ok(())
+}
+
+/// The connection or the server went away between the first commit and the last.
+fn half_committed(lanes: &[&Finished], nth: usize, error: tokio_postgres::Error) -> Error {
+    let rows = |lanes: &[&Finished]| lanes.iter().map(|lane| lane.rows_written).sum::<u64>();
+    let (before, all) = (rows(&lanes[..nth]), rows(lanes));
+    let unsure = lanes[nth].rows_written;
+    let hint = format!(
+        "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
+         rows before you load again; a load with `--lanes 1` is one transaction."
+    );
+    server_error("could not commit every lane".to_owned())(error).hint(hint)
 }

@@ -46,6 +46,8 @@ pub struct Options {
     pub encoding: Option<String>,
     /// The columns for the fields, in order.
     pub columns: Option<Vec<String>>,
+    /// Fields and keys that no column is named after are passed over.
+    pub ignore_unknown: bool,
     /// Columns in which a quoted NULL string is NULL.
     pub force_null: Vec<String>,
     /// Columns in which an unquoted NULL string is itself.
@@ -93,13 +95,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(created))
         }
     };
-    let request = Request {
-        columns: options.columns.clone(),
-        lanes: options.lanes,
-        force_null: options.force_null.clone(),
-        force_not_null: options.force_not_null.clone(),
-    };
-    let plan = Plan::make(&table, &session, &reading.facts(), &request);
+    let plan = Plan::make(&table, &session, &reading.facts(), &request(&options));
     let plan = plan.and_then(|plan| {
         let limited = runtime.block_on(limit_lanes(&connection, plan.lanes));
         Ok(Plan { lanes: limited?, ..plan })
@@ -183,9 +179,11 @@ impl Load {
             let (dsn, options, name) = (Arc::clone(&dsn), Arc::clone(&options), Arc::clone(&name));
             Box::pin(async move { connect(&dsn, &options, &name).await })
         });
+        let server_version = self.session.server_version;
+        let ignore_unknown = self.options.ignore_unknown;
         Ok(Job {
             connect,
-            encoder: self.reading.encoder(&self.plan, self.session.server_version)?,
+            encoder: self.reading.encoder(&self.plan, server_version, ignore_unknown)?,
             binary_sql: self.plan.copy_sql("binary"),
             text_sql: self.plan.copy_sql("text"),
             mode: self.plan.mode,
@@ -209,13 +207,9 @@ impl Load {
         if let Some(table) = self.runtime.block_on(table)? {
             self.table = table;
         }
-        let request = Request {
-            columns: self.options.columns.clone(),
-            lanes: self.options.lanes,
-            ..Request::default()
-        };
         let lanes = self.plan.lanes;
-        self.plan = Plan::make(&self.table, &self.session, &self.reading.facts(), &request)?;
+        let facts = self.reading.facts();
+        self.plan = Plan::make(&self.table, &self.session, &facts, &request(&self.options))?;
         self.plan.lanes = lanes;
         Ok(Some(widened))
     }
@@ -247,6 +241,17 @@ impl Load {
             warnings.push(format!("could not analyze {}: {error}", self.plan.table));
         }
         (wal_bytes, warnings)
+    }
+}
+
+/// The part of the options that plans depend on.
+fn request(options: &Options) -> Request {
+    Request {
+        columns: options.columns.clone(),
+        ignore_unknown: options.ignore_unknown,
+        lanes: options.lanes,
+        force_null: options.force_null.clone(),
+        force_not_null: options.force_not_null.clone(),
     }
 }
 

@@ -159,16 +159,17 @@ impl Reading {
             }
             _ => None,
         };
+        let fields = expected.as_ref().map_or(positions.len(), Vec::len) + trailing;
         Arc::new(move |header| {
             let field_of = match (&expected, header) {
                 (Some(expected), Some(header)) => {
                     let found = infer::column_names(lossy(header));
-                    let fields = match_fields(expected, &found)?;
-                    positions.iter().map(|position| fields[*position]).collect()
+                    let matched = match_fields(expected, &found)?;
+                    positions.iter().map(|position| matched[*position]).collect()
                 }
                 _ => positions.clone(),
             };
-            Ok((positions.len() + trailing, field_of))
+            Ok((fields, field_of))
         })
     }
 
@@ -177,6 +178,7 @@ impl Reading {
         &self,
         plan: &Plan,
         server_version: u32,
+        ignore_unknown: bool,
     ) -> Result<Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>> {
         match &self.shape {
             Shape::Delimited { dialect, .. } => {
@@ -188,7 +190,7 @@ impl Reading {
                 }))
             }
             Shape::Json { keys } => {
-                let options = self.json_options(plan, keys);
+                let options = self.json_options(plan, keys, ignore_unknown);
                 Ok(Box::new(move || Box::new(JsonEncoder::new(options.clone()))))
             }
             Shape::Columns { .. } => {
@@ -201,7 +203,7 @@ impl Reading {
         }
     }
 
-    fn json_options(&self, plan: &Plan, keys: &[String]) -> JsonOptions {
+    fn json_options(&self, plan: &Plan, keys: &[String], ignore_unknown: bool) -> JsonOptions {
         let columns = plan.columns.iter().map(|column| JsonColumn {
             name: column.name.clone(),
             ty: column.ty.clone(),
@@ -214,6 +216,7 @@ impl Reading {
                 options.keys.insert(key.clone(), nth);
             }
         }
+        options.ignore_unknown = ignore_unknown;
         options.inputs = self.names().into();
         options
     }

@@ -73,13 +73,14 @@ pub(super) fn plan(
         find(table, name).ok_or_else(|| unknown_column(table, name))?;
     }
     let names = target_names(table, input, request)?;
-    if names.is_empty() {
-        let message = format!("\"{}\" has no columns that can be written", table.name);
-        return Err(Error::new(Kind::Plan, message));
-    }
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
-        let column = find(table, name).ok_or_else(|| unknown_column(table, name))?;
+        let Some(column) = find(table, name) else {
+            if request.ignore_unknown && request.columns.is_none() {
+                continue;
+            }
+            return Err(unknown_column(table, name));
+        };
         let is_listed = |list: &[String]| list.contains(&column.name);
         if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
             let message = format!("column \"{}\" is named more than once", column.name);
@@ -94,14 +95,18 @@ pub(super) fn plan(
             force_not_null: is_listed(&request.force_not_null),
         });
     }
+    if planned.is_empty() {
+        let message = format!("nothing in the input is a column of \"{}\"", table.name);
+        return Err(Error::new(Kind::Plan, message));
+    }
     Ok(planned)
 }
 
 /// The name of the column for each field, in the fields' order.
 fn target_names(table: &Table, input: &InputFacts, request: &Request) -> Result<Vec<String>> {
     if let Some(columns) = &request.columns {
-        let fields = input.names.as_ref().map_or(columns.len(), Vec::len);
-        if fields != columns.len() && !input.keyed {
+        let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
+        if fields != columns.len() {
             let message =
                 format!("the input has {fields} fields but --columns names {}", columns.len());
             return Err(Error::new(Kind::Usage, message));
@@ -132,7 +137,10 @@ fn unknown_column(table: &Table, name: &str) -> Error {
         Some(near) => format!("Did you mean column \"{near}\"? "),
         None => String::new(),
     };
-    let hint = format!("{hint}Name the columns for the input's fields with `--columns a,b,...`.");
+    let hint = format!(
+        "{hint}Name the columns for the input's fields with `--columns a,b,...`, or pass over \
+         fields without a column with `--ignore-unknown`."
+    );
     Error::new(Kind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
         .hint(hint)

@@ -43,6 +43,8 @@ pub struct InputFacts {
 pub struct Request {
     /// The columns that the fields go to, in the fields' order.
     pub columns: Option<Vec<String>>,
+    /// Fields without a column are passed over.
+    pub ignore_unknown: bool,
     /// So many lanes.
     pub lanes: Option<usize>,
     /// Columns in which a quoted NULL string is NULL.

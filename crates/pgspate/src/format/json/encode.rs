@@ -239,7 +239,10 @@ impl JsonEncoder {
             Some(column) => format!("The nearest column is \"{column}\". "),
             None => String::new(),
         };
-        hint.push_str("Pass over keys that are no columns with `--ignore-unknown`.");
+        hint.push_str(
+            "Name all keys with `--columns a,b,...` when the first records lack some of them, or \
+             pass over keys without a column with `--ignore-unknown`.",
+        );
         self.error(chunk, from, &format!("key \"{shown}\" names no column")).hint(hint)
     }
 
