@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
     RowSelector,
 };
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
@@ -284,10 +284,16 @@ where
 fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
     let options = || ArrowReaderOptions::new().with_offset_index_policy(PageIndexPolicy::Optional);
     let mut metadata = ArrowReaderMetadata::load(stored, options())?;
-    let intervals = intervals(metadata.parquet_schema());
-    if let Some(amended) = without_intervals(metadata.parquet_schema())? {
-        let options = options().with_parquet_schema(Arc::new(amended));
-        metadata = ArrowReaderMetadata::load(stored, options)?;
+    let mut intervals = intervals(metadata.parquet_schema());
+    // An Arrow writer fills only those parts of an interval that its own type has, and says which
+    // type that is. From any other writer all three count, and no Arrow type is read with them.
+    let pairs = metadata.metadata().file_metadata().key_value_metadata();
+    if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
+        intervals.clear();
+    }
+    if !intervals.is_empty() {
+        let amended = Arc::new(without_intervals(metadata.parquet_schema())?);
+        metadata = ArrowReaderMetadata::load(stored, options().with_parquet_schema(amended))?;
     }
     let fields = metadata.schema().fields().iter().enumerate();
     let wanted: Vec<Field> =
@@ -329,14 +335,9 @@ fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
     roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
 }
 
-/// The schema with its INTERVAL columns as plain bytes; `None` when it has none. As intervals they
-/// would lose their months or their days, since Arrow's types of intervals hold only one of them.
-fn without_intervals(schema: &SchemaDescriptor) -> Result<Option<SchemaDescriptor>, ParquetError> {
-    let has = schema.columns().iter().any(|c| c.converted_type() == ConvertedType::INTERVAL);
-    if !has {
-        return Ok(None);
-    }
-    Ok(Some(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?)))
+/// The schema with its INTERVAL columns as plain bytes.
+fn without_intervals(schema: &SchemaDescriptor) -> Result<SchemaDescriptor, ParquetError> {
+    Ok(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?))
 }
 
 fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
