@@ -307,17 +307,17 @@ fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetErro
 
 /// The type in which a column is best decoded.
 fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
-    let is_int96 = || {
-        let mut leaves =
-            (0..schema.num_columns()).filter(|n| schema.get_column_root_idx(*n) == root);
-        leaves.next().is_some_and(|leaf| schema.column(leaf).physical_type() == Physical::INT96)
-    };
+    let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
+    let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
     let wanted = match field.data_type() {
         // Views point into the pages, other strings are copied out of them.
         DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
         // 64 bits of nanoseconds end in 2262, and the excess would wrap around unseen.
-        DataType::Timestamp(TimeUnit::Nanosecond, None) if is_int96() => {
+        DataType::Timestamp(TimeUnit::Nanosecond, None)
+            if leaf.physical_type() == Physical::INT96 =>
+        {
             DataType::Timestamp(TimeUnit::Microsecond, None)
         }
         _ => return field.clone(),
@@ -394,7 +394,9 @@ fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
     let len = ranges.len();
     if len < 12 {
         let message = format!("a file of {len} bytes cannot be a Parquet file");
-        return Err(Error::new(Kind::Format, message).at(place(name)));
+        return Err(Error::new(Kind::Format, message)
+            .at(place(name))
+            .hint("Use `--format` to say which format it is in."));
     }
     let (head, tail) = (ranges.read(0, 4)?, ranges.read(len - 4, 4)?);
     match (&head[..], &tail[..]) {

@@ -1,16 +1,12 @@
 //! Record batches through files and encoders into a table.
 
-use std::io::Cursor;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_schema::Schema;
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
 use pgspate::Result;
 use pgspate::encode::Encoded;
 use pgspate::encode::arrow::{ColumnEncoder, Route};
-use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use pgspate::format::batches::{BatchColumn, BatchesEncoder};
 use pgspate::format::parquet::{ParquetCutter, ParquetFile};
 use pgspate::format::{ChunkEncoder, Cutter, Mode};
@@ -35,42 +31,7 @@ impl Ranges for Memory {
     }
 }
 
-/// The file formats that batches can go through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Via {
-    Parquet,
-    File,
-    Stream,
-}
-
-/// Chunks, and the schema that their batches have.
-pub(crate) fn cutter(batches: &[RecordBatch], via: Via) -> (Box<dyn Cutter>, Arc<Schema>) {
-    let schema = batches[0].schema();
-    match via {
-        Via::Parquet => {
-            let mut writer = ArrowWriter::try_new(Vec::new(), schema, None).unwrap();
-            batches.iter().for_each(|batch| writer.write(batch).unwrap());
-            parquet_cutter(writer.into_inner().unwrap().into())
-        }
-        Via::File => {
-            let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
-            batches.iter().for_each(|batch| writer.write(batch).unwrap());
-            let bytes = Memory(writer.into_inner().unwrap().into());
-            let file = Arc::new(ArrowFile::open("memory.arrow", Arc::new(bytes)).unwrap());
-            let schema = file.schema().clone();
-            (Box::new(ArrowCutter::new(file, 0)), schema)
-        }
-        Via::Stream => {
-            let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &schema).unwrap();
-            batches.iter().for_each(|batch| writer.write(batch).unwrap());
-            let bytes = Cursor::new(writer.into_inner().unwrap());
-            let cutter = ArrowStreamCutter::open("memory", Box::new(bytes), 0).unwrap();
-            let schema = cutter.schema();
-            (Box::new(cutter), schema)
-        }
-    }
-}
-
+/// The chunks of a Parquet file, and the schema that their batches have.
 pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {
     let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(Memory(bytes))).unwrap());
     let schema = file.schema().clone();
