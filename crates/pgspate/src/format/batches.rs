@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 
 use super::{Chunk, ChunkData, ChunkEncoder, Mode};
-use crate::encode::arrow::{Column, ColumnEncoder};
+use crate::encode::arrow::{Column, ColumnEncoder, Write};
 use crate::encode::{Encoded, text};
 use crate::{Error, Kind, Place, Result};
 
@@ -188,6 +188,6 @@ impl<'a> Rows<'a> {
 
 /// The columns of a batch as text.
 struct Texts<'a> {
-    columns: Vec<Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>>,
+    columns: Vec<Write<'a>>,
     scratch: Vec<u8>,
 }

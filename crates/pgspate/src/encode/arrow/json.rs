@@ -18,7 +18,6 @@ use super::{is_uuid, keys};
 /// `None` for a type that has no JSON here (unions).
 pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
     use DataType as D;
-    let plain = |write: Write<'a>| -> Write<'a> { absent(write) };
     Some(match array.data_type() {
         D::Struct(fields) => {
             let parts = array.as_struct();
@@ -56,6 +55,20 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
             out.extend_from_slice(b"null");
             false
         }),
+        list if array::child(list).is_some() => {
+            let field = array::child(list)?;
+            let (child, rows) = array::open(array)?;
+            let item = json(child, is_uuid(field))?;
+            nullable(array, move |row, out| write_list(&item, rows(row), out))
+        }
+        _ => leaf(array, uuid)?,
+    })
+}
+
+/// The JSON of a column of scalars.
+fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
+    use DataType as D;
+    Some(match array.data_type() {
         D::Boolean
         | D::Int8
         | D::Int16
@@ -68,10 +81,10 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
         | D::Decimal32(..)
         | D::Decimal64(..)
         | D::Decimal128(..)
-        | D::Decimal256(..) => plain(scalar(array)?),
+        | D::Decimal256(..) => absent(scalar(array)?),
         D::Float16 | D::Float32 | D::Float64 => {
             let write = scalar(array)?;
-            plain(Box::new(move |row, out| {
+            absent(Box::new(move |row, out| {
                 let start = out.len();
                 let some = write(row, out);
                 if matches!(out.get(start..), Some(b"NaN" | b"Infinity" | b"-Infinity")) {
@@ -107,21 +120,7 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
                 out.push(b'"');
             })
         }
-        list => {
-            let field = array::child(list)?;
-            let (child, rows) = array::open(array)?;
-            let item = json(child, is_uuid(field))?;
-            nullable(array, move |row, out| {
-                out.push(b'[');
-                for (ordinal, row) in rows(row).enumerate() {
-                    if ordinal > 0 {
-                        out.push(b',');
-                    }
-                    item(row, out);
-                }
-                out.push(b']');
-            })
-        }
+        _ => return None,
     })
 }
 
@@ -148,6 +147,17 @@ fn write_struct(writers: &[(Vec<u8>, Write<'_>)], row: usize, out: &mut Vec<u8>)
         write(row, out);
     }
     out.push(b'}');
+}
+
+fn write_list(item: &Write<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (ordinal, row) in rows.enumerate() {
+        if ordinal > 0 {
+            out.push(b',');
+        }
+        item(row, out);
+    }
+    out.push(b']');
 }
 
 fn write_map(key: &Write<'_>, value: &Write<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {

@@ -35,12 +35,13 @@ use self::bytes::{Bytes, write_parquet_interval};
 use self::column::Cells;
 use self::moment::Moment;
 use self::number::Number;
-use self::text::{Write, write_uuid, writer};
+use self::text::{write_uuid, writer};
 use super::field::FieldEncoder;
 use crate::target::{PgType, Session, TypeKind};
 
 pub use self::column::Column;
 pub use self::schema::schema_types;
+pub(crate) use self::text::Write;
 
 /// Encodes one column of record batches for one column of a table.
 #[derive(Debug, Clone)]
@@ -209,6 +210,7 @@ impl ColumnEncoder {
                 Some(writer(array, move |row, out| lists.spell(0, row, &spelling, out)))
             }
             Plan::Json { .. } | Plan::Text { json: true, .. } => json::json(array, false),
+            Plan::Number(to) => number::text(array, *to),
             _ => text::scalar(array),
         }
     }

@@ -5,6 +5,8 @@
 //! it in its own words. Floats become numeric by their shortest digits, and float4 becomes float8
 //! by value, as PostgreSQL's own cast does.
 
+use std::io::Write as _;
+
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrowPrimitiveType};
@@ -13,7 +15,7 @@ use arrow_schema::DataType;
 
 use super::column::{Cells, Put, put_decimal, put4};
 use super::numeric::{self, Scale};
-use super::text::{limbs, write_decimal};
+use super::text::{Write, limbs, scalar, write_decimal, write_float4, write_float8, writer};
 
 /// PostgreSQL's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,79 @@ pub(crate) fn bind(array: &dyn Array, to: Number) -> Option<Cells<'_>> {
     })
 }
 
+/// The text of a column of numbers: such that the server makes of it what [`bind`] does.
+pub(crate) fn text(array: &dyn Array, to: Number) -> Option<Write<'_>> {
+    use DataType as D;
+    let is_int = matches!(to, Number::Int2 | Number::Int4 | Number::Int8 | Number::Oid);
+    match array.data_type() {
+        D::Float16 | D::Float32 | D::Float64 if is_int || to == Number::Float4 => {
+            let values = float8s(array)?;
+            Some(writer(array, move |row, out| write_float(values(row), is_int, out)))
+        }
+        D::Float16 | D::Float32 if to == Number::Float8 => {
+            let values = float8s(array)?;
+            Some(writer(array, move |row, out| write_float8(values(row), out)))
+        }
+        D::Decimal32(_, scale)
+        | D::Decimal64(_, scale)
+        | D::Decimal128(_, scale)
+        | D::Decimal256(_, scale)
+            if is_int && *scale > 0 =>
+        {
+            let write = scalar(array)?;
+            Some(Box::new(move |row, out| {
+                let start = out.len();
+                let some = write(row, out);
+                // A fraction of nothing but zeros makes it no less a whole number.
+                if let Some(point) = out[start..].iter().position(|byte| *byte == b'.')
+                    && out[start + point + 1..].iter().all(|byte| *byte == b'0')
+                {
+                    out.truncate(start + point);
+                }
+                some
+            }))
+        }
+        _ => scalar(array),
+    }
+}
+
+/// The text of a float for an integer, or for a float4.
+fn write_float(value: f64, is_int: bool, out: &mut Vec<u8>) {
+    let narrow = value as f32;
+    let lost = narrow.is_infinite() && value.is_finite() || narrow == 0.0 && value != 0.0;
+    if is_int && is_whole(value) {
+        let _ = write!(out, "{}", value as i128);
+    } else if is_int || lost {
+        write_float8(value, out);
+    } else {
+        write_float4(narrow, out);
+    }
+}
+
+/// Whether a float is a whole number that a 64-bit integer might hold.
+fn is_whole(value: f64) -> bool {
+    // 2^64 bounds the integers in question, so a cast to 128 bits is exact.
+    value.trunc() == value && value.abs() < 18_446_744_073_709_551_616.0
+}
+
+fn float8s<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> f64 + 'a>> {
+    Some(match array.data_type() {
+        DataType::Float16 => {
+            let values = array.as_primitive::<Float16Type>().values();
+            Box::new(move |row| values[row].to_f64())
+        }
+        DataType::Float32 => {
+            let values = array.as_primitive::<Float32Type>().values();
+            Box::new(move |row| values[row].into())
+        }
+        DataType::Float64 => {
+            let values = array.as_primitive::<Float64Type>().values();
+            Box::new(move |row| values[row])
+        }
+        _ => return None,
+    })
+}
+
 fn ints<T: ArrowPrimitiveType<Native: Into<i128>>>(array: &dyn Array, to: Number) -> Cells<'_> {
     let values = array.as_primitive::<T>().values();
     Cells::Other(Box::new(move |row, out| put_int(values[row].into(), to, out)))
@@ -145,11 +220,7 @@ fn put_float8(value: f64, to: Number, out: &mut Vec<u8>) -> bool {
             numeric::put_infinity(value < 0.0, out);
         }
         Number::Numeric(_) => return numeric::put_float(value, &format!("{value:e}"), out),
-        _ => {
-            // 2^64 bounds the integers in question, so the cast below is exact.
-            let whole = value.trunc() == value && value.abs() < 18_446_744_073_709_551_616.0;
-            return whole && put_int(value as i128, to, out);
-        }
+        _ => return is_whole(value) && put_int(value as i128, to, out),
     }
     true
 }

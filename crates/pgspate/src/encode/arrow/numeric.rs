@@ -232,7 +232,7 @@ mod tests {
     fn digits_stand_on_the_point() {
         assert_eq!(small(150, 2), (0, 0, 2, vec![1, 5000]));
         assert_eq!(small(100, 2), (0, 0, 2, vec![1]));
-        assert_eq!(small(1, 9), (-3, 0, 9, vec![10]));
+        assert_eq!(small(1, 9), (-3, 0, 9, vec![1000]));
         assert_eq!(small(0, 9), (0, 0, 9, vec![]));
         assert_eq!(small(10_000_000_000_001, 1), (3, 0, 1, vec![1, 0, 0, 0, 1000]));
         assert_eq!(small(1_456_312_800_000_000, 0), (3, 0, 0, vec![1456, 3128]));

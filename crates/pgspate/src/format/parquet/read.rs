@@ -60,11 +60,15 @@ impl Stored {
         group_rows: u64,
     ) -> Stored {
         let share = WINDOWS_MAX / (group.num_columns().max(1) as u64);
+        let file_end = ranges.len();
         let windows = group.columns().iter().map(|chunk| {
-            let (start, len) = chunk.byte_range();
+            // A damaged file may say anything; what is said wrongly here gets no window.
+            let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+            let start = u64::try_from(start).unwrap_or(0);
+            let len = u64::try_from(chunk.compressed_size()).unwrap_or(0);
             let needed = u128::from(len) * u128::from(rows) / u128::from(group_rows.max(1));
             let size_max = (needed as u64).clamp(WINDOW_FIRST, share.max(WINDOW_FIRST));
-            let end = start.saturating_add(len);
+            let end = start.saturating_add(len).min(file_end);
             Window { start, end, from: start, bytes: Bytes::new(), size_max }
         });
         Stored::new(ranges, windows.collect())

@@ -1,0 +1,141 @@
+//! Record batches through files and encoders into a table.
+
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+use bytes::Bytes;
+use pgspate::Result;
+use pgspate::encode::Encoded;
+use pgspate::encode::arrow::{ColumnEncoder, Route};
+use pgspate::format::batches::{BatchColumn, BatchesEncoder};
+use pgspate::format::parquet::{ParquetCutter, ParquetFile};
+use pgspate::format::{ChunkEncoder, Cutter, Mode};
+use pgspate::source::Ranges;
+use pgspate::target::{PgType, Session, TypeKind};
+
+/// A file in memory.
+#[derive(Debug)]
+pub(crate) struct Memory(pub(crate) Bytes);
+
+impl Ranges for Memory {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, start: u64, len: usize) -> Result<Bytes> {
+        let start = start as usize;
+        match start.checked_add(len).filter(|end| *end <= self.0.len()) {
+            Some(end) => Ok(self.0.slice(start..end)),
+            None => Err(pgspate::Error::new(pgspate::Kind::Source, "beyond the end")),
+        }
+    }
+}
+
+/// The chunks of a Parquet file, and the schema that their batches have.
+pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {
+    let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(Memory(bytes))).unwrap());
+    let schema = file.schema().clone();
+    (Box::new(ParquetCutter::new(file, 0, None)), schema)
+}
+
+/// Everything that a cutter gives, encoded, in pieces of `piece` bytes.
+pub(crate) fn encode(
+    cutter: &mut dyn Cutter,
+    schema: &Schema,
+    types: &[PgType],
+    session: &Session,
+    mode: Mode,
+    piece: usize,
+) -> (Encoded, Vec<Route>) {
+    let columns: Vec<BatchColumn> = schema
+        .fields()
+        .iter()
+        .zip(types)
+        .enumerate()
+        .map(|(index, (field, ty))| {
+            let encoder = ColumnEncoder::new(field, ty, session)
+                .unwrap_or_else(|reason| panic!("{field:?} to {}: {reason}", ty.name));
+            BatchColumn { name: field.name().clone(), index, encoder }
+        })
+        .collect();
+    let routes = columns.iter().map(|column| column.encoder.route().clone()).collect();
+    let mut encoder = BatchesEncoder::new(columns).unwrap();
+    let mut all = Encoded::default();
+    while let Some(chunk) = cutter.next().unwrap() {
+        let chunk = Arc::new(chunk);
+        encoder.begin(chunk.clone(), mode).unwrap();
+        let mut part = Encoded::default();
+        loop {
+            let more = encoder.fill(&mut part, piece).unwrap();
+            all.binary.append(&mut part.binary);
+            all.binary_rows += part.binary_rows;
+            all.text.append(&mut part.text);
+            all.text_rows.extend(part.text_rows.iter().map(|row| chunk.first_row + row));
+            part.clear();
+            if !more {
+                break;
+            }
+        }
+    }
+    (all, routes)
+}
+
+/// The bytes of a whole binary COPY.
+pub(crate) fn framed(rows: &[u8]) -> Vec<u8> {
+    let mut bytes = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0".to_vec();
+    bytes.extend_from_slice(rows);
+    bytes.extend_from_slice(&(-1i16).to_be_bytes());
+    bytes
+}
+
+pub(crate) fn session(time_zone: &str) -> Session {
+    Session {
+        server_version: 150_000,
+        date_style: "ISO, MDY".to_owned(),
+        time_zone: time_zone.to_owned(),
+        interval_style: "postgres".to_owned(),
+        server_encoding: "UTF8".to_owned(),
+        client_encoding: "UTF8".to_owned(),
+    }
+}
+
+const OIDS: &[(&str, u32, u32)] = &[
+    ("bool", 16, 1000),
+    ("bytea", 17, 1001),
+    ("name", 19, 1003),
+    ("int8", 20, 1016),
+    ("int2", 21, 1005),
+    ("int4", 23, 1007),
+    ("text", 25, 1009),
+    ("oid", 26, 1028),
+    ("json", 114, 199),
+    ("float4", 700, 1021),
+    ("float8", 701, 1022),
+    ("money", 790, 791),
+    ("bpchar", 1042, 1014),
+    ("varchar", 1043, 1015),
+    ("date", 1082, 1182),
+    ("time", 1083, 1183),
+    ("timestamp", 1114, 1115),
+    ("timestamptz", 1184, 1185),
+    ("interval", 1186, 1187),
+    ("timetz", 1266, 1270),
+    ("numeric", 1700, 1231),
+    ("uuid", 2950, 2951),
+    ("jsonb", 3802, 3807),
+];
+
+/// A built-in type by its name, with `[]` for its array. A modifier is left to the server, which
+/// applies it to binary values as it does to text.
+pub(crate) fn pg_type(name: &str) -> PgType {
+    if let Some(element) = name.strip_suffix("[]") {
+        let element = pg_type(element);
+        let bare = element.name.split('(').next().unwrap();
+        let oid = OIDS.iter().find(|known| known.0 == bare).unwrap().2;
+        let kind = TypeKind::Array(Box::new(element), b',');
+        return PgType { oid, name: name.to_owned(), typmod: -1, kind };
+    }
+    let bare = name.split('(').next().unwrap();
+    let oid = OIDS.iter().find(|known| known.0 == bare).unwrap_or_else(|| panic!("{name}")).1;
+    PgType { oid, name: name.to_owned(), typmod: -1, kind: TypeKind::Base }
+}

@@ -1,0 +1,145 @@
+//! The same values as Arrow and as text literals: both must give the same table.
+
+use std::io::Cursor;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
+use pgspate::format::{Cutter, Mode};
+use pgspate::target::Session;
+
+use crate::load::{Memory, encode, framed, parquet_cutter, pg_type, session};
+use crate::server::Database;
+
+/// The file formats that batches can go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    Parquet,
+    File,
+    Stream,
+}
+
+/// Chunks, and the schema that their batches have.
+pub(crate) fn cutter(batches: &[RecordBatch], via: Via) -> (Box<dyn Cutter>, Arc<Schema>) {
+    let schema = batches[0].schema();
+    match via {
+        Via::Parquet => {
+            let mut writer = ArrowWriter::try_new(Vec::new(), schema, None).unwrap();
+            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            parquet_cutter(writer.into_inner().unwrap().into())
+        }
+        Via::File => {
+            let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
+            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            let bytes = Memory(writer.into_inner().unwrap().into());
+            let file = Arc::new(ArrowFile::open("memory.arrow", Arc::new(bytes)).unwrap());
+            let schema = file.schema().clone();
+            (Box::new(ArrowCutter::new(file, 0)), schema)
+        }
+        Via::Stream => {
+            let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &schema).unwrap();
+            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            let bytes = Cursor::new(writer.into_inner().unwrap());
+            let cutter = ArrowStreamCutter::open("memory", Box::new(bytes), 0).unwrap();
+            let schema = cutter.schema();
+            (Box::new(cutter), schema)
+        }
+    }
+}
+
+/// Loads `array` into a column of type `sql` every way there is; each time the table must equal
+/// the one made of `literals`.
+pub(crate) fn same(
+    db: &Database,
+    array: impl Array + 'static,
+    sql: &str,
+    literals: &[Option<&str>],
+) {
+    same_in(
+        db,
+        &session("UTC"),
+        Arc::new(array),
+        sql,
+        literals,
+        &[Via::Parquet, Via::File, Via::Stream],
+    );
+}
+
+/// The same for types that Parquet has no place for.
+pub(crate) fn same_ipc(
+    db: &Database,
+    array: impl Array + 'static,
+    sql: &str,
+    literals: &[Option<&str>],
+) {
+    same_in(db, &session("UTC"), Arc::new(array), sql, literals, &[Via::File, Via::Stream]);
+}
+
+pub(crate) fn same_in(
+    db: &Database,
+    session: &Session,
+    array: ArrayRef,
+    sql: &str,
+    literals: &[Option<&str>],
+    ways: &[Via],
+) {
+    let batch = batch(array.clone());
+    assert_eq!(array.len(), literals.len());
+    db.run(&format!("drop table if exists t, want; create table want (id int, v {sql})"));
+    for (id, literal) in literals.iter().enumerate() {
+        let literal = literal.map_or("null".to_owned(), |text| format!("E'{}'", escape(text)));
+        db.run(&format!("insert into want values ({id}, {literal})"));
+    }
+    db.run(&format!("create table t (id int, v {sql})"));
+    let types = [pg_type("int4"), pg_type(sql)];
+    for (via, mode) in ways.iter().flat_map(|via| [(*via, Mode::Binary), (*via, Mode::Text)]) {
+        let context = format!("{:?} to {sql} via {via:?}, {mode:?}", array.data_type());
+        let (mut chunks, schema) = cutter(std::slice::from_ref(&batch), via);
+        let (out, _) = encode(chunks.as_mut(), &schema, &types, session, mode, 64);
+        assert_eq!(out.binary_rows as usize + out.text_rows.len(), literals.len(), "{context}");
+        assert!(mode == Mode::Binary || out.binary_rows == 0, "{context}");
+        let done = db.copy("copy t from stdin (format binary)", framed(&out.binary));
+        assert_eq!(done, Ok(out.binary_rows), "{context}");
+        let text = String::from_utf8_lossy(&out.text).into_owned();
+        let done = db.copy("copy t from stdin", out.text);
+        assert_eq!(done, Ok(out.text_rows.len() as u64), "{context}: {text}");
+        let rows =
+            |table: &str| db.rows(&format!("select id::text, v::text from {table} order by id"));
+        assert_eq!(rows("t"), rows("want"), "{context}");
+        db.run("truncate t");
+    }
+}
+
+/// Each row must be left to the server, and refused with this SQLSTATE.
+pub(crate) fn refused(db: &Database, array: impl Array + 'static, sql: &str, state: &str) {
+    let array: ArrayRef = Arc::new(array);
+    db.run(&format!("drop table if exists t; create table t (id int, v {sql})"));
+    let types = [pg_type("int4"), pg_type(sql)];
+    for row in 0..array.len() {
+        let context = format!("row {row} of {:?} to {sql}", array.data_type());
+        let one = batch(array.slice(row, 1));
+        let (mut chunks, schema) = cutter(&[one], Via::Stream);
+        let (out, _) =
+            encode(chunks.as_mut(), &schema, &types, &session("UTC"), Mode::Binary, 1 << 20);
+        assert_eq!((out.binary_rows, out.text_rows.len()), (0, 1), "{context}");
+        let text = String::from_utf8_lossy(&out.text).into_owned();
+        let done = db.copy("copy t from stdin", out.text);
+        assert_eq!(done, Err(state.to_owned()), "{context}: {text}");
+    }
+}
+
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\'', "''")
+}
+
+/// A batch of an id and the values.
+pub(crate) fn batch(array: ArrayRef) -> RecordBatch {
+    let id = Int32Array::from_iter_values(0..array.len() as i32);
+    let fields = vec![
+        Field::new("id", DataType::Int32, false),
+        Field::new("v", array.data_type().clone(), true),
+    ];
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![Arc::new(id), array]).unwrap()
+}
