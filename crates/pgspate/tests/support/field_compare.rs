@@ -11,7 +11,7 @@ use pgspate::target::{PgType, Session, TypeKind};
 use tokio_postgres::{Client, Statement};
 
 /// What the types below are made of; everything is temporary.
-pub const TYPES_SQL: &str = "
+pub(crate) const TYPES_SQL: &str = "
     create type pg_temp.mood as enum ('sad', 'ok', 'very happy', 'naïve');
     create domain pg_temp.positive as int4 check (value > 0);
     create domain pg_temp.small as pg_temp.positive check (value < 100);
@@ -25,32 +25,100 @@ pub const TYPES_SQL: &str = "
 ";
 
 /// Column types that have an encoder.
-pub const TYPES: &[&str] = &[
-    "bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "numeric(5,2)",
-    "numeric(15,2)", "numeric(3,0)", "numeric(1000,400)", "text", "varchar", "varchar(3)",
-    "char(4)", "bpchar", "name", "\"char\"", "bytea", "uuid", "date", "time", "time(3)", "timetz",
-    "timetz(0)", "timestamp", "timestamp(0)", "timestamp(1)", "timestamp(3)", "timestamp(5)",
-    "timestamp(6)", "timestamptz", "timestamptz(2)", "timestamptz(4)", "interval", "interval(2)",
-    "interval day to second(2)", "interval year to month", "interval minute to second",
-    "interval hour", "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8", "bit", "bit(4)",
-    "varbit", "varbit(8)", "pg_temp.mood", "pg_temp.positive", "pg_temp.small", "pg_temp.amount",
-    "pg_temp.code", "pg_temp.span", "pg_temp.list", "pg_temp.feeling", "int4[]", "int2[]",
-    "text[]", "numeric(5,2)[]", "numeric[]", "varchar(3)[]", "char(4)[]", "date[]",
-    "timestamptz[]", "bool[]", "float8[]", "jsonb[]", "bytea[]", "uuid[]", "pg_temp.mood[]",
-    "pg_temp.positive[]", "pg_temp.list[]", "pg_temp.code[]", "interval minute to second[]",
-    "name[]", "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange",
-    "pg_temp.textrange", "pg_temp.timerange", "int4range[]", "daterange[]",
+pub(crate) const TYPES: &[&str] = &[
+    "bool",
+    "int2",
+    "int4",
+    "int8",
+    "oid",
+    "float4",
+    "float8",
+    "numeric",
+    "numeric(5,2)",
+    "numeric(15,2)",
+    "numeric(3,0)",
+    "numeric(1000,400)",
+    "text",
+    "varchar",
+    "varchar(3)",
+    "char(4)",
+    "bpchar",
+    "name",
+    "\"char\"",
+    "bytea",
+    "uuid",
+    "date",
+    "time",
+    "time(3)",
+    "timetz",
+    "timetz(0)",
+    "timestamp",
+    "timestamp(0)",
+    "timestamp(1)",
+    "timestamp(3)",
+    "timestamp(5)",
+    "timestamp(6)",
+    "timestamptz",
+    "timestamptz(2)",
+    "timestamptz(4)",
+    "interval",
+    "interval(2)",
+    "interval day to second(2)",
+    "interval year to month",
+    "interval minute to second",
+    "interval hour",
+    "json",
+    "jsonb",
+    "inet",
+    "cidr",
+    "macaddr",
+    "macaddr8",
+    "bit",
+    "bit(4)",
+    "varbit",
+    "varbit(8)",
+    "pg_temp.mood",
+    "pg_temp.positive",
+    "pg_temp.small",
+    "pg_temp.amount",
+    "pg_temp.code",
+    "pg_temp.span",
+    "pg_temp.list",
+    "pg_temp.feeling",
+    "int4[]",
+    "int2[]",
+    "text[]",
+    "numeric(5,2)[]",
+    "numeric[]",
+    "varchar(3)[]",
+    "char(4)[]",
+    "date[]",
+    "timestamptz[]",
+    "bool[]",
+    "float8[]",
+    "jsonb[]",
+    "bytea[]",
+    "uuid[]",
+    "pg_temp.mood[]",
+    "pg_temp.positive[]",
+    "pg_temp.list[]",
+    "pg_temp.code[]",
+    "interval minute to second[]",
+    "name[]",
+    "int4range",
+    "int8range",
+    "numrange",
+    "daterange",
+    "tsrange",
+    "tstzrange",
+    "pg_temp.textrange",
+    "pg_temp.timerange",
+    "int4range[]",
+    "daterange[]",
 ];
 
-/// Whether a type is read differently under different settings.
-pub fn depends_on_session(sql_type: &str) -> bool {
-    ["date", "time", "interval", "tsrange", "tstzrange", "span"]
-        .iter()
-        .any(|part| sql_type.contains(part))
-}
-
 /// Settings that input functions look at.
-pub const SESSIONS: &[&str] = &[
+pub(crate) const SESSIONS: &[&str] = &[
     "set datestyle = 'ISO, MDY'; set timezone = 'UTC'; set intervalstyle = 'postgres'",
     "set datestyle = 'ISO, DMY'; set timezone = 'Asia/Kolkata'; \
      set intervalstyle = 'sql_standard'",
@@ -62,9 +130,9 @@ pub const SESSIONS: &[&str] = &[
 ];
 
 /// A column under test.
-pub struct Column {
-    pub encoder: FieldEncoder,
-    pub sql_type: String,
+pub(crate) struct Column {
+    pub(crate) encoder: FieldEncoder,
+    pub(crate) sql_type: String,
     /// The cast to the type beneath domains, and its send function.
     base: String,
     send: String,
@@ -73,7 +141,7 @@ pub struct Column {
 }
 
 /// What `Session` holds, read from the server.
-pub async fn session(client: &Client) -> Session {
+pub(crate) async fn session(client: &Client) -> Session {
     let row = client
         .query_one(
             "select current_setting('server_version_num')::int, current_setting('DateStyle'),
@@ -94,7 +162,7 @@ pub async fn session(client: &Client) -> Session {
 }
 
 impl Column {
-    pub async fn new(client: &Client, sql_type: &str, session: &Session) -> Column {
+    pub(crate) async fn new(client: &Client, sql_type: &str, session: &Session) -> Column {
         client
             .batch_execute(&format!(
                 "drop table if exists pg_temp.by_text, pg_temp.by_binary;
@@ -119,7 +187,11 @@ impl Column {
     }
 
     /// Compares the spellings that the encoder takes; gives their number and what differs.
-    pub async fn compare(&self, client: &Client, spellings: &[Vec<u8>]) -> (usize, Vec<String>) {
+    pub(crate) async fn compare(
+        &self,
+        client: &Client,
+        spellings: &[Vec<u8>],
+    ) -> (usize, Vec<String>) {
         let mut wrong = Vec::new();
         let mut taken = Vec::new();
         for spelling in spellings {
@@ -225,11 +297,7 @@ async fn column_type(client: &Client) -> PgType {
     pg_type(client, row.get(0), row.get(1)).await
 }
 
-fn pg_type(
-    client: &Client,
-    oid: u32,
-    typmod: i32,
-) -> Pin<Box<dyn Future<Output = PgType> + '_>> {
+fn pg_type(client: &Client, oid: u32, typmod: i32) -> Pin<Box<dyn Future<Output = PgType> + '_>> {
     Box::pin(async move {
         let sql = "select format_type(t.oid, $2), t.typtype::text, t.typbasetype, t.typtypmod,
                           case when t.typcategory = 'A' and t.typlen = -1 then t.typelem else 0

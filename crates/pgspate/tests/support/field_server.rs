@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
-pub struct FieldServer {
+pub(crate) struct FieldServer {
     dsn: String,
     own: Option<Own>,
 }
@@ -23,7 +23,7 @@ struct Own {
 }
 
 impl FieldServer {
-    pub fn start() -> FieldServer {
+    pub(crate) fn start() -> FieldServer {
         if let Ok(dsn) = std::env::var("PGSPATE_TEST_DSN") {
             return FieldServer { dsn, own: None };
         }
@@ -33,7 +33,7 @@ impl FieldServer {
     }
 
     /// A new session; everything it makes is temporary.
-    pub async fn connect(&self) -> Client {
+    pub(crate) async fn connect(&self) -> Client {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match tokio_postgres::connect(&self.dsn, NoTls).await {
@@ -60,7 +60,7 @@ impl Own {
         }
         let data = folder.path().join("data");
         let made = as_user(&bin.join("initdb"), user)
-            .args(["-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
+            .args(["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
             .arg(&data)
             .stdout(Stdio::null())
             .status()
