@@ -147,7 +147,7 @@ fn a_leading_minus_may_spread_in_the_standard_style() {
 }
 
 #[test]
-fn mixed_encodings_leave_arrays_to_the_server() {
+fn other_encodings_leave_arrays_to_the_server() {
     let japanese = Session { client_encoding: "SJIS".into(), ..session() };
     let encoder = FieldEncoder::new(&array(base(25)), &japanese).unwrap();
     assert!(!encoder.encode(b"{\x83\x5c}", &mut Vec::new()));
