@@ -39,7 +39,7 @@ impl Column {
 }
 
 fn money(n: u64) -> String {
-    let sign = if n % 10 == 0 { "-" } else { "" };
+    let sign = if n.is_multiple_of(10) { "-" } else { "" };
     format!("{sign}{}.{:02}", n / 100 % 100_000, n % 100)
 }
 
@@ -75,7 +75,7 @@ fn columns() -> Vec<(&'static str, u32, Column)> {
                 "lorem ipsum dolor sit amet consectetur"[..(n % 38) as usize].to_string()
             }),
         ),
-        ("bool", 16, Column::of(|n| if n % 3 == 0 { "t" } else { "f" })),
+        ("bool", 16, Column::of(|n| if n.is_multiple_of(3) { "t" } else { "f" })),
         ("uuid", 2950, Column::of(|n| format!("{:08x}-58cc-4372-a567-0e02b2c3d479", n as u32))),
         ("time", 1083, Column::of(|n| stamp(n).split_off(11))),
         ("interval", 1186, Column::of(|n| format!("{} days 01:02:03", n % 100))),
