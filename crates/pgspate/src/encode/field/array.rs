@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{FieldEncoder, has_mixed_characters, is_space};
+use super::{FieldEncoder, has_typmod, is_space};
 use crate::target::{PgType, Session, TypeKind};
 
 /// The most dimensions that the server allows.
@@ -19,8 +19,8 @@ pub(super) struct ArrayEncoder {
     element: FieldEncoder,
     element_oid: u32,
     delimiter: u8,
-    /// Whether bytes above 127 are surely not parts of characters with ASCII bytes.
-    takes_high_bytes: bool,
+    /// Whether the server takes the bytes as they are, without conversion.
+    is_utf8: bool,
 }
 
 impl ArrayEncoder {
@@ -39,14 +39,14 @@ impl ArrayEncoder {
         }
         // The array's modifier is that of its elements; a domain has its own.
         let mut element = element.clone();
-        if super::has_typmod(array) && !matches!(element.kind, TypeKind::Domain(_)) {
+        if has_typmod(array) && !matches!(element.kind, TypeKind::Domain(_)) {
             element.typmod = array.base().typmod.max(array.typmod);
         }
         Ok(ArrayEncoder {
             element: FieldEncoder::new(&element, session)?,
             element_oid: element.oid,
             delimiter,
-            takes_high_bytes: !has_mixed_characters(session),
+            is_utf8: is_utf8(&session.client_encoding) && is_utf8(&session.server_encoding),
         })
     }
 
@@ -57,7 +57,7 @@ impl ArrayEncoder {
             out.extend_from_slice(&self.element_oid.to_be_bytes());
             return true;
         }
-        if !self.takes_high_bytes && !field.is_ascii() {
+        if !self.is_plain(field) {
             return false;
         }
         let dimensions = field.iter().take_while(|b| **b == b'{').count();
@@ -80,6 +80,17 @@ impl ArrayEncoder {
         }
         true
     }
+
+    /// Whether the encoding needs no check by the server. The check comes before the elements are
+    /// looked at, and in some encodings a brace may be part of a character.
+    fn is_plain(&self, field: &[u8]) -> bool {
+        let is_text = field.is_ascii() || self.is_utf8 && simdutf8::basic::from_utf8(field).is_ok();
+        is_text && memchr::memchr(0, field).is_none()
+    }
+}
+
+fn is_utf8(encoding: &str) -> bool {
+    encoding.eq_ignore_ascii_case("UTF8")
 }
 
 struct Reader<'a> {

@@ -38,9 +38,7 @@ fn is_late_day(year: i32, month: u32, day: u32) -> bool {
 #[inline(always)]
 pub(super) fn iso(text: &[u8]) -> Option<i32> {
     let word = first8(text);
-    let Some([d1, d2]) = text.get(8..10).and_then(|two| two.first_chunk::<2>()) else {
-        return None;
-    };
+    let [d1, d2] = text.get(8..10)?.first_chunk::<2>()?;
     const DASHES: u64 = 0xff00_00ff_0000_0000;
     const DASHED: u64 = 0x2d00_002d_0000_0000;
     let digits = (word & 0xffff_ffff)

@@ -74,6 +74,14 @@ pub(super) fn number(values: u64) -> u64 {
     high.wrapping_add(low) >> 32
 }
 
+/// The two base-10000 digits that eight digit values make: the high one in bits 0 to 15, the low
+/// one in bits 32 to 47, and nothing of meaning in the others.
+#[inline(always)]
+pub(super) fn groups(values: u64) -> u64 {
+    let pairs = pairs(values) & 0x00ff_00ff_00ff_00ff;
+    pairs.wrapping_mul(100).wrapping_add(pairs >> 16)
+}
+
 /// The index of the lowest byte of a word that equals `byte`.
 #[inline(always)]
 pub(super) fn find(word: u64, byte: u8) -> Option<usize> {

@@ -3,6 +3,7 @@
 //! What overflows, or becomes zero though it is not, is an error on the server and is left to it.
 //! Hexadecimal floats and `-nan` are left to it too.
 
+use super::digits::number;
 use super::numeric::split;
 use super::{append_fixed, trim};
 
@@ -24,7 +25,7 @@ fn short(field: &[u8]) -> Option<f64> {
         _ => (field, false),
     };
     let parts = split(digits)?;
-    let units = parts.whole * UNITS + parts.fraction;
+    let units = number(parts.whole) * UNITS + number(parts.fraction);
     let value = units as f64 / UNITS as f64;
     (units < 1 << 53).then_some(if negative { -value } else { value })
 }

@@ -4,7 +4,7 @@
 //! hexadecimal, underscores and everything else are left to it.
 
 use super::digits::{are_values, first8, last8, load8, number, right_aligned, values};
-use super::{append_fixed, trim};
+use super::{append_fixed, append4, trim};
 
 #[inline]
 pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
@@ -17,7 +17,7 @@ pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
 #[inline]
 pub(super) fn int4(field: &[u8], out: &mut Vec<u8>) -> bool {
     match integer(field).map(i32::try_from) {
-        Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
+        Some(Ok(value)) => append4(value, out),
         _ => false,
     }
 }
@@ -37,7 +37,7 @@ pub(super) fn oid(field: &[u8], out: &mut Vec<u8>) -> bool {
         return false;
     }
     match unsigned(text).map(u32::try_from) {
-        Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
+        Some(Ok(value)) => append4(value as i32, out),
         _ => false,
     }
 }

@@ -234,23 +234,18 @@ fn trim(field: &[u8]) -> &[u8] {
     &field[start..end]
 }
 
-/// Whether a byte above 127 may be part of a character that also has bytes below 128, because the
-/// client encoding is one of those that servers do not use.
-fn has_mixed_characters(session: &Session) -> bool {
-    let name = session.client_encoding.to_ascii_uppercase();
-    ["SJIS", "SHIFT", "BIG5", "GBK", "UHC", "GB18030", "JOHAB", "WIN932", "WIN936", "WIN949"]
-        .iter()
-        .any(|mixed| name.contains(mixed))
-        || name.contains("MSKANJI")
-        || name.contains("WIN950")
-        || name.contains("WINDOWS9")
-}
-
 /// A value of fixed size with its length before it.
 #[inline(always)]
 fn append_fixed<const N: usize>(value: [u8; N], out: &mut Vec<u8>) -> bool {
     out.reserve(4 + N);
     out.extend_from_slice(&(N as i32).to_be_bytes());
     out.extend_from_slice(&value);
+    true
+}
+
+/// A value of four bytes with its length before it, in one store.
+#[inline(always)]
+fn append4(value: i32, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&(4 << 32 | u64::from(value as u32)).to_be_bytes());
     true
 }

@@ -4,7 +4,7 @@
 //! base-10000 digits in one word and are done here without a loop. The others are done in
 //! `numeric_long`.
 
-use super::digits::{are_values, find, first8, last8, left_aligned, load8, number, right_aligned};
+use super::digits::{are_values, find, first8, groups, last8, left_aligned, load8, right_aligned};
 use super::numeric_long;
 
 /// The sign word of a negative numeric.
@@ -25,11 +25,11 @@ pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
 /// A number of at most eight digits on each side of its point.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    /// What is before the point.
+    /// The values of the eight digits before the point.
     pub(super) whole: u64,
-    /// What is behind it, in units of 10^-8.
+    /// The values of the eight digits behind it.
     pub(super) fraction: u64,
-    /// How many digits are behind it.
+    /// How many digits are written behind it.
     pub(super) scale: usize,
 }
 
@@ -59,21 +59,17 @@ pub(super) fn split(digits: &[u8]) -> Option<Parts> {
         return None;
     }
     let whole = right_aligned(head, before);
-    (are_values(whole) & are_values(fraction)).then(|| Parts {
-        whole: number(whole),
-        fraction: number(fraction),
-        scale,
-    })
+    (are_values(whole) & are_values(fraction)).then_some(Parts { whole, fraction, scale })
 }
 
 #[inline(always)]
 fn append_short(parts: Parts, sign: u16, out: &mut Vec<u8>) -> bool {
-    let (whole, fraction) = (parts.whole as u32, parts.fraction as u32);
+    let (whole, fraction) = (groups(parts.whole), groups(parts.fraction));
     // Four base-10000 digits of 16 bits, the highest first; the point is in the middle.
-    let groups = (u64::from(whole / 10_000) << 48)
-        | (u64::from(whole % 10_000) << 32)
-        | (u64::from(fraction / 10_000) << 16)
-        | u64::from(fraction % 10_000);
+    let groups = (whole << 48)
+        | (whole & 0xffff_0000_0000)
+        | u64::from((fraction as u32) << 16)
+        | (fraction >> 32 & 0xffff);
     let lead = groups.leading_zeros() / 16;
     let trail = groups.trailing_zeros() / 16;
     let is_zero = groups == 0;

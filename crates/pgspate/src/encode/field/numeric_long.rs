@@ -100,8 +100,8 @@ impl<'a> Spelling<'a> {
         if scale > SCALE_MAX || digits > DIGITS_MAX {
             return false;
         }
-        // Zeros before the digits put the point between two base-10000 digits.
-        let first = if point > 0 { (4 - point % 4) % 4 } else { -point + (4 + point % 4) % 4 };
+        // Zeros before the digits put the point between two base-10000 digits, or in front.
+        let first = if point > 0 { (4 - point % 4) % 4 } else { -point };
         let point = point + first;
         let len = ((first + digits).max(point) + 3) / 4 * 4;
         if len <= STACK_DIGITS as i64 {

@@ -69,7 +69,6 @@ impl RangeEncoder {
 }
 
 /// The text of a bound, none if it is infinite, and what follows it.
-#[expect(clippy::type_complexity)]
 fn bound(text: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let special = |b: &u8| matches!(b, b',' | b'"' | b'\\' | b'(' | b')' | b'[' | b']');
     if let Some(inner) = text.strip_prefix(b"\"") {

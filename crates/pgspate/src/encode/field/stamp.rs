@@ -5,7 +5,7 @@
 //! are left to it, as is a time without zone unless the session's zone is UTC.
 
 use super::clock::{self, DAY, HOUR, MINUTE, short_number};
-use super::{append_fixed, civil};
+use super::{append_fixed, append4, civil};
 use crate::target::Session;
 
 /// What the session's TimeZone says of spellings without a numeric zone.
@@ -32,7 +32,7 @@ impl Zones {
 pub(super) fn date(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
     let days = if field.len() == 10 { civil::iso(field) } else { None };
     match days {
-        Some(days) => append_fixed(days.to_be_bytes(), out),
+        Some(days) => append4(days, out),
         None => date_rarer(field, zones, out),
     }
 }
@@ -62,18 +62,31 @@ pub(super) fn timestamptz(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool
 /// Microseconds since 2000-01-01 from `YYYY-MM-DD HH:MM:SS` with up to six digits of a fraction.
 #[inline(always)]
 fn iso(field: &[u8]) -> Option<i64> {
-    let n = field.len();
-    if n < 19 || !matches!(field[10], b' ' | b'T') {
-        return None;
-    }
-    let days = civil::iso(field)?;
-    let time = clock::iso(&field[11..19])?;
-    let fraction = match n {
+    let fraction = match field.len() {
         19 => 0,
-        21..=26 => clock::fraction_at_end(field, n - 20)?,
+        n @ 21..=26 => clock::fraction_at_end(field, n - 20)?,
         _ => return None,
     };
-    Some(i64::from(days) * DAY + time + fraction)
+    Some(iso_seconds(field)? + fraction)
+}
+
+/// Microseconds since 2000-01-01 from the `YYYY-MM-DD HH:MM:SS` that begins a text.
+#[inline(always)]
+fn iso_seconds(text: &[u8]) -> Option<i64> {
+    if text.len() < 19 || !matches!(text[10], b' ' | b'T') {
+        return None;
+    }
+    Some(i64::from(civil::iso(text)?) * DAY + clock::iso(&text[11..19])?)
+}
+
+/// Microseconds since 2000-01-01 in UTC from a time in the usual form and its zone.
+fn iso_with_zone(field: &[u8], zones: Zones) -> Option<i64> {
+    let seconds = iso_seconds(field)?;
+    let (fraction, rest) = match &field[19..] {
+        [b'.', rest @ ..] => clock::fraction(rest)?,
+        rest => (0, rest),
+    };
+    read_zone(rest, zones)?.map(|zone| seconds + fraction - zone)
 }
 
 /// A point in time as it is written.
@@ -182,7 +195,7 @@ fn date_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
             _ => return false,
         },
     };
-    append_fixed(days.to_be_bytes(), out)
+    append4(days, out)
 }
 
 /// The date in `YYYYMMDD`.
@@ -212,6 +225,9 @@ fn timestamp_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
 
 #[inline(never)]
 fn timestamptz_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
+    if let Some(micros) = iso_with_zone(field, zones) {
+        return append_fixed(micros.to_be_bytes(), out);
+    }
     let micros = match (infinity(field), Stamp::read(field, zones)) {
         (Some(1), _) => i64::MAX,
         (Some(_), _) => i64::MIN,

@@ -1,0 +1,138 @@
+//! A PostgreSQL for the field tests: the one that `PGSPATE_TEST_DSN` names, or one of our own in a
+//! temporary folder that is stopped and removed when it is dropped.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio_postgres::{Client, NoTls};
+
+pub(crate) struct FieldServer {
+    dsn: String,
+    own: Option<Own>,
+}
+
+struct Own {
+    bin: PathBuf,
+    folder: TempDir,
+    user: Option<(u32, u32)>,
+    postmaster: Child,
+}
+
+impl FieldServer {
+    pub(crate) fn start() -> FieldServer {
+        if let Ok(dsn) = std::env::var("PGSPATE_TEST_DSN") {
+            return FieldServer { dsn, own: None };
+        }
+        let own = Own::start();
+        let dsn = format!("host={} user=postgres dbname=postgres", own.folder.path().display());
+        FieldServer { dsn, own: Some(own) }
+    }
+
+    /// A new session; everything it makes is temporary.
+    pub(crate) async fn connect(&self) -> Client {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match tokio_postgres::connect(&self.dsn, NoTls).await {
+                Ok((client, connection)) => {
+                    tokio::spawn(connection);
+                    return client;
+                }
+                Err(error) if Instant::now() > deadline || self.own.is_none() => {
+                    panic!("no connection to the test server: {error}")
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+}
+
+impl Own {
+    fn start() -> Own {
+        let bin = bin_folder().expect("a PostgreSQL on this machine, or PGSPATE_TEST_DSN");
+        let folder = tempfile::Builder::new().prefix("pgspate-field-").tempdir().unwrap();
+        let user = unprivileged_user(folder.path());
+        if let Some((uid, gid)) = user {
+            chown(folder.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let data = folder.path().join("data");
+        let made = as_user(&bin.join("initdb"), user)
+            .args(["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
+            .arg(&data)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(made.success(), "initdb failed");
+        let postmaster = as_user(&bin.join("postgres"), user)
+            .args(["-F", "-c", "listen_addresses=", "-c", "max_wal_size=256MB", "-k"])
+            .arg(folder.path())
+            .arg("-D")
+            .arg(&data)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Own { bin, folder, user, postmaster }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = as_user(&self.bin.join("pg_ctl"), self.user)
+            .args(["stop", "-m", "immediate", "-D"])
+            .arg(self.folder.path().join("data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let _ = self.postmaster.wait();
+    }
+}
+
+fn as_user(program: &Path, user: Option<(u32, u32)>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir("/").env_remove("PGDATA").env("LC_ALL", "C");
+    if let Some((uid, gid)) = user {
+        command.uid(uid).gid(gid);
+    }
+    command
+}
+
+/// PostgreSQL does not run as root: then it is `postgres` or `nobody`.
+fn unprivileged_user(folder: &Path) -> Option<(u32, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    if folder.metadata().unwrap().uid() != 0 {
+        return None;
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    let ids = |name: &str| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut ids = line.split(':').skip(2).map(|id| id.parse().unwrap());
+        Some((ids.next()?, ids.next()?))
+    };
+    Some(ids("postgres").or_else(|| ids("nobody")).expect("a user that is not root"))
+}
+
+fn bin_folder() -> Option<PathBuf> {
+    let has_server = |folder: &PathBuf| folder.join("initdb").exists();
+    if let Ok(output) = Command::new("pg_config").arg("--bindir").output() {
+        let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        if has_server(&folder) {
+            return Some(folder);
+        }
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(folder) = std::env::split_paths(&path).find(has_server) {
+        return Some(folder);
+    }
+    let mut installed: Vec<_> = std::fs::read_dir("/usr/lib/postgresql")
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path().join("bin"))
+        .filter(has_server)
+        .collect();
+    installed.sort();
+    installed.pop()
+}
