@@ -21,6 +21,7 @@ use args::{Args, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    pgspate::format::silence_contained_panics();
     let style = errors::Style::of_stderr();
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),

@@ -1,6 +1,6 @@
 //! The engine of pgspate: moving rows into PostgreSQL fast and exactly.
 //!
-//! Bytes come from a [`source`], are cut into chunks by a [`format`], become COPY bytes in
+//! Bytes come from a [`source`], are cut into chunks by a [`mod@format`], become COPY bytes in
 //! [`encode`] and reach the server through [`copy`]. [`target`] knows the table, [`plan`] decides
 //! and gives its reasons, and [`load`] ties them together. Only [`copy`] and [`target`] talk to a
 //! server.

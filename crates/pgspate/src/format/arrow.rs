@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
@@ -14,6 +13,7 @@ use arrow_ipc::reader::{FileDecoder, StreamReader, read_footer_length};
 use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
+use super::contain::contain;
 use super::{BatchSource, Chunk, ChunkData, Cutter};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
@@ -390,15 +390,15 @@ fn read_block(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<Buffer> 
 
 /// Runs the decoder, which may panic on damaged input, and turns what it says into our error.
 fn guarded<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(ArrowError::IoError(_, error))) => Err(read_error(name, error)),
-        Ok(Err(error @ ArrowError::NotYetImplemented(_))) => {
+    match contain(run) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(ArrowError::IoError(_, error))) => Err(read_error(name, error)),
+        Some(Err(error @ ArrowError::NotYetImplemented(_))) => {
             let unsupported = "the Arrow data uses a feature that is not supported";
             Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
         }
-        Ok(Err(error)) => Err(damaged(name).because(error)),
-        Err(_) => Err(damaged(name).because("the decoder could not make sense of it")),
+        Some(Err(error)) => Err(damaged(name).because(error)),
+        None => Err(damaged(name).because("the decoder could not make sense of it")),
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod arrow;
 pub mod batches;
 mod chain;
+mod contain;
 pub mod delimited;
 pub mod infer;
 pub mod json;
@@ -16,6 +17,7 @@ pub mod sniff;
 use std::sync::Arc;
 
 pub use chain::{ChainCutter, OpenCutter};
+pub use contain::silence_contained_panics;
 
 use crate::encode::Encoded;
 use crate::{Place, Result};

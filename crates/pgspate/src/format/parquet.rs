@@ -8,7 +8,6 @@ mod read;
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -24,6 +23,7 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use self::read::Stored;
+use super::contain::contain;
 use super::{BatchSource, Chunk, ChunkData, Cutter};
 use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
 use crate::source::Ranges;
@@ -429,18 +429,18 @@ fn guarded<T>(
     stored: &Stored,
     run: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T> {
-    let result = catch_unwind(AssertUnwindSafe(run));
+    let result = contain(run);
     if let Some(error) = stored.take_failure() {
         return Err(error);
     }
     match result {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error @ ParquetError::NYI(_))) => {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(error @ ParquetError::NYI(_))) => {
             let unsupported = "the Parquet file uses a feature that is not supported";
             Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
         }
-        Ok(Err(error)) => Err(damaged(name).because(error)),
-        Err(_) => Err(damaged(name).because("the decoder could not make sense of it")),
+        Some(Err(error)) => Err(damaged(name).because(error)),
+        None => Err(damaged(name).because("the decoder could not make sense of it")),
     }
 }
 
