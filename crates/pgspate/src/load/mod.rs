@@ -79,7 +79,7 @@ pub struct Load {
 /// inputs that do not fit it.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
-    let connection = runtime.block_on(connect(&dsn, &options, "pgspate load"))?;
+    let connection = runtime.block_on(dsn.connect("pgspate load"))?;
     let session = runtime.block_on(Session::read(&connection.client))?;
     let name = table_name(&options, &inputs);
     let table = runtime.block_on(Table::read(&connection.client, &name))?;
@@ -95,7 +95,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(created))
         }
     };
-    let plan = Plan::make(&table, &session, &reading.facts(), &request(&options));
+    let plan = Plan::make(&table, &session, &reading.facts(), &request(&options, &dsn, &reading));
     let plan = plan.and_then(|plan| {
         let limited = runtime.block_on(limit_lanes(&connection, plan.lanes));
         Ok(Plan { lanes: limited?, ..plan })
@@ -173,19 +173,19 @@ impl Load {
     }
 
     fn job(&self) -> Result<Job> {
-        let (dsn, options) = (Arc::new(self.dsn.clone()), Arc::new(self.options.clone()));
+        let dsn = Arc::new(self.dsn.clone());
         let name: Arc<str> = format!("pgspate load {}", self.table.name).into();
         let connect: Connect = Arc::new(move || {
-            let (dsn, options, name) = (Arc::clone(&dsn), Arc::clone(&options), Arc::clone(&name));
-            Box::pin(async move { connect(&dsn, &options, &name).await })
+            let (dsn, name) = (Arc::clone(&dsn), Arc::clone(&name));
+            Box::pin(async move { dsn.connect(&name).await })
         });
         let server_version = self.session.server_version;
         let ignore_unknown = self.options.ignore_unknown;
         Ok(Job {
             connect,
             encoder: self.reading.encoder(&self.plan, server_version, ignore_unknown)?,
-            binary_sql: self.plan.copy_sql("binary"),
-            text_sql: self.plan.copy_sql("text"),
+            binary_sql: self.plan.binary_sql(),
+            text_sql: self.plan.text_sql(),
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
@@ -209,7 +209,8 @@ impl Load {
         }
         let lanes = self.plan.lanes;
         let facts = self.reading.facts();
-        self.plan = Plan::make(&self.table, &self.session, &facts, &request(&self.options))?;
+        let request = request(&self.options, &self.dsn, &self.reading);
+        self.plan = Plan::make(&self.table, &self.session, &facts, &request)?;
         self.plan.lanes = lanes;
         Ok(Some(widened))
     }
@@ -244,26 +245,17 @@ impl Load {
     }
 }
 
-/// The part of the options that plans depend on.
-fn request(options: &Options) -> Request {
+/// What plans depend on besides facts. PGCLIENTENCODING tells of text that names no other encoding.
+fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
+    let of_session = dsn.client_encoding().filter(|_| reading.facts().is_delimited);
     Request {
+        encoding: options.encoding.clone().or(of_session.map(str::to_owned)),
         columns: options.columns.clone(),
         ignore_unknown: options.ignore_unknown,
         lanes: options.lanes,
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
     }
-}
-
-async fn connect(dsn: &Dsn, options: &Options, name: &str) -> Result<Connection> {
-    let connection = dsn.connect(name).await?;
-    let encoding = options.encoding.as_deref().or(dsn.client_encoding());
-    if let Some(encoding) = encoding {
-        let what = format!("could not set the encoding \"{encoding}\"");
-        let sql = "select set_config('client_encoding', $1, false)";
-        connection.client.query(sql, &[&encoding]).await.map_err(server_error(what))?;
-    }
-    Ok(connection)
 }
 
 fn table_name(options: &Options, inputs: &[Input]) -> String {

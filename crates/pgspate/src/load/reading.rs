@@ -78,6 +78,7 @@ impl Reading {
             types,
             keyed,
             is_stream: self.is_stream(),
+            is_delimited: matches!(self.shape, Shape::Delimited { .. }),
             stored_bytes: self.stored_bytes(),
         }
     }

@@ -1,0 +1,38 @@
+//! Which encodings can be read.
+
+use super::{InputFacts, Request};
+use crate::{Error, Kind, Result};
+
+/// Encodings in which the second byte of a character may look like a delimiter or a backslash, so
+/// that fields cannot be found without knowing the characters.
+const NOT_ASCII_SAFE: [&str; 7] =
+    ["sjis", "shiftjis2004", "big5", "gbk", "uhc", "johab", "gb18030"];
+
+/// Aliases of the above (`src/common/encnames.c` of PostgreSQL).
+const ALIASES: [&str; 8] =
+    ["mskanji", "shiftjis", "shiftjis2004", "win932", "windows932", "win936", "win949", "win950"];
+
+/// The encoding to name to the server, `None` for UTF-8.
+pub(super) fn choose(input: &InputFacts, request: &Request) -> Result<Option<String>> {
+    let Some(name) = &request.encoding else { return Ok(None) };
+    let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    let folded = letters.to_ascii_lowercase();
+    if matches!(folded.as_str(), "utf8" | "unicode") {
+        return Ok(None);
+    }
+    if !input.is_delimited {
+        let message = format!("encoding \"{name}\" does not apply to this format, which is UTF-8");
+        return Err(Error::new(Kind::Usage, message).hint("Leave `--encoding` out."));
+    }
+    let codes = folded.strip_prefix("windows").map(|page| format!("win{page}"));
+    let folded = codes.as_deref().unwrap_or(&folded);
+    if NOT_ASCII_SAFE.contains(&folded) || ALIASES.contains(&folded) {
+        let message = format!("encoding \"{name}\" cannot be read");
+        let hint = format!(
+            "Bytes of its characters look like delimiters. Convert the input first: \
+             `iconv -f {name} -t UTF-8 FILE | pgspate load - ...`."
+        );
+        return Err(Error::new(Kind::Usage, message).hint(hint));
+    }
+    Ok(Some(name.clone()))
+}
