@@ -161,9 +161,9 @@ impl Load {
             }
         };
         let seconds = started.elapsed().as_secs_f64();
-        let finish = self.finish(lsn);
-        let (wal_bytes, warnings) = self.runtime.block_on(finish);
-        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes, warnings))
+        let wal = report::wal_since(&self.connection, lsn.as_deref());
+        let wal_bytes = self.runtime.block_on(wal);
+        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
     fn attempt(&self, watch: &Arc<Watch>) -> Result<End> {
@@ -231,17 +231,6 @@ impl Load {
         };
         let error = Error::new(kind, message).because(error);
         undo_create(&self.connection, self.created.as_ref(), &self.runtime, error)
-    }
-
-    /// ANALYZE, sequences, and the WAL written. Trouble here is a warning: the rows are in.
-    async fn finish(&self, lsn: Option<String>) -> (Option<u64>, Vec<String>) {
-        let wal_bytes = report::wal_since(&self.connection, lsn.as_deref()).await;
-        let mut warnings = Vec::new();
-        let analyze = format!("analyze {}", self.plan.table);
-        if let Err(error) = self.connection.client.batch_execute(&analyze).await {
-            warnings.push(format!("could not analyze {}: {error}", self.plan.table));
-        }
-        (wal_bytes, warnings)
     }
 }
 

@@ -238,7 +238,7 @@ fn look(
     inputs: &Arc<[Input]>,
     input: &Input,
     sample: &[u8],
-    known: Option<&[String]>,
+    table: Option<&[String]>,
     options: &Options,
 ) -> Result<Reading> {
     let complete = sample.len() < sample::BYTES;
@@ -247,15 +247,18 @@ fn look(
         return Err(named(Error::new(Kind::Source, "the input is empty").hint(hint), input));
     }
     // Names that the user gives are as good as the table's own.
-    let known = options.columns.as_deref().or(known);
+    let known = options.columns.as_deref().or(table);
     let sniffed = sniff(input.name(), sample, complete, known, &options.read)
         .map_err(|error| named(error, input))?;
+    let wants_columns = table.is_none();
     let (shape, inferred) = match sniffed.format {
         Format::Csv | Format::Tsv | Format::Text => {
             let dialect = dialect(&sniffed, options);
             let eol = Eol::from(sniffed.line_end);
             let body = &sample[sniffed.mark_bytes.min(sample.len())..];
-            let mut rows = parse_records(&dialect, eol, body, complete, sample::ROWS);
+            // A header alone will do where the table is there.
+            let limit = if wants_columns { sample::ROWS } else { 1 };
+            let mut rows = parse_records(&dialect, eol, body, complete, limit);
             let names = (sniffed.header && !rows.is_empty()).then(|| {
                 let mut header = rows.remove(0);
                 header.truncate(header.len() - usize::from(dialect.trailing_delimiter));

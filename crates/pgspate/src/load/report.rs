@@ -42,7 +42,7 @@ pub struct Report {
     pub wal_bytes: Option<u64>,
     /// Columns that had to become wider.
     pub widened: Vec<WidenedReport>,
-    /// What slowed it down, and what went wrong afterwards.
+    /// What slowed it down.
     pub warnings: Vec<String>,
 }
 
@@ -80,7 +80,6 @@ impl Report {
         widened: Vec<Widened>,
         seconds: f64,
         wal_bytes: Option<u64>,
-        warnings: Vec<String>,
     ) -> Report {
         let stages = Stages {
             source: outcome.source_seconds,
@@ -111,7 +110,7 @@ impl Report {
             stages,
             wal_bytes,
             widened: widened.collect(),
-            warnings: load.plan.warnings.iter().cloned().chain(warnings).collect(),
+            warnings: load.plan.warnings.clone(),
         }
     }
 }
