@@ -1,14 +1,17 @@
 //! Cuts inputs into chunks of whole records.
 //!
-//! A chunk ends at the first record edge at or after `chunk_bytes` from its start, so the cuts
-//! depend on the bytes alone. Lanes wait in line for this, so it looks at no more than it must:
-//! the parity of quotes up to the edge, and the number of newlines for messages.
+//! A chunk ends at the first record edge after `chunk_bytes` from its start, so the cuts depend on
+//! the bytes alone, not on how they arrive. Lanes wait in line for this, so it looks at no more
+//! than it must: the parity of quotes up to the edge, and the number of newlines for messages.
 
 use std::io::Read;
 use std::sync::Arc;
 
-use super::fields::{detect_eol, ends_in_escape, ends_in_quote, parse_records};
-use super::{Dialect, Eol, Family, Layout, MapFields};
+use super::lines::{
+    comment_end, count_lines, detect_eol, ends_in_marker, ends_in_quote, find_edge, is_skipped,
+    settled, skip_line_end,
+};
+use super::{Dialect, Eol, Layout, MapFields, records};
 use crate::error::{Error, Kind, Place, Result};
 use crate::format::{Chunk, ChunkData, Cutter};
 use crate::source;
@@ -53,15 +56,17 @@ struct Current {
 
 impl DelimitedCutter {
     /// Reads the start of the input called `name`: its byte order mark, its header, and what its
-    /// lines end with.
+    /// lines end with. An input without any record has no layout, and `options.map` is not asked.
     ///
     /// # Errors
-    /// What reading meets, a first line that does not end, and what `options.map` refuses.
+    /// What reading meets, a first line that does not end, a dialect that [`Dialect::check`]
+    /// refuses, and what `options.map` refuses.
     pub fn open(
         name: &str,
         reader: Box<dyn Read + Send>,
         options: CutOptions,
     ) -> Result<DelimitedCutter> {
+        options.dialect.check()?;
         let layout = Layout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
         let mut current = Current {
             name: name.to_owned(),
@@ -74,25 +79,26 @@ impl DelimitedCutter {
         };
         current.read_to(SLACK)?;
         if current.carry.starts_with(BOM) {
-            current.drop_front(BOM.len());
+            current.drop_front(BOM.len(), Eol::Lf);
         }
         let mut cutter = DelimitedCutter { options, current, seq: 0 };
-        if !cutter.current.carry.is_empty() {
-            cutter.start()?;
-        }
+        cutter.start()?;
         Ok(cutter)
     }
 
     fn start(&mut self) -> Result<()> {
         let DelimitedCutter { options, current, .. } = self;
-        // Only a first line longer than the slack makes it read on.
-        while !current.at_end && !has_line_end(&current.carry[..current.carry.len() - 1]) {
-            let longer = current.carry.len() * 2;
-            current.check_length(longer)?;
-            current.read_to(longer)?;
+        let eol = current.first_eol(&options.dialect)?;
+        let mut names = None;
+        if options.header {
+            options.drop_skipped(current, eol)?;
+            if current.carry.is_empty() {
+                return Ok(());
+            }
+            names = Some(options.take_header(current, eol)?);
+        } else if current.carry.is_empty() {
+            return Ok(());
         }
-        let eol = detect_eol(&options.dialect, &current.carry);
-        let names = if options.header { Some(options.take_header(current, eol)?) } else { None };
         let mapped = (options.map)(names.as_deref());
         let (fields, field_of) = mapped.map_err(|error| error.at(current.place()))?;
         current.layout = Arc::new(Layout { eol, fields, field_of });
@@ -101,50 +107,63 @@ impl DelimitedCutter {
 }
 
 impl CutOptions {
+    /// Passes over the lines at the front that are no records.
+    fn drop_skipped(&self, current: &mut Current, eol: Eol) -> Result<()> {
+        if self.dialect.comment.is_none() && !self.dialect.skip_blank_lines {
+            return Ok(());
+        }
+        loop {
+            let edge = self.edge(current, 0, eol)?;
+            let line = &current.carry[..edge];
+            let record = line.strip_suffix(eol.bytes()).unwrap_or(line);
+            if edge == 0 || !is_skipped(&self.dialect, record) {
+                return Ok(());
+            }
+            current.drop_front(edge, eol);
+        }
+    }
+
     /// Takes the first record off and returns its fields.
     fn take_header(&self, current: &mut Current, eol: Eol) -> Result<Vec<Vec<u8>>> {
-        while self.dialect.comment.is_some_and(|comment| current.carry.first() == Some(&comment)) {
-            let end = self.edge(current, 0, eol)?;
-            current.drop_front(end);
-        }
-        let end = self.edge(current, 0, eol)?;
-        let record = &current.carry[..end];
-        let mut names =
-            parse_records(&self.dialect, eol, record, true, 1).pop().unwrap_or_default();
+        let edge = self.edge(current, 0, eol)?;
+        let (mut found, fault) =
+            records::parse(&self.dialect, eol, &current.carry[..edge], true, 1);
+        let Some(mut names) = found.pop() else {
+            let message =
+                fault.map_or("the header is missing", |it| it.message(self.dialect.family));
+            return Err(Error::new(Kind::Format, message).at(current.place()));
+        };
         if self.dialect.trailing_delimiter {
             names.pop();
         }
-        let names = names.into_iter().map(Option::unwrap_or_default).collect();
-        current.drop_front(end);
-        Ok(names)
+        current.drop_front(edge, eol);
+        Ok(names.into_iter().map(Option::unwrap_or_default).collect())
     }
 
-    /// The first record edge at or after `from`, reading on as needed; the end of the input if
-    /// there is none.
+    /// The first record edge after `from`, reading on as needed; the end of the input if there is
+    /// none.
     fn edge(&self, current: &mut Current, from: usize, eol: Eol) -> Result<usize> {
-        current.read_to(from + SLACK)?;
         if let Some(comment) = self.dialect.comment {
             return self.edge_by_records(current, from, eol, comment);
         }
-        let mut searched = from.min(current.carry.len());
-        while searched > 0 && current.carry[searched - 1] == self.dialect.escape {
-            searched -= 1;
-        }
-        let mut in_quote = ends_in_quote(&self.dialect, &current.carry[..searched], false);
+        let mut wanted = from.saturating_add(SLACK);
+        // No escape is under way at `at`, and `in_quote` tells of it.
+        let (mut at, mut in_quote) = (0, false);
         loop {
-            let found = find_edge(&self.dialect, eol, &current.carry, searched, &mut in_quote);
-            match found {
-                Some(edge) => return Ok(edge),
-                None if current.at_end => return Ok(current.carry.len()),
-                None => {
-                    // All but the last byte is known; that one may be half of a pair.
-                    searched = current.carry.len();
-                    let longer = searched + searched.max(SLACK);
-                    current.check_length(longer)?;
-                    in_quote = ends_in_quote(&self.dialect, &current.carry[..searched], false);
-                    current.read_to(longer)?;
-                }
+            current.read_to(wanted)?;
+            let bytes = &current.carry;
+            let start = settled(&self.dialect, bytes, at, from.clamp(at, bytes.len()));
+            in_quote = ends_in_quote(&self.dialect, &bytes[at..start], in_quote);
+            if let Some(edge) = find_edge(&self.dialect, eol, bytes, start, in_quote) {
+                return Ok(edge);
             }
+            if current.at_end {
+                return Ok(bytes.len());
+            }
+            at = settled(&self.dialect, bytes, start, bytes.len());
+            in_quote = ends_in_quote(&self.dialect, &bytes[start..at], in_quote);
+            wanted = bytes.len() + bytes.len().max(SLACK);
+            current.check_length(wanted)?;
         }
     }
 
@@ -156,16 +175,20 @@ impl CutOptions {
         eol: Eol,
         comment: u8,
     ) -> Result<usize> {
-        let without_quotes = Dialect { quote: None, ..self.dialect.clone() };
+        current.read_to(from.saturating_add(SLACK))?;
         let mut at = 0;
         while at <= from && at < current.carry.len() {
-            let is_comment = current.carry[at] == comment;
-            let dialect = if is_comment { &without_quotes } else { &self.dialect };
-            match find_edge(dialect, eol, &current.carry, at, &mut false) {
+            let bytes = &current.carry;
+            let edge = if bytes[at] == comment {
+                comment_end(bytes, at, eol).map(|end| skip_line_end(bytes, end, eol))
+            } else {
+                find_edge(&self.dialect, eol, bytes, at, false)
+            };
+            match edge {
                 Some(edge) => at = edge,
-                None if current.at_end => at = current.carry.len(),
+                None if current.at_end => at = bytes.len(),
                 None => {
-                    let longer = current.carry.len() + current.carry.len().max(SLACK);
+                    let longer = bytes.len() + bytes.len().max(SLACK);
                     current.check_length(longer)?;
                     current.read_to(longer)?;
                 }
@@ -178,9 +201,14 @@ impl CutOptions {
 impl Cutter for DelimitedCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
         let DelimitedCutter { options, current, seq } = self;
-        let edge = options.edge(current, options.chunk_bytes, current.layout.eol)?;
+        let eol = current.layout.eol;
+        let mut edge = options.edge(current, options.chunk_bytes, eol)?;
         if edge == 0 {
             return Ok(None);
+        }
+        // Whether data follows an end marker must be seen within the chunk.
+        if ends_in_marker(&current.carry[..edge], eol) {
+            edge = options.edge(current, edge, eol)?;
         }
         let chunk = current.cut(edge, *seq);
         *seq += 1;
@@ -203,6 +231,18 @@ impl Current {
         Ok(())
     }
 
+    /// What the first line ends with. Only a first record longer than the slack is read on for.
+    fn first_eol(&mut self, dialect: &Dialect) -> Result<Eol> {
+        loop {
+            if let Some(eol) = detect_eol(dialect, &self.carry, self.at_end) {
+                return Ok(eol);
+            }
+            let longer = self.carry.len() + self.carry.len().max(SLACK);
+            self.check_length(longer)?;
+            self.read_to(longer)?;
+        }
+    }
+
     fn cut(&mut self, edge: usize, seq: u64) -> Chunk {
         let mut rest = Vec::with_capacity(self.carry.len() - edge);
         rest.extend_from_slice(&self.carry[edge..]);
@@ -215,8 +255,7 @@ impl Current {
         Chunk { seq, input: 0, byte, line, first_row: 0, data }
     }
 
-    fn drop_front(&mut self, len: usize) {
-        let eol = detect_any_eol(&self.carry[..len]);
+    fn drop_front(&mut self, len: usize, eol: Eol) {
         self.line += count_lines(&self.carry[..len], eol);
         self.byte += len as u64;
         self.carry.drain(..len);
@@ -236,40 +275,4 @@ impl Current {
         let source = Some(self.name.clone());
         Place { source, line: Some(self.line), ..Place::default() }
     }
-}
-
-/// Lines as an editor counts them.
-pub(super) fn count_lines(bytes: &[u8], eol: Eol) -> u64 {
-    let end = if eol == Eol::Cr { b'\r' } else { b'\n' };
-    memchr::memchr_iter(end, bytes).count() as u64
-}
-
-fn detect_any_eol(bytes: &[u8]) -> Eol {
-    if memchr::memchr(b'\n', bytes).is_some() { Eol::Lf } else { Eol::Cr }
-}
-
-fn has_line_end(bytes: &[u8]) -> bool {
-    memchr::memchr2(b'\n', b'\r', bytes).is_some()
-}
-
-/// The first record edge in `bytes` at or after `from`. `in_quote` tells of `from` on entry.
-fn find_edge(
-    dialect: &Dialect,
-    eol: Eol,
-    bytes: &[u8],
-    from: usize,
-    in_quote: &mut bool,
-) -> Option<usize> {
-    let end = if eol == Eol::Cr { b'\r' } else { b'\n' };
-    let mut at = from;
-    while let Some(found) = memchr::memchr(end, &bytes[at..]) {
-        let pos = at + found;
-        *in_quote = ends_in_quote(dialect, &bytes[at..pos], *in_quote);
-        let is_escaped = dialect.family == Family::Text && ends_in_escape(&bytes[..pos]);
-        if !*in_quote && !is_escaped {
-            return Some(pos + 1);
-        }
-        at = pos + 1;
-    }
-    None
 }

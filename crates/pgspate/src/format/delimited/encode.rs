@@ -7,33 +7,22 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
-use super::fields::{self, is_null, skip_line_end};
-use super::scan::{Fault, Index, MARKED, OFFSET, RECORD, Rules};
+use super::lines::{count_lines, is_skipped, skip_line_end};
+use super::row::{self, Column, Record, Spelling};
+use super::scan::{Fault, Index, OFFSET, RECORD, Rules};
 use super::{Dialect, Eol, Family, Layout};
-use crate::encode::{Encoded, field::FieldEncoder, text};
+use crate::encode::Encoded;
 use crate::error::{Error, Kind, Place, Result};
 use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode};
 
-/// How the fields of one column are read.
-#[derive(Debug, Clone)]
-pub struct Column {
-    /// The column's name, for messages.
-    pub name: String,
-    /// `None`: the column's type goes to the server as text.
-    pub encoder: Option<FieldEncoder>,
-    /// A quoted field that spells NULL is NULL (COPY's `force_null`).
-    pub force_null: bool,
-    /// An unquoted field that spells NULL is its own value (COPY's `force_not_null`).
-    pub force_not_null: bool,
-}
-
 /// Encodes delimited chunks.
 pub struct DelimitedEncoder {
-    dialect: Dialect,
     columns: Vec<Column>,
-    has_forced: bool,
+    spelling: Spelling,
     /// For `\.` in csv: data since PostgreSQL 18, an end before.
     csv_end_marker: bool,
+    /// Whether a record of the right shape may still be none.
+    must_look: bool,
     chunk: Option<Arc<Chunk>>,
     layout: Arc<Layout>,
     mode: Mode,
@@ -46,6 +35,15 @@ pub struct DelimitedEncoder {
     scratch: Vec<u8>,
 }
 
+/// What a line turns out to be.
+enum Shape {
+    Record,
+    /// A record with so many fields.
+    Other(usize),
+    Skip,
+    End,
+}
+
 impl DelimitedEncoder {
     /// An encoder for `columns` in COPY's order. `server_version` is `server_version_num`.
     pub fn new(dialect: Dialect, columns: Vec<Column>, server_version: u32) -> DelimitedEncoder {
@@ -53,9 +51,9 @@ impl DelimitedEncoder {
         let has_forced = columns.iter().any(|column| column.force_null || column.force_not_null);
         DelimitedEncoder {
             csv_end_marker: dialect.family == Family::Csv && server_version < 180_000,
-            dialect,
+            must_look: false,
             columns,
-            has_forced,
+            spelling: Spelling { dialect, has_forced, in_order: false },
             chunk: None,
             layout: Arc::new(layout),
             mode: Mode::Binary,
@@ -71,144 +69,158 @@ impl DelimitedEncoder {
     #[inline]
     fn encode_record(&mut self, bytes: &[u8], out: &mut Encoded) -> Result<bool> {
         let fields = self.layout.fields;
-        let ends = &self.index.ends[self.at..];
-        let has_shape = ends.len() >= fields
-            && ends[fields - 1] & RECORD != 0
-            && ends[..fields - 1].iter().fold(0, |all, end| all | end) & RECORD == 0;
-        if !has_shape || self.dialect.comment.is_some() || self.dialect.skip_blank_lines {
-            match self.look_closer(bytes)? {
+        let ends = &self.index.ends()[self.at..];
+        let has_shape = match ends.get(..fields) {
+            Some([before @ .., last]) => {
+                last & RECORD != 0 && before.iter().fold(0, |all, end| all | end) & RECORD == 0
+            }
+            _ => false,
+        };
+        if !has_shape || self.must_look {
+            match self.look_closer(bytes) {
                 Shape::Record => {}
+                Shape::Other(found) => {
+                    self.take_misshapen(bytes, found, out)?;
+                    return Ok(true);
+                }
                 Shape::Skip => {
                     self.step_over(bytes);
                     return Ok(true);
                 }
-                Shape::End => return Ok(false),
+                Shape::End => return self.end_at_marker(bytes),
             }
         }
-        if self.dialect.trailing_delimiter {
+        if self.spelling.dialect.trailing_delimiter {
             self.check_trailing()?;
         }
-        let starts_at = out.binary.len();
-        if self.mode == Mode::Text || !self.encode_binary(bytes, &mut out.binary) {
-            out.binary.truncate(starts_at);
-            self.leave_to_server(bytes, out);
-        } else {
-            out.binary_rows += 1;
-        }
+        self.append(bytes, out);
         self.row += 1;
         self.step_over(bytes);
         Ok(true)
     }
 
-    /// Appends the record's columns in binary. False when a field's spelling is left to the
-    /// server.
+    /// Appends a record of the right shape.
     #[inline]
-    fn encode_binary(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
-        let ends = &self.index.ends[self.at..self.at + self.layout.fields];
-        out.extend_from_slice(&(self.columns.len() as i16).to_be_bytes());
-        for (column, &field) in self.columns.iter().zip(&self.layout.field_of) {
-            let start = match field {
-                0 => self.record_start,
-                _ => self.index.start + (ends[field - 1] & OFFSET) as usize + 1,
-            };
-            let end = ends[field];
-            let raw = &bytes[start..self.index.start + (end & OFFSET) as usize];
-            let marked = end & MARKED != 0;
-            let value = if marked || self.has_forced {
-                column_value(&self.dialect, column, raw, marked, &mut self.scratch)
-            } else {
-                (!is_null(&self.dialect, raw, false)).then_some(raw)
-            };
-            let Some(encoder) = &column.encoder else { return false };
-            match value {
-                None => out.extend_from_slice(&(-1_i32).to_be_bytes()),
-                Some(value) => {
-                    if !encoder.encode(value, out) {
-                        return false;
-                    }
-                }
+    fn append(&mut self, bytes: &[u8], out: &mut Encoded) {
+        let record = Record {
+            window: &bytes[self.index.start..],
+            start: self.record_start - self.index.start,
+            ends: &self.index.ends()[self.at..self.at + self.layout.fields.max(1)],
+        };
+        let (columns, spelling, field_of) = (&self.columns, &self.spelling, &self.layout.field_of);
+        let starts_at = out.binary.len();
+        if self.mode == Mode::Binary {
+            let (binary, scratch) = (&mut out.binary, &mut self.scratch);
+            if row::append_binary(record, columns, field_of, spelling, scratch, binary) {
+                out.binary_rows += 1;
+                return;
             }
+            out.binary.truncate(starts_at);
         }
-        true
-    }
-
-    /// Writes the record as COPY text.
-    fn leave_to_server(&mut self, bytes: &[u8], out: &mut Encoded) {
-        let ends = &self.index.ends[self.at..self.at + self.layout.fields];
-        for (nth, (column, &field)) in self.columns.iter().zip(&self.layout.field_of).enumerate() {
-            if nth > 0 {
-                out.text.push(b'\t');
-            }
-            let start = match field {
-                0 => self.record_start,
-                _ => self.index.start + (ends[field - 1] & OFFSET) as usize + 1,
-            };
-            let end = ends[field];
-            let raw = &bytes[start..self.index.start + (end & OFFSET) as usize];
-            let marked = end & MARKED != 0;
-            text::append(
-                column_value(&self.dialect, column, raw, marked, &mut self.scratch),
-                &mut out.text,
-            );
-        }
-        out.text.push(b'\n');
+        row::append_text(record, columns, field_of, spelling, &mut self.scratch, &mut out.text);
         out.text_rows.push(self.row);
     }
 
     /// Moves on to the next record.
     #[inline]
     fn step_over(&mut self, bytes: &[u8]) {
-        while self.index.ends[self.at] & RECORD == 0 {
-            self.at += 1;
-        }
-        let end = self.index.start + (self.index.ends[self.at] & OFFSET) as usize;
+        let (last, end) = self.last_field();
+        self.at += last + 1;
         self.record_start = skip_line_end(bytes, end, self.layout.eol);
-        self.at += 1;
+    }
+
+    /// Which field of the record is its last one, and where it ends.
+    #[inline]
+    fn last_field(&self) -> (usize, usize) {
+        let ends = &self.index.ends()[self.at..];
+        let last = ends.iter().position(|end| end & RECORD != 0).unwrap_or(ends.len() - 1);
+        (last, self.index.start + (ends[last] & OFFSET) as usize)
     }
 
     /// What a record is that does not have the expected number of fields, or may be none.
-    fn look_closer(&self, bytes: &[u8]) -> Result<Shape> {
-        let ends = &self.index.ends[self.at..];
-        let last = ends.iter().position(|end| end & RECORD != 0).expect("whole records");
-        let end = self.index.start + (ends[last] & OFFSET) as usize;
+    fn look_closer(&self, bytes: &[u8]) -> Shape {
+        let (last, end) = self.last_field();
         let record = &bytes[self.record_start..end];
-        let is_comment = self.dialect.comment.is_some_and(|it| record.first() == Some(&it));
-        if is_comment || (self.dialect.skip_blank_lines && record.is_empty()) {
-            return Ok(Shape::Skip);
+        if is_skipped(&self.spelling.dialect, record) {
+            return Shape::Skip;
         }
-        if self.csv_end_marker && record == b"\\." {
-            if skip_line_end(bytes, end, self.layout.eol) < bytes.len() {
-                return Err(self.fault_error(Fault::EndMarker));
+        // At the end of the input and without a line end of its own, it is data.
+        if self.csv_end_marker && record == b"\\." && end < bytes.len() {
+            return Shape::End;
+        }
+        // A line without fields is still told from one with an empty field.
+        let found = if self.layout.fields == 0 && record.is_empty() { 0 } else { last + 1 };
+        if found == self.layout.fields { Shape::Record } else { Shape::Other(found) }
+    }
+
+    /// Nothing may come after an end marker.
+    fn end_at_marker(&self, bytes: &[u8]) -> Result<bool> {
+        let (_, end) = self.last_field();
+        if skip_line_end(bytes, end, self.layout.eol) < bytes.len() {
+            return Err(self.fault_error(Fault::EndMarker));
+        }
+        Ok(false)
+    }
+
+    /// Refuses a record with too few or too many fields. Where the server would first complain of
+    /// something else in it and is to judge in any case, it gets the record.
+    fn take_misshapen(&mut self, bytes: &[u8], found: usize, out: &mut Encoded) -> Result<()> {
+        let fields = self.layout.fields;
+        if self.mode == Mode::Text && self.spelling.in_order && fields > 0 {
+            let record = Record {
+                window: &bytes[self.index.start..],
+                start: self.record_start - self.index.start,
+                ends: &self.index.ends()[self.at..self.at + found],
+            };
+            let (columns, spelling) = (&self.columns, &self.spelling);
+            if row::has_another_fault(record, columns, spelling, &mut self.scratch) {
+                row::append_misshapen(record, columns, spelling, &mut self.scratch, &mut out.text);
+                out.text_rows.push(self.row);
+                self.row += 1;
+                self.step_over(bytes);
+                return Ok(());
             }
-            return Ok(Shape::End);
         }
-        let found = last + 1;
-        if found == self.layout.fields {
-            return Ok(Shape::Record);
-        }
-        let message = match self.columns.get(found) {
-            Some(column) if found < self.layout.fields => {
-                format!("missing data for column \"{}\"", column.name)
+        let message = if found < fields {
+            let missing = self.layout.field_of.iter().position(|field| *field == found);
+            match missing.and_then(|nth| self.columns.get(nth)) {
+                Some(column) => format!("missing data for column \"{}\"", column.name),
+                None => "missing delimiter at the end of the record".to_owned(),
             }
-            _ if found < self.layout.fields => "missing data for a column".to_owned(),
-            _ => "extra data after last expected column".to_owned(),
+        } else {
+            "extra data after last expected column".to_owned()
         };
-        let hint = format!("Expected {} fields, found {found}.", self.layout.fields);
+        let s = if fields == 1 { "" } else { "s" };
+        let hint = format!("Expected {fields} field{s}, found {found}.");
         Err(self.format_error(&message).hint(hint))
     }
 
     /// The field after the trailing delimiter is empty.
     fn check_trailing(&self) -> Result<()> {
-        let ends = &self.index.ends[self.at..self.at + self.layout.fields];
-        let [.., before, last] = ends else { return Ok(()) };
-        if (last & OFFSET) == (before & OFFSET) + 1 {
+        let ends = &self.index.ends()[self.at..self.at + self.layout.fields];
+        let empty_at = match ends {
+            [.., before, _] => (before & OFFSET) + 1,
+            _ => (self.record_start - self.index.start) as u32,
+        };
+        if ends.last().is_none_or(|last| last & OFFSET == empty_at) {
             return Ok(());
         }
         Err(self.format_error("extra data after last expected column"))
     }
 
     fn fault_error(&self, fault: Fault) -> Error {
-        self.format_error(fault.message(self.dialect.family))
+        let error = self.format_error(fault.message(self.spelling.dialect.family));
+        match fault {
+            Fault::CarriageReturn | Fault::Newline => {
+                let eol = match self.layout.eol {
+                    Eol::Lf => "a newline",
+                    Eol::CrLf => "a carriage return and a newline",
+                    Eol::Cr => "a carriage return",
+                };
+                error.hint(format!("The first line ends with {eol}, so every line has to."))
+            }
+            _ => error,
+        }
     }
 
     /// An error in the record that comes next.
@@ -222,15 +234,14 @@ impl DelimitedEncoder {
     /// Indexes the next window. False at the end of the chunk.
     fn refill(&mut self, bytes: &[u8]) -> Result<bool> {
         if let Some(fault) = self.index.fault {
-            let rest = &bytes[self.index.next..];
-            let is_end = fault == Fault::EndMarker
-                && matches!(rest, b"\\." | b"\\.\n" | b"\\.\r\n" | b"\\.\r");
+            let marker_bytes = b"\\.".len() + self.layout.eol.bytes().len();
+            let is_end = fault == Fault::EndMarker && bytes.len() - self.index.next == marker_bytes;
             return if is_end { Ok(false) } else { Err(self.fault_error(fault)) };
         }
         if self.index.next >= bytes.len() {
             return Ok(false);
         }
-        let rules = Rules::new(&self.dialect, self.layout.eol);
+        let rules = Rules::new(&self.spelling.dialect, self.layout.eol);
         self.record_start = self.index.next;
         self.index.scan(bytes, self.index.next, &rules);
         self.at = 0;
@@ -238,38 +249,24 @@ impl DelimitedEncoder {
     }
 }
 
-/// What a line turns out to be.
-enum Shape {
-    Record,
-    Skip,
-    End,
-}
-
-/// A field's value with COPY's rules for NULL applied.
-fn column_value<'a>(
-    dialect: &Dialect,
-    column: &Column,
-    raw: &'a [u8],
-    marked: bool,
-    scratch: &'a mut Vec<u8>,
-) -> Option<&'a [u8]> {
-    if is_null(dialect, raw, marked) {
-        return column.force_not_null.then_some(raw);
-    }
-    let value = if marked { fields::value(dialect, raw, scratch) } else { raw };
-    (!column.force_null || value != dialect.null).then_some(value)
-}
-
 impl ChunkEncoder for DelimitedEncoder {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
         let ChunkData::Delimited(_, layout) = &chunk.data else {
             return Err(Error::new(Kind::Bug, "a chunk of another format"));
         };
+        let fields = layout.fields;
+        let dialect = &self.spelling.dialect;
+        self.must_look = dialect.comment.is_some()
+            || dialect.skip_blank_lines
+            || fields == 0
+            || (self.csv_end_marker && fields == 1);
+        self.spelling.in_order = self.columns.len() == fields
+            && layout.field_of.len() == fields
+            && layout.field_of.iter().enumerate().all(|(nth, field)| nth == *field);
         self.layout = Arc::clone(layout);
         self.chunk = Some(chunk);
         self.mode = mode;
-        self.index = Index { ends: std::mem::take(&mut self.index.ends), ..Index::default() };
-        self.index.ends.clear();
+        self.index.reset();
         self.at = 0;
         self.row = 0;
         Ok(())
@@ -279,10 +276,10 @@ impl ChunkEncoder for DelimitedEncoder {
         let Some(chunk) = self.chunk.clone() else { return Ok(false) };
         let ChunkData::Delimited(bytes, _) = &chunk.data else { return Ok(false) };
         loop {
-            if self.at >= self.index.ends.len() && !self.refill(bytes)? {
+            if self.at >= self.index.ends().len() && !self.refill(bytes)? {
                 return Ok(false);
             }
-            while self.at < self.index.ends.len() {
+            while self.at < self.index.ends().len() {
                 if !self.encode_record(bytes, out)? {
                     return Ok(false);
                 }
@@ -295,7 +292,7 @@ impl ChunkEncoder for DelimitedEncoder {
 
     fn place(&self, chunk: &Chunk, row: u64) -> Place {
         let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Place::default() };
-        let (line, byte) = locate(&self.dialect, bytes, layout.eol, row);
+        let (line, byte) = locate(&self.spelling.dialect, bytes, layout.eol, row);
         let line = Some(chunk.line + line);
         Place { line, byte: Some(chunk.byte + byte), ..Place::default() }
     }
@@ -306,26 +303,19 @@ fn locate(dialect: &Dialect, bytes: &[u8], eol: Eol, row: u64) -> (u64, u64) {
     let rules = Rules::new(dialect, eol);
     let mut index = Index::default();
     let mut rows = 0;
-    let mut start = 0;
-    loop {
-        index.scan(bytes, start, &rules);
-        let mut record_start = start;
-        for end in index.ends.iter().filter(|end| *end & RECORD != 0) {
+    let mut record_start = 0;
+    'windows: while index.next < bytes.len() && index.fault.is_none() {
+        index.scan(bytes, index.next, &rules);
+        for end in index.ends().iter().filter(|end| *end & RECORD != 0) {
             let at = index.start + (end & OFFSET) as usize;
-            let record = &bytes[record_start..at];
-            let is_comment = dialect.comment.is_some_and(|it| record.first() == Some(&it));
-            if !is_comment && !(dialect.skip_blank_lines && record.is_empty()) {
+            if !is_skipped(dialect, &bytes[record_start..at]) {
                 if rows == row {
-                    break;
+                    break 'windows;
                 }
                 rows += 1;
             }
             record_start = skip_line_end(bytes, at, eol);
         }
-        let found = record_start < index.next;
-        if found || index.next <= start || index.next >= bytes.len() || index.fault.is_some() {
-            return (super::cut::count_lines(&bytes[..record_start], eol), record_start as u64);
-        }
-        start = index.next;
     }
+    (count_lines(&bytes[..record_start], eol), record_start as u64)
 }

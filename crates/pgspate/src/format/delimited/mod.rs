@@ -1,18 +1,31 @@
 //! Delimited text: csv, tsv and PostgreSQL's own text format.
 //!
 //! Records, fields, quotes, escapes and line ends are what COPY takes them for, down to a quote in
-//! the middle of a field and the refusal of mixed line ends.
+//! the middle of a field and the refusal of mixed line ends. On purpose different: a byte order
+//! mark at the front is not data, data after `\.` is refused instead of dropped, and so is `\.`
+//! behind other data on its line, as by servers since 18. Of two faults in one line the one that
+//! COPY would report second may be reported: a misplaced line end, an open quote or a wrong `\.`
+//! rather than a byte that is not valid in the encoding.
 
 mod cut;
 mod encode;
 mod fields;
+mod lines;
+mod masks;
+mod records;
+mod row;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
+use crate::error::{Error, Kind, Result};
+
 pub use cut::{CutOptions, DelimitedCutter};
-pub use encode::{Column, DelimitedEncoder};
-pub use fields::{ParsedRecord, parse_records};
+pub use encode::DelimitedEncoder;
+pub use records::{ParsedRecord, parse_records};
+pub use row::Column;
 
 /// Which of COPY's two text formats the input is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +94,47 @@ impl Dialect {
             ..Dialect::csv()
         }
     }
+
+    /// Whether records can be told apart at all.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for what COPY refuses as well, and for a quote, an escape or a comment that
+    /// is a line end.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |message: String| Err(Error::new(Kind::Usage, message));
+        let quote = self.quote.filter(|_| self.family == Family::Csv);
+        let special = [
+            ("delimiter", Some(self.delimiter)),
+            ("quote", quote),
+            ("escape", quote.map(|_| self.escape)),
+            ("comment", self.comment),
+        ];
+        for (what, byte) in special {
+            if let Some(b'\n' | b'\r' | 0) = byte {
+                return refuse(format!("the {what} cannot be a newline, carriage return or zero"));
+            }
+        }
+        if quote == Some(self.delimiter) {
+            return refuse("delimiter and quote must be different".to_owned());
+        }
+        if self.comment.is_some_and(|it| it == self.delimiter || Some(it) == quote) {
+            return refuse("the comment must be neither the delimiter nor the quote".to_owned());
+        }
+        let is_escape_name = matches!(self.delimiter, b'\\' | b'.' | b'a'..=b'z' | b'0'..=b'9');
+        if self.family == Family::Text && is_escape_name {
+            let delimiter = char::from(self.delimiter);
+            return refuse(format!("the delimiter of COPY text cannot be \"{delimiter}\""));
+        }
+        for (what, byte) in [("delimiter", Some(self.delimiter)), ("quote", quote)] {
+            if byte.is_some_and(|byte| self.null.contains(&byte)) {
+                return refuse(format!("the {what} must not appear in the spelling of NULL"));
+            }
+        }
+        if self.null.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            return refuse("the spelling of NULL cannot hold a line end".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// What the records of one input look like, once its first line is known.
@@ -96,5 +150,17 @@ pub struct Layout {
 
 /// Decides from an input's header (`None`: it has none) how many fields its records have, and
 /// which of them feeds each column.
-pub type MapFields =
-    Arc<dyn Fn(Option<&[Vec<u8>]>) -> crate::Result<(usize, Vec<usize>)> + Send + Sync>;
+pub type MapFields = Arc<dyn Fn(Option<&[Vec<u8>]>) -> Result<(usize, Vec<usize>)> + Send + Sync>;
+
+/// How many fields the records of `bytes` have; for measuring the splitting alone.
+#[doc(hidden)]
+pub fn count_fields(dialect: &Dialect, eol: Eol, bytes: &[u8]) -> usize {
+    let rules = scan::Rules::new(dialect, eol);
+    let mut index = scan::Index::default();
+    let mut fields = 0;
+    while index.next < bytes.len() && index.fault.is_none() {
+        index.scan(bytes, index.next, &rules);
+        fields += index.ends().len();
+    }
+    fields
+}

@@ -1,10 +1,12 @@
 //! Finds where fields and records end, 64 bytes at a time.
 //!
 //! The index speaks of bytes alone: which of them separate, and which fields hold quotes or
-//! escapes and need a second look. What it calls a record is what COPY calls a line.
+//! escapes and need a second look. What it calls a record is what COPY calls a line. Blocks of the
+//! usual dialects are resolved by arithmetic on masks; all others, and every block in which
+//! something is wrong, are walked byte by byte. Both ways give the same index.
 
-use wide::u8x16;
-
+use super::lines::comment_end;
+use super::masks::{Block, Separators};
 use super::{Dialect, Eol, Family};
 
 /// Marks the end of a record's last field.
@@ -17,6 +19,8 @@ pub(super) const OFFSET: u32 = MARKED - 1;
 /// About how many bytes are indexed ahead of the encoder: the index of a window stays in the
 /// first-level cache together with the window.
 const WINDOW: usize = 16 << 10;
+/// A record with more fields is not indexed to its end. Tables have at most 1,600 columns.
+const FIELDS_MAX: usize = 16 << 10;
 
 /// What COPY refuses in the raw lines, before it looks at fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,42 +33,46 @@ pub(super) enum Fault {
     Unterminated,
     /// A field or record beyond PostgreSQL's limit of 1 GiB.
     TooLong,
+    /// Far more fields than a table has columns.
+    TooManyFields,
     /// `\.` on a line of its own: the end of the data, in text format.
     EndMarker,
     /// `\.` that is not alone on its line.
     CorruptEndMarker,
+    /// `\.` on a line of its own that ends unlike the others.
+    EndMarkerLineEnd,
 }
 
 /// Which bytes matter, from a dialect and its line end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) delimiter: u8,
-    /// A byte that cannot be the delimiter's, where there is no quote.
-    quote: u8,
-    quoted: bool,
-    escape: u8,
-    text: bool,
+    /// The quote of csv or the backslash of text; the delimiter where there is neither.
+    pub(super) quote: u8,
+    pub(super) quoted: bool,
+    pub(super) escape: u8,
+    pub(super) text: bool,
     pub(super) eol: Eol,
     comment: Option<u8>,
+    /// Whether blocks can be resolved by their masks.
+    by_masks: bool,
 }
 
 impl Rules {
     pub(super) fn new(dialect: &Dialect, eol: Eol) -> Rules {
         let text = dialect.family == Family::Text;
-        let quote = dialect.quote.unwrap_or(dialect.delimiter);
-        Rules {
-            delimiter: dialect.delimiter,
-            quote: if text { b'\\' } else { quote },
-            quoted: !text && dialect.quote.is_some(),
-            escape: match dialect.quote {
-                _ if text => b'\\',
-                Some(_) => dialect.escape,
-                None => dialect.delimiter,
-            },
-            text,
-            eol,
-            comment: dialect.comment,
-        }
+        let quoted = !text && dialect.quote.is_some();
+        let quote = if text { b'\\' } else { dialect.quote.unwrap_or(dialect.delimiter) };
+        let escape = if quoted { dialect.escape } else { quote };
+        let comment = dialect.comment;
+        let by_masks = comment.is_none() && quote == escape;
+        Rules { delimiter: dialect.delimiter, quote, quoted, escape, text, eol, comment, by_masks }
+    }
+
+    /// The same rules, with every block walked byte by byte.
+    #[cfg(test)]
+    pub(super) fn walking(self) -> Rules {
+        Rules { by_masks: false, ..self }
     }
 }
 
@@ -73,20 +81,23 @@ impl Rules {
 pub(super) struct Index {
     /// Where the window starts in the chunk.
     pub(super) start: usize,
-    /// Ends of fields, offsets from `start`, with `RECORD` and `MARKED`.
-    pub(super) ends: Vec<u32>,
     /// Where the next window starts.
     pub(super) next: usize,
     /// What is wrong with the record after the last one indexed.
     pub(super) fault: Option<Fault>,
+    /// Ends of fields, offsets from `start`, with `RECORD` and `MARKED`. Only the first are in
+    /// use, as many as `used` says; there is always room for a block's.
+    slots: Vec<u32>,
+    used: usize,
 }
 
 /// The scan's state within a record.
+#[derive(Default)]
 struct State {
     in_quote: bool,
     /// `MARKED` once the current field holds a quote or an escape.
     mark: u32,
-    /// Bytes before this offset are escaped.
+    /// Bytes before this offset are escaped, or belong to a line end.
     skip_to: usize,
     /// How many entries the records that are complete take, and where the last of them ends.
     complete: usize,
@@ -95,19 +106,23 @@ struct State {
 }
 
 impl Index {
+    /// The field ends of the window, all of whole records.
+    #[inline]
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.slots[..self.used]
+    }
+
+    /// Forgets all but its memory.
+    pub(super) fn reset(&mut self) {
+        *self = Index { slots: std::mem::take(&mut self.slots), ..Index::default() };
+    }
+
     /// Indexes the whole records of `bytes` from `start` on: a window's worth, or one record if
     /// that is longer. `bytes` ends at the end of a record, with or without its line end.
     pub(super) fn scan(&mut self, bytes: &[u8], start: usize, rules: &Rules) {
         self.start = start;
-        self.ends.clear();
-        let mut state = State {
-            in_quote: false,
-            mark: 0,
-            skip_to: 0,
-            complete: 0,
-            complete_to: 0,
-            fault: None,
-        };
+        self.used = 0;
+        let mut state = State::default();
         let body = &bytes[start..];
         let mut at = 0;
         while at < body.len() && state.fault.is_none() {
@@ -120,12 +135,15 @@ impl Index {
             }
             self.scan_block(body, at, rules, &mut state);
             at += 64;
+            if self.used - state.complete > FIELDS_MAX && state.fault.is_none() {
+                state.fault = Some(Fault::TooManyFields);
+            }
         }
         let at_end = at >= body.len() && state.fault.is_none();
         if at_end && state.complete_to < body.len() {
             self.finish_last(body.len(), &mut state);
         }
-        self.ends.truncate(state.complete);
+        self.used = state.complete;
         self.next = start + state.complete_to;
         self.fault = state.fault;
     }
@@ -136,61 +154,113 @@ impl Index {
             state.fault = Some(Fault::Unterminated);
             return;
         }
-        self.ends.push(len as u32 | state.mark | RECORD);
-        state.complete = self.ends.len();
+        self.make_room();
+        self.push(len as u32 | state.mark | RECORD);
+        state.complete = self.used;
         state.complete_to = len;
+    }
+
+    /// Room for the ends of a block and one more.
+    #[inline]
+    fn make_room(&mut self) {
+        if self.slots.len() < self.used + 65 {
+            self.slots.resize(self.slots.len() * 2 + WINDOW / 4, 0);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, end: u32) {
+        self.slots[self.used] = end;
+        self.used += 1;
     }
 
     #[inline]
     fn scan_block(&mut self, body: &[u8], at: usize, rules: &Rules, state: &mut State) {
-        let masks = match body.get(at..at + 64) {
-            Some(block) => Masks::of(block.try_into().expect("64 bytes"), rules),
+        self.make_room();
+        let mut padded = [0; 64];
+        let (bytes, len) = match body.get(at..at + 64) {
+            Some(bytes) => (bytes.try_into().expect("64 bytes"), 64),
             None => {
-                let mut block = [0; 64];
                 let tail = &body[at..];
-                block[..tail.len()].copy_from_slice(tail);
-                let mut masks = Masks::of(&block, rules);
-                masks.keep((1_u64 << tail.len()) - 1);
-                masks
+                padded[..tail.len()].copy_from_slice(tail);
+                (&padded, tail.len())
             }
         };
-        let starts_clean = !state.in_quote && state.skip_to <= at && rules.comment.is_none();
-        if masks.other == 0 && starts_clean {
-            self.push_separators(at, masks, state);
-        } else if masks.other != 0 || masks.separators() != 0 || rules.comment.is_some() {
-            self.walk(body, at, masks, rules, state);
+        let mut block = Block::of(bytes, rules);
+        if len < 64 {
+            block.keep((1_u64 << len) - 1);
         }
+        if rules.by_masks {
+            let is_first_done = state.skip_to > at;
+            let next = body.get(at + 64).copied();
+            if let Some(found) = block.separators(bytes, next, is_first_done, state.in_quote, rules)
+            {
+                self.push_separators(at, found, rules.eol, state);
+                return;
+            }
+        }
+        self.walk(body, at, len, block.specials(), rules, state);
     }
 
-    /// A block with nothing but delimiters and newlines.
+    /// A block of which the masks tell everything.
     #[inline]
-    fn push_separators(&mut self, at: usize, masks: Masks, state: &mut State) {
-        let mut separators = masks.separators();
+    fn push_separators(&mut self, at: usize, found: Separators, eol: Eol, state: &mut State) {
+        let Separators { delimiter, record, mut marks, .. } = found;
+        let mut separators = delimiter | record;
+        let slots: &mut [u32; 64] =
+            (&mut self.slots[self.used..self.used + 64]).try_into().expect("room for a block");
+        let mut count = 0;
         let mut mark = state.mark;
-        while separators != 0 {
-            let bit = separators.trailing_zeros();
-            separators &= separators - 1;
-            let is_record = ((masks.newline >> bit) & 1) as u32;
-            self.ends.push((at as u32 + bit) | mark | (is_record << 31));
-            mark = 0;
+        if marks == 0 {
+            while separators != 0 {
+                let bit = separators.trailing_zeros();
+                separators &= separators - 1;
+                let is_record = ((record >> bit) & 1) as u32;
+                slots[count & 63] = (at as u32 + bit) | mark | (is_record << 31);
+                count += 1;
+                mark = 0;
+            }
+        } else {
+            while separators != 0 {
+                let bit = separators.trailing_zeros();
+                let up_to = separators ^ (separators - 1);
+                separators &= separators - 1;
+                let is_record = ((record >> bit) & 1) as u32;
+                let is_marked = u32::from(marks & up_to != 0);
+                slots[count & 63] =
+                    (at as u32 + bit) | mark | (is_marked << 30) | (is_record << 31);
+                count += 1;
+                marks &= !up_to;
+                mark = 0;
+            }
         }
-        if masks.separators() != 0 {
-            state.mark = 0;
+        state.mark = if marks != 0 { MARKED } else { mark };
+        self.used += count;
+        state.in_quote = found.in_quote;
+        if found.takes_next {
+            state.skip_to = at + 65;
         }
-        if masks.newline != 0 {
-            let last = 63 - masks.newline.leading_zeros();
-            let after = (masks.delimiter >> last).count_ones() as usize;
-            state.complete = self.ends.len() - after;
-            state.complete_to = at + last as usize + 1;
+        if record != 0 {
+            let last = 63 - record.leading_zeros();
+            let after = (delimiter >> last).count_ones() as usize;
+            let width = if eol == Eol::CrLf { 2 } else { 1 };
+            state.complete = self.used - after;
+            state.complete_to = at + last as usize + width;
         }
     }
 
-    /// A block with quotes, escapes or carriage returns: byte by byte over those that matter.
-    fn walk(&mut self, body: &[u8], at: usize, masks: Masks, rules: &Rules, state: &mut State) {
-        let mut specials = masks.separators() | masks.other;
+    /// Byte by byte over those that may matter, which `specials` tells.
+    fn walk(
+        &mut self,
+        body: &[u8],
+        at: usize,
+        len: usize,
+        mut specials: u64,
+        rules: &Rules,
+        state: &mut State,
+    ) {
         if let Some(comment) = rules.comment {
-            let end = (at + 64).min(body.len());
-            for (bit, byte) in body[at..end].iter().enumerate() {
+            for (bit, byte) in body[at..at + len].iter().enumerate() {
                 specials |= u64::from(*byte == comment) << bit;
             }
         }
@@ -207,7 +277,6 @@ impl Index {
         }
     }
 
-    #[inline]
     fn step(&mut self, body: &[u8], pos: usize, rules: &Rules, state: &mut State) {
         let byte = body[pos];
         if state.in_quote {
@@ -221,10 +290,9 @@ impl Index {
                 state.in_quote = false;
             }
         } else if rules.comment == Some(byte) && pos == state.complete_to {
-            let end = memchr::memchr2(b'\n', b'\r', &body[pos..]).map_or(body.len(), |at| pos + at);
-            state.skip_to = end;
+            state.skip_to = comment_end(body, pos, rules.eol).unwrap_or(body.len());
         } else if byte == rules.delimiter {
-            self.ends.push(pos as u32 | state.mark);
+            self.push(pos as u32 | state.mark);
             state.mark = 0;
         } else if byte == b'\n' || byte == b'\r' {
             self.line_end(body, pos, rules, state);
@@ -232,7 +300,7 @@ impl Index {
             state.in_quote = true;
             state.mark = MARKED;
         } else if rules.text && byte == b'\\' {
-            self.backslash(body, pos, state);
+            backslash(body, pos, rules.eol, state);
         }
     }
 
@@ -248,67 +316,46 @@ impl Index {
         }
     }
 
-    fn backslash(&mut self, body: &[u8], pos: usize, state: &mut State) {
-        state.mark = MARKED;
-        state.skip_to = pos + 2;
-        if body.get(pos + 1) == Some(&b'.') {
-            let alone =
-                pos == state.complete_to && matches!(body.get(pos + 2), None | Some(b'\n' | b'\r'));
-            state.fault = Some(if alone { Fault::EndMarker } else { Fault::CorruptEndMarker });
-        }
-    }
-
     fn end_record(&mut self, end: usize, next: usize, state: &mut State) {
-        self.ends.push(end as u32 | state.mark | RECORD);
+        self.push(end as u32 | state.mark | RECORD);
         state.mark = 0;
-        state.complete = self.ends.len();
+        state.complete = self.used;
         state.complete_to = next;
     }
 }
 
-/// One bit per byte of a block.
-#[derive(Clone, Copy)]
-struct Masks {
-    delimiter: u64,
-    /// Newlines that end a record whatever surrounds them, quotes aside.
-    newline: u64,
-    /// Quotes, escapes, and line ends that need a look at their neighbours.
-    other: u64,
+fn backslash(body: &[u8], pos: usize, eol: Eol, state: &mut State) {
+    state.mark = MARKED;
+    state.skip_to = pos + 2;
+    let Some(after) = body[pos + 1..].strip_prefix(b".") else { return };
+    state.fault = Some(if pos != state.complete_to {
+        Fault::CorruptEndMarker
+    } else if after.starts_with(eol.bytes()) {
+        Fault::EndMarker
+    } else {
+        match (eol, after.first()) {
+            (Eol::Lf, Some(b'\r')) | (Eol::Cr | Eol::CrLf, Some(b'\n')) => Fault::EndMarkerLineEnd,
+            _ => Fault::CorruptEndMarker,
+        }
+    });
 }
 
-impl Masks {
-    #[inline]
-    fn of(block: &[u8; 64], rules: &Rules) -> Masks {
-        let [delimiter, quote, escape] =
-            [rules.delimiter, rules.quote, rules.escape].map(u8x16::splat);
-        let [lf, cr] = [b'\n', b'\r'].map(u8x16::splat);
-        let lf_ends = rules.eol == Eol::Lf;
-        let mut masks = Masks { delimiter: 0, newline: 0, other: 0 };
-        for lane in 0..4 {
-            let bytes: [u8; 16] = block[lane * 16..lane * 16 + 16].try_into().expect("16 bytes");
-            let bytes = u8x16::new(bytes);
-            let other = bytes.simd_eq(quote) | bytes.simd_eq(escape) | bytes.simd_eq(cr);
-            let shift = lane * 16;
-            masks.delimiter |= u64::from(bytes.simd_eq(delimiter).to_bitmask()) << shift;
-            masks.newline |= u64::from(bytes.simd_eq(lf).to_bitmask()) << shift;
-            masks.other |= u64::from(other.to_bitmask()) << shift;
+impl Fault {
+    /// As the server words it.
+    pub(super) fn message(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Fault::CarriageReturn, Family::Csv) => "unquoted carriage return found in data",
+            (Fault::CarriageReturn, Family::Text) => "literal carriage return found in data",
+            (Fault::Newline, Family::Csv) => "unquoted newline found in data",
+            (Fault::Newline, Family::Text) => "literal newline found in data",
+            (Fault::Unterminated, _) => "unterminated CSV quoted field",
+            (Fault::TooLong, _) => "record is longer than 1 GiB, the most that PostgreSQL takes",
+            (Fault::TooManyFields, _) => "extra data after last expected column",
+            (Fault::EndMarker, _) => "data follows the end-of-copy marker",
+            (Fault::CorruptEndMarker, _) => "end-of-copy marker is not alone on its line",
+            (Fault::EndMarkerLineEnd, _) => {
+                "end-of-copy marker does not match previous newline style"
+            }
         }
-        if !lf_ends {
-            masks.other |= masks.newline;
-            masks.newline = 0;
-        }
-        masks.other &= !masks.delimiter;
-        masks
-    }
-
-    #[inline]
-    fn separators(self) -> u64 {
-        self.delimiter | self.newline
-    }
-
-    fn keep(&mut self, bits: u64) {
-        self.delimiter &= bits;
-        self.newline &= bits;
-        self.other &= bits;
     }
 }

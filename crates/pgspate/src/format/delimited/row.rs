@@ -1,0 +1,243 @@
+//! One record to one row, binary or text.
+//!
+//! A row is binary only when each of its fields surely means the same to the server in that form.
+
+use super::fields::{self, Value, is_null, without_last_escape};
+use super::scan::{MARKED, OFFSET};
+use super::{Dialect, Family};
+use crate::encode::field::FieldEncoder;
+use crate::encode::text;
+
+/// How the fields of one column are read.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// The column's name, for messages.
+    pub name: String,
+    /// `None`: the column's type goes to the server as text.
+    pub encoder: Option<FieldEncoder>,
+    /// A quoted field that spells NULL is NULL (COPY's `force_null`).
+    pub force_null: bool,
+    /// An unquoted field that spells NULL is its own value (COPY's `force_not_null`).
+    pub force_not_null: bool,
+}
+
+/// How fields are spelled.
+pub(super) struct Spelling {
+    pub(super) dialect: Dialect,
+    /// Whether NULL depends on the column.
+    pub(super) has_forced: bool,
+    /// Whether the fields are the columns, in their order and with nothing else.
+    pub(super) in_order: bool,
+}
+
+/// A record in its window.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'a> {
+    pub(super) window: &'a [u8],
+    pub(super) start: usize,
+    /// The ends of its fields.
+    pub(super) ends: &'a [u32],
+}
+
+impl<'a> Record<'a> {
+    /// A field's bytes, and whether they hold quotes or escapes.
+    #[inline]
+    fn field(&self, nth: usize) -> (&'a [u8], bool) {
+        let start = match nth {
+            0 => self.start,
+            _ => (self.ends[nth - 1] & OFFSET) as usize + 1,
+        };
+        let end = self.ends[nth];
+        (&self.window[start..(end & OFFSET) as usize], end & MARKED != 0)
+    }
+
+    fn bytes(&self) -> &'a [u8] {
+        &self.window[self.start..(self.ends[self.ends.len() - 1] & OFFSET) as usize]
+    }
+}
+
+/// Appends the record's columns in binary. False when only the server can tell what one of them
+/// means; what was appended is void then.
+#[inline]
+pub(super) fn append_binary(
+    record: Record<'_>,
+    columns: &[Column],
+    field_of: &[usize],
+    spelling: &Spelling,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> bool {
+    out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
+    for (column, &field) in columns.iter().zip(field_of) {
+        let (raw, marked) = record.field(field);
+        let Some(encoder) = &column.encoder else { return false };
+        let is_taken = if marked || spelling.has_forced {
+            match column_value(spelling, column, raw, marked, scratch) {
+                Value::Null => append_null(out),
+                Value::Bytes(value) => encoder.encode(value, out),
+                Value::Server(_) => false,
+            }
+        } else if is_null(&spelling.dialect, raw, false) {
+            append_null(out)
+        } else {
+            encoder.encode(raw, out)
+        };
+        if !is_taken {
+            return false;
+        }
+    }
+    true
+}
+
+#[inline]
+fn append_null(out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&(-1_i32).to_be_bytes());
+    true
+}
+
+/// A field's value with COPY's rules for NULL applied.
+fn column_value<'a>(
+    spelling: &Spelling,
+    column: &Column,
+    raw: &'a [u8],
+    marked: bool,
+    scratch: &'a mut Vec<u8>,
+) -> Value<'a> {
+    let dialect = &spelling.dialect;
+    let raw = without_last_escape(dialect, raw);
+    if is_null(dialect, raw, marked) {
+        return if column.force_not_null { Value::Bytes(raw) } else { Value::Null };
+    }
+    let value = if marked { fields::value(dialect, raw, scratch) } else { Value::Bytes(raw) };
+    match value {
+        Value::Bytes(bytes) if column.force_null && bytes == dialect.null => Value::Null,
+        value => value,
+    }
+}
+
+/// Appends the record's columns as a line of COPY text.
+pub(super) fn append_text(
+    record: Record<'_>,
+    columns: &[Column],
+    field_of: &[usize],
+    spelling: &Spelling,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
+    if columns.is_empty() {
+        out.push(b'\n');
+        return;
+    }
+    let bytes = record.bytes();
+    if spelling.in_order && spelling.is_copy_text() {
+        out.extend_from_slice(without_last_escape(&spelling.dialect, bytes));
+        out.push(b'\n');
+        return;
+    }
+    let is_plain = spelling.is_plain(bytes);
+    for (column, &field) in columns.iter().zip(field_of) {
+        let (raw, marked) = record.field(field);
+        if marked || spelling.has_forced {
+            append_text_field(spelling, column, raw, marked, scratch, out);
+        } else if is_null(&spelling.dialect, raw, false) {
+            text::append(None, out);
+        } else if is_plain {
+            out.extend_from_slice(raw);
+        } else {
+            text::append(Some(raw), out);
+        }
+        out.push(b'\t');
+    }
+    // The last tab becomes the line's end.
+    out.pop();
+    out.push(b'\n');
+}
+
+#[inline(never)]
+fn append_text_field(
+    spelling: &Spelling,
+    column: &Column,
+    raw: &[u8],
+    marked: bool,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
+    // What the server has to resolve is handed on below, and so is what needs no scratch.
+    if let Value::Null = column_value(spelling, column, raw, marked, scratch) {
+        return text::append(None, out);
+    }
+    let dialect = &spelling.dialect;
+    let raw = without_last_escape(dialect, raw);
+    if marked && !is_null(dialect, raw, marked) {
+        fields::append_text(dialect, raw, out);
+    } else {
+        text::append(Some(raw), out);
+    }
+}
+
+impl Spelling {
+    /// Whether records are what COPY text with its defaults takes as they stand.
+    fn is_copy_text(&self) -> bool {
+        let Dialect { family, delimiter, null, .. } = &self.dialect;
+        *family == Family::Text && *delimiter == b'\t' && null == b"\\N" && !self.has_forced
+    }
+
+    /// Whether the fields of a record that are not marked need no escapes in COPY text. Line ends
+    /// are in no such field.
+    fn is_plain(&self, record: &[u8]) -> bool {
+        match (self.dialect.family, self.dialect.delimiter) {
+            (Family::Csv, b'\t') => memchr::memchr(b'\\', record).is_none(),
+            (Family::Csv, _) => memchr::memchr2(b'\\', b'\t', record).is_none(),
+            (Family::Text, b'\t') => true,
+            (Family::Text, _) => memchr::memchr(b'\t', record).is_none(),
+        }
+    }
+}
+
+/// Whether the server would find something to refuse before it counts the fields, or before it
+/// misses one.
+pub(super) fn has_another_fault(
+    record: Record<'_>,
+    columns: &[Column],
+    spelling: &Spelling,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    if simdutf8::basic::from_utf8(record.bytes()).is_err() || record.bytes().contains(&0) {
+        return true;
+    }
+    let mut unused = Vec::new();
+    let is_short = record.ends.len() < columns.len();
+    (0..record.ends.len()).any(|nth| {
+        let (raw, marked) = record.field(nth);
+        let column = columns.get(nth).or(columns.last());
+        let Some(column) = column else { return false };
+        match column_value(spelling, column, raw, marked, scratch) {
+            Value::Null => false,
+            Value::Server(_) => true,
+            Value::Bytes(_) if !is_short => false,
+            Value::Bytes(value) => {
+                unused.clear();
+                !column.encoder.as_ref().is_some_and(|it| it.encode(value, &mut unused))
+            }
+        }
+    })
+}
+
+/// Appends a record that has too few or too many fields as COPY text with as many.
+pub(super) fn append_misshapen(
+    record: Record<'_>,
+    columns: &[Column],
+    spelling: &Spelling,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
+    for nth in 0..record.ends.len() {
+        let (raw, marked) = record.field(nth);
+        if let Some(column) = columns.get(nth).or(columns.last()) {
+            append_text_field(spelling, column, raw, marked, scratch, out);
+        }
+        out.push(b'\t');
+    }
+    out.pop();
+    out.push(b'\n');
+}

@@ -1,0 +1,250 @@
+//! Both sides of a case on one server, and whether they agree.
+
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, TryStreamExt};
+use pgspate::format::Mode;
+use pgspate::format::delimited::{Family, parse_records};
+use pgspate::target::Session;
+use tokio_postgres::{Client, NoTls, Statement};
+
+use crate::case::Case;
+use crate::ours::{self, Stream};
+
+const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+const TRAILER: &[u8] = b"\xff\xff";
+/// Cases after which the tables are emptied; what they roll back stays in the file until then.
+const CASES_PER_TABLE: usize = 100;
+
+type Row = Vec<Option<Vec<u8>>>;
+
+/// Rows, or SQLSTATE and message.
+type Outcome = Result<Vec<Row>, (String, String)>;
+
+/// A connection with a table for each number and kind of columns.
+pub(crate) struct Judge {
+    client: Client,
+    pub(crate) session: Session,
+    statements: Vec<[Statement; 2]>,
+    cases: usize,
+}
+
+impl Judge {
+    pub(crate) async fn new(dsn: &str) -> Judge {
+        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let mut statements = Vec::new();
+        for table in 0..8 {
+            let columns = 1 + table % 4;
+            let ty = |nth| if table >= 4 && nth + 1 == columns { "int" } else { "text" };
+            let columns: Vec<_> = (0..columns).map(|nth| format!("c{nth} {}", ty(nth))).collect();
+            let create = format!("create temp table t{table} ({})", columns.join(", "));
+            client.batch_execute(&create).await.unwrap();
+            let binary = format!("copy t{table} from stdin (format binary)");
+            let text = format!("copy t{table} from stdin");
+            statements.push([
+                client.prepare(&binary).await.unwrap(),
+                client.prepare(&text).await.unwrap(),
+            ]);
+        }
+        let session = Session::read(&client).await.unwrap();
+        Judge { client, session, statements, cases: 0 }
+    }
+
+    /// What differs, in words.
+    pub(crate) async fn difference(&mut self, case: &Case) -> Option<String> {
+        self.cases += 1;
+        if self.cases.is_multiple_of(CASES_PER_TABLE) {
+            let tables: Vec<_> = (0..8).map(|table| format!("t{table}")).collect();
+            let sql = format!("truncate {}", tables.join(", "));
+            self.client.batch_execute(&sql).await.unwrap();
+        }
+        let theirs = self.theirs(case).await;
+        let text = ours::run(case, Mode::Text, &self.session);
+        let as_text = self.ours(case, &text).await;
+        if let Some(why) = compare(case, &theirs, &as_text, &text, self.session.server_version) {
+            return Some(format!("as text: {why}"));
+        }
+        let binary = ours::run(case, Mode::Binary, &self.session);
+        let as_binary = self.ours(case, &binary).await;
+        // A refusal is settled by asking the server about the rows as text.
+        match (&as_text, &as_binary) {
+            (Ok(text), Ok(binary)) if text == binary => {}
+            (Err(_), Err(_)) => {}
+            _ => return Some(format!("as binary: {as_binary:?}, but as text: {as_text:?}")),
+        }
+        compare_parsed(case, &theirs, &text, self.session.server_version)
+    }
+
+    async fn theirs(&self, case: &Case) -> Outcome {
+        let sql = format!("copy t{} from stdin ({})", case.table(), case.options());
+        self.client.batch_execute("begin").await.unwrap();
+        let statement = self.client.prepare(&sql).await;
+        let statement = statement.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let copied = self.copy(&statement, &[&case.input]).await;
+        self.rows_after(case, copied).await
+    }
+
+    async fn ours(&self, case: &Case, stream: &Stream) -> Outcome {
+        let [binary, text] = &self.statements[case.table()];
+        self.client.batch_execute("begin").await.unwrap();
+        let mut copied = Ok(());
+        if !stream.binary.is_empty() {
+            copied = self.copy(binary, &[HEADER, &stream.binary, TRAILER]).await;
+        }
+        if copied.is_ok() && !stream.text.is_empty() {
+            copied = self.copy(text, &[&stream.text]).await;
+        }
+        let rows = self.rows_after(case, copied).await?;
+        if let Some(error) = &stream.error {
+            let code = error.sqlstate().map_or("", |code| code.code());
+            return Err((code.to_owned(), error.to_string()));
+        }
+        let (mut binary, mut text) =
+            (rows[..stream.binary_rows].iter(), rows[stream.binary_rows..].iter());
+        let row = |nth| {
+            let is_text = stream.text_rows.binary_search(&nth).is_ok();
+            if is_text { text.next() } else { binary.next() }
+        };
+        Ok((0..rows.len()).map(row).map(|row| row.unwrap().clone()).collect())
+    }
+
+    async fn copy(
+        &self,
+        statement: &Statement,
+        parts: &[&[u8]],
+    ) -> Result<(), tokio_postgres::Error> {
+        let mut sink = pin!(self.client.copy_in(statement).await?);
+        for part in parts {
+            sink.feed(Bytes::copy_from_slice(part)).await?;
+        }
+        sink.finish().await.map(drop)
+    }
+
+    /// The table's rows, or the refusal; either way the table is as before.
+    async fn rows_after(&self, case: &Case, copied: Result<(), tokio_postgres::Error>) -> Outcome {
+        let rows = match copied {
+            Ok(()) => {
+                let sql = format!("copy t{} to stdout", case.table());
+                let stream = self.client.copy_out(&sql).await.unwrap();
+                let bytes: BytesMut = stream.try_collect().await.unwrap();
+                Ok(rows_of(&bytes))
+            }
+            Err(error) => {
+                let error = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
+                Err((error.code().code().to_owned(), error.message().to_owned()))
+            }
+        };
+        self.client.batch_execute("rollback").await.unwrap();
+        rows
+    }
+}
+
+impl Case {
+    fn table(&self) -> usize {
+        self.columns - 1 + if self.has_number { 4 } else { 0 }
+    }
+
+    pub(crate) fn is_number(&self, column: usize) -> bool {
+        self.has_number && column + 1 == self.columns
+    }
+}
+
+/// The rows that COPY wrote as text, still escaped as it does.
+fn rows_of(text: &[u8]) -> Vec<Row> {
+    let field = |field: &[u8]| (field != b"\\N").then(|| field.to_vec());
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines
+        .map(|line| line[..line.len() - 1].split(|byte| *byte == b'\t').map(field).collect())
+        .collect()
+}
+
+/// A value as COPY writes it.
+fn as_written(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for byte in value {
+        match byte {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            8 => out.extend_from_slice(b"\\b"),
+            11 => out.extend_from_slice(b"\\v"),
+            12 => out.extend_from_slice(b"\\f"),
+            byte => out.push(*byte),
+        }
+    }
+    out
+}
+
+fn compare(
+    case: &Case,
+    theirs: &Outcome,
+    ours: &Outcome,
+    stream: &Stream,
+    version: u32,
+) -> Option<String> {
+    let differs = || Some(format!("{ours:?}, but COPY: {theirs:?}"));
+    match (theirs, ours) {
+        (Ok(theirs), Ok(ours)) if theirs == ours => None,
+        (Err((theirs, _)), Err((ours, _))) if theirs == ours => None,
+        (theirs, Err((code, message))) if code == "22P04" => {
+            let is_excused = is_excused(case, theirs, message, stream, version);
+            if is_excused { None } else { differs() }
+        }
+        // Names need not be valid in the encoding.
+        (Err((theirs, _)), _) if theirs == "22021" && case.header && !is_utf8(&case.input) => None,
+        // A header that does not end is no header.
+        (Ok(rows), Err((code, _))) if case.header && code.is_empty() && rows.is_empty() => None,
+        _ => differs(),
+    }
+}
+
+/// Whether we refuse on purpose what COPY does not, or for another reason.
+fn is_excused(case: &Case, theirs: &Outcome, message: &str, stream: &Stream, version: u32) -> bool {
+    let place = stream.error.as_ref().and_then(|error| error.place());
+    let byte = place.and_then(|place| place.byte).unwrap_or(0) as usize;
+    let rest = &case.input[byte.min(case.input.len())..];
+    match theirs {
+        Ok(rows) => match message {
+            "data follows the end-of-copy marker" => rows.len() == stream.text_rows.len(),
+            "end-of-copy marker is not alone on its line" => {
+                version < 180_000 && rows.len() == stream.text_rows.len() + 1
+            }
+            _ => false,
+        },
+        // What is before a wrong marker was a record of its own.
+        Err(_) if message == "end-of-copy marker is not alone on its line" => version < 180_000,
+        // The wrong byte comes before the wrong line end, quote or marker.
+        Err((code, _)) => code == "22021" && !is_utf8(rest) && !message.contains("expected column"),
+    }
+}
+
+fn is_utf8(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0)
+}
+
+/// Records parsed for samples are the rows.
+fn compare_parsed(case: &Case, theirs: &Outcome, stream: &Stream, version: u32) -> Option<String> {
+    let (Ok(rows), Some(eol)) = (theirs, stream.eol) else { return None };
+    if case.force_null | case.force_not_null != 0 || case.header || case.has_number {
+        return None;
+    }
+    let parsed = parse_records(&case.dialect, eol, &case.input, true, usize::MAX);
+    let mut parsed: Vec<Row> = parsed
+        .into_iter()
+        .map(|row| row.into_iter().map(|value| value.map(|value| as_written(&value))).collect())
+        .collect();
+    let has_marker = case.input.windows(2).any(|two| two == b"\\.");
+    if has_marker && (version < 180_000 || case.dialect.family == Family::Text) {
+        parsed.truncate(rows.len());
+        return (parsed.len() + 1 < rows.len()).then(|| format!("parsed {parsed:?}, not {rows:?}"));
+    }
+    if parsed != *rows {
+        return Some(format!("parsed {parsed:?}, but COPY: {rows:?}"));
+    }
+    // What is cut off is left out, and nothing else.
+    let half = parse_records(&case.dialect, eol, &case.input[..case.input.len() / 2], false, 1000);
+    if half.len() > rows.len() { Some(format!("parsed {half:?} of a half")) } else { None }
+}

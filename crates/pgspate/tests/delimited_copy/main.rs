@@ -1,0 +1,76 @@
+//! Delimited input through the cutter and the encoder against COPY of the same bytes: the same
+//! rows in the same order, or the same SQLSTATE.
+//!
+//! The time for random cases is `PGSPATE_TEST_SECONDS` (10 by default), their seed
+//! `PGSPATE_TEST_SEED` (1 by default).
+
+mod case;
+mod judge;
+mod named;
+mod ours;
+
+use std::time::{Duration, Instant};
+
+use case::{Case, Random, draw};
+use judge::Judge;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+#[tokio::test]
+async fn random_input_is_what_copy_takes_it_for() {
+    let db = pgspate_embedded::testing::database();
+    let mut judge = Judge::new(&db.dsn()).await;
+    let mut random = Random(setting("PGSPATE_TEST_SEED", 1));
+    let until = Instant::now() + Duration::from_secs(setting("PGSPATE_TEST_SECONDS", 10));
+    let mut cases = 0;
+    while Instant::now() < until {
+        let case = draw(&mut random);
+        cases += 1;
+        if judge.difference(&case).await.is_some() {
+            let case = shrink(&mut judge, case).await;
+            let why = judge.difference(&case).await;
+            panic!(
+                "after {cases} cases: {case:?}\n{}\n{}",
+                case.input.escape_ascii(),
+                why.unwrap()
+            );
+        }
+    }
+    eprintln!("{cases} cases");
+    assert!(cases > 0);
+}
+
+/// A smaller case that still differs.
+async fn shrink(judge: &mut Judge, mut case: Case) -> Case {
+    let mut width = case.input.len();
+    while width > 0 {
+        let mut at = 0;
+        while at < case.input.len() {
+            let mut smaller = case.clone();
+            smaller.input.drain(at..(at + width).min(case.input.len()));
+            if judge.difference(&smaller).await.is_some() {
+                case = smaller;
+            } else {
+                at += width;
+            }
+        }
+        width /= 2;
+    }
+    let plainer: [fn(&mut Case); 5] = [
+        |case| case.chunk_bytes = 1 << 20,
+        |case| case.piece = 1 << 20,
+        |case| case.header = false,
+        |case| (case.force_null, case.force_not_null) = (0, 0),
+        |case| case.has_number = false,
+    ];
+    for change in plainer {
+        let mut smaller = case.clone();
+        change(&mut smaller);
+        if judge.difference(&smaller).await.is_some() {
+            case = smaller;
+        }
+    }
+    case
+}

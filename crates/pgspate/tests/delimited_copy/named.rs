@@ -1,0 +1,87 @@
+//! Cases that once differed, or easily could.
+
+use pgspate::format::delimited::Dialect;
+
+use crate::case::Case;
+use crate::judge::Judge;
+
+fn csv() -> Dialect {
+    Dialect::csv()
+}
+
+fn text() -> Dialect {
+    Dialect::text()
+}
+
+#[tokio::test]
+async fn odd_input_is_what_copy_takes_it_for() {
+    let db = pgspate_embedded::testing::database();
+    let mut judge = Judge::new(&db.dsn()).await;
+    let slash = Dialect { escape: b'\\', ..csv() };
+    let cases: &[(Dialect, usize, &[u8])] = &[
+        (csv(), 2, b""),
+        (csv(), 1, b"\n"),
+        (csv(), 1, b"\r\n\r\n"),
+        (csv(), 2, b"a,b\r"),
+        (csv(), 2, b"a,b\rc,d\n"),
+        (csv(), 2, b"a,b\r\nc,d\n"),
+        (csv(), 2, b"a,b\r\nc,d\r"),
+        (csv(), 2, b"a,b\nc,d\r\n"),
+        (csv(), 2, b"\"a\r\n\",b\nc,d\n"),
+        (csv(), 2, b"\"\",\"a\"b\"\"\"c\"\"\"\n"),
+        (csv(), 2, b"a,\"b"),
+        (csv(), 2, b"a\n"),
+        (csv(), 2, b"a,b,c\n"),
+        (csv(), 1, b"\\."),
+        (csv(), 1, b"\\.\n"),
+        (csv(), 1, b"a\n\\.\n"),
+        (csv(), 1, b"a\r\n\\.\r\n"),
+        (csv(), 1, b"a\r\n\\."),
+        (csv(), 1, b"\"\\.\"\n"),
+        (csv(), 1, b"\"a\n\\.\n\"\n"),
+        (csv(), 2, b"a,b\n\\.\n"),
+        (csv(), 1, b"a\n\\.\nb\n"),
+        (csv(), 1, b"\\.x\n"),
+        (csv(), 1, b"x\\.\n"),
+        (slash.clone(), 1, b"\"a\\\\\"\n\"\\\"\n\"\n"),
+        (slash.clone(), 1, b"\"a\\\n\"\n"),
+        (slash, 1, b"\\\"a\n\"\n"),
+        (csv(), 1, b"\xc3\"\xa9\"\n"),
+        (csv(), 1, "é\"é\"\n".as_bytes()),
+        (text(), 1, b"\\.\n"),
+        (text(), 1, b"\\."),
+        (text(), 1, b"a\n\\.\n"),
+        (text(), 1, b"a\n\\."),
+        (text(), 1, b"a\n\\.\r\n"),
+        (text(), 1, b"a\r\n\\.\n"),
+        (text(), 1, b"a\r\n\\.\r\n"),
+        (text(), 1, b"a\r\\.\r"),
+        (text(), 1, b"\\.\r\n"),
+        (text(), 1, b"a\\.\n"),
+        (text(), 1, b"a\\"),
+        (text(), 1, b"\\N\\"),
+        (text(), 1, b"\\"),
+        (text(), 2, b"a\\\tb\tc\n"),
+        (text(), 1, b"a\\\nb\n"),
+        (text(), 1, b"a\\\r\nb\n"),
+        (text(), 1, b"x\r\na\\\r\nb\r\n"),
+        (text(), 1, b"x\r\na\\\nb\r\n"),
+        (text(), 1, b"\\303\\251\\xc3\\xa9\\x41\\101\\x4g\\x\\8\\q\n"),
+        (text(), 1, b"\\303\xa9\n"),
+        (text(), 1, b"\xc3\\\xa9\n"),
+        (text(), 1, b"\xc3\\251\n"),
+        (text(), 1, b"\\0\n"),
+        (text(), 1, b"\\400\n"),
+        (text(), 2, b"\xff\n"),
+        (text(), 2, b"\\377\n"),
+        (text(), 1, b"\xff\t\n"),
+        (text(), 1, b"\\N\n\\\\N\n\\NN\n"),
+    ];
+    for (dialect, columns, input) in cases {
+        for chunk_bytes in [1, 3, 1 << 20] {
+            let case = Case { chunk_bytes, ..Case::new(dialect.clone(), *columns, input) };
+            let why = judge.difference(&case).await;
+            assert_eq!(why, None, "{}", input.escape_ascii());
+        }
+    }
+}

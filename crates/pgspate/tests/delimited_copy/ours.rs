@@ -1,0 +1,100 @@
+//! A case through the cutter and the encoder: COPY streams, and what was refused on the way.
+
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+
+use pgspate::Error;
+use pgspate::encode::Encoded;
+use pgspate::encode::field::FieldEncoder;
+use pgspate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Eol};
+use pgspate::format::{ChunkData, ChunkEncoder, Cutter, Mode};
+use pgspate::target::{PgType, Session, TypeKind};
+
+use crate::case::Case;
+
+/// What the encoder made of a case.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) binary: Vec<u8>,
+    pub(crate) binary_rows: usize,
+    pub(crate) text: Vec<u8>,
+    /// Ordinals of the rows in `text`.
+    pub(crate) text_rows: Vec<usize>,
+    /// What ended it early.
+    pub(crate) error: Option<Error>,
+    /// The input's line end, where it has any record.
+    pub(crate) eol: Option<Eol>,
+}
+
+/// Gives out its bytes in small uneven pieces.
+struct Dribble(Cursor<Vec<u8>>, usize);
+
+impl Read for Dribble {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.1 = self.1 * 31 % 61 + 1;
+        let len = buf.len().min(self.1);
+        self.0.read(&mut buf[..len])
+    }
+}
+
+/// Runs a case in the given mode.
+pub(crate) fn run(case: &Case, mode: Mode, session: &Session) -> Stream {
+    let mut stream = Stream::default();
+    stream.error = fill(case, mode, session, &mut stream).err();
+    stream
+}
+
+fn fill(case: &Case, mode: Mode, session: &Session, stream: &mut Stream) -> Result<(), Error> {
+    let fields = case.columns + usize::from(case.dialect.trailing_delimiter);
+    let columns = case.columns;
+    let options = CutOptions {
+        dialect: case.dialect.clone(),
+        header: case.header,
+        chunk_bytes: case.chunk_bytes,
+        map: Arc::new(move |_| Ok((fields, (0..columns).collect()))),
+    };
+    let reader = Box::new(Dribble(Cursor::new(case.input.clone()), case.chunk_bytes));
+    let mut cutter = DelimitedCutter::open("in.csv", reader, options)?;
+    let mut encoder = DelimitedEncoder::new(
+        case.dialect.clone(),
+        columns_of(case, session),
+        session.server_version,
+    );
+    let mut out = Encoded::default();
+    let mut rows = 0;
+    while let Some(chunk) = cutter.next()? {
+        if let ChunkData::Delimited(_, layout) = &chunk.data {
+            stream.eol = Some(layout.eol);
+        }
+        encoder.begin(Arc::new(chunk), mode)?;
+        let mut in_chunk = 0;
+        loop {
+            let more = encoder.fill(&mut out, case.piece);
+            in_chunk += out.binary_rows as usize + out.text_rows.len();
+            stream.binary_rows += out.binary_rows as usize;
+            stream.binary.append(&mut out.binary);
+            stream.text.append(&mut out.text);
+            stream.text_rows.extend(out.text_rows.iter().map(|row| rows + *row as usize));
+            out.clear();
+            if !more? {
+                break;
+            }
+        }
+        rows += in_chunk;
+    }
+    Ok(())
+}
+
+fn columns_of(case: &Case, session: &Session) -> Vec<Column> {
+    let column = |nth: usize| {
+        let (oid, name) = if case.is_number(nth) { (23, "integer") } else { (25, "text") };
+        let ty = PgType { oid, name: name.into(), typmod: -1, kind: TypeKind::Base };
+        Column {
+            name: format!("c{nth}"),
+            encoder: Some(FieldEncoder::new(&ty, session).unwrap()),
+            force_null: case.force_null >> nth & 1 != 0,
+            force_not_null: case.force_not_null >> nth & 1 != 0,
+        }
+    };
+    (0..case.columns).map(column).collect()
+}
