@@ -13,7 +13,7 @@ use regex_lite::Regex;
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A folder to run in and a database to load into, both gone with the value.
 pub(crate) struct Case {
@@ -56,7 +56,9 @@ impl Case {
 
     /// `pgspate load` with these arguments, split at spaces.
     pub(crate) fn load(&self, args: &str) -> Run {
-        Run::of(self.load_command(args).stdin(Stdio::null()).output().unwrap())
+        let mut command = self.load_command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(command.spawn().unwrap())
     }
 
     /// The same, with this on its standard input.
@@ -65,7 +67,7 @@ impl Case {
         let (mut pipe, bytes) = (child.stdin.take().unwrap(), stdin.into());
         // A command that fails early does not read to the end.
         let writer = thread::spawn(move || drop(pipe.write_all(&bytes)));
-        let run = Run::of(child.wait_with_output().unwrap());
+        let run = finish(child);
         writer.join().unwrap();
         run
     }
