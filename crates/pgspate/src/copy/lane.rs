@@ -11,6 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio::sync::mpsc;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{CopyInSink, Statement};
 
 use super::shared::{Failure, Refused, RefusedBy, Shared};
@@ -18,7 +19,7 @@ use super::{PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, Mode};
 use crate::target::connect::Connection;
-use crate::target::server_error;
+use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
 const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -30,6 +31,8 @@ enum Message {
     Piece(Mode, Bytes),
     /// The chunk is complete: so many rows were sent as binary and as text.
     End(u64, u64),
+    /// There are no more chunks, and the load goes on.
+    Complete,
 }
 
 /// What a lane did in its transaction, which is still open.
@@ -45,18 +48,22 @@ pub(super) struct Finished {
 pub(super) fn run(
     shared: &Shared<'_>,
     nth: u64,
-    pid: impl FnOnce(i32),
+    opened: impl FnOnce(&Connection),
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
-    let opened = runtime.block_on(open(shared));
-    let lane = match opened {
+    let lane = match runtime.block_on(open(shared)) {
         Ok(lane) => lane,
+        Err(error) if nth > 0 && shared.job.lanes.is_auto() && is_full(&error) => {
+            // The server has no room for this one: the others do its work.
+            shared.lanes_max.fetch_min(nth, Relaxed);
+            return None;
+        }
         Err(error) => {
             shared.fail(Failure { seq: shared.chunks(), error, refused: None });
             return None;
         }
     };
-    pid(lane.connection.backend_pid());
+    opened(&lane.connection);
     let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
     let task = runtime.spawn(lane.serve(receiver));
     feed(shared, nth, &sender);
@@ -81,7 +88,7 @@ fn feed(shared: &Shared<'_>, nth: u64, sender: &mpsc::Sender<Message>) {
     let mut out = Encoded::default();
     let mut mode = shared.job.mode;
     while nth < shared.lanes_max.load(Relaxed) {
-        let Some(chunk) = shared.next_chunk() else { return };
+        let Some(chunk) = shared.next_chunk() else { break };
         let seq = chunk.seq;
         let size = chunk.stored_bytes();
         let started = Instant::now();
@@ -131,6 +138,9 @@ fn feed(shared: &Shared<'_>, nth: u64, sender: &mpsc::Sender<Message>) {
             // The encoder mostly says no here, so asking it only costs time.
             mode = Mode::Text;
         }
+    }
+    if !shared.is_over() || shared.refused.load(Relaxed) {
+        let _ = sender.blocking_send(Message::Complete);
     }
 }
 
@@ -225,17 +235,13 @@ impl Lane {
                 Message::End(binary_rows, text_rows) => {
                     self.end_chunk(&mut copy, binary_rows, text_rows).await
                 }
+                Message::Complete => self.complete(&mut copy).await,
             };
             if let Err((error, mode)) = result {
                 return Err(Box::new(refused(error, chunk, mode)));
             }
         }
-        // Dropped without an end when the load was given up: the COPY is aborted with its sink.
-        if self.one_statement
-            && let Err((error, mode)) = self.finish(&mut copy).await
-        {
-            return Err(Box::new(refused(error, chunk, mode)));
-        }
+        // Still open only when the load was given up: it is aborted with its sink.
         drop(copy);
         Ok(Finished {
             connection: self.connection,
@@ -275,6 +281,17 @@ impl Lane {
         self.finish(copy).await
     }
 
+    /// Ends a COPY that all chunks share, and has deferred constraints checked: here rather than
+    /// in the commit, as lanes may then wait for each other and must be watched.
+    async fn complete(&mut self, copy: &mut Option<Open>) -> Sent {
+        self.finish(copy).await?;
+        if self.rows_in == 0 {
+            return Ok(());
+        }
+        let checked = self.connection.client.batch_execute("set constraints all immediate").await;
+        checked.map_err(|error| (refused_copy(error), Mode::Text))
+    }
+
     async fn finish(&mut self, copy: &mut Option<Open>) -> Sent {
         let Some(mut open) = copy.take() else { return Ok(()) };
         let mode = open.mode;
@@ -300,8 +317,18 @@ impl Finished {
     }
 }
 
-fn refused_copy(error: tokio_postgres::Error) -> Error {
-    server_error("could not copy".to_owned())(error)
+/// The server's refusal in its own words alone, or what became of the connection.
+pub(super) fn refused_copy(error: tokio_postgres::Error) -> Error {
+    let message = match error.as_db_error() {
+        Some(said) => Refusal::new(said).to_string(),
+        None => "could not copy".to_owned(),
+    };
+    server_error(message)(error)
+}
+
+/// Whether the server takes no more connections, for this role or at all.
+fn is_full(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// The failure for a chunk whose rows the server did not take, or for a lost connection.

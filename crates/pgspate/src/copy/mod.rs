@@ -6,6 +6,7 @@
 
 mod lane;
 mod monitor;
+mod pipe;
 mod progress;
 mod run;
 mod settle;
@@ -41,10 +42,18 @@ pub enum Lanes {
     Auto(usize, usize),
 }
 
+impl Lanes {
+    fn is_auto(self) -> bool {
+        matches!(self, Lanes::Auto(..))
+    }
+}
+
 /// What is to be copied, and how.
 pub struct Job {
     /// Connections for the lanes.
     pub connect: Connect,
+    /// A connection that is idle meanwhile, to look at what the lanes' backends do.
+    pub control: Arc<Connection>,
     /// Makes an encoder for a lane.
     pub encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
     /// `COPY ... (format binary)`.
@@ -61,6 +70,8 @@ pub struct Job {
     pub input_names: Vec<String>,
     /// Whether a trigger may keep rows out.
     pub may_drop_rows: bool,
+    /// Whether the input comes through a pipe, whose reader may block for ever.
+    pub is_stream: bool,
 }
 
 /// What was done.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Waiting;
 use super::shared::Shared;
-use crate::target::connect::Connection;
+use crate::target::connect::{Canceller, Connection};
 
 /// Short loads end before the first look, and pay nothing for it.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -18,28 +18,51 @@ select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, 
        coalesce(wait_event = 'transactionid' and pg_blocking_pids(pid) && $1, false)
 from pg_stat_activity where pid = any($1)";
 
-/// One more connection that looks at `pg_stat_activity` now and then.
+/// A lane's session, as others see it.
+pub(super) struct Session {
+    pid: i32,
+    canceller: Canceller,
+}
+
+impl Session {
+    pub(super) fn of(connection: &Connection) -> Session {
+        Session { pid: connection.backend_pid(), canceller: connection.canceller() }
+    }
+}
+
+/// How often statements are cancelled that must not go on: one may begin after the last time.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Looks at `pg_stat_activity` now and then.
 pub(super) struct Monitor<'a> {
     shared: &'a Shared<'a>,
-    pids: &'a Mutex<Vec<i32>>,
+    sessions: &'a Mutex<Vec<Session>>,
     runtime: &'a tokio::runtime::Handle,
-    connection: Option<Connection>,
     looked: Instant,
     nanos: [u64; 3],
     gave_up: bool,
+    cancelled: Option<Instant>,
 }
 
 impl<'a> Monitor<'a> {
     pub(super) fn new(
         shared: &'a Shared<'a>,
-        pids: &'a Mutex<Vec<i32>>,
+        sessions: &'a Mutex<Vec<Session>>,
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
         let looked = Instant::now();
-        Monitor { shared, pids, runtime, connection: None, looked, nanos: [0; 3], gave_up: false }
+        Monitor {
+            shared,
+            sessions,
+            runtime,
+            looked,
+            nanos: [0; 3],
+            gave_up: false,
+            cancelled: None,
+        }
     }
 
-    /// Looks when it is time to. Without a connection to spare, a load goes on unwatched.
+    /// Looks when it is time to.
     pub(super) fn tick(&mut self) {
         if self.gave_up || self.looked.elapsed() < INTERVAL {
             return;
@@ -62,14 +85,28 @@ impl<'a> Monitor<'a> {
         self.shared.progress.set_waiting(waiting);
     }
 
+    /// Once the load is to end: ends statements that wait for something, such as a lock, and which
+    /// would otherwise be waited for.
+    pub(super) fn cancel_statements(&mut self) {
+        if self.cancelled.is_some_and(|last| last.elapsed() < CANCEL_INTERVAL) {
+            return;
+        }
+        self.cancelled = Some(Instant::now());
+        for session in self.sessions.lock().expect("no panic while held").iter() {
+            let canceller = session.canceller.clone();
+            // A request that gets lost is made again.
+            self.runtime.spawn(async move { drop(canceller.cancel().await) });
+        }
+    }
+
     /// The most frequent wait event of the backends, `None` within where they wait for us; or no
     /// answer at all.
     async fn look(&mut self) -> Option<Option<String>> {
-        if self.connection.is_none() {
-            self.connection = (self.shared.job.connect)().await.ok();
-        }
-        let client = &self.connection.as_ref()?.client;
-        let pids = self.pids.lock().expect("no panic while held").clone();
+        let client = &self.shared.job.control.client;
+        let pids: Vec<i32> = {
+            let sessions = self.sessions.lock().expect("no panic while held");
+            sessions.iter().map(|session| session.pid).collect()
+        };
         let rows = client.query(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();
         for row in &rows {

@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use tokio_postgres::error::SqlState;
+
 use super::lane::{self, Finished};
-use super::monitor::Monitor;
+use super::monitor::{Monitor, Session};
 use super::settle::settle;
 use super::shared::Shared;
 use super::{End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
+use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Result};
 
@@ -39,6 +42,9 @@ pub fn run(
     }
     if let Some(failure) = shared.take_failure() {
         drop(finished);
+        if is_conflict(&failure.error) && !job.one_statement && progress.lanes.load(Relaxed) > 1 {
+            return Ok(End::LanesConflict);
+        }
         return Err(settle(&shared, failure, runtime));
     }
     for lane in &finished {
@@ -61,6 +67,12 @@ pub fn run(
     }))
 }
 
+/// Whether the server ended a transaction because of another one, which may be ours.
+fn is_conflict(error: &Error) -> bool {
+    let codes = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
+    error.sqlstate().is_some_and(|code| codes.contains(code))
+}
+
 /// Runs lanes until the input is at its end or the load has failed. Those that did not fail.
 fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finished> {
     let (first, most) = match shared.job.lanes {
@@ -68,25 +80,31 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
         Lanes::Fixed(lanes) => (lanes, lanes),
         Lanes::Auto(first, most) => (first, most.max(first)),
     };
-    let pids = Mutex::new(Vec::new());
+    let sessions = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        let pids = &pids;
+        let sessions = &sessions;
         let start = |nth: usize| {
-            let note_pid = move |pid| pids.lock().expect("no panic while held").push(pid);
+            let note = move |connection: &Connection| {
+                let session = Session::of(connection);
+                sessions.lock().expect("no panic while held").push(session);
+            };
             shared.progress.lanes.fetch_add(1, Relaxed);
             let watcher = thread::current();
             scope.spawn(move || {
-                let finished = lane::run(shared, nth as u64, note_pid, runtime);
+                let finished = lane::run(shared, nth as u64, note, runtime);
                 watcher.unpark();
                 finished
             })
         };
         let mut lanes: Vec<_> = (0..first).map(start).collect();
-        let mut monitor = Monitor::new(shared, pids, runtime);
+        let mut monitor = Monitor::new(shared, sessions, runtime);
         let mut trial = Trial { started: Instant::now(), sent: 0, rate_before: 0.0 };
         while !lanes.iter().all(ScopedJoinHandle::is_finished) {
             thread::park_timeout(TICK);
             monitor.tick();
+            if shared.conflict.load(Relaxed) || shared.progress.is_cancelled() {
+                monitor.cancel_statements();
+            }
             if lanes.len() < most && trial.is_over() && !shared.is_over() {
                 if trial.wants_more(shared.progress.bytes.load(Relaxed)) {
                     lanes.push(start(lanes.len()));
@@ -122,14 +140,10 @@ impl Trial {
 }
 
 /// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
-/// Whatever can be refused is checked in all lanes before the first of them commits.
+/// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
+/// elsewhere has written none, and yet has something to commit.
 async fn commit(lanes: &[Finished]) -> Result<()> {
-    let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_written > 0).collect();
-    for lane in &working {
-        let failed = server_error("could not check the constraints".to_owned());
-        let client = &lane.connection.client;
-        client.batch_execute("set constraints all immediate").await.map_err(failed)?;
-    }
+    let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_in > 0).collect();
     for (nth, lane) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         let sql =

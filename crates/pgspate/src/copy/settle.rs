@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt;
 
+use super::lane::refused_copy;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::target::server_error;
 use crate::{Error, Place, Result};
 
 /// The error to report for the load's first failure.
@@ -42,18 +42,20 @@ pub(super) fn settle(
         Some((judged, at)) if row.is_none_or(|row| at <= row) => (judged, Some(at)),
         _ => (error, row),
     };
-    let mut place = match row {
-        Some(row) => encoder.place(&chunk, row),
-        None => error.place().cloned().unwrap_or_default(),
+    let mut place = match (row, error.place()) {
+        (Some(row), _) => encoder.place(&chunk, row),
+        (None, Some(place)) => place.clone(),
+        // It is about no row: a permission, for example.
+        (None, None) => return error,
     };
     place.source = job.input_names.get(chunk.input).cloned();
-    place.column = copy_column(&error).or(place.column);
+    place.column = refused_column(&error).or(place.column);
     error.at(place)
 }
 
 /// All chunks in one COPY: the server's line is the row of the whole input.
 fn place_in_statement(error: Error, job: &Job, line: Option<u64>) -> Error {
-    let column = copy_column(&error);
+    let column = refused_column(&error);
     let source = match job.input_names.as_slice() {
         [only] => Some(only.clone()),
         _ => None,
@@ -103,9 +105,9 @@ async fn judge(
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
     let connection = (job.connect)().await?;
-    let failed = || server_error("could not load".to_owned());
-    connection.client.batch_execute("begin").await.map_err(failed())?;
-    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed())?;
+    let begin = connection.client.batch_execute("begin").await;
+    begin.map_err(refused_copy)?;
+    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(refused_copy)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();
     encoder.begin(Arc::clone(chunk), Mode::Text)?;
@@ -117,7 +119,7 @@ async fn judge(
             break;
         }
     }
-    let refused = sink.as_mut().finish().await.err().map(failed());
+    let refused = sink.as_mut().finish().await.err().map(refused_copy);
     // The transaction ends with the connection.
     Ok(refused.and_then(|error| copy_line(&error).map(|line| (error, line.saturating_sub(1)))))
 }
@@ -134,8 +136,11 @@ pub(super) fn copy_line(error: &Error) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// The column that the server's context names.
-fn copy_column(error: &Error) -> Option<String> {
+/// The column that the server names, in a field of its own or in the context.
+fn refused_column(error: &Error) -> Option<String> {
+    if let Some(column) = error.refusal()?.column() {
+        return Some(column.to_owned());
+    }
     let context = copy_context(error)?;
     let after_line = context.split(", ").nth(2)?;
     let (_, rest) = after_line.split_once(' ')?;

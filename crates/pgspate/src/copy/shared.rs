@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::pipe::Pipe;
 use super::{Job, Progress};
 use crate::format::{Chunk, Cutter};
 use crate::{Error, Kind, Result};
@@ -40,7 +41,7 @@ pub(super) enum RefusedBy {
 pub(super) struct Shared<'a> {
     pub(super) job: &'a Job,
     pub(super) progress: &'a Progress,
-    cutter: Mutex<Option<Box<dyn Cutter>>>,
+    cutter: Mutex<Option<Chunks>>,
     chunks: AtomicU64,
     failure: Mutex<Option<Failure>>,
     /// The lowest failed ordinal; lanes give up what comes after it.
@@ -53,8 +54,16 @@ pub(super) struct Shared<'a> {
     pub(super) lanes_max: AtomicU64,
 }
 
+/// Where chunks come from.
+enum Chunks {
+    Direct(Box<dyn Cutter>),
+    Pipe(Pipe),
+}
+
 impl<'a> Shared<'a> {
     pub(super) fn new(job: &'a Job, cutter: Box<dyn Cutter>, progress: &'a Progress) -> Shared<'a> {
+        let cutter =
+            if job.is_stream { Chunks::Pipe(Pipe::new(cutter)) } else { Chunks::Direct(cutter) };
         Shared {
             job,
             progress,
@@ -75,7 +84,10 @@ impl<'a> Shared<'a> {
         if self.is_over() {
             return None;
         }
-        let result = cutter.as_mut()?.next();
+        let result = match cutter.as_mut()? {
+            Chunks::Direct(cutter) => cutter.next(),
+            Chunks::Pipe(pipe) => pipe.next(|| self.is_over()),
+        };
         let seq = self.chunks.load(Relaxed);
         let chunk = match result {
             Ok(Some(chunk)) => {

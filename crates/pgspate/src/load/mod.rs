@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 
 pub use create::{Created, Widened};
 pub use report::Report;
@@ -63,7 +64,7 @@ pub struct Load {
     options: Options,
     dsn: Dsn,
     runtime: Handle,
-    connection: Connection,
+    connection: Arc<Connection>,
     reading: Reading,
     session: Session,
     table: Table,
@@ -102,7 +103,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     });
     let undo = |error| undo_create(&connection, created.as_ref(), runtime, error);
     let plan = plan.map_err(undo)?;
-    let (dsn, runtime) = (dsn, runtime.clone());
+    let (connection, runtime) = (Arc::new(connection), runtime.clone());
     Ok(Load { options, dsn, runtime, connection, reading, session, table, created, plan })
 }
 
@@ -183,6 +184,7 @@ impl Load {
         let ignore_unknown = self.options.ignore_unknown;
         Ok(Job {
             connect,
+            control: Arc::clone(&self.connection),
             encoder: self.reading.encoder(&self.plan, server_version, ignore_unknown)?,
             binary_sql: self.plan.binary_sql(),
             text_sql: self.plan.text_sql(),
@@ -191,6 +193,7 @@ impl Load {
             lanes: self.plan.lanes,
             input_names: self.reading.names(),
             may_drop_rows: self.plan.may_drop_rows,
+            is_stream: self.reading.is_stream(),
         })
     }
 
@@ -227,6 +230,7 @@ impl Load {
         let kind = error.kind();
         let error = match (&self.created, self.reading.is_stream(), kind) {
             (Some(_), true, Kind::Server) => create::hint_wider(error),
+            _ if self.plan.encoding.is_none() => hint_encoding(error),
             _ => error,
         };
         let error = Error::new(kind, message).because(error);
@@ -245,6 +249,15 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
     }
+}
+
+/// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.
+fn hint_encoding(error: Error) -> Error {
+    let is_encoding = error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
+    if !is_encoding || error.to_string().contains("0x00") {
+        return error;
+    }
+    error.hint("Name the encoding of the input with `--encoding`, LATIN1 for example.")
 }
 
 fn table_name(options: &Options, inputs: &[Input]) -> String {

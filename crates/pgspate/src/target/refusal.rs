@@ -11,6 +11,7 @@ pub struct Refusal {
     code: SqlState,
     message: String,
     context: Option<String>,
+    column: Option<String>,
     detail: Option<Detail>,
 }
 
@@ -23,6 +24,7 @@ impl Refusal {
             code: said.code().clone(),
             message: said.message().to_owned(),
             context: said.where_().map(str::to_owned),
+            column: said.column().map(str::to_owned),
             detail: said.detail().map(|detail| Detail(detail.trim_end_matches('.').to_owned())),
         }
     }
@@ -30,6 +32,11 @@ impl Refusal {
     /// The SQLSTATE.
     pub fn code(&self) -> &SqlState {
         &self.code
+    }
+
+    /// The column that it is about, for a value that is NULL and must not be.
+    pub fn column(&self) -> Option<&str> {
+        self.column.as_deref()
     }
 
     /// The server's context: for COPY, the line and the column.

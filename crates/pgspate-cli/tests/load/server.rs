@@ -1,0 +1,154 @@
+//! Servers and tables that do not take the load.
+
+use insta::assert_snapshot;
+use pgspate_embedded::testing;
+
+use crate::support::{Case, Run, redact};
+
+fn rows() -> Case {
+    let case = Case::new("create table t (id int, name text)");
+    case.put("t.csv", "id,name\n1,a\n2,b\n");
+    case
+}
+
+#[test]
+fn no_such_table() {
+    let case = rows();
+    case.put("sales 2024.csv", "Order ID,amount,at\n1,12.50,2024-01-31\n2,,2024-02-29\n");
+    let run = case.command(&["load", "--quiet", "--to", &case.db.dsn(), "sales 2024.csv"]).output();
+    assert_snapshot!(Run::of(run.unwrap()).refusal(), @r#"
+    error: relation sales_2024 does not exist
+
+    hint: Make it with `--create`, which would run:
+    create table sales_2024 (
+        "Order ID" bigint,
+        amount numeric,
+        at date
+    );
+    "#);
+    assert_snapshot!(case.refusal("t.csv --table no.such"), @"
+    error: relation no.such does not exist
+
+    hint: Make it with `--create`, which would run:
+    create table no.such (
+        id bigint,
+        name text
+    );
+    ");
+    assert_snapshot!(case.refusal("t.csv --table no.such --create"), @r#"
+    error: could not create table no.such
+      caused by: schema "no" does not exist (SQLSTATE 3F000)
+    "#);
+    assert_snapshot!(case.refusal("t.csv --table a.b.c.d"), @"
+    error: could not look up table a.b.c.d
+      caused by: improper relation name (too many dotted names): a.b.c.d (SQLSTATE 42601)
+    ");
+}
+
+#[test]
+fn targets_that_are_not_tables() {
+    let case = rows();
+    case.db.run("create view v as select * from t; create sequence s; create index i on t (id)");
+    for target in ["s", "i"] {
+        let said = case.refusal(&format!("t.csv --table {target}"));
+        assert_eq!(said, format!("error: cannot copy to \"{target}\", which is not a table\n"));
+    }
+    assert_snapshot!(case.refusal("t.csv --table v"), @r#"
+    error: could not load "t.csv" into public.v
+      caused by: cannot copy to view "v" (SQLSTATE 42809)
+
+    hint: To enable copying to a view, provide an INSTEAD OF INSERT trigger.
+    "#);
+}
+
+#[test]
+fn no_permission() {
+    let case = rows();
+    let name = format!("{}_role", case.db.name());
+    case.db.run(&format!("create role \"{name}\" login; grant select on t to \"{name}\""));
+    let dsn = format!("{} options='-c role={name}'", case.db.dsn());
+    let said = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    let created = ["load", "-q", "--to", &dsn, "--create", "--table", "new", "t.csv"];
+    let create = Run::of(case.command(&created).output().unwrap());
+    case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
+    assert_snapshot!(said.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: permission denied for table t (SQLSTATE 42501)
+    "#);
+    assert_eq!(case.rows("t").len(), 0);
+    // From PostgreSQL 15 on only the owner of a database may create in its schema public.
+    if case.value("select current_setting('server_version_num')::int / 10000").as_str() >= "15" {
+        assert_snapshot!(create.refusal(), @"
+        error: could not create table new
+          caused by: permission denied for schema public (SQLSTATE 42501)
+        ");
+    }
+}
+
+#[test]
+fn a_wrong_password() {
+    let case = rows();
+    let server = testing::server("");
+    let dsn = server.tcp_dsn_for("postgres").replace(server.password(), "wrong");
+    let said = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    assert_snapshot!(said.refusal(), @r#"
+    error: could not connect to server at "127.0.0.1", [PORT]
+      caused by: password authentication failed for user "postgres" (SQLSTATE 28P01)
+
+    hint: The password came from the connection string.
+    "#);
+}
+
+#[test]
+fn a_server_that_is_not_there() {
+    let case = rows();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let dsn = format!("host=127.0.0.1 port={free} user=postgres");
+    let run = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    assert_snapshot!(run.refusal(), @r#"
+    error: could not connect to server at "127.0.0.1", [PORT]
+      caused by: connection refused
+
+    hint: No server listens there. Check host and port, or start pgspate's own server with `pgspate server start`.
+    "#);
+    let folder = case.path("no socket here");
+    let dsn = format!("host='{}' user=postgres", folder.display());
+    let run = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    let said = run.refusal().replace(folder.to_str().unwrap(), "[DIR]");
+    assert_snapshot!(said, @r#"
+    error: could not connect to server on socket "[DIR]/no socket here/.s.[PORT]"
+      caused by: no server listens on the socket
+
+    hint: Name the server's host, or the folder of its socket, with host=, or start pgspate's own server with `pgspate server start`.
+    "#);
+}
+
+#[test]
+fn a_database_that_is_not_there() {
+    let case = rows();
+    let dsn = format!("{} dbname=nowhere", case.db.dsn());
+    let run = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    assert_snapshot!(redact(&run.refusal()), @r#"
+    error: could not connect to server on socket "[DIR]/.s.[PORT]"
+      caused by: database "nowhere" does not exist (SQLSTATE 3D000)
+
+    hint: Name another database in the connection's dbname, or make it with `create database "nowhere"`.
+    "#);
+}
+
+#[test]
+fn a_server_that_only_reads() {
+    let case = rows();
+    let dsn = format!("{} options='-c default_transaction_read_only=on'", case.db.dsn());
+    let run = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    assert_snapshot!(run.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: cannot execute COPY FROM in a read-only transaction (SQLSTATE 25006)
+    "#);
+    let create = ["load", "-q", "--to", &dsn, "--create", "--table", "new", "t.csv"];
+    let run = Run::of(case.command(&create).output().unwrap());
+    assert_snapshot!(run.refusal(), @"
+    error: could not create table new
+      caused by: cannot execute CREATE TABLE in a read-only transaction (SQLSTATE 25006)
+    ");
+}

@@ -1,0 +1,193 @@
+//! Runs the real command in a folder and a database of its own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgspate_embedded::testing::{self, TestDb};
+use regex_lite::Regex;
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A folder to run in and a database to load into, both gone with the value.
+pub(crate) struct Case {
+    folder: TempDir,
+    pub(crate) db: TestDb,
+}
+
+impl Case {
+    /// An empty folder, and a database in which `sql` was run.
+    pub(crate) fn new(sql: &str) -> Case {
+        let db = testing::database();
+        if !sql.is_empty() {
+            db.run(sql);
+        }
+        Case { folder: TempDir::with_prefix("pgspate-cli-").unwrap(), db }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts a file into the folder.
+    pub(crate) fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// The command, with nothing of our environment but `PATH`.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        command(self.folder.path(), args)
+    }
+
+    /// `pgspate load` with these arguments, split at spaces, into the database.
+    pub(crate) fn load_command(&self, args: &str) -> Command {
+        let mut command = self.command(&["load", "--to", &self.db.dsn()]);
+        command.args(args.split_whitespace());
+        command
+    }
+
+    /// `pgspate load` with these arguments, split at spaces.
+    pub(crate) fn load(&self, args: &str) -> Run {
+        let mut command = self.load_command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(command.spawn().unwrap())
+    }
+
+    /// The same, with this on its standard input.
+    pub(crate) fn load_from(&self, stdin: impl Into<Vec<u8>>, args: &str) -> Run {
+        let mut child = spawn(&mut self.load_command(args));
+        let (mut pipe, bytes) = (child.stdin.take().unwrap(), stdin.into());
+        // A command that fails early does not read to the end.
+        let writer = thread::spawn(move || drop(pipe.write_all(&bytes)));
+        let run = finish(child);
+        writer.join().unwrap();
+        run
+    }
+
+    /// What a load with these arguments says when it must fail and leave everything as it was.
+    pub(crate) fn refusal(&self, args: &str) -> String {
+        let before = self.contents();
+        let run = self.load(&format!("--quiet {args}"));
+        assert_eq!(self.contents(), before, "the load left something behind");
+        run.refusal()
+    }
+
+    /// All tables with their rows.
+    pub(crate) fn contents(&self) -> Vec<(String, Vec<String>)> {
+        let tables = "select format('%I.%I', schemaname, tablename) from pg_tables \
+                      where schemaname not in ('pg_catalog', 'information_schema') order by 1";
+        let tables = self.db.query(tables).into_iter().map(|row| row[0].clone().unwrap());
+        tables.map(|table| (table.clone(), self.rows(&table))).collect()
+    }
+
+    /// The rows of a table as text, sorted.
+    pub(crate) fn rows(&self, table: &str) -> Vec<String> {
+        let rows = self.db.query(&format!("select t::text from {table} t order by 1"));
+        rows.into_iter().map(|row| row[0].clone().unwrap_or_default()).collect()
+    }
+
+    /// One value.
+    pub(crate) fn value(&self, sql: &str) -> String {
+        self.db.query(sql)[0][0].clone().unwrap_or_else(|| "null".to_owned())
+    }
+}
+
+/// The command in a folder, with nothing of our environment but `PATH`.
+pub(crate) fn command<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgspate"));
+    command.args(args).current_dir(folder).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", folder);
+    command
+}
+
+/// Starts it with pipes at all ends.
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What a command did.
+pub(crate) struct Run {
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    pub(crate) fn of(output: Output) -> Run {
+        let text = |bytes| String::from_utf8(bytes).expect("the command prints UTF-8");
+        Run {
+            status: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// What it said when it failed, as a failure must be: exit 2 and nothing on stdout.
+    #[track_caller]
+    pub(crate) fn refusal(&self) -> String {
+        assert_eq!(self.status, Some(2), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        redact(&self.stderr)
+    }
+
+    /// What it said when it was done, with nothing on stdout.
+    #[track_caller]
+    pub(crate) fn success(&self) -> String {
+        assert_eq!(self.status, Some(0), "{}", self.stderr);
+        assert_eq!(self.stdout, "");
+        redact(&self.stderr)
+    }
+}
+
+/// Without what differs from run to run: times, rates, sizes of WAL, and places.
+pub(crate) fn redact(text: &str) -> String {
+    let rules = [
+        (r"\d+(\.\d+)? s\b", "[TIME]"),
+        (r"\d+(\.\d+)? [kMG]?B/s", "[RATE]"),
+        (r"\d+(\.\d+)? [kMG]?B of WAL", "[SIZE] of WAL"),
+        (r"(?m)^open it with .*?( -c |$)", "open it with [PSQL]$1"),
+        (r"pgspate_test_[0-9a-f_]+", "[DATABASE]"),
+        (r"/[^ \x22]*/\.?pgspate-[A-Za-z0-9-]+", "[DIR]"),
+        (r"port \d+|127\.0\.0\.1:\d+|PGSQL\.\d+", "[PORT]"),
+    ];
+    let mut text = text.to_owned();
+    for (pattern, with) in rules {
+        text = Regex::new(pattern).unwrap().replace_all(&text, with).into_owned();
+    }
+    // The columns of the stages are as wide as their times.
+    let spaces = Regex::new(r" +\[TIME\]").unwrap();
+    spaces.replace_all(&text, " [TIME]").into_owned()
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for the end of a command, which must come.
+#[track_caller]
+pub(crate) fn finish(mut child: Child) -> Run {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            let run = Run::of(child.wait_with_output().unwrap());
+            panic!("the command does not end: {}{}", run.stdout, run.stderr);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Run::of(child.wait_with_output().unwrap())
+}
