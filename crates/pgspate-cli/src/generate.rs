@@ -79,7 +79,10 @@ fn spelling(arg: &Arg) -> String {
     let takes_value = arg.get_action().takes_values();
     let names = arg.get_value_names().into_iter().flatten().map(|name| name.as_str());
     let value = names.collect::<Vec<_>>().join(" ");
-    let Some(long) = arg.get_long() else { return format!("`{value}...`") };
+    let Some(long) = arg.get_long() else {
+        let is_many = arg.get_num_args().is_some_and(|range| range.max_values() > 1);
+        return format!("`{value}{}`", if is_many { "..." } else { "" });
+    };
     let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
     let value = if takes_value { format!(" {value}") } else { String::new() };
     format!("{short}`--{long}{value}`")

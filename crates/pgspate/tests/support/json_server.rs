@@ -1,5 +1,5 @@
-//! A PostgreSQL for one test binary: the one in `PGSPATE_TEST_DSN`, or a throwaway one on a socket in
-//! a temporary folder, stopped and removed when dropped.
+//! A PostgreSQL for one test binary: the one in `PGSPATE_TEST_DSN`, or a throwaway one on a socket
+//! in a temporary folder, stopped and removed when dropped.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
