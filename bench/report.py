@@ -63,7 +63,8 @@ empty table without indexes right after a checkpoint. The time is that of the wh
 with its start. Every table was compared with the one psql makes: rows, and a checksum over
 all values. *Server CPU* is that of all of PostgreSQL's processes; *memory* is the client's
 peak, added up over its processes. pgspate's figures include its ledger and whatever it does
-after the load, such as `analyze`; the others do nothing of the kind.
+after the load, such as `analyze`; the others do nothing of the kind. The *limit* has two
+connections: where the server waits for its disk, more lanes can overlap waits and pass it.
 """
 
 

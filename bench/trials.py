@@ -173,6 +173,7 @@ def run_rounds(session: Session, datasets: list[Dataset], chosen: set[str], repe
         session.make_reference(dataset)
     for dataset in {dataset.path: dataset for dataset, _ in pairs}.values():
         warm(dataset.path)
+    os.sync()  # What making the data left to be written is not the first contender's to bear.
     failed = 0
     for number in range(repeats):
         turn = number * len(pairs) // max(repeats, 1)
