@@ -29,6 +29,9 @@ pub(crate) enum Command {
     },
     /// Print the manual page
     Man,
+    /// Print the reference of all options in Markdown
+    #[command(hide = true)]
+    Reference,
 }
 
 /// What can be done with the embedded server.

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Server { action } => server::run(action, style),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man => generate::man(),
+        Command::Reference => generate::reference(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

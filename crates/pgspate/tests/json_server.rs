@@ -3,15 +3,13 @@
 #[allow(dead_code)]
 #[path = "support/json_rows.rs"]
 mod json_rows;
-#[path = "support/json_server.rs"]
-mod json_server;
 
 use bytes::Bytes;
 use futures_util::SinkExt;
 use json_rows::{array, base, options, rows};
-use json_server::Server;
 use pgspate::format::json::JsonOptions;
 use pgspate::target::quote_ident;
+use pgspate_embedded::testing;
 use tokio_postgres::{Client, NoTls};
 
 fn table() -> JsonOptions {
@@ -114,11 +112,8 @@ async fn copy(client: &Client, text: String) -> Result<(), tokio_postgres::Error
 
 #[tokio::test]
 async fn rows_are_those_of_json_populate_record() {
-    let Some(server) = Server::start() else {
-        eprintln!("there is no PostgreSQL to test with");
-        return;
-    };
-    let client = connect(&server.dsn).await;
+    let database = testing::database();
+    let client = connect(&database.dsn()).await;
     client
         .batch_execute(&format!(
             "set datestyle = iso; create temp table ours ({COLUMNS}); \
@@ -154,11 +149,8 @@ async fn rows_are_those_of_json_populate_record() {
 
 #[tokio::test]
 async fn names_are_quoted_wherever_the_server_quotes() {
-    let Some(server) = Server::start() else {
-        eprintln!("there is no PostgreSQL to test with");
-        return;
-    };
-    let client = connect(&server.dsn).await;
+    let database = testing::database();
+    let client = connect(&database.dsn()).await;
     let words =
         client.query("select word, quote_ident(word) from pg_get_keywords()", &[]).await.unwrap();
     assert!(words.len() > 400);

@@ -137,13 +137,19 @@ fn every_guess_is_said() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn hostile_samples_do_not_panic(
         sample in prop::collection::vec(prop_oneof![
             prop::sample::select(b",;|\t\n\r\"\\N{}[]a1:'".to_vec()), any::<u8>()], 0..120),
-        name in prop::sample::select(vec!["x", "x.csv", "x.tsv", "x.tbl", "x.json", "", ".", "a/", ".gz"]),
+        name in prop::sample::select(vec![
+            "x", "x.csv", "x.tsv", "x.tbl", "x.json", "", ".", "a/", ".gz",
+        ]),
         complete in any::<bool>(),
     ) {
         let _ = sniff(name, &sample, complete, None, &Overrides::default());

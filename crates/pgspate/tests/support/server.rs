@@ -6,16 +6,16 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use pgspate_embedded::{silent, testing};
 use tempfile::TempDir;
 
 /// A running server. Its superuser `postgres` may always come in by the socket.
 pub(crate) struct Server {
     process: Child,
-    bin: PathBuf,
     folder: TempDir,
     port: u16,
 }
@@ -24,7 +24,7 @@ impl Server {
     /// Starts a server with lines for `postgresql.conf` and `pg_hba.conf`, and with files that are
     /// put into its data folder.
     pub(crate) fn start(conf: &str, hba: &str, files: &[(&str, &str)]) -> Server {
-        let bin = find_bin();
+        let bin = testing::installation(&silent).unwrap().bin_dir;
         let owner = unprivileged_owner();
         let folder = tempfile::Builder::new().prefix("pgspate-").tempdir().unwrap();
         give(folder.path(), owner);
@@ -40,7 +40,7 @@ impl Server {
         write_file(&data.join("pg_hba.conf"), &hba, owner);
         let template = fs::read_to_string(data.join("postgresql.conf")).unwrap();
         let (process, port) = launch(&bin, folder.path(), owner, &format!("{template}\n{conf}\n"));
-        Server { process, bin, folder, port }
+        Server { process, folder, port }
     }
 
     /// The port it listens on.
@@ -53,17 +53,30 @@ impl Server {
         self.folder.path()
     }
 
-    /// Runs SQL as the superuser and returns what it prints, unaligned.
+    /// Runs SQL as the superuser and returns the first value, empty where there is none.
     pub(crate) fn sql(&self, sql: &str) -> String {
-        let mut psql = Command::new(self.bin.join("psql"));
-        let port = self.port.to_string();
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(self.folder()).port(self.port).user("postgres").dbname("postgres");
         // Also where the server's default is otherwise.
-        psql.env_clear().env("PGOPTIONS", "-c default_transaction_read_only=off");
-        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-p", &port]);
-        let done = psql.arg("-h").arg(self.folder()).args(["-d", "postgres", "-c", sql]);
-        let done = done.output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap().trim_end().to_owned()
+        config.options("-c default_transaction_read_only=off");
+        let work = async {
+            let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let messages = client.simple_query(sql).await.unwrap();
+            drop(client);
+            connection.await.unwrap().unwrap();
+            let value = messages.iter().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            });
+            value.unwrap_or_default()
+        };
+        // On a thread of its own, as the caller may be inside a runtime.
+        let run = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(work)
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     /// Puts a file into the data folder of the running server.
@@ -147,17 +160,4 @@ fn unprivileged_owner() -> Option<(u32, u32)> {
         Some((fields.next()??, fields.next()??))
     };
     Some(find("postgres").or_else(|| find("nobody")).expect("no unprivileged user"))
-}
-
-/// The folder of PostgreSQL's programs: by `pg_config`, `PATH`, or where Debian puts them.
-fn find_bin() -> PathBuf {
-    let mut places = Vec::new();
-    if let Ok(found) = Command::new("pg_config").arg("--bindir").output() {
-        places.push(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()));
-    }
-    places.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    places.extend(versions.map(|version| version.path().join("bin")));
-    let has_server = |bin: &PathBuf| ["initdb", "postgres"].iter().all(|p| bin.join(p).is_file());
-    places.into_iter().find(has_server).expect("no PostgreSQL on this machine")
 }

@@ -2,8 +2,8 @@
 //!
 //! A chunk ends at the first edge at or after the wanted size, found from the bytes alone: how the
 //! reader hands them out makes no difference. The chunks of an input put together are that input,
-//! but for white space between records. The later chunks of an array begin with the comma before their
-//! first item.
+//! but for white space between records. The later chunks of an array begin with the comma before
+//! their first item.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};

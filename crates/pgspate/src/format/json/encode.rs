@@ -1,9 +1,9 @@
 //! JSON records to COPY rows.
 //!
-//! A key names a column; a missing key or `null` is NULL, a string is its text, and a number, `true`
-//! or `false` is the text that stands in the input. A json or jsonb column takes any value as the
-//! JSON it is, an array column takes an array as an array literal, any other column takes arrays
-//! and objects as JSON text. Of equal keys the last counts, as in jsonb.
+//! A key names a column; a missing key or `null` is NULL, a string is its text, and a number,
+//! `true` or `false` is the text that stands in the input. A json or jsonb column takes any value
+//! as the JSON it is, an array column takes an array as an array literal, any other column takes
+//! arrays and objects as JSON text. Of equal keys the last counts, as in jsonb.
 
 use std::collections::HashMap;
 use std::sync::Arc;

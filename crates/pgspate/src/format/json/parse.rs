@@ -219,7 +219,7 @@ fn nested_end(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<usize, Synt
     Ok(at)
 }
 
-/// A key and its colon: where the key's string ends, where the value begins, whether it has escapes.
+/// A key and its colon: where its string ends, where the value begins, whether it has escapes.
 #[inline]
 pub(crate) fn key_end(data: &[u8], at: usize) -> Result<(usize, usize, bool), Syntax> {
     match data.get(at) {

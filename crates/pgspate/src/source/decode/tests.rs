@@ -1,3 +1,5 @@
+//! Every compression whole, cut off at each byte, and damaged.
+
 use std::io::Write;
 
 use proptest::prelude::*;

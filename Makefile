@@ -1,0 +1,57 @@
+# `make` alone says what there is. Everything needs Rust (stable) and a C compiler; test, check and
+# bench need Python too. What else is needed is fetched from package registries.
+.POSIX:
+
+CARGO = cargo
+# The other version that tests are run with, beside the one on this machine.
+PG_OTHER = 18
+FUZZ_DIR = fuzz
+FUZZ_SECONDS = 60
+
+help:
+	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
+	@echo 'make test       run every test'
+	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
+	@echo 'make bench      measure against other loaders; results go to docs/bench/'
+	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
+	@echo 'make reference  generate docs/reference/ anew'
+
+demo:
+	$(CARGO) build --release -p pgspate-cli
+	@sh examples/demo.sh
+
+test:
+	$(CARGO) test --workspace
+
+check: lint test test-other
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Once more, where the first run was on another version: the tests that talk to a server.
+test-other:
+	@found=`$(CARGO) run -q -p pgspate-embedded --example which` || exit 1; \
+	case $$found in \
+	$(PG_OTHER) | $(PG_OTHER).* | $(PG_OTHER)[!0-9]*) \
+		echo "all tests ran on PostgreSQL $$found; there is no other version here" ;; \
+	*) \
+		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
+		PGSPATE_TEST_PG_VERSION=$(PG_OTHER) $(CARGO) test --workspace --test '*' ;; \
+	esac
+
+bench:
+	$(CARGO) build --release -p pgspate-cli
+	sh bench/run.sh
+
+fuzz:
+	@targets=`$(CARGO) +nightly fuzz list --fuzz-dir $(FUZZ_DIR)` || exit 1; \
+	for target in $$targets; do \
+		$(CARGO) +nightly fuzz run --fuzz-dir $(FUZZ_DIR) $$target -- \
+			-max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+reference:
+	sh docs/reference/generate.sh
+
+.PHONY: help demo test check lint test-other bench fuzz reference

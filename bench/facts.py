@@ -1,0 +1,50 @@
+"""What has to be known about a machine to read its numbers; nothing that names it."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from places import REPOSITORY
+from server import SETTINGS, Server
+
+
+def machine(server: Server, versions: dict[str, str], scale: float, repeats: int) -> dict:
+    """The first line of a results file."""
+    return {
+        "kind": "facts",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "filesystem": filesystem(server.folder),
+        "load_average": os.getloadavg()[0],
+        "postgresql": server.sql("show server_version")[0][0].split()[0],
+        "settings": SETTINGS,
+        "peers": versions,
+        "scale": scale,
+        "repeats": repeats,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel has it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def filesystem(folder: Path) -> str:
+    """Type of the file system that the server's data is on."""
+    command = ["df", "--output=fstype", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True).stdout.split()[-1]
+
+
+def commit() -> str:
+    """The commit measured, marked when the work tree differs from it."""
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,187 @@
+"""The page of results, made from a results file and nothing else."""
+
+import json
+import statistics
+from pathlib import Path
+
+import contenders
+from contenders import Contender
+
+TITLES = {
+    "lineitem-csv": "TPC-H lineitem from CSV",
+    "lineitem-parquet": "TPC-H lineitem from Parquet",
+    "principals": "IMDb-shaped title.principals from a gzipped TSV",
+}
+
+NOTES = {
+    "lineitem-csv": "16 columns: bigint, integer, numeric(15, 2), date, text.",
+    "lineitem-parquet": "The same rows. psql cannot read Parquet; the ratios are to its CSV load.",
+    "principals": "Six columns, all text but one; the time includes decompressing.",
+}
+
+Trials = list[dict]
+
+
+def page(results: list[Path]) -> str:
+    """The page of one or more results files; the first says what the machine is."""
+    by_kind: dict[str, list[dict]] = {}
+    for path in results:
+        for line in map(json.loads, path.read_text().splitlines()):
+            by_kind.setdefault(line["kind"], []).append(line)
+    facts = by_kind["facts"][0]
+    parts = [introduction(facts, [path.name for path in results])]
+    trials = by_kind.get("trial", [])
+    parts += [dataset_part(name, trials, by_kind.get("input", [])) for name in TITLES]
+    parts += [memory_part(by_kind.get("memory", [])), missing_part(by_kind.get("missing", []))]
+    parts += [how(facts)]
+    return "\n".join(part for part in parts if part)
+
+
+def introduction(facts: dict, names: list[str]) -> str:
+    """What was measured, and on what."""
+    peers = ", ".join(f"{name} {version}" for name, version in facts["peers"].items())
+    settings = ", ".join(f"{name}={value}" for name, value in facts["settings"].items())
+    files = ", ".join(f"[{name}](results/{name})" for name in names)
+    cores = f"{facts['cores']} cores"
+    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
+    return f"""# Loading, measured
+
+Medians over the rounds, least and greatest in brackets; a number alone is a single run.
+Every trial is in {files}, from which `bench/run.sh` makes this page.
+
+| | |
+|---|---|
+| date, commit | {facts["date"]}, {facts["commit"] or "unknown"} |
+| machine | {facts["cpu"]}, {cores}, {memory} memory, {facts["kernel"]}, {facts["filesystem"]} |
+| load average at the start | {facts["load_average"]:.1f} |
+| PostgreSQL | {facts["postgresql"]}: {settings}; the rest as it comes |
+| programs | {peers} |
+
+Client and server share the machine and talk over a Unix socket. In each round every
+contender has its turn, each round begins with another one, and each trial begins with an
+empty table without indexes right after a checkpoint. The time is that of the whole command
+with its start. Every table was compared with the one psql makes: rows, and a checksum over
+all values. *Server CPU* is that of all of PostgreSQL's processes; *memory* is the client's
+peak, added up over its processes. pgspate's figures include its ledger and whatever it does
+after the load, such as `analyze`; the others do nothing of the kind. The *limit* has two
+connections: where the server waits for its disk, more lanes can overlap waits and pass it.
+"""
+
+
+def dataset_part(dataset: str, trials: Trials, inputs: list[dict]) -> str:
+    """The table of one input; empty when nothing was loaded from it."""
+    mine = [trial for trial in trials if trial["dataset"] == dataset]
+    if not mine:
+        return ""
+    table = {line["dataset"]: line["table"] for line in inputs}
+    related = [trial for trial in trials if table[trial["dataset"]] == table[dataset]]
+    about = next(line for line in inputs if line["dataset"] == dataset)
+    rows = max(trial["rows"] for trial in related)
+    lines = [
+        f"## {TITLES[dataset]}\n",
+        f"{about['title']}: {rows:,} rows, {about['bytes'] / 1e6:,.0f} MB. {NOTES[dataset]}\n",
+        "| | seconds | rows/s | speed of psql | of the limit | server CPU s | client CPU s "
+        "| memory MB | WAL MB |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    base = median_wall(mine, contenders.BASELINE) or median_wall(related, contenders.BASELINE)
+    limit = median_wall(mine, contenders.LIMIT) or median_wall(related, contenders.LIMIT)
+    failures = []
+    for contender in contenders.of(dataset):
+        its = [trial for trial in mine if trial["contender"] == contender.name]
+        good = [trial for trial in its if not trial["failure"]]
+        if good:
+            lines.append(row(contender, good, base, limit))
+        bad = [trial for trial in its if trial["failure"]]
+        failures += [failure(contender, bad, len(its))] if bad else []
+    return "\n".join(lines + ([""] + failures if failures else [])) + "\n"
+
+
+def row(contender: Contender, trials: Trials, base: float | None, limit: float | None) -> str:
+    """One contender's line."""
+    wall = median(trials, "wall_s")
+    cells = [
+        contender.title,
+        spread(trials, "wall_s"),
+        f"{median(trials, 'rows') / wall:,.0f}",
+        f"{base / wall:.2f}×" if base else "–",
+        f"{limit / wall:.0%}" if limit else "–",
+        spread(trials, "server_cpu_s"),
+        spread(trials, "client_cpu_s"),
+        f"{median(trials, 'client_rss_bytes') / 1e6:,.0f}",
+        f"{median(trials, 'wal_bytes') / 1e6:,.0f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def failure(contender: Contender, bad: Trials, of: int) -> str:
+    """What to say of failed trials."""
+    words = bad[0]["failure"].splitlines()[-1]
+    return f"**{contender.title.strip('*')}** failed in {len(bad)} of {of} trials: `{words}`  "
+
+
+def median(trials: Trials, key: str) -> float:
+    """Median of a number over trials."""
+    return statistics.median(trial[key] for trial in trials)
+
+
+def median_wall(trials: Trials, contender: str) -> float | None:
+    """Median time of one contender's good trials; none when it has none."""
+    good = [t for t in trials if t["contender"] == contender and not t["failure"]]
+    return median(good, "wall_s") if good else None
+
+
+def spread(trials: Trials, key: str) -> str:
+    """Median, least and greatest."""
+    values = [trial[key] for trial in trials]
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def memory_part(trials: Trials) -> str:
+    """pgspate's memory by size of input."""
+    if not trials:
+        return ""
+    lines = [
+        "## Memory does not grow with the input\n",
+        "The same shape of rows from a pipe into `pgspate load -`; the program that makes them",
+        "is not counted.\n",
+        "| input MB | rows | peak memory MB | seconds |",
+        "|---:|---:|---:|---:|",
+    ]
+    for trial in {trial["input_bytes"]: trial for trial in trials}.values():
+        size = f"| {trial['input_bytes'] / 1e6:,.0f} | {trial['rows']:,} "
+        if trial["failure"]:
+            lines.append(f"{size}| failed: {trial['failure'].splitlines()[-1]} | – |")
+        else:
+            memory = f"{trial['client_rss_bytes'] / 1e6:,.0f}"
+            lines.append(f"{size}| {memory} | {trial['wall_s']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def missing_part(missing: list[dict]) -> str:
+    """Who could not take part, and why."""
+    if not missing:
+        return ""
+    lines = {f"- {line['peer']}: {line['reason']}": None for line in missing}
+    return "## Missing here\n\n" + "\n".join(lines) + "\n"
+
+
+def how(facts: dict) -> str:
+    """How to do it again."""
+    flags = "" if facts["scale"] == 1 else f" --scale {facts['scale']:g}"
+    flags += f" --repeats {facts['repeats']}"
+    return f"""## Do it again
+
+```
+bench/run.sh{flags}
+```
+
+It needs Linux, Python 3.11, a PostgreSQL server's programs (`--pg-bin`) and pip; as root it
+also installs pgloader with apt-get. Data and peers go to a cache folder (`--cache`), never
+into the repository; the server is its own, in a temporary folder, and is gone afterwards.
+`--only 'lineitem-csv/p*,memory'` chooses by input, by contender or both, `--list` names them,
+`--large` adds the memory trial with 10 GB, and `--report FILE...` makes this page again from
+results files.
+"""

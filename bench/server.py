@@ -1,0 +1,168 @@
+"""A PostgreSQL of our own for one run: made in a temporary folder, gone afterwards.
+
+It runs as an unprivileged user when we are root, listens on a Unix socket only, and dies
+with us: normally by `stop`, and by a signal from the kernel when we are killed.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from places import Places
+
+USER = "bench"
+DATABASE = "bench"
+PORT = "5432"
+PREFIX = "pgspate-bench-"
+
+# What a server made for loading has, and nothing that loses data: fsync, full_page_writes
+# and synchronous_commit keep their defaults. Autovacuum is off because it would fall into
+# one trial and not into another; min_wal_size keeps recycled WAL files, for the same reason.
+SETTINGS = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
+    "min_wal_size": "4GB",
+    "checkpoint_timeout": "30min",
+    "fsync": "on",
+    "autovacuum": "off",
+}
+
+
+class Server:
+    """A running server. Use it with `with`."""
+
+    def __init__(self, places: Places):
+        self.places = places
+        sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self.process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "Server":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Make the data folder, start the server and wait until it answers."""
+        shutil.chown(self.folder, *unprivileged_owner())
+        data, log = self.folder / "data", self.folder / "initdb.log"
+        initdb = [self.places.pg_bin / "initdb", "--pgdata", data, "--username", USER]
+        initdb += ["--auth", "trust", "--no-locale", "--encoding", "UTF8"]
+        with log.open("w") as out:
+            done = subprocess.run(as_owner() + initdb, stdout=out, stderr=out, cwd="/")
+        if done.returncode != 0:
+            raise SystemExit(f"error: could not make a database cluster\n{log.read_text()}")
+        command = [self.places.pg_bin / "postgres", "-D", data, "-k", self.folder]
+        command += ["-p", PORT, "-c", "listen_addresses="]
+        for name, value in SETTINGS.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "server.log").open("w") as out:
+            # In a session of its own: an interrupt from the keyboard is ours to handle.
+            self.process = subprocess.Popen(
+                as_owner(with_us=True) + command,
+                stdout=out,
+                stderr=out,
+                cwd="/",
+                start_new_session=True,
+            )
+        self.wait_until_ready()
+        self.sql(f"create database {DATABASE}", database="postgres")
+
+    def wait_until_ready(self) -> None:
+        """Return when the server takes connections; raises SystemExit when it does not."""
+        deadline = time.monotonic() + 60
+        command = [self.places.psql, "-XAtqc", "select 1", "postgres"]
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if subprocess.run(command, env=self.environment(), capture_output=True).returncode == 0:
+                return
+            time.sleep(0.1)
+        log = (self.folder / "server.log").read_text()
+        raise SystemExit(f"error: could not start PostgreSQL\n{log}")
+
+    def stop(self) -> None:
+        """Stop the server at once and remove its folder; nothing of it is wanted."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGQUIT)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def environment(self) -> dict[str, str]:
+        """Our environment, with libpq's variables pointing at this server only."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        env |= {"PGHOST": str(self.folder), "PGPORT": PORT, "PGUSER": USER}
+        return env | {"PGDATABASE": DATABASE}
+
+    def conninfo(self) -> str:
+        """How to connect, for those who want it said."""
+        return f"host={self.folder} port={PORT} user={USER} dbname={DATABASE}"
+
+    def pgloader_url(self) -> str:
+        """How to connect, as pgloader spells a Unix socket."""
+        return f"postgresql://{USER}@unix:{self.folder}:{PORT}/{DATABASE}"
+
+    def sql(self, statement: str, database: str = DATABASE) -> list[list[str]]:
+        """Run statements, each in its own transaction; the rows of the last one."""
+        command = [self.places.psql, "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database]
+        done = subprocess.run(
+            command, input=statement, env=self.environment(), capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"error: {done.stderr.strip()}")
+        return [line.split("|") for line in done.stdout.splitlines()]
+
+    @property
+    def pid(self) -> int:
+        """Process id of the postmaster."""
+        return self.process.pid
+
+
+def sweep() -> None:
+    """Remove what runs left that were killed; their servers ended with them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def unprivileged_owner() -> tuple[int, int]:
+    """User and group id that the server runs as: ours, unless we are root."""
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return user.pw_uid, user.pw_gid
+    return 65534, 65534
+
+
+def as_owner(with_us: bool = False) -> list[str]:
+    """What to put before a command so that it runs as that user, and ends when we do."""
+    if not shutil.which("setpriv"):
+        if os.geteuid() == 0:
+            raise SystemExit("error: could not find setpriv, which root needs to run PostgreSQL")
+        return []
+    command = ["setpriv"]
+    if os.geteuid() == 0:
+        user, group = unprivileged_owner()
+        command += [f"--reuid={user}", f"--regid={group}", "--clear-groups"]
+    if with_us:
+        command += ["--pdeathsig", "QUIT"]
+    return command + ["--"] if len(command) > 1 else []

@@ -1,0 +1,90 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_pgspate_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_pgspate_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_pgspate_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_pgspate_using_subcommand
+    set -l cmd (__fish_pgspate_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'The table, as SQL writes it; named after the first source by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lanes -d 'Connections that load at the same time: a number, or auto' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+tsv\t'Delimited by tabs'
+text\t'COPY\'s text: tabs, \\N and backslash escapes'
+json\t'One object per line, or an array of objects'
+parquet\t'Parquet'
+arrow\t'Arrow IPC, file or stream'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l header -d 'Whether the first record names the columns' -r -f -a "auto\t'Find out'
+yes\t'It does'
+no\t'It does not'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l delimiter -d 'Between two fields: one byte, or \\t' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l quote -d 'Around a field: one byte, or none' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l escape -d 'Before a quote that is data; the quote itself by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l null -d 'The unquoted field that means NULL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-null -d 'Columns in which a quoted NULL string is NULL too' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-not-null -d 'Columns in which an unquoted NULL string is itself' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l comment -d 'Pass over lines that begin with this' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l encoding -d 'Encoding of the input, as PostgreSQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Make the table when it is missing, with the types that the input needs'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "start" -d 'Start it, if it is not running'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "stop" -d 'Stop it'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "status" -d 'Say whether it runs, and where its data is'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "dsn" -d 'Print how to connect to it'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from start" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from stop" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from dsn" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "start" -d 'Start it, if it is not running'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "stop" -d 'Stop it'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "status" -d 'Say whether it runs, and where its data is'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "dsn" -d 'Print how to connect to it'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "start" -d 'Start it, if it is not running'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "stop" -d 'Stop it'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "status" -d 'Say whether it runs, and where its data is'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "dsn" -d 'Print how to connect to it'
