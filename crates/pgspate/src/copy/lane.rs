@@ -1,46 +1,29 @@
-//! One lane: a thread that encodes and a task that streams, in one transaction.
-//!
-//! The thread is ahead of the task by a bounded number of pieces. Rows that were encoded and rows
-//! that the server confirmed are compared chunk by chunk.
+//! One lane: a thread that encodes, ahead by a bounded number of pieces of the task that streams.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::SinkExt;
 use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{CopyInSink, Statement};
 
 use super::shared::{Failure, Refused, RefusedBy, Shared};
+use super::stream::{Finished, Stream};
 use super::{PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, Mode};
 use crate::target::connect::Connection;
-use crate::target::{Refusal, server_error};
-use crate::{Error, Kind, Result};
-
-const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-const BINARY_TRAILER: &[u8] = b"\xff\xff";
+use crate::{Error, Kind};
 
 /// From the thread to the task.
-enum Message {
+pub(super) enum Message {
     Chunk(Arc<Chunk>),
     Piece(Mode, Bytes),
     /// The chunk is complete: so many rows were sent as binary and as text.
     End(u64, u64),
     /// There are no more chunks, and the load goes on.
     Complete,
-}
-
-/// What a lane did in its transaction, which is still open.
-pub(super) struct Finished {
-    pub(super) connection: Connection,
-    pub(super) rows_in: u64,
-    pub(super) rows_written: u64,
-    pub(super) rows_as_text: u64,
 }
 
 /// Connects and runs a lane until there are no more chunks. `None` when it failed; the failure is
@@ -51,8 +34,8 @@ pub(super) fn run(
     opened: impl FnOnce(&Connection),
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
-    let lane = match runtime.block_on(open(shared)) {
-        Ok(lane) => lane,
+    let stream = match runtime.block_on(Stream::open(shared.job)) {
+        Ok(stream) => stream,
         Err(error) if nth > 0 && shared.job.lanes.is_auto() && is_full(&error) => {
             // The server has no room for this one: the others do its work.
             shared.lanes_max.fetch_min(nth, Relaxed);
@@ -63,9 +46,9 @@ pub(super) fn run(
             return None;
         }
     };
-    opened(&lane.connection);
+    opened(stream.connection());
     let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
-    let task = runtime.spawn(lane.serve(receiver));
+    let task = runtime.spawn(stream.serve(receiver));
     feed(shared, nth, &sender);
     drop(sender);
     match runtime.block_on(task) {
@@ -177,169 +160,7 @@ fn drain(
     true
 }
 
-/// The task's side.
-struct Lane {
-    connection: Connection,
-    binary: Statement,
-    text: Statement,
-    one_statement: bool,
-    rows_in: u64,
-    rows_written: u64,
-    rows_as_text: u64,
-}
-
-/// Whether bytes went out; if not, in which kind of COPY.
-type Sent = Result<(), (Error, Mode)>;
-
-/// A COPY under way.
-struct Open {
-    mode: Mode,
-    sink: Pin<Box<CopyInSink<Bytes>>>,
-}
-
-async fn open(shared: &Shared<'_>) -> Result<Lane> {
-    let job = shared.job;
-    let connection = (job.connect)().await?;
-    let what = || "could not prepare to copy".to_owned();
-    let begin = "set statement_timeout = 0; set lock_timeout = 0; \
-                 set idle_in_transaction_session_timeout = 0; \
-                 set synchronous_commit = off; begin";
-    connection.client.batch_execute(begin).await.map_err(server_error(what()))?;
-    let text = connection.client.prepare(&job.text_sql).await.map_err(server_error(what()))?;
-    let binary = connection.client.prepare(&job.binary_sql).await.map_err(server_error(what()))?;
-    Ok(Lane {
-        connection,
-        binary,
-        text,
-        one_statement: job.one_statement,
-        rows_in: 0,
-        rows_written: 0,
-        rows_as_text: 0,
-    })
-}
-
-impl Lane {
-    async fn serve(
-        mut self,
-        mut messages: mpsc::Receiver<Message>,
-    ) -> Result<Finished, Box<Failure>> {
-        let mut copy: Option<Open> = None;
-        let mut chunk: Option<Arc<Chunk>> = None;
-        while let Some(message) = messages.recv().await {
-            let result = match message {
-                Message::Chunk(next) => {
-                    chunk = Some(next);
-                    Ok(())
-                }
-                Message::Piece(mode, piece) => self.write(&mut copy, mode, piece).await,
-                Message::End(binary_rows, text_rows) => {
-                    self.end_chunk(&mut copy, binary_rows, text_rows).await
-                }
-                Message::Complete => self.complete(&mut copy).await,
-            };
-            if let Err((error, mode)) = result {
-                return Err(Box::new(refused(error, chunk, mode)));
-            }
-        }
-        // Still open only when the load was given up: it is aborted with its sink.
-        drop(copy);
-        Ok(Finished {
-            connection: self.connection,
-            rows_in: self.rows_in,
-            rows_written: self.rows_written,
-            rows_as_text: self.rows_as_text,
-        })
-    }
-
-    async fn write(&mut self, copy: &mut Option<Open>, mode: Mode, piece: Bytes) -> Sent {
-        if copy.as_ref().is_some_and(|copy| copy.mode != mode) {
-            self.finish(copy).await?;
-        }
-        let with_mode = |error| (refused_copy(error), mode);
-        if copy.is_none() {
-            let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
-            let sink = self.connection.client.copy_in(statement).await.map_err(with_mode)?;
-            let mut sink = Box::pin(sink);
-            if mode == Mode::Binary {
-                sink.feed(Bytes::from_static(BINARY_HEADER)).await.map_err(with_mode)?;
-            }
-            *copy = Some(Open { mode, sink });
-        }
-        match copy {
-            Some(copy) => copy.sink.feed(piece).await.map_err(with_mode),
-            None => Ok(()),
-        }
-    }
-
-    /// Ends the chunk's COPY, unless all chunks share one.
-    async fn end_chunk(&mut self, copy: &mut Option<Open>, binary: u64, text: u64) -> Sent {
-        self.rows_in += binary + text;
-        self.rows_as_text += text;
-        if self.one_statement {
-            return Ok(());
-        }
-        self.finish(copy).await
-    }
-
-    /// Ends a COPY that all chunks share, and has deferred constraints checked: here rather than
-    /// in the commit, as lanes may then wait for each other and must be watched.
-    async fn complete(&mut self, copy: &mut Option<Open>) -> Sent {
-        self.finish(copy).await?;
-        if self.rows_in == 0 {
-            return Ok(());
-        }
-        let checked = self.connection.client.batch_execute("set constraints all immediate").await;
-        checked.map_err(|error| (refused_copy(error), Mode::Text))
-    }
-
-    async fn finish(&mut self, copy: &mut Option<Open>) -> Sent {
-        let Some(mut open) = copy.take() else { return Ok(()) };
-        let mode = open.mode;
-        let with_mode = |error| (refused_copy(error), mode);
-        if mode == Mode::Binary {
-            open.sink.feed(Bytes::from_static(BINARY_TRAILER)).await.map_err(with_mode)?;
-        }
-        let written = open.sink.as_mut().finish().await.map_err(with_mode)?;
-        self.rows_written += written;
-        Ok(())
-    }
-}
-
-impl Finished {
-    /// Compares what was sent with what the server wrote.
-    pub(super) fn reconcile(&self, may_drop_rows: bool) -> Result<()> {
-        if self.rows_written == self.rows_in || may_drop_rows {
-            return Ok(());
-        }
-        let (sent, written) = (self.rows_in, self.rows_written);
-        let message = format!("sent {sent} rows but the server wrote {written}; nothing is kept");
-        Err(Error::new(Kind::Bug, message))
-    }
-}
-
-/// The server's refusal in its own words alone, or what became of the connection.
-pub(super) fn refused_copy(error: tokio_postgres::Error) -> Error {
-    let message = match error.as_db_error() {
-        Some(said) => Refusal::new(said).to_string(),
-        None => "could not copy".to_owned(),
-    };
-    server_error(message)(error)
-}
-
 /// Whether the server takes no more connections, for this role or at all.
 fn is_full(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS)
-}
-
-/// The failure for a chunk whose rows the server did not take, or for a lost connection.
-fn refused(error: Error, chunk: Option<Arc<Chunk>>, mode: Mode) -> Failure {
-    let Some(chunk) = chunk else { return Failure { seq: 0, error, refused: None } };
-    let line = super::settle::copy_line(&error);
-    let by = match mode {
-        Mode::Binary => RefusedBy::BinaryCopy(line),
-        Mode::Text => RefusedBy::TextCopy(line),
-    };
-    let seq = chunk.seq;
-    let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });
-    Failure { seq, error, refused }
 }

@@ -11,6 +11,7 @@ mod progress;
 mod run;
 mod settle;
 mod shared;
+mod stream;
 
 use std::pin::Pin;
 use std::sync::Arc;

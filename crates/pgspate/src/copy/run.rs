@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use super::lane::{self, Finished};
+use super::lane;
 use super::monitor::{Monitor, Session};
 use super::settle::settle;
 use super::shared::Shared;
+use super::stream::Finished;
 use super::{End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::target::connect::Connection;

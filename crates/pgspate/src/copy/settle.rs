@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt;
 
-use super::lane::refused_copy;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
+use super::stream::refused_copy;
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
