@@ -42,7 +42,7 @@ test-other:
 
 bench:
 	$(CARGO) build --release -p pgspate-cli
-	sh bench/run.sh
+	bash bench/run.sh
 
 fuzz:
 	@targets=`$(CARGO) +nightly fuzz list --fuzz-dir $(FUZZ_DIR)` || exit 1; \
