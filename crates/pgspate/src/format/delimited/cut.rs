@@ -92,9 +92,10 @@ impl DelimitedCutter {
             current.read_to(longer)?;
         }
         let eol = detect_eol(&options.dialect, &current.carry);
+        let place = current.place();
         let names = if options.header { Some(options.take_header(current, eol)?) } else { None };
         let mapped = (options.map)(names.as_deref());
-        let (fields, field_of) = mapped.map_err(|error| error.at(current.place()))?;
+        let (fields, field_of) = mapped.map_err(|error| error.at(place))?;
         current.layout = Arc::new(Layout { eol, fields, field_of });
         Ok(())
     }
@@ -103,7 +104,7 @@ impl DelimitedCutter {
 impl CutOptions {
     /// Takes the first record off and returns its fields.
     fn take_header(&self, current: &mut Current, eol: Eol) -> Result<Vec<Vec<u8>>> {
-        while self.dialect.comment.is_some_and(|comment| current.carry.first() == Some(&comment)) {
+        while self.is_passed_over(&current.carry) {
             let end = self.edge(current, 0, eol)?;
             current.drop_front(end);
         }
@@ -117,6 +118,14 @@ impl CutOptions {
         let names = names.into_iter().map(Option::unwrap_or_default).collect();
         current.drop_front(end);
         Ok(names)
+    }
+
+    /// Whether a comment or an empty line that does not count comes first.
+    fn is_passed_over(&self, bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|first| {
+            self.dialect.comment == Some(*first)
+                || (self.dialect.skip_blank_lines && matches!(first, b'\n' | b'\r'))
+        })
     }
 
     /// The first record edge at or after `from`, reading on as needed; the end of the input if
