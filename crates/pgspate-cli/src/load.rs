@@ -45,7 +45,8 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
     }
     if !quiet {
         eprint!("{}", summary::render(&report, style));
-        eprintln!("open it with  {} -c 'table {} limit 10'", target.psql, report.table);
+        let table = report.table.replace('\'', "'\\''");
+        eprintln!("open it with  {} -c 'table {table} limit 10'", target.psql);
     }
     Ok(())
 }

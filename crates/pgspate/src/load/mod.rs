@@ -87,7 +87,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let known: Option<Vec<String>> = table
         .as_ref()
         .map(|table| table.columns.iter().map(|column| column.name.clone()).collect());
-    let reading = Reading::of(inputs, known.as_deref(), &options)?;
+    let encoding = options.encoding.as_deref().or(dsn.client_encoding());
+    let decode = |name: &[u8]| runtime.block_on(decode(&connection, encoding, name));
+    let reading = Reading::of(inputs, known.as_deref(), &options, &decode)?;
     let (table, created) = match table {
         Some(table) => (table, None),
         None => {
@@ -249,6 +251,17 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
     }
+}
+
+/// A name in the input's encoding, as text.
+async fn decode(connection: &Connection, encoding: Option<&str>, name: &[u8]) -> Result<String> {
+    let Some(encoding) = encoding.filter(|_| !name.is_ascii()) else {
+        return Ok(String::from_utf8_lossy(name).into_owned());
+    };
+    let sql = "select convert_from($1, $2)";
+    let what = "could not read the names in the header";
+    let row = connection.client.query_one(sql, &[&name, &encoding]).await;
+    Ok(row.map_err(server_error(what.to_owned()))?.get(0))
 }
 
 /// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.

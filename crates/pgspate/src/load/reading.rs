@@ -1,5 +1,6 @@
 //! What the inputs are, and how they become chunks and rows.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_schema::{Field, SchemaRef};
@@ -36,17 +37,29 @@ pub(super) struct Reading {
 /// How records are found and read.
 #[derive(Clone)]
 enum Shape {
-    Delimited { dialect: Dialect, names: Option<Vec<String>> },
-    Json { keys: Vec<String> },
-    Columns { schema: SchemaRef, is_stream: bool },
+    /// `header` is the names as they stand in the input.
+    Delimited {
+        dialect: Dialect,
+        names: Option<Vec<String>>,
+        header: Option<Vec<String>>,
+    },
+    Json {
+        keys: Vec<String>,
+    },
+    Columns {
+        schema: SchemaRef,
+        is_stream: bool,
+    },
 }
 
 impl Reading {
-    /// Looks at the first input. `known` are the columns of the table, if there is one already.
+    /// Looks at the first input. `known` are the columns of the table, if there is one already;
+    /// `decode` turns names in the input's encoding into text.
     pub(super) fn of(
         inputs: Vec<Input>,
         known: Option<&[String]>,
         options: &Options,
+        decode: &dyn Fn(&[u8]) -> Result<String>,
     ) -> Result<Reading> {
         let inputs: Arc<[Input]> = inputs.into();
         let mut reading = None;
@@ -54,7 +67,7 @@ impl Reading {
             // Empty inputs say nothing about what the others are.
             let sample = input.peek(sample::BYTES)?;
             if !sample.is_empty() || inputs.len() == 1 {
-                reading = Some(look(&inputs, input, &sample, known, options)?);
+                reading = Some(look(&inputs, input, &sample, known, options, decode)?);
                 break;
             }
         }
@@ -155,8 +168,8 @@ impl Reading {
         };
         let positions: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
         let expected = match &self.shape {
-            Shape::Delimited { names: Some(names), .. } if !self.header_overridden => {
-                Some(names.clone())
+            Shape::Delimited { header: Some(header), .. } if !self.header_overridden => {
+                Some(header.clone())
             }
             _ => None,
         };
@@ -164,7 +177,7 @@ impl Reading {
         Arc::new(move |header| {
             let field_of = match (&expected, header) {
                 (Some(expected), Some(header)) => {
-                    let found = infer::column_names(lossy(header));
+                    let found = infer::column_names(raw_names(header));
                     let matched = match_fields(expected, &found)?;
                     positions.iter().map(|position| matched[*position]).collect()
                 }
@@ -240,6 +253,7 @@ fn look(
     sample: &[u8],
     table: Option<&[String]>,
     options: &Options,
+    decode: &dyn Fn(&[u8]) -> Result<String>,
 ) -> Result<Reading> {
     let complete = sample.len() < sample::BYTES;
     if sample.is_empty() && options.read.format.is_none() {
@@ -248,25 +262,29 @@ fn look(
     }
     // Names that the user gives are as good as the table's own.
     let known = options.columns.as_deref().or(table);
-    let sniffed = sniff(input.name(), sample, complete, known, &options.read)
+    let lines = &*counted_lines(sample, options);
+    let sniffed = sniff(input.name(), lines, complete, known, &options.read)
         .map_err(|error| named(error, input))?;
     let wants_columns = table.is_none();
     let (shape, inferred) = match sniffed.format {
         Format::Csv | Format::Tsv | Format::Text => {
             let dialect = dialect(&sniffed, options);
             let eol = Eol::from(sniffed.line_end);
-            let body = &sample[sniffed.mark_bytes.min(sample.len())..];
+            let body = &lines[sniffed.mark_bytes.min(lines.len())..];
             // A header alone will do where the table is there.
             let limit = if wants_columns { sample::ROWS } else { 1 };
             let mut rows = parse_records(&dialect, eol, body, complete, limit);
-            let names = (sniffed.header && !rows.is_empty()).then(|| {
-                let mut header = rows.remove(0);
-                header.truncate(header.len() - usize::from(dialect.trailing_delimiter));
-                let names: Vec<_> = header.into_iter().map(Option::unwrap_or_default).collect();
-                infer::column_names(lossy(&names))
-            });
+            let (mut names, mut header) = (None, None);
+            if sniffed.header && !rows.is_empty() {
+                let mut first = rows.remove(0);
+                first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
+                let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
+                header = Some(infer::column_names(raw_names(&first)));
+                let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
+                names = Some(infer::column_names(decoded?));
+            }
             let inferred = sample::columns(names.as_deref(), &rows, options.columns.as_deref());
-            (Shape::Delimited { dialect, names }, inferred)
+            (Shape::Delimited { dialect, names, header }, inferred)
         }
         Format::Json => {
             let columns = infer::columns_of_json(sample);
@@ -346,8 +364,31 @@ fn same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
         .hint("Load inputs with different columns one after the other."))
 }
 
-fn lossy(names: &[Vec<u8>]) -> Vec<String> {
-    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+/// Names to compare with those of other inputs: each byte a character where they are no UTF-8, so
+/// that different names stay different.
+fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
+    let raw = |name: &Vec<u8>| match std::str::from_utf8(name) {
+        Ok(name) => name.to_owned(),
+        Err(_) => name.iter().copied().map(char::from).collect(),
+    };
+    names.iter().map(raw).collect()
+}
+
+/// The sample without lines that are passed over.
+fn counted_lines<'a>(sample: &'a [u8], options: &Options) -> Cow<'a, [u8]> {
+    if options.comment.is_none() && !options.skip_blank_lines {
+        return Cow::Borrowed(sample);
+    }
+    let is_counted = |line: &&[u8]| match *line {
+        [first, ..] if options.comment == Some(*first) => false,
+        [b'\n' | b'\r'] | b"\r\n" => !options.skip_blank_lines,
+        _ => true,
+    };
+    let is_cr = !sample.contains(&b'\n');
+    let end = if is_cr { b'\r' } else { b'\n' };
+    Cow::Owned(
+        sample.split_inclusive(|byte| *byte == end).filter(is_counted).collect::<Vec<_>>().concat(),
+    )
 }
 
 /// Adds the input's name to an error's place.

@@ -187,7 +187,17 @@ pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<(String, 
 /// # Errors
 /// [`Kind::Format`] when the two headers do not name the same fields.
 pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>> {
-    let position = |name: &String| found.iter().position(|other| other == name);
+    // As names find their columns: exactly, or but for case when that is not ambiguous.
+    let position = |name: &String| {
+        let exact = found.iter().position(|other| other == name);
+        exact.or_else(|| {
+            let folded = name.trim().to_lowercase();
+            let is_alike = |other: &&String| other.trim().to_lowercase() == folded;
+            let is_only = found.iter().filter(is_alike).count() == 1;
+            let alike = found.iter().position(|other| is_alike(&other));
+            alike.filter(|at| is_only && !expected.contains(&found[*at]))
+        })
+    };
     let fields: Option<Vec<usize>> = expected.iter().map(position).collect();
     match fields {
         Some(fields) if found.len() == expected.len() => Ok(fields),

@@ -34,7 +34,13 @@ impl fmt::Display for Plan {
             writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
         }
         for (name, value) in &self.omitted {
-            writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}", "", "")?;
+            let is_numbered = value.contains("nextval(") || value == "its identity sequence";
+            let order = match self.lanes {
+                Lanes::Fixed(1) => "",
+                _ if is_numbered => ", counted in the order in which rows arrive",
+                _ => "",
+            };
+            writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}{order}", "", "")?;
         }
         for warning in &self.warnings {
             writeln!(f, "warning  {warning}")?;

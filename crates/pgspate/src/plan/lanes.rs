@@ -23,6 +23,14 @@ pub(super) fn choose(
             format!("one COPY statement: trigger \"{}\" runs once per statement", trigger.name);
         return (Lanes::Fixed(1), reason, true);
     }
+    let asked = request.lanes.filter(|lanes| *lanes > 1);
+    if let (Some(trigger), None) = (table.triggers.first(), asked) {
+        let reason = format!(
+            "one COPY statement: trigger \"{}\" may depend on the rows before; `--lanes N` if not",
+            trigger.name
+        );
+        return (Lanes::Fixed(1), reason, true);
+    }
     if let Some(lanes) = request.lanes {
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }

@@ -105,17 +105,35 @@ select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtyp
        t.typreceive <> 0
 from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
 
+/// Also those for each row that only a partition has.
 const TRIGGERS: &str = "\
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
-where tgrelid = $1 and not tgisinternal and tgtype & 4 = 4 and tgenabled <> 'D' order by tgname";
+where (tgrelid = $1 or tgtype & 1 = 1 and tgparentid = 0
+         and tgrelid in (select relid from pg_partition_tree($1)))
+  and not tgisinternal and tgtype & 4 = 4
+  and tgenabled in ('A', case current_setting('session_replication_role')
+                           when 'replica' then 'R' else 'O' end)
+order by tgname";
 
+/// Also those that only a partition has. A key to any part of the same partitioned table is one
+/// to the table itself.
 const FOREIGN_KEYS: &str = "\
-select conname::text, confrelid = conrelid from pg_constraint
-where conrelid = $1 and contype = 'f' order by conname";
+select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
+                      = coalesce(pg_partition_root(conrelid), conrelid)
+from pg_constraint c
+where contype = 'f'
+  and (conrelid = $1 or conparentid = 0 and conrelid in (select relid from pg_partition_tree($1)))
+  and not exists (select from pg_constraint p where p.oid = c.conparentid
+                    and p.conrelid = c.conrelid)
+order by conname";
 
+/// Also unique ones that only a partition has.
 const INDEXES: &str = "\
-select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion from pg_index i
-where i.indrelid = $1 order by 1";
+select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
+from pg_index i join pg_class c on c.oid = i.indexrelid
+where i.indrelid = $1 or (i.indisunique or i.indisexclusion) and not c.relispartition
+        and i.indrelid in (select relid from pg_partition_tree($1))
+order by 1";
 
 impl Table {
     /// Reads the facts of the table called `name` (as SQL would write it), or `None` if there is

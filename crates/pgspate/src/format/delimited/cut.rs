@@ -89,6 +89,7 @@ impl DelimitedCutter {
     fn start(&mut self) -> Result<()> {
         let DelimitedCutter { options, current, .. } = self;
         let eol = current.first_eol(&options.dialect)?;
+        let place = current.place();
         let mut names = None;
         if options.header {
             options.drop_skipped(current, eol)?;
@@ -100,7 +101,7 @@ impl DelimitedCutter {
             return Ok(());
         }
         let mapped = (options.map)(names.as_deref());
-        let (fields, field_of) = mapped.map_err(|error| error.at(current.place()))?;
+        let (fields, field_of) = mapped.map_err(|error| error.at(place))?;
         current.layout = Arc::new(Layout { eol, fields, field_of });
         Ok(())
     }

@@ -264,7 +264,10 @@ fn trailing(records: &mut [Vec<Field>], sniffed: &mut Sniffed) {
 }
 
 fn null(records: &[Vec<Field>], given: &Overrides, sniffed: &mut Sniffed) {
-    let slash = records.iter().flatten().any(|field| !field.quoted && field.text == b"\\N");
+    let stands =
+        |text: &[u8]| records.iter().flatten().any(|field| !field.quoted && field.text == text);
+    // PostgreSQL writes csv with empty fields for NULL, and then \N is a text like any other.
+    let slash = stands(b"\\N") && !(sniffed.format == Format::Csv && stands(b""));
     sniffed.null = match &given.null {
         Some(null) => null.clone(),
         None if slash || sniffed.format == Format::Text => "\\N".to_string(),
