@@ -7,6 +7,8 @@
 use std::io::Read;
 use std::sync::Arc;
 
+use tokio_postgres::error::SqlState;
+
 use super::lines::{
     comment_end, count_lines, detect_eol, ends_in_marker, ends_in_quote, find_edge, is_skipped,
     settled, skip_line_end,
@@ -132,7 +134,9 @@ impl CutOptions {
         let Some(mut names) = found.pop() else {
             let message =
                 fault.map_or("the header is missing", |it| it.message(self.dialect.family));
-            return Err(Error::new(Kind::Format, message).at(current.place()));
+            return Err(Error::new(Kind::Format, message)
+                .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
+                .at(current.place()));
         };
         if self.dialect.trailing_delimiter {
             names.pop();

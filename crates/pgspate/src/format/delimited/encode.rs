@@ -259,7 +259,7 @@ impl ChunkEncoder for DelimitedEncoder {
         self.must_look = dialect.comment.is_some()
             || dialect.skip_blank_lines
             || fields == 0
-            || (self.csv_end_marker && fields == 1);
+            || (self.csv_end_marker && (fields == 1 || b"\\.".contains(&dialect.delimiter)));
         self.spelling.in_order = self.columns.len() == fields
             && layout.field_of.len() == fields
             && layout.field_of.iter().enumerate().all(|(nth, field)| nth == *field);
