@@ -1,6 +1,7 @@
 //! `pgspate load`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
@@ -16,6 +17,9 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
     let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
+    let watch = Arc::new(Watch::default());
+    let running = Arc::new(AtomicBool::new(false));
+    stop_on_interrupt(&watch, &running, runtime.handle());
     let load = load::prepare(options(args), target.dsn, runtime.handle())?;
     if plan_only {
         for found in load.evidence() {
@@ -32,8 +36,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
             eprintln!("{}", style.dim(&created.sql));
         }
     }
-    let watch = Arc::new(Watch::default());
-    stop_on_interrupt(&watch, runtime.handle());
+    running.store(true, Relaxed);
     let line = ProgressLine::start(&load.plan().table, &watch, quiet);
     let result = load.run(&watch);
     drop(line);
@@ -60,11 +63,15 @@ fn runtime() -> Result<Runtime> {
         .map_err(|error| Error::new(Kind::Bug, "could not start the runtime").because(error))
 }
 
-/// The first Ctrl-C (or SIGTERM) rolls back what is in flight, the second ends at once.
-fn stop_on_interrupt(watch: &Arc<Watch>, runtime: &Handle) {
-    let watch = Arc::clone(watch);
+/// The first Ctrl-C (or SIGTERM) rolls back what is in flight, the second ends at once. Before
+/// anything is `running`, so does the first.
+fn stop_on_interrupt(watch: &Arc<Watch>, running: &Arc<AtomicBool>, runtime: &Handle) {
+    let (watch, running) = (Arc::clone(watch), Arc::clone(running));
     runtime.spawn(async move {
         interrupted().await;
+        if !running.load(Relaxed) {
+            std::process::exit(130);
+        }
         watch.copy.cancel();
         eprintln!("\nrolling back; press Ctrl-C again to stop at once");
         interrupted().await;

@@ -69,6 +69,8 @@ pub struct Job {
     pub lanes: Lanes,
     /// The inputs' names, for places.
     pub input_names: Vec<String>,
+    /// Whether the input can be read again from its start.
+    pub can_repeat: bool,
     /// Whether a trigger may keep rows out.
     pub may_drop_rows: bool,
     /// Whether the input comes through a pipe, whose reader may block for ever.

@@ -19,7 +19,7 @@ use crate::target::server_error;
 use crate::{Error, Result};
 
 /// How long a number of lanes is tried before it is judged.
-const TRIAL: Duration = Duration::from_millis(1000);
+const TRIAL: Duration = Duration::from_millis(500);
 /// One more lane must bring this much.
 const WORTHWHILE: f64 = 1.07;
 const TICK: Duration = Duration::from_millis(20);
@@ -43,7 +43,8 @@ pub fn run(
     }
     if let Some(failure) = shared.take_failure() {
         drop(finished);
-        if is_conflict(&failure.error) && !job.one_statement && progress.lanes.load(Relaxed) > 1 {
+        let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
+        if several && job.can_repeat && is_conflict(&failure.error) {
             return Ok(End::LanesConflict);
         }
         return Err(settle(&shared, failure, runtime));
@@ -68,9 +69,15 @@ pub fn run(
     }))
 }
 
-/// Whether the server ended a transaction because of another one, which may be ours.
+/// Whether the server refused something because of another transaction, which may be ours. Which
+/// of two equal keys comes second is for one lane to find out.
 fn is_conflict(error: &Error) -> bool {
-    let codes = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
+    let codes = [
+        SqlState::UNIQUE_VIOLATION,
+        SqlState::EXCLUSION_VIOLATION,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+    ];
     error.sqlstate().is_some_and(|code| codes.contains(code))
 }
 
@@ -107,7 +114,7 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
                 monitor.cancel_statements();
             }
             if lanes.len() < most && trial.is_over() && !shared.is_over() {
-                if trial.wants_more(shared.progress.bytes.load(Relaxed)) {
+                if trial.wants_more(shared.progress.sent.load(Relaxed)) {
                     lanes.push(start(lanes.len()));
                 } else if lanes.len() > first {
                     // The last one brought nothing: it ends with its chunk.

@@ -194,6 +194,7 @@ impl Load {
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
             input_names: self.reading.names(),
+            can_repeat: !self.reading.is_stream(),
             may_drop_rows: self.plan.may_drop_rows,
             is_stream: self.reading.is_stream(),
         })
@@ -212,11 +213,11 @@ impl Load {
         if let Some(table) = self.runtime.block_on(table)? {
             self.table = table;
         }
-        let lanes = self.plan.lanes;
+        let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
         let facts = self.reading.facts();
         let request = request(&self.options, &self.dsn, &self.reading);
         self.plan = Plan::make(&self.table, &self.session, &facts, &request)?;
-        self.plan.lanes = lanes;
+        (self.plan.lanes, self.plan.lanes_reason) = lanes;
         Ok(Some(widened))
     }
 

@@ -124,6 +124,7 @@ impl Reading {
         watch: &Watch,
     ) -> Result<Box<dyn Cutter>> {
         let input = &self.inputs[nth];
+        self.check_format(input)?;
         let reader = || {
             let reader = input.reader()?;
             watch.follow(reader.progress());
@@ -158,6 +159,27 @@ impl Reading {
                 }
             }
         })
+    }
+
+    /// All inputs are in the format of the first one, as far as their signatures tell.
+    fn check_format(&self, input: &Input) -> Result<()> {
+        let expected = self.sniffed.format;
+        // A look costs a request where the input is far away; most are named like the first one.
+        if input.is_stream() || input.extension() == self.inputs[0].extension() {
+            return Ok(());
+        }
+        let found = match input.peek(8)?.as_slice() {
+            [b'P', b'A', b'R', b'1', ..] => Format::Parquet,
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Format::Arrow,
+            _ => return Ok(()),
+        };
+        if found == expected {
+            return Ok(());
+        }
+        let (found, expected) = (found.name(), expected.name());
+        let message = format!("its format is {found}, that of the first input {expected}");
+        Err(Error::new(Kind::Format, message)
+            .hint("Load inputs of different formats one after the other."))
     }
 
     /// From each input's own header to the plan's columns.
