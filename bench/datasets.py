@@ -51,9 +51,7 @@ LINEITEM = [
 ]
 
 PRINCIPALS = [
-    *columns("tconst", "text", "string", "varchar"),
-    *columns("ordering", "integer", "int32", "integer"),
-    *columns("nconst category job characters", "text", "string", "varchar"),
+    *columns("tconst ordering nconst category job characters", "text", "string", "varchar"),
 ]
 
 TABLES = {"lineitem": LINEITEM, "principals": PRINCIPALS}

@@ -51,6 +51,17 @@ impl<'a> Record<'a> {
         (&self.window[start..(end & OFFSET) as usize], end & MARKED != 0)
     }
 
+    /// Whether it is a line of COPY text as it stands, in a csv dialect that
+    /// [`Spelling::may_be_copy_text`]: nothing quoted, and no backslash but in `\N`.
+    fn is_copy_text(&self) -> bool {
+        let bytes = self.bytes();
+        self.ends.iter().fold(0, |all, end| all | end) & MARKED == 0
+            && memchr::memchr_iter(b'\\', bytes).all(|at| {
+                (at == 0 || bytes[at - 1] == b'\t')
+                    && matches!(bytes[at + 1..], [b'N'] | [b'N', b'\t', ..])
+            })
+    }
+
     fn bytes(&self) -> &'a [u8] {
         &self.window[self.start..(self.ends[self.ends.len() - 1] & OFFSET) as usize]
     }
@@ -134,6 +145,11 @@ pub(super) fn append_text(
         out.push(b'\n');
         return;
     }
+    if spelling.in_order && spelling.may_be_copy_text() && record.is_copy_text() {
+        out.extend_from_slice(bytes);
+        out.push(b'\n');
+        return;
+    }
     let is_plain = spelling.is_plain(bytes);
     for (column, &field) in columns.iter().zip(field_of) {
         let (raw, marked) = record.field(field);
@@ -176,6 +192,16 @@ fn append_text_field(
 }
 
 impl Spelling {
+    /// Whether a csv record may be a line of COPY text as it stands: the same delimiter, and NULL
+    /// spelled alike. So are the files of IMDb, in which rows then cost a copy each.
+    fn may_be_copy_text(&self) -> bool {
+        let dialect = &self.dialect;
+        dialect.family == Family::Csv
+            && !self.has_forced
+            && dialect.delimiter == b'\t'
+            && dialect.null == b"\\N"
+    }
+
     /// Whether records are what COPY text with its defaults takes as they stand.
     fn is_copy_text(&self) -> bool {
         let Dialect { family, delimiter, null, .. } = &self.dialect;
