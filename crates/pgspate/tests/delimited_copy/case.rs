@@ -14,6 +14,7 @@ pub(crate) struct Case {
     pub(crate) force_null: u8,
     pub(crate) force_not_null: u8,
     pub(crate) header: bool,
+    pub(crate) client_encoding: &'static str,
     pub(crate) input: Vec<u8>,
     pub(crate) chunk_bytes: usize,
     pub(crate) piece: usize,
@@ -28,6 +29,7 @@ impl Case {
             force_null: 0,
             force_not_null: 0,
             header: false,
+            client_encoding: "UTF8",
             input: input.to_vec(),
             chunk_bytes: 1 << 20,
             piece: 1 << 20,
@@ -105,10 +107,15 @@ pub(crate) fn draw(random: &mut Random) -> Case {
     let (force_null, force_not_null) = if is_csv { (bits(), bits()) } else { (0, 0) };
     let input = draw_input(random, &dialect, columns);
     let len = input.len() + 2;
+    let is_foreign = random.one_in(6);
+    // Not SQL_ASCII: with it COPY takes bytes unchecked that are not valid in the database.
+    let encodings = ["LATIN1", "EUC_JP", "WIN1252"];
     Case {
         dialect,
         columns,
-        has_number: random.one_in(6),
+        // What the server says of a number may hold bytes that the client does not take.
+        has_number: !is_foreign && random.one_in(6),
+        client_encoding: if is_foreign { encodings[random.below(3)] } else { "UTF8" },
         force_null,
         force_not_null,
         header: random.one_in(12),
@@ -204,7 +211,7 @@ fn token(random: &mut Random, dialect: &Dialect, is_hostile: bool, input: &mut V
         4 => b"12",
         5 => b"7",
         6 => "é".as_bytes(),
-        7 => "€".as_bytes(),
+        7 => random.of(&["€".as_bytes(), "塡".as_bytes()]),
         8 => b" ",
         9 => &dialect.null,
         10 if dialect.family == Text => b"\\N",

@@ -39,12 +39,9 @@ pub(super) fn value<'a>(dialect: &Dialect, raw: &'a [u8], scratch: &'a mut Vec<u
         return Value::Bytes(inner);
     }
     scratch.clear();
-    let mut built =
-        Built { bytes: scratch, is_after_gap: false, is_joined: false, in_doubt: false };
+    let mut built = Built { bytes: scratch, is_after_gap: false, in_doubt: false };
     resolve(dialect, raw, &mut built);
-    // Two parts of a character that have become neighbours: fine only if they are not.
-    let in_doubt = built.in_doubt || (built.is_joined && std::str::from_utf8(raw).is_err());
-    if in_doubt { Value::Server(scratch) } else { Value::Bytes(scratch) }
+    if built.in_doubt { Value::Server(scratch) } else { Value::Bytes(scratch) }
 }
 
 /// What is within the quotes of a field that is quoted as a whole and has no escapes.
@@ -86,7 +83,6 @@ trait Parts {
 struct Built<'a> {
     bytes: &'a mut Vec<u8>,
     is_after_gap: bool,
-    is_joined: bool,
     in_doubt: bool,
 }
 
@@ -94,8 +90,9 @@ impl Parts for Built<'_> {
     #[inline]
     fn run(&mut self, bytes: &[u8]) {
         let Some(first) = bytes.first() else { return };
+        // Two parts of a character may have become neighbours.
         if self.is_after_gap && !first.is_ascii() {
-            self.is_joined |= self.bytes.last().is_some_and(|last| !last.is_ascii());
+            self.in_doubt |= self.bytes.last().is_some_and(|last| !last.is_ascii());
         }
         self.is_after_gap = false;
         self.bytes.extend_from_slice(bytes);

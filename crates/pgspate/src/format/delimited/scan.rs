@@ -17,8 +17,10 @@ pub(super) const MARKED: u32 = 1 << 30;
 pub(super) const OFFSET: u32 = MARKED - 1;
 
 /// About how many bytes are indexed ahead of the encoder: the index of a window stays in the
-/// first-level cache together with the window.
-const WINDOW: usize = 16 << 10;
+/// first-level cache together with the window. Small in tests, which then have many windows.
+const WINDOW: usize = if cfg!(test) { 128 } else { 16 << 10 };
+/// The longest record, less the block that goes over it.
+const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 17 } else { OFFSET as usize - 64 };
 /// A record with more fields is not indexed to its end. Tables have at most 1,600 columns.
 const FIELDS_MAX: usize = 16 << 10;
 
@@ -129,7 +131,7 @@ impl Index {
             if at >= WINDOW && state.complete > 0 {
                 break;
             }
-            if at > OFFSET as usize - 64 {
+            if at > RECORD_BYTES_MAX {
                 state.fault = Some(Fault::TooLong);
                 break;
             }
@@ -164,7 +166,7 @@ impl Index {
     #[inline]
     fn make_room(&mut self) {
         if self.slots.len() < self.used + 65 {
-            self.slots.resize(self.slots.len() * 2 + WINDOW / 4, 0);
+            self.slots.resize(self.slots.len() * 2 + 4096, 0);
         }
     }
 

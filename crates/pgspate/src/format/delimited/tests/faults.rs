@@ -1,0 +1,219 @@
+//! What is refused, in whose words, and what is delivered before.
+
+use super::*;
+use crate::Kind;
+
+fn csv(columns: usize) -> Setup {
+    Setup::new(Dialect::csv(), columns)
+}
+
+fn text(columns: usize) -> Setup {
+    Setup::new(Dialect::text(), columns)
+}
+
+/// Rows delivered, message and line, the same in both modes.
+fn refused(setup: &Setup, input: &[u8]) -> (usize, String, u64) {
+    let said = |mode| {
+        let (rows, error) = Setup { mode, ..setup.clone() }.refusal(input);
+        assert_eq!(error.kind(), Kind::Format);
+        assert_eq!(error.sqlstate().map(|code| code.code()), Some("22P04"), "{error}");
+        let line = error.place().and_then(|place| place.line).unwrap();
+        (rows, error.to_string(), line)
+    };
+    let text = said(Mode::Text);
+    assert_eq!(said(Mode::Binary), text);
+    text
+}
+
+fn hint(setup: &Setup, input: &[u8]) -> String {
+    setup.refusal(input).1.hint_text().unwrap().to_owned()
+}
+
+#[test]
+fn line_ends_are_as_the_first_one() {
+    let cases: [(&[u8], &str); 6] = [
+        (b"a\nb\rc\n", "unquoted carriage return found in data"),
+        (b"a\nb\r\n", "unquoted carriage return found in data"),
+        (b"a\rb\nc\r", "unquoted newline found in data"),
+        (b"a\rb\r\nc\r", "unquoted newline found in data"),
+        (b"a\r\nb\nc\r\n", "unquoted newline found in data"),
+        (b"a\r\nb\rc\r\n", "unquoted carriage return found in data"),
+    ];
+    for (input, message) in cases {
+        let rows = if input == b"a\rb\r\nc\r" { 2 } else { 1 };
+        let (found, said, _) = refused(&csv(1), input);
+        assert_eq!((found, said.as_str()), (rows, message), "{}", input.escape_ascii());
+        let (_, said, _) = refused(&text(1), input);
+        assert_eq!(said, message.replace("unquoted", "literal"), "{}", input.escape_ascii());
+    }
+    assert_eq!(
+        hint(&csv(1), b"a\nb\r\n"),
+        "The first line ends with a newline, so every line has to."
+    );
+    assert!(hint(&csv(1), b"a\r\nb\n").contains("a carriage return and a newline,"));
+    assert_eq!(csv(1).rows(b"a\n\"b\r\"\n\"\r\n\"\n").len(), 3);
+}
+
+#[test]
+fn a_quote_that_is_never_closed() {
+    let message = "unterminated CSV quoted field".to_owned();
+    assert_eq!(refused(&csv(2), b"a,b\nc,\"d\ne,f\n"), (1, message.clone(), 2));
+    assert_eq!(refused(&csv(2), b"a,b\n\"\n\",\"\n\n"), (1, message.clone(), 2));
+    assert_eq!(refused(&csv(1), b"\""), (0, message, 1));
+}
+
+#[test]
+fn too_few_and_too_many_fields() {
+    let missing = |name: &str| format!("missing data for column \"{name}\"");
+    let extra = "extra data after last expected column".to_owned();
+    assert_eq!(refused(&csv(3), b"a,b,c\nd\n"), (1, missing("c1"), 2));
+    assert_eq!(refused(&csv(3), b"a,b,c\n\"d\n\",e\n"), (1, missing("c2"), 2));
+    assert_eq!(refused(&csv(3), b"a,b,c\nd,e,f,\n"), (1, extra.clone(), 2));
+    assert_eq!(refused(&text(2), b"a\tb\n\n"), (1, missing("c1"), 2));
+    assert_eq!(refused(&text(1), b"a\nb\tc\n"), (1, extra.clone(), 2));
+    assert_eq!(hint(&csv(3), b"d\n"), "Expected 3 fields, found 1.");
+    assert_eq!(hint(&csv(1), b"d,e\n"), "Expected 1 field, found 2.");
+    // The name is that of the column whose field is missing.
+    let mut turned = csv(3);
+    turned.field_of = vec![2, 0, 1];
+    assert_eq!(refused(&turned, b"a,b\n"), (0, missing("c0"), 1));
+    assert_eq!(refused(&csv(0), b"\n\na\n"), (2, extra, 3));
+}
+
+#[test]
+fn more_fields_than_any_table_has_columns() {
+    let many = [b"a\n".to_vec(), b",".repeat(100_000), b"\n".to_vec()].concat();
+    let extra = "extra data after last expected column".to_owned();
+    assert_eq!(refused(&csv(1), &many), (1, extra, 2));
+}
+
+#[test]
+fn records_beyond_the_limit() {
+    let long = [b"a\n\"b\n\"\n".to_vec(), b"c".repeat(200_000), b"\nd\n".to_vec()].concat();
+    let message = "record is longer than 1 GiB, the most that PostgreSQL takes".to_owned();
+    assert_eq!(refused(&csv(1), &long), (2, message.clone(), 4));
+    // The cutter does not read to the end of what never ends.
+    let endless = |start: &[u8]| {
+        let setup = Setup { chunk_bytes: 10, ..csv(1) };
+        let reader = Box::new(std::io::Cursor::new(start.to_vec()).chain(std::io::repeat(b'c')));
+        let options = CutOptions {
+            dialect: setup.dialect.clone(),
+            header: false,
+            chunk_bytes: 10,
+            map: Arc::new(|_| Ok((1, vec![0]))),
+        };
+        let mut cutter = DelimitedCutter::open("in.csv", reader, options)?;
+        while cutter.next()?.is_some() {}
+        Ok::<_, Error>(())
+    };
+    for (start, line) in
+        [(&b"a\nb\nc\n\"d\n\n"[..], 4), (b"a\n\"\n\"\n\"", 4), (b"\"\n\n", 1), (b"", 1)]
+    {
+        let error = endless(start).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.place().unwrap().line, Some(line), "{}", start.escape_ascii());
+        assert!(error.hint_text().unwrap().contains("--quote"));
+    }
+}
+
+#[test]
+fn the_end_marker_of_copy_text() {
+    for input in [&b"a\nb\n\\.\n"[..], b"a\r\nb\r\n\\.\r\n", b"a\rb\r\\.\r"] {
+        assert_eq!(text(1).rows(input), table("a/b"), "{}", input.escape_ascii());
+    }
+    assert_eq!(text(1).rows(b"\\.\n"), Vec::<Row>::new());
+    let follows = "data follows the end-of-copy marker".to_owned();
+    assert_eq!(refused(&text(1), b"a\n\\.\nb\n"), (1, follows.clone(), 2));
+    assert_eq!(refused(&text(1), b"a\n\\.\n\n"), (1, follows, 2));
+    let not_alone = "end-of-copy marker is not alone on its line".to_owned();
+    for input in [&b"a\n\\."[..], b"a\n\\.b\n", b"a\nb\\.\n", b"a\nb\t\\.\n", b"a\r\n\\.\rb\r\n"] {
+        assert_eq!(refused(&text(1), input), (1, not_alone.clone(), 2), "{}", input.escape_ascii());
+    }
+    let mismatch = "end-of-copy marker does not match previous newline style".to_owned();
+    for input in [&b"a\n\\.\r\n"[..], b"a\r\n\\.\n", b"a\r\\.\nb"] {
+        assert_eq!(refused(&text(1), input), (1, mismatch.clone(), 2), "{}", input.escape_ascii());
+    }
+    assert_eq!(text(1).rows(b"\\\\.\n"), vec![row(&["\\."])]);
+}
+
+#[test]
+fn in_csv_the_marker_ends_the_data_before_version_18() {
+    let old = |columns| Setup { version: 170_004, ..csv(columns) };
+    assert_eq!(old(1).rows(b"a\n\\.\n"), table("a"));
+    assert_eq!(csv(1).rows(b"a\n\\.\n"), table("a/\\."));
+    assert_eq!(old(2).rows(b"a,b\n\\.\n"), table("a|b"));
+    assert_eq!(refused(&csv(2), b"a,b\n\\.\n").1, "missing data for column \"c1\"");
+    assert_eq!(refused(&old(1), b"a\n\\.\nb\n").1, "data follows the end-of-copy marker");
+    for input in [&b"a\n\"\\.\"\n"[..], b"a\n\\.", b"\"a\n\\.\n\"\n"] {
+        assert_eq!(old(1).rows(input), csv(1).rows(input), "{}", input.escape_ascii());
+    }
+    let dotted =
+        Setup { version: 170_004, ..Setup::new(Dialect { delimiter: b'.', ..Dialect::csv() }, 2) };
+    assert_eq!(dotted.rows(b"a.b\n\\.\n"), table("a|b"));
+}
+
+#[test]
+fn two_faults_in_a_record_are_the_servers_to_order() {
+    // It checks the encoding before it counts.
+    for input in [&b"a,b\n\xff\n"[..], b"a,b\n\xff,c,d\n"] {
+        let (rows, error) = Setup { mode: Mode::Binary, ..csv(2) }.refusal(input);
+        assert_eq!((rows, error.sqlstate().unwrap().code()), (1, "22P04"));
+        assert_eq!(csv(2).rows(input).len(), 2, "{}", input.escape_ascii());
+    }
+    // And it reads the fields that are there before it misses one.
+    let mut numbers = csv(2);
+    let ty = PgType { oid: 23, name: "integer".into(), typmod: -1, kind: TypeKind::Base };
+    numbers.columns[0].encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
+    assert_eq!(numbers.rows(b"x\n"), table("x"));
+    assert_eq!(refused(&numbers, b"1\n").1, "missing data for column \"c1\"");
+    assert_eq!(refused(&numbers, b"x,y,z\n").1, "extra data after last expected column");
+}
+
+#[test]
+fn an_error_stays_the_same_when_asked_again() {
+    let setup = csv(1);
+    let mut encoder = DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), 180_000);
+    let chunk = Arc::new(setup.chunks(b"a\nb,c\nd\n").unwrap().remove(0));
+    encoder.begin(Arc::clone(&chunk), Mode::Text).unwrap();
+    let mut out = Encoded::default();
+    for _ in 0..3 {
+        let error = encoder.fill(&mut out, 1 << 20).unwrap_err();
+        assert_eq!(error.place().unwrap().line, Some(2));
+    }
+    assert_eq!(out.text, b"a\n");
+    // And the encoder starts over with the next chunk.
+    let good = Arc::new(setup.chunks(b"e\n").unwrap().remove(0));
+    encoder.begin(good, Mode::Text).unwrap();
+    assert!(!encoder.fill(&mut out, 1 << 20).unwrap());
+    assert_eq!(out.text, b"a\ne\n");
+    assert_eq!(out.text_rows, [0, 0]);
+}
+
+#[test]
+fn dialects_that_cannot_be_told_apart() {
+    let csv = Dialect::csv();
+    let text = Dialect::text();
+    for dialect in [
+        Dialect { delimiter: b'"', ..csv.clone() },
+        Dialect { delimiter: b'\n', ..csv.clone() },
+        Dialect { quote: Some(b'\r'), ..csv.clone() },
+        Dialect { escape: b'\n', ..csv.clone() },
+        Dialect { quote: Some(0), ..csv.clone() },
+        Dialect { null: b"a,b".to_vec(), ..csv.clone() },
+        Dialect { null: b"\"".to_vec(), ..csv.clone() },
+        Dialect { null: b"\n".to_vec(), ..csv.clone() },
+        Dialect { comment: Some(b','), ..csv.clone() },
+        Dialect { comment: Some(b'"'), ..csv.clone() },
+        Dialect { comment: Some(b'\n'), ..csv.clone() },
+        Dialect { delimiter: b'n', ..text.clone() },
+        Dialect { delimiter: b'\\', ..text.clone() },
+        Dialect { delimiter: b'N', ..text.clone() },
+    ] {
+        assert_eq!(dialect.check().unwrap_err().kind(), Kind::Usage, "{dialect:?}");
+        let setup = Setup::new(dialect, 1);
+        assert_eq!(setup.refusal(b"a\n").1.kind(), Kind::Usage);
+    }
+    csv.check().unwrap();
+    text.check().unwrap();
+    Dialect { quote: None, escape: b'\n', ..csv }.check().unwrap();
+}
