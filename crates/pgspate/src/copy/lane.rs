@@ -334,10 +334,9 @@ fn is_full(error: &Error) -> bool {
 /// The failure for a chunk whose rows the server did not take, or for a lost connection.
 fn refused(error: Error, chunk: Option<Arc<Chunk>>, mode: Mode) -> Failure {
     let Some(chunk) = chunk else { return Failure { seq: 0, error, refused: None } };
-    let line = super::settle::copy_line(&error);
     let by = match mode {
-        Mode::Binary => RefusedBy::BinaryCopy(line),
-        Mode::Text => RefusedBy::TextCopy(line),
+        Mode::Binary => RefusedBy::BinaryCopy,
+        Mode::Text => RefusedBy::TextCopy,
     };
     let seq = chunk.seq;
     let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });

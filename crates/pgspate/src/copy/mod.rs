@@ -66,6 +66,10 @@ pub struct Job {
     pub one_statement: bool,
     /// How many lanes.
     pub lanes: Lanes,
+    /// The table's name and its columns' names, unquoted, as the server's messages have them.
+    pub table_name: String,
+    /// In COPY's order.
+    pub columns: Vec<String>,
     /// The inputs' names, for places.
     pub input_names: Vec<String>,
     /// Whether a trigger may keep rows out.

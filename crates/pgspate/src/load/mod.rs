@@ -193,6 +193,8 @@ impl Load {
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
+            table_name: self.table.name.clone(),
+            columns: self.plan.columns.iter().map(|column| column.name.clone()).collect(),
             input_names: self.reading.names(),
             may_drop_rows: self.plan.may_drop_rows,
             is_stream: self.reading.is_stream(),
