@@ -65,7 +65,7 @@ fn names_that_need_quotes() {
     header yes: as given
     error: could not load "l.csv" into public."a, line 7"
       caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
-      at: l.csv, line 5, byte 24, column "3"
+      at: l.csv, line 4, byte 20, column "f"
     "#);
     case.put("l.csv", "\"c, d: e\",f\n1,1\n2:,2\n3,3\n");
     assert_snapshot!(load("\"a, line 7\"", "l.csv").refusal(), @r#"
@@ -74,7 +74,7 @@ fn names_that_need_quotes() {
     header yes: as given
     error: could not load "l.csv" into public."a, line 7"
       caused by: invalid input syntax for type integer: "2:" (SQLSTATE 22P02)
-      at: l.csv, line 5, byte 25, column "2"
+      at: l.csv, line 3, byte 16, column "c, d: e"
     "#);
 }
 

@@ -67,10 +67,12 @@ pub struct Job {
     pub one_statement: bool,
     /// How many lanes.
     pub lanes: Lanes,
+    /// The table's name and its columns' names, unquoted, as the server's messages have them.
+    pub table_name: String,
+    /// In COPY's order.
+    pub columns: Vec<String>,
     /// The inputs' names, for places.
     pub input_names: Vec<String>,
-    /// Whether the input can be read again from its start.
-    pub can_repeat: bool,
     /// Whether a trigger may keep rows out.
     pub may_drop_rows: bool,
     /// Whether the input comes through a pipe, whose reader may block for ever.

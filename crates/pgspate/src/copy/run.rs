@@ -44,7 +44,7 @@ pub fn run(
     if let Some(failure) = shared.take_failure() {
         drop(finished);
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
-        if several && job.can_repeat && is_conflict(&failure.error) {
+        if several && !job.is_stream && is_conflict(&failure.error) {
             return Ok(End::LanesConflict);
         }
         return Err(settle(&shared, failure, runtime));

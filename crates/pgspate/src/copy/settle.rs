@@ -14,6 +14,7 @@ use super::stream::refused_copy;
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
+use crate::target::Refusal;
 use crate::{Error, Place, Result};
 
 /// The error to report for the load's first failure.
@@ -26,14 +27,11 @@ pub(super) fn settle(
     let Failure { error, refused, .. } = failure;
     let Some(Refused { chunk, by }) = refused else { return error };
     let mut encoder = (job.encoder)();
+    let line = Context::of(&error, job).line;
     let row = match by {
-        RefusedBy::BinaryCopy(line) => {
-            line.and_then(|line| binary_row(encoder.as_mut(), &chunk, line))
-        }
-        RefusedBy::TextCopy(line) if job.one_statement => {
-            return place_in_statement(error, job, line);
-        }
-        RefusedBy::TextCopy(line) => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
+        RefusedBy::BinaryCopy => line.and_then(|line| binary_row(encoder.as_mut(), &chunk, line)),
+        RefusedBy::TextCopy if job.one_statement => return place_in_statement(error, job, line),
+        RefusedBy::TextCopy => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::Encoder => None,
     };
     // A server that cannot be asked again changes nothing about the first answer.
@@ -49,13 +47,13 @@ pub(super) fn settle(
         (None, None) => return error,
     };
     place.source = job.input_names.get(chunk.input).cloned();
-    place.column = refused_column(&error).or(place.column);
+    place.column = refused_column(&error, job).or(place.column);
     error.at(place)
 }
 
 /// All chunks in one COPY: the server's line is the row of the whole input.
 fn place_in_statement(error: Error, job: &Job, line: Option<u64>) -> Error {
-    let column = refused_column(&error);
+    let column = refused_column(&error, job);
     let source = match job.input_names.as_slice() {
         [only] => Some(only.clone()),
         _ => None,
@@ -121,33 +119,76 @@ async fn judge(
     }
     let refused = sink.as_mut().finish().await.err().map(refused_copy);
     // The transaction ends with the connection.
-    Ok(refused.and_then(|error| copy_line(&error).map(|line| (error, line.saturating_sub(1)))))
+    let line = refused.as_ref().and_then(|error| Context::of(error, job).line);
+    Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
 }
 
-/// The line that the server's context names: `COPY t, line 5, column a`, in any language.
-pub(super) fn copy_line(error: &Error) -> Option<u64> {
-    let context = copy_context(error)?;
-    let after_table = context.split(", ").nth(1)?;
-    let digits: String = after_table
-        .chars()
-        .skip_while(|c| !c.is_ascii_digit())
-        .take_while(char::is_ascii_digit)
-        .collect();
-    digits.parse().ok()
+/// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
+#[derive(Debug, Default, PartialEq)]
+struct Context {
+    /// The line, counted from 1.
+    line: Option<u64>,
+    column: Option<String>,
+}
+
+impl Context {
+    fn of(error: &Error, job: &Job) -> Context {
+        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+        Context::parse(context, &job.table_name, &job.columns)
+    }
+
+    /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
+    fn parse(context: &str, table: &str, columns: &[String]) -> Context {
+        let start = format!("COPY {table}, ");
+        let own = context.lines().find_map(|line| line.strip_prefix(&start));
+        let Some(rest) = own.or_else(|| context.split_once(table).map(|(_, rest)| rest)) else {
+            return Context::default();
+        };
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let rest = &rest[digits..];
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (line, rest) = rest.split_at(end);
+        // After the line: a comma, the word for column, and the name.
+        let named = rest.strip_prefix(", ").and_then(|rest| rest.split_once(' '));
+        let column = named.and_then(|(_, rest)| {
+            let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
+            fitting.max_by_key(|name| name.len()).cloned()
+        });
+        Context { line: line.parse().ok(), column }
+    }
 }
 
 /// The column that the server names, in a field of its own or in the context.
-fn refused_column(error: &Error) -> Option<String> {
-    if let Some(column) = error.refusal()?.column() {
-        return Some(column.to_owned());
-    }
-    let context = copy_context(error)?;
-    let after_line = context.split(", ").nth(2)?;
-    let (_, rest) = after_line.split_once(' ')?;
-    Some(rest.split(':').next().unwrap_or(rest).to_owned())
+fn refused_column(error: &Error, job: &Job) -> Option<String> {
+    let own = error.refusal()?.column().map(str::to_owned);
+    own.or_else(|| Context::of(error, job).column)
 }
 
-fn copy_context(error: &Error) -> Option<&str> {
-    let context = error.refusal()?.context()?;
-    context.lines().find(|line| line.starts_with("COPY "))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_with_any_names_in_any_language() {
+        let columns = ["a", "a b", "c, d: e", "line"].map(str::to_owned);
+        let context = |line: u64, column: Option<&str>| Context {
+            line: Some(line),
+            column: column.map(str::to_owned),
+        };
+        for (text, table, expected) in [
+            ("COPY t, line 5, column a: \"12a\"", "t", context(5, Some("a"))),
+            ("COPY t, line 5, column a b: null input", "t", context(5, Some("a b"))),
+            (
+                "COPY x, line 7, line 5, column c, d: e: \"1\"",
+                "x, line 7",
+                context(5, Some("c, d: e")),
+            ),
+            ("COPY t, line 12: \"1\t2\"", "t", context(12, None)),
+            ("COPY t1, Zeile 3, Spalte a: \u{bb}x\u{ab}", "t1", context(3, Some("a"))),
+            ("PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1", "t", context(1, None)),
+            ("SQL statement \"select 1\"", "u", Context::default()),
+        ] {
+            assert_eq!(Context::parse(text, table, &columns), expected, "{text}");
+        }
+    }
 }

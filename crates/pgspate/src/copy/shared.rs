@@ -26,13 +26,13 @@ pub(super) struct Refused {
     pub(super) by: RefusedBy,
 }
 
-/// Who refused it, and which row that was.
+/// Who refused it, and where.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RefusedBy {
-    /// The `line` of the binary COPY, where the server named one.
-    BinaryCopy(Option<u64>),
-    /// The `line` of the text COPY, where the server named one.
-    TextCopy(Option<u64>),
+    /// The server, in the binary COPY.
+    BinaryCopy,
+    /// The server, in the text COPY.
+    TextCopy,
     /// The encoder: its error already has a place.
     Encoder,
 }

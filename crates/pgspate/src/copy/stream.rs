@@ -254,10 +254,9 @@ impl From<Fault> for Box<Failure> {
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
     fn from(Fault { error, mode, chunk }: Fault) -> Box<Failure> {
         let Some(chunk) = chunk else { return Box::new(Failure { seq: 0, error, refused: None }) };
-        let line = super::settle::copy_line(&error);
         let by = match mode {
-            Mode::Binary => RefusedBy::BinaryCopy(line),
-            Mode::Text => RefusedBy::TextCopy(line),
+            Mode::Binary => RefusedBy::BinaryCopy,
+            Mode::Text => RefusedBy::TextCopy,
         };
         let seq = chunk.seq;
         let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });

@@ -69,6 +69,7 @@ pub struct Load {
     session: Session,
     table: Table,
     created: Option<Created>,
+    request: Request,
     plan: Plan,
 }
 
@@ -98,7 +99,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(created))
         }
     };
-    let plan = Plan::make(&table, &session, &reading.facts(), &request(&options, &dsn, &reading));
+    let mut request = request(&options, &dsn, &reading);
+    request.array_nulls_off = runtime.block_on(array_nulls_off(&connection))?;
+    let plan = Plan::make(&table, &session, &reading.facts(), &request);
     let plan = plan.and_then(|plan| {
         let limited = runtime.block_on(limit_lanes(&connection, plan.lanes));
         Ok(Plan { lanes: limited?, ..plan })
@@ -106,7 +109,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let undo = |error| undo_create(&connection, created.as_ref(), runtime, error);
     let plan = plan.map_err(undo)?;
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
-    Ok(Load { options, dsn, runtime, connection, reading, session, table, created, plan })
+    Ok(Load { options, dsn, runtime, connection, reading, session, table, created, request, plan })
 }
 
 impl Load {
@@ -193,8 +196,9 @@ impl Load {
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
+            table_name: self.table.name.clone(),
+            columns: self.plan.columns.iter().map(|column| column.name.clone()).collect(),
             input_names: self.reading.names(),
-            can_repeat: !self.reading.is_stream(),
             may_drop_rows: self.plan.may_drop_rows,
             is_stream: self.reading.is_stream(),
         })
@@ -215,8 +219,7 @@ impl Load {
         }
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
         let facts = self.reading.facts();
-        let request = request(&self.options, &self.dsn, &self.reading);
-        self.plan = Plan::make(&self.table, &self.session, &facts, &request)?;
+        self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
         Ok(Some(widened))
     }
@@ -251,7 +254,15 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
         lanes: options.lanes,
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
+        array_nulls_off: false,
     }
+}
+
+/// A setting from before PostgreSQL 8.2 that old applications may still have.
+async fn array_nulls_off(connection: &Connection) -> Result<bool> {
+    let row = connection.client.query_one("select current_setting('array_nulls') = 'off'", &[]);
+    let failed = server_error("could not read the session's settings".to_owned());
+    Ok(row.await.map_err(failed)?.get(0))
 }
 
 /// A name in the input's encoding, as text.

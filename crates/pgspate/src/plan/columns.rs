@@ -4,7 +4,7 @@ use super::{InputFacts, Request};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
-use crate::target::{Column, PgType, Session, Table};
+use crate::target::{Column, PgType, Session, Table, TypeKind};
 use crate::{Error, Kind, Result};
 
 /// A column that the load writes.
@@ -90,7 +90,7 @@ pub(super) fn plan(
             name: column.name.clone(),
             ty: column.ty.clone(),
             field,
-            route: route(column, field, session, input)?,
+            route: route(column, field, session, input, request)?,
             force_null: is_listed(&request.force_null),
             force_not_null: is_listed(&request.force_not_null),
         });
@@ -146,8 +146,17 @@ fn unknown_column(table: &Table, name: &str) -> Error {
         .hint(hint)
 }
 
-fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<Route> {
+fn route(
+    column: &Column,
+    field: usize,
+    session: &Session,
+    input: &InputFacts,
+    request: &Request,
+) -> Result<Route> {
     let Some(types) = &input.types else {
+        if request.array_nulls_off && matches!(column.ty.base().kind, TypeKind::Array(..)) {
+            return Ok(Route::Text("array_nulls is off, as only the server knows".to_owned()));
+        }
         return Ok(match FieldEncoder::new(&column.ty, session) {
             Ok(encoder) => Route::Field(encoder),
             Err(reason) => Route::Text(reason),

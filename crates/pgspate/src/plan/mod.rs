@@ -52,6 +52,8 @@ pub struct Request {
     pub lanes: Option<usize>,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
+    /// The session has `array_nulls` off: NULL in an array is text.
+    pub array_nulls_off: bool,
     /// Columns in which a quoted NULL string is NULL.
     pub force_null: Vec<String>,
     /// Columns in which an unquoted NULL string is itself.

@@ -1,0 +1,233 @@
+//! The first promise: whatever the input, the table holds what `\copy` would have put there, or
+//! the input is refused with the same words for the same row.
+//!
+//! Random tables, sessions and files go to the server twice, by COPY as they are and by pgspate.
+//! `PGSPATE_TEST_SECONDS` says for how long (10 by default), `PGSPATE_TEST_SEED` where to start.
+
+mod case;
+mod random;
+mod spellings;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::SinkExt;
+use pgspate::load::{self, Watch};
+use pgspate::target::connect::{Dsn, Environment};
+use pgspate_embedded::testing::{self, TestDb};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
+
+use case::{Case, TYPES_SQL};
+use random::Random;
+
+/// What became of a file.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// So many rows.
+    Loaded(u64),
+    /// SQLSTATE, message, and the row, where it is known.
+    Refused(String, String, Option<u64>),
+}
+
+impl Outcome {
+    /// Whether it is what COPY said. A row with a field too few is refused as such, where COPY may
+    /// come upon a wrong value in the same row first.
+    fn is_like(&self, by_copy: &Outcome) -> bool {
+        match (self, by_copy) {
+            (Outcome::Refused(_, message, row), Outcome::Refused(_, _, copy_row)) => {
+                self == by_copy || (message.starts_with("missing data for") && row == copy_row)
+            }
+            _ => self == by_copy,
+        }
+    }
+}
+
+/// A database, and what is needed to use it.
+struct Bench {
+    db: TestDb,
+    folder: tempfile::TempDir,
+    runtime: Runtime,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let db = testing::database();
+        db.run(TYPES_SQL);
+        db.run("create schema by_pgspate; create schema by_copy");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        Bench { db, folder: tempfile::tempdir().unwrap(), runtime: runtime.unwrap() }
+    }
+
+    fn dsn(&self, case: &Case) -> String {
+        format!("{} options='{}'", self.db.dsn(), case.options())
+    }
+
+    /// A session as the case wants it.
+    fn session(&self, case: &Case) -> Client {
+        let dsn = self.dsn(case);
+        self.runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client
+        })
+    }
+
+    fn generate(&self, seed: u64) -> Case {
+        let mut random = Random::new(seed);
+        let mut case = Case::new(&mut random);
+        let all = case.spellings(&mut random);
+        let client = self.session(&case);
+        let valid = all.iter().zip(&case.columns).map(|(spellings, column)| {
+            let sql = "select s from unnest($2::text[]) s where is_valid($1, s)";
+            let rows = self.runtime.block_on(client.query(sql, &[&column.ty, spellings])).unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        });
+        let valid: Vec<Vec<String>> = valid.collect();
+        case.fill(&valid, &all, &mut random);
+        case
+    }
+
+    /// How the two differ, if they do.
+    fn difference(&self, case: &Case) -> Option<String> {
+        let client = self.session(case);
+        let (ours, theirs) = ("by_pgspate.t", "by_copy.t");
+        self.runtime.block_on(async {
+            let sql = format!(
+                "drop table if exists {ours}, {theirs}; {}; {}",
+                case.create(ours),
+                case.create(theirs)
+            );
+            client.batch_execute(&sql).await.unwrap();
+        });
+        let file = case.file();
+        let by_copy = self.runtime.block_on(copy(&client, case, theirs, &file));
+        let by_pgspate = self.pgspate(case, ours, &file);
+        if !by_pgspate.is_like(&by_copy) {
+            return Some(format!("by COPY: {by_copy:?}\nby pgspate: {by_pgspate:?}"));
+        }
+        let rows = |table: &str| {
+            let sql = format!("select t::text from {table} t order by 1");
+            let rows = self.runtime.block_on(client.query(&sql, &[])).unwrap();
+            rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+        };
+        let (by_copy, by_pgspate) = (rows(theirs), rows(ours));
+        if by_copy != by_pgspate {
+            let differs = by_copy.iter().zip(&by_pgspate).find(|(copy, ours)| copy != ours);
+            return Some(format!("rows differ, by COPY and by pgspate: {differs:#?}"));
+        }
+        // Equal to the eye is not enough.
+        let images = format!(
+            "select count(*) from (select row_number() over (order by t::text), t from {ours} t) a \
+             join (select row_number() over (order by t::text), t from {theirs} t) b \
+             using (row_number) where a.t *<> b.t"
+        );
+        let row = self.runtime.block_on(client.query_one(&images, &[])).unwrap();
+        (row.get::<_, i64>(0) > 0).then(|| "the rows' images differ".to_owned())
+    }
+
+    fn pgspate(&self, case: &Case, table: &str, file: &[u8]) -> Outcome {
+        let path = self.folder.path().join("input");
+        std::fs::write(&path, file).unwrap();
+        let environment = Environment::capture().unwrap();
+        let dsn = Dsn::resolve(Some(&self.dsn(case)), &environment).unwrap().unwrap();
+        let options = case.load(table, path.to_str().unwrap());
+        let load = load::prepare(options, dsn, self.runtime.handle()).unwrap();
+        match load.run(&Arc::new(Watch::default())) {
+            Ok(report) => Outcome::Loaded(report.rows_written),
+            Err(error) => {
+                let message = match error.refusal() {
+                    Some(refusal) => {
+                        let text = refusal.to_string();
+                        text.split(" (SQLSTATE").next().unwrap_or_default().to_owned()
+                    }
+                    None => std::error::Error::source(&error).unwrap().to_string(),
+                };
+                let state = error.sqlstate().map_or("none", |state| state.code()).to_owned();
+                let line = error.place().and_then(|place| place.line);
+                Outcome::Refused(state, message, line.map(|line| case.row_beginning_at(line)))
+            }
+        }
+    }
+
+    /// A smaller case that still differs.
+    fn shrunk(&self, mut case: Case) -> Case {
+        let mut step = case.rows.len();
+        while step > 0 {
+            let mut at = 0;
+            while at < case.rows.len() {
+                let mut smaller = case.clone();
+                smaller.rows.drain(at..(at + step).min(case.rows.len()));
+                if self.difference(&smaller).is_some() {
+                    case = smaller;
+                } else {
+                    at += step;
+                }
+            }
+            step /= 2;
+        }
+        let mut nth = 0;
+        while nth < case.columns.len() && case.columns.len() > 1 {
+            let mut smaller = case.clone();
+            smaller.columns.remove(nth);
+            smaller
+                .rows
+                .iter_mut()
+                .filter(|row| nth < row.len())
+                .for_each(|row| drop(row.remove(nth)));
+            if self.difference(&smaller).is_some() {
+                case = smaller;
+            } else {
+                nth += 1;
+            }
+        }
+        case
+    }
+}
+
+async fn copy(client: &Client, case: &Case, table: &str, file: &[u8]) -> Outcome {
+    let sink = client.copy_in::<_, Bytes>(&case.copy(table)).await.unwrap();
+    let mut sink = Box::pin(sink);
+    let _ = sink.send(Bytes::copy_from_slice(file)).await;
+    match sink.as_mut().finish().await {
+        Ok(rows) => Outcome::Loaded(rows),
+        Err(error) => {
+            let said = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
+            let line: Option<u64> = said.where_().and_then(|context| {
+                // JSON has a context of its own before it.
+                let rest = context.lines().find_map(|line| line.strip_prefix("COPY t, line "))?;
+                rest.split([',', ':']).next()?.trim().parse().ok()
+            });
+            let line = line.map(|line| case.row_ending_at(line));
+            let state = said.code().code().to_owned();
+            Outcome::Refused(state, said.message().to_owned(), line)
+        }
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |value| value.parse().unwrap())
+}
+
+#[test]
+fn random_files_are_loaded_as_copy_loads_them() {
+    let bench = Bench::new();
+    let budget = Duration::from_secs(number("PGSPATE_TEST_SECONDS", 10));
+    let (first, begin) = (number("PGSPATE_TEST_SEED", 1), Instant::now());
+    let mut differences = 0;
+    let mut seed = first;
+    while begin.elapsed() < budget && differences < 10 {
+        let case = bench.generate(seed);
+        if bench.difference(&case).is_some() {
+            let case = bench.shrunk(case);
+            let difference = bench.difference(&case).unwrap_or_else(|| "gone again".to_owned());
+            println!("seed {seed}: {difference}\n{}", case.reproduction());
+            differences += 1;
+        }
+        seed += 1;
+    }
+    println!("{} cases", seed - first);
+    assert_eq!(differences, 0);
+}
