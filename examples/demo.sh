@@ -6,6 +6,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 pgspate=${1:-${CARGO_TARGET_DIR:-target}/release/pgspate}
+case $pgspate in
+/*) ;;
+*) pgspate=$PWD/$pgspate ;;
+esac
 
 # This is about the embedded server, whatever else the environment names.
 unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGPASSWORD PGSERVICE PGSSLMODE PGOPTIONS
