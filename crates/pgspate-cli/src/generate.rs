@@ -1,20 +1,19 @@
 //! Completions and the manual page, from the one definition of the arguments.
 
-use std::io::Write;
-
 use clap::CommandFactory;
 use pgspate::{Error, Kind, Result};
 
 use crate::args::Args;
+use crate::output::data;
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "pgspate", &mut out);
-    write(&out)
+    data(&out)
 }
 
 pub(crate) fn man() -> Result<()> {
-    write(&man_page()?)
+    data(man_page()?)
 }
 
 /// All commands on one page.
@@ -32,9 +31,4 @@ fn man_page() -> Result<Vec<u8>> {
 fn render(command: clap::Command, out: &mut Vec<u8>) -> Result<()> {
     let failed = |error| Error::new(Kind::Bug, "could not make the manual page").because(error);
     clap_mangen::Man::new(command).render(out).map_err(failed)
-}
-
-fn write(bytes: &[u8]) -> Result<()> {
-    let failed = |error| Error::new(Kind::Usage, "could not write to stdout").because(error);
-    std::io::stdout().write_all(bytes).map_err(failed)
 }

@@ -255,7 +255,8 @@ impl Lane {
         if copy.as_ref().is_some_and(|copy| copy.mode != mode) {
             self.finish(copy).await?;
         }
-        let with_mode = |error| (refused_copy(error), mode);
+        let connection = &self.connection;
+        let with_mode = |error| (refused_copy(connection, error), mode);
         if copy.is_none() {
             let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
             let sink = self.connection.client.copy_in(statement).await.map_err(with_mode)?;
@@ -289,13 +290,14 @@ impl Lane {
             return Ok(());
         }
         let checked = self.connection.client.batch_execute("set constraints all immediate").await;
-        checked.map_err(|error| (refused_copy(error), Mode::Text))
+        checked.map_err(|error| (refused_copy(&self.connection, error), Mode::Text))
     }
 
     async fn finish(&mut self, copy: &mut Option<Open>) -> Sent {
         let Some(mut open) = copy.take() else { return Ok(()) };
         let mode = open.mode;
-        let with_mode = |error| (refused_copy(error), mode);
+        let connection = &self.connection;
+        let with_mode = |error| (refused_copy(connection, error), mode);
         if mode == Mode::Binary {
             open.sink.feed(Bytes::from_static(BINARY_TRAILER)).await.map_err(with_mode)?;
         }
@@ -318,12 +320,19 @@ impl Finished {
 }
 
 /// The server's refusal in its own words alone, or what became of the connection.
-pub(super) fn refused_copy(error: tokio_postgres::Error) -> Error {
-    let message = match error.as_db_error() {
-        Some(said) => Refusal::new(said).to_string(),
-        None => "could not copy".to_owned(),
-    };
-    server_error(message)(error)
+pub(super) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
+    match error.as_db_error() {
+        Some(said) if !ends_session(said.code()) => {
+            let message = Refusal::new(said).to_string();
+            server_error(message)(error)
+        }
+        _ => connection.explain("could not copy", error),
+    }
+}
+
+/// Whether the server ends the session with such an error.
+fn ends_session(code: &SqlState) -> bool {
+    code.code().starts_with("08") || code.code().starts_with("57P0")
 }
 
 /// Whether the server takes no more connections, for this role or at all.

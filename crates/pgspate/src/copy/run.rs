@@ -14,7 +14,6 @@ use super::shared::Shared;
 use super::{End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::target::connect::Connection;
-use crate::target::server_error;
 use crate::{Error, Result};
 
 /// How long a number of lanes is tried before it is judged.
@@ -163,5 +162,5 @@ fn half_committed(lanes: &[&Finished], nth: usize, error: tokio_postgres::Error)
         "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
          rows before you load again; a load with `--lanes 1` is one transaction."
     );
-    server_error("could not commit every lane".to_owned())(error).hint(hint)
+    lanes[nth].connection.explain("could not commit every lane", error).hint(hint)
 }

@@ -104,8 +104,9 @@ async fn judge(
 ) -> Result<Option<(Error, u64)>> {
     let connection = (job.connect)().await?;
     let begin = connection.client.batch_execute("begin").await;
-    begin.map_err(refused_copy)?;
-    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(refused_copy)?;
+    let failed = |error| refused_copy(&connection, error);
+    begin.map_err(failed)?;
+    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();
     encoder.begin(Arc::clone(chunk), Mode::Text)?;
@@ -117,7 +118,7 @@ async fn judge(
             break;
         }
     }
-    let refused = sink.as_mut().finish().await.err().map(refused_copy);
+    let refused = sink.as_mut().finish().await.err().map(failed);
     // The transaction ends with the connection.
     let line = refused.as_ref().and_then(|error| Context::of(error, job).line);
     Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
