@@ -6,6 +6,8 @@ use std::io::IsTerminal;
 
 use pgspate::{Error, Kind};
 
+use crate::output::say;
+
 /// Colours, where there is a terminal that shows them.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
@@ -45,7 +47,7 @@ impl Style {
 }
 
 pub(crate) fn print(error: &Error, style: Style) {
-    eprint!("{}", render(error, style));
+    say(render(error, style));
 }
 
 /// The error, its causes, its place and its hint.

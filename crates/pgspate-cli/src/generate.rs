@@ -1,21 +1,21 @@
 //! Completions, manual page and reference, from the one definition of the arguments.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use clap::{Arg, Command, CommandFactory};
 use pgspate::{Error, Kind, Result};
 
 use crate::args::Args;
+use crate::output::data;
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "pgspate", &mut out);
-    write(&out)
+    data(&out)
 }
 
 pub(crate) fn man() -> Result<()> {
-    write(&man_page()?)
+    data(man_page()?)
 }
 
 /// All commands on one page.
@@ -46,7 +46,7 @@ pub(crate) fn reference() -> Result<()> {
     for sub in documented(&command) {
         describe(sub, &mut text);
     }
-    write(text.as_bytes())
+    data(&text)
 }
 
 /// One section for a command, with a table of its arguments under each of their headings.
@@ -113,9 +113,4 @@ fn meaning(arg: &Arg) -> String {
 /// A bar would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
-}
-
-fn write(bytes: &[u8]) -> Result<()> {
-    let failed = |error| Error::new(Kind::Usage, "could not write to stdout").because(error);
-    std::io::stdout().write_all(bytes).map_err(failed)
 }

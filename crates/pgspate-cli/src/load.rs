@@ -10,6 +10,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::args::{FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
 use crate::errors::Style;
+use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
 use crate::{summary, target};
 
@@ -23,17 +24,17 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
     let load = load::prepare(options(args), target.dsn, runtime.handle())?;
     if plan_only {
         for found in load.evidence() {
-            println!("input    {found}");
+            data(format!("input    {found}\n"))?;
         }
-        print!("{}", load.plan());
+        data(load.plan().to_string())?;
         return load.abandon();
     }
     if !quiet {
         for found in load.evidence() {
-            eprintln!("{}", style.dim(found));
+            say_line(style.dim(found));
         }
         if let Some(created) = load.created() {
-            eprintln!("{}", style.dim(&created.sql));
+            say_line(style.dim(&created.sql));
         }
     }
     running.store(true, Relaxed);
@@ -44,12 +45,12 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
     if json {
         let text = serde_json::to_string_pretty(&report);
         let failed = |error| Error::new(Kind::Bug, "could not write the report").because(error);
-        println!("{}", text.map_err(failed)?);
+        data(text.map_err(failed)? + "\n")?;
     }
     if !quiet {
-        eprint!("{}", summary::render(&report, style));
+        say(summary::render(&report, style));
         let table = report.table.replace('\'', "'\\''");
-        eprintln!("open it with  {} -c 'table {table} limit 10'", target.psql);
+        say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     }
     Ok(())
 }
@@ -73,7 +74,7 @@ fn stop_on_interrupt(watch: &Arc<Watch>, running: &Arc<AtomicBool>, runtime: &Ha
             std::process::exit(130);
         }
         watch.copy.cancel();
-        eprintln!("\nrolling back; press Ctrl-C again to stop at once");
+        say_line("\nrolling back; press Ctrl-C again to stop at once");
         interrupted().await;
         std::process::exit(130);
     });

@@ -8,6 +8,7 @@ mod errors;
 mod generate;
 mod load;
 mod numbers;
+mod output;
 mod progress;
 mod server;
 mod summary;

@@ -5,6 +5,7 @@ use pgspate_embedded::{Server, State, Status};
 
 use crate::args::ServerAction;
 use crate::errors::{Style, embedded};
+use crate::output::{data, say, say_line};
 use crate::target::show;
 
 pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
@@ -13,14 +14,14 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
     match action {
         ServerAction::Start => {
             let status = server.start(&progress).map_err(embedded)?;
-            eprint!("{}", describe(&status));
-            eprintln!("open it with  {}", server.psql_command().map_err(embedded)?);
+            say(describe(&status));
+            say_line(format!("open it with  {}", server.psql_command().map_err(embedded)?));
         }
         ServerAction::Stop => {
             let was_running = server.stop(&progress).map_err(embedded)?;
-            eprintln!("{}", if was_running { "stopped" } else { "it was not running" });
+            say_line(if was_running { "stopped" } else { "it was not running" });
         }
-        ServerAction::Status => print!("{}", describe(&server.status().map_err(embedded)?)),
+        ServerAction::Status => data(describe(&server.status().map_err(embedded)?))?,
         ServerAction::Dsn => {
             let status = server.status().map_err(embedded)?;
             if status.state != State::Running {
@@ -28,7 +29,7 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
                 let hint = "Start it with `pgspate server start`.";
                 return Err(Error::new(Kind::Connect, message).hint(hint));
             }
-            println!("{}", server.dsn().map_err(embedded)?);
+            data(server.dsn().map_err(embedded)? + "\n")?;
         }
     }
     Ok(())

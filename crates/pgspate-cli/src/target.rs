@@ -5,6 +5,7 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{Server, Step};
 
 use crate::errors::{Style, embedded};
+use crate::output::say_line;
 
 /// A server, and how a person opens it.
 pub(crate) struct Target {
@@ -17,7 +18,7 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
     let environment = Environment::capture()?;
     if let Some(dsn) = Dsn::resolve(to, &environment)? {
         for warning in dsn.warnings() {
-            eprintln!("{} {warning}", style.warning("warning:"));
+            say_line(format!("{} {warning}", style.warning("warning:")));
         }
         let psql = dsn.psql_command();
         return Ok(Target { dsn, psql });
@@ -28,7 +29,7 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
         let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
         let folder = status.data_folder.map(|path| format!(" (data in {})", path.display()));
         let note = format!("using the embedded PostgreSQL{major}{}", folder.unwrap_or_default());
-        eprintln!("{}", style.dim(&note));
+        say_line(style.dim(&note));
     }
     let conninfo = server.dsn().map_err(embedded)?;
     let psql = server.psql_command().map_err(embedded)?;
@@ -39,6 +40,6 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
 /// One line for each thing that the server's start has to do.
 pub(crate) fn show(step: &Step, quiet: bool, style: Style) {
     if !quiet {
-        eprintln!("{}", style.dim(&step.to_string()));
+        say_line(style.dim(&step.to_string()));
     }
 }

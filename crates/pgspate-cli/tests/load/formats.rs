@@ -289,6 +289,14 @@ fn other_dialects() {
 }
 
 #[test]
+fn a_last_column_that_is_always_null() {
+    let case = Case::new(TABLE);
+    case.put("t.psv", "1|one|\n2||\n");
+    case.load("t.psv --header no").success();
+    assert_eq!(case.rows("t"), ["(1,one,)", "(2,,)"]);
+}
+
+#[test]
 fn null_and_the_empty_string() {
     let case = Case::new("create table t (a text, b text, c text)");
     case.put("t.csv", "a,b,c\n,\"\",x\n\"\",,x\n");

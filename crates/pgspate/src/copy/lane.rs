@@ -12,13 +12,14 @@ use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::stream::{Finished, Stream};
 use super::{PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
-use crate::format::{Chunk, Mode};
+use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::target::connect::Connection;
 use crate::{Error, Kind};
 
 /// From the thread to the task.
 pub(super) enum Message {
-    Chunk(Arc<Chunk>),
+    /// The next chunk, and how its rows are meant to go.
+    Chunk(Arc<Chunk>, Mode),
     Piece(Mode, Bytes),
     /// The chunk is complete: so many rows were sent as binary and as text.
     End(u64, u64),
@@ -34,7 +35,7 @@ pub(super) fn run(
     opened: impl FnOnce(&Connection),
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
-    let stream = match runtime.block_on(Stream::open(shared.job)) {
+    let stream = match runtime.block_on(Stream::open(shared.job, shared.is_alone)) {
         Ok(stream) => stream,
         Err(error) if nth > 0 && shared.job.lanes.is_auto() && is_full(&error) => {
             // The server has no room for this one: the others do its work.
@@ -66,65 +67,90 @@ pub(super) fn run(
 }
 
 /// The thread's side: takes chunks, encodes them, and hands the pieces on.
-fn feed(shared: &Shared<'_>, nth: u64, sender: &mpsc::Sender<Message>) {
+fn feed(shared: &Shared<'_>, nth: u64, channel: &mpsc::Sender<Message>) {
     let mut encoder = (shared.job.encoder)();
     let mut out = Encoded::default();
     let mut mode = shared.job.mode;
+    let mut sender = Sender { shared, channel, nanos: 0 };
     while nth < shared.lanes_max.load(Relaxed) {
         let Some(chunk) = shared.next_chunk() else { break };
-        let seq = chunk.seq;
-        let size = chunk.stored_bytes();
         let started = Instant::now();
-        let mut sending = 0;
-        out.clear();
-        let mut send = |message: Message| {
-            let asked = Instant::now();
-            if let Message::Piece(_, piece) = &message {
-                shared.progress.sent.fetch_add(piece.len() as u64, Relaxed);
-            }
-            let is_open = sender.blocking_send(message).is_ok();
-            sending += asked.elapsed().as_nanos() as u64;
-            is_open
-        };
-        if !send(Message::Chunk(Arc::clone(&chunk))) {
-            return;
-        }
-        let mut rows = (0, 0);
-        let result = encoder.begin(Arc::clone(&chunk), mode).and_then(|()| {
-            loop {
-                let more = encoder.fill(&mut out, PIECE_BYTES)?;
-                if shared.is_given_up(seq) || !drain(&mut out, mode, !more, &mut rows, &mut send) {
-                    return Ok(false);
-                }
-                if !more {
-                    return Ok(true);
-                }
-            }
-        });
-        let is_complete = match result {
-            Ok(is_complete) => is_complete && send(Message::End(rows.0, rows.1)),
-            Err(error) => {
-                let refused = Some(Refused { chunk, by: RefusedBy::Encoder });
-                shared.fail(Failure { seq, error, refused });
-                false
-            }
-        };
-        let elapsed = started.elapsed().as_nanos() as u64;
+        let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
+        let sending = std::mem::take(&mut sender.nanos);
+        let encoding = (started.elapsed().as_nanos() as u64).saturating_sub(sending);
         shared.progress.send_nanos.fetch_add(sending, Relaxed);
-        shared.progress.encode_nanos.fetch_add(elapsed - sending, Relaxed);
-        if !is_complete {
-            return;
-        }
-        shared.progress.rows.fetch_add(rows.0 + rows.1, Relaxed);
-        shared.progress.bytes.fetch_add(size, Relaxed);
-        if mode == Mode::Binary && rows.1 > rows.0 {
+        shared.progress.encode_nanos.fetch_add(encoding, Relaxed);
+        let Some(rows) = rows else { break };
+        shared.progress.rows.fetch_add(rows.binary + rows.text, Relaxed);
+        shared.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
+        if mode == Mode::Binary && rows.text > rows.binary {
             // The encoder mostly says no here, so asking it only costs time.
             mode = Mode::Text;
         }
     }
-    if !shared.is_over() || shared.refused.load(Relaxed) {
-        let _ = sender.blocking_send(Message::Complete);
+    // A load that is over rolls back as it stands; but what the server has to say of the one
+    // statement may come before what ended it.
+    if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
+        sender.send(Message::Complete);
     }
+}
+
+/// A lane's way to its task, and the time spent waiting for it.
+struct Sender<'a> {
+    shared: &'a Shared<'a>,
+    channel: &'a mpsc::Sender<Message>,
+    nanos: u64,
+}
+
+impl Sender<'_> {
+    /// False when the task has ended.
+    fn send(&mut self, message: Message) -> bool {
+        let asked = Instant::now();
+        if let Message::Piece(_, piece) = &message {
+            self.shared.progress.sent.fetch_add(piece.len() as u64, Relaxed);
+        }
+        let is_open = self.channel.blocking_send(message).is_ok();
+        self.nanos += asked.elapsed().as_nanos() as u64;
+        is_open
+    }
+}
+
+/// Rows of a chunk, by the way they went.
+#[derive(Default)]
+struct Rows {
+    binary: u64,
+    text: u64,
+}
+
+/// Encodes and sends a chunk. `None` when that came to nothing; the failure is in `shared` then,
+/// or the load is over.
+fn encode_chunk(
+    chunk: &Arc<Chunk>,
+    mode: Mode,
+    encoder: &mut dyn ChunkEncoder,
+    out: &mut Encoded,
+    sender: &mut Sender<'_>,
+) -> Option<Rows> {
+    let (shared, seq) = (sender.shared, chunk.seq);
+    out.clear();
+    if !sender.send(Message::Chunk(Arc::clone(chunk), mode)) {
+        return None;
+    }
+    let mut rows = Rows::default();
+    let mut filled = encoder.begin(Arc::clone(chunk), mode).map(|()| true);
+    while let Ok(true) = filled {
+        filled = encoder.fill(out, PIECE_BYTES);
+        let at_end = !matches!(filled, Ok(true));
+        if shared.is_given_up(seq) || !drain(out, mode, at_end, &mut rows, sender) {
+            return None;
+        }
+    }
+    if let Err(error) = filled {
+        let refused = Some(Refused { chunk: Arc::clone(chunk), by: RefusedBy::Encoder });
+        shared.fail(Failure { seq, error, refused });
+        return None;
+    }
+    sender.send(Message::End(rows.binary, rows.text)).then_some(rows)
 }
 
 /// Sends what is ready: binary rows as they come, and text rows at the chunk's end when there are
@@ -133,20 +159,20 @@ fn drain(
     out: &mut Encoded,
     mode: Mode,
     at_end: bool,
-    rows: &mut (u64, u64),
-    send: &mut impl FnMut(Message) -> bool,
+    rows: &mut Rows,
+    sender: &mut Sender<'_>,
 ) -> bool {
-    rows.0 += out.binary_rows;
+    rows.binary += out.binary_rows;
     out.binary_rows = 0;
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);
-        if !send(Message::Piece(Mode::Binary, piece.into())) {
+        if !sender.send(Message::Piece(Mode::Binary, piece.into())) {
             return false;
         }
     }
     if !out.text.is_empty() && (at_end || mode == Mode::Text) {
-        rows.1 += out.text_rows.len() as u64;
+        rows.text += out.text_rows.len() as u64;
         out.text_rows.clear();
         let next = Vec::with_capacity(if at_end { 0 } else { PIECE_BYTES + PIECE_BYTES / 4 });
         let text = std::mem::replace(&mut out.text, next);
@@ -154,7 +180,7 @@ fn drain(
         let mut pieces = (0..text.len()).step_by(PIECE_BYTES);
         return pieces.all(|at| {
             let piece = text.slice(at..text.len().min(at + PIECE_BYTES));
-            send(Message::Piece(Mode::Text, piece))
+            sender.send(Message::Piece(Mode::Text, piece))
         });
     }
     true

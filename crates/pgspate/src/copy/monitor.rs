@@ -11,11 +11,18 @@ use crate::target::connect::{Canceller, Connection};
 /// Short loads end before the first look, and pay nothing for it.
 const INTERVAL: Duration = Duration::from_millis(400);
 
-/// For each of our backends: its state, its wait event, and whether it waits for another of ours
-/// to end its transaction (as it does for a key that the other has inserted).
+/// A look that takes longer than this counts as missed.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For each of our backends: its state, its wait event, whether it waits for a lock that another
+/// of ours holds to the end of its transaction (as it does for a key that the other has
+/// inserted), and whether its statement has failed: the transaction is over then, but a COPY
+/// stays active until we stop sending.
 const BACKENDS: &str = "\
 select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
-       coalesce(wait_event = 'transactionid' and pg_blocking_pids(pid) && $1, false)
+       coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
+                and pg_blocking_pids(pid) && $1, false),
+       coalesce(state = 'active' and xact_start is null, false)
 from pg_stat_activity where pid = any($1)";
 
 /// A lane's session, as others see it.
@@ -40,7 +47,6 @@ pub(super) struct Monitor<'a> {
     runtime: &'a tokio::runtime::Handle,
     looked: Instant,
     nanos: [u64; 3],
-    gave_up: bool,
     cancelled: Option<Instant>,
 }
 
@@ -51,32 +57,21 @@ impl<'a> Monitor<'a> {
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
         let looked = Instant::now();
-        Monitor {
-            shared,
-            sessions,
-            runtime,
-            looked,
-            nanos: [0; 3],
-            gave_up: false,
-            cancelled: None,
-        }
+        Monitor { shared, sessions, runtime, looked, nanos: [0; 3], cancelled: None }
     }
 
     /// Looks when it is time to.
     pub(super) fn tick(&mut self) {
-        if self.gave_up || self.looked.elapsed() < INTERVAL {
+        if self.looked.elapsed() < INTERVAL {
             return;
         }
         self.looked = Instant::now();
         let now = self.shared.progress.nanos();
         let [source, encode, send] = [0, 1, 2].map(|nth| now[nth].saturating_sub(self.nanos[nth]));
         self.nanos = now;
-        let server = self.runtime.block_on(self.look());
-        let waiting = match server {
-            None => {
-                self.gave_up = true;
-                return;
-            }
+        let look = async { tokio::time::timeout(PATIENCE, self.look()).await.ok().flatten() };
+        let waiting = match self.runtime.block_on(look) {
+            None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
             Some(None) => Waiting::Network,
@@ -101,7 +96,7 @@ impl<'a> Monitor<'a> {
 
     /// The most frequent wait event of the backends, `None` within where they wait for us; or no
     /// answer at all.
-    async fn look(&mut self) -> Option<Option<String>> {
+    async fn look(&self) -> Option<Option<String>> {
         let client = &self.shared.job.control.client;
         let pids: Vec<i32> = {
             let sessions = self.sessions.lock().expect("no panic while held");
@@ -111,9 +106,10 @@ impl<'a> Monitor<'a> {
         let mut events: Vec<String> = Vec::new();
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
-            if state == "idle in transaction (aborted)" && self.shared.job.one_statement {
+            let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
+            if row.get(4) && has_sent && self.shared.job.one_statement {
                 // The refusal is already there; what is still sent would be thrown away.
-                self.shared.refused.store(true, Relaxed);
+                self.shared.statement_refused.store(true, Relaxed);
             }
             if row.get(3) {
                 self.shared.conflict.store(true, Relaxed);

@@ -10,13 +10,12 @@ use tokio_postgres::error::SqlState;
 use super::lane;
 use super::monitor::{Monitor, Session};
 use super::settle::settle;
-use super::shared::Shared;
+use super::shared::{Failure, Shared};
 use super::stream::Finished;
 use super::{End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::target::connect::Connection;
-use crate::target::server_error;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// How long a number of lanes is tried before it is judged.
 const TRIAL: Duration = Duration::from_millis(500);
@@ -52,6 +51,7 @@ pub fn run(
     for lane in &finished {
         lane.reconcile(job.may_drop_rows)?;
     }
+    shared.check_complete(&finished)?;
     let started = Instant::now();
     runtime.block_on(commit(&finished))?;
     let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
@@ -106,24 +106,35 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
         };
         let mut lanes: Vec<_> = (0..first).map(start).collect();
         let mut monitor = Monitor::new(shared, sessions, runtime);
-        let mut trial = Trial { started: Instant::now(), sent: 0, rate_before: 0.0 };
+        let mut trial = Some(Trial { started: Instant::now(), sent: 0, rate_before: 0.0 });
         while !lanes.iter().all(ScopedJoinHandle::is_finished) {
             thread::park_timeout(TICK);
             monitor.tick();
             if shared.conflict.load(Relaxed) || shared.progress.is_cancelled() {
                 monitor.cancel_statements();
             }
-            if lanes.len() < most && trial.is_over() && !shared.is_over() {
-                if trial.wants_more(shared.progress.sent.load(Relaxed)) {
-                    lanes.push(start(lanes.len()));
-                } else if lanes.len() > first {
-                    // The last one brought nothing: it ends with its chunk.
-                    shared.lanes_max.fetch_min(lanes.len() as u64 - 1, Relaxed);
-                    trial.started = Instant::now() + Duration::from_secs(u32::MAX.into());
-                }
+            let may_add = lanes.len() < most.min(shared.lanes_max.load(Relaxed) as usize);
+            let Some(current) = trial.as_mut().filter(|it| may_add && it.is_over()) else {
+                continue;
+            };
+            if current.wants_more(shared.progress.sent.load(Relaxed)) && !shared.is_over() {
+                lanes.push(start(lanes.len()));
+            } else if lanes.len() > first {
+                // The last one brought nothing: it ends with its chunk.
+                shared.lanes_max.fetch_min(lanes.len() as u64 - 1, Relaxed);
+                trial = None;
             }
         }
-        lanes.into_iter().filter_map(|lane| lane.join().ok().flatten()).collect()
+        lanes.into_iter().filter_map(|lane| ended(shared, lane)).collect()
+    })
+}
+
+/// What a lane did, if it came to its end. One that panicked fails the load.
+fn ended(shared: &Shared<'_>, lane: ScopedJoinHandle<'_, Option<Finished>>) -> Option<Finished> {
+    lane.join().unwrap_or_else(|_| {
+        let error = Error::new(Kind::Bug, "a lane panicked; nothing is kept");
+        shared.fail(Failure { seq: 0, error, refused: None });
+        None
     })
 }
 
@@ -136,7 +147,7 @@ struct Trial {
 
 impl Trial {
     fn is_over(&self) -> bool {
-        Instant::now().checked_duration_since(self.started).is_some_and(|it| it >= TRIAL)
+        self.started.elapsed() >= TRIAL
     }
 
     fn wants_more(&mut self, sent: u64) -> bool {
@@ -154,8 +165,12 @@ async fn commit(lanes: &[Finished]) -> Result<()> {
     let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_in > 0).collect();
     for (nth, lane) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
-        let sql =
-            if is_last { "set local synchronous_commit to default; commit" } else { "commit" };
+        // In a transaction that has failed, `commit` would roll back and report no error, but
+        // `set` fails.
+        let sql = match is_last {
+            true => "set local synchronous_commit to default; commit",
+            false => "set local synchronous_commit to off; commit",
+        };
         let committed = lane.connection.client.batch_execute(sql).await;
         committed.map_err(|error| half_committed(&working, nth, error))?;
     }
@@ -171,5 +186,5 @@ fn half_committed(lanes: &[&Finished], nth: usize, error: tokio_postgres::Error)
         "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
          rows before you load again; a load with `--lanes 1` is one transaction."
     );
-    server_error("could not commit every lane".to_owned())(error).hint(hint)
+    lanes[nth].connection.explain("could not commit every lane", error).hint(hint)
 }

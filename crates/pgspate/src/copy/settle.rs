@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::stream::refused_copy;
+use super::stream::{NO_LIMITS, refused_copy};
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
@@ -30,8 +30,9 @@ pub(super) fn settle(
     let line = Context::of(&error, job).line;
     let row = match by {
         RefusedBy::BinaryCopy => line.and_then(|line| binary_row(encoder.as_mut(), &chunk, line)),
-        RefusedBy::TextCopy if job.one_statement => return place_in_statement(error, job, line),
-        RefusedBy::TextCopy => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
+        RefusedBy::WholeText if job.one_statement => return place_in_statement(error, job, line),
+        RefusedBy::WholeText => line.and_then(|line| line.checked_sub(1)),
+        RefusedBy::LeftOver => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::Encoder => None,
     };
     // A server that cannot be asked again changes nothing about the first answer.
@@ -103,9 +104,10 @@ async fn judge(
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
     let connection = (job.connect)().await?;
-    let begin = connection.client.batch_execute("begin").await;
-    begin.map_err(refused_copy)?;
-    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(refused_copy)?;
+    let failed = |error| refused_copy(&connection, error);
+    connection.client.batch_execute(NO_LIMITS).await.map_err(failed)?;
+    connection.client.batch_execute("begin").await.map_err(failed)?;
+    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();
     encoder.begin(Arc::clone(chunk), Mode::Text)?;
@@ -117,7 +119,7 @@ async fn judge(
             break;
         }
     }
-    let refused = sink.as_mut().finish().await.err().map(refused_copy);
+    let refused = sink.as_mut().finish().await.err().map(failed);
     // The transaction ends with the connection.
     let line = refused.as_ref().and_then(|error| Context::of(error, job).line);
     Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
@@ -140,10 +142,13 @@ impl Context {
     /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
     fn parse(context: &str, table: &str, columns: &[String]) -> Context {
         let start = format!("COPY {table}, ");
-        let own = context.lines().find_map(|line| line.strip_prefix(&start));
-        let Some(rest) = own.or_else(|| context.split_once(table).map(|(_, rest)| rest)) else {
-            return Context::default();
+        // The name may hold a line end.
+        let at = match context.starts_with(&start) {
+            true => Some(0),
+            false => context.find(&format!("\n{start}")).map(|at| at + 1),
         };
+        let Some(at) = at else { return Context::default() };
+        let rest = &context[at + start.len()..];
         let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let rest = &rest[digits..];
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -187,6 +192,7 @@ mod tests {
             ("COPY t1, Zeile 3, Spalte a: \u{bb}x\u{ab}", "t1", context(3, Some("a"))),
             ("PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1", "t", context(1, None)),
             ("SQL statement \"select 1\"", "u", Context::default()),
+            ("PL/pgSQL function check_t() line 3 at RAISE", "t", Context::default()),
         ] {
             assert_eq!(Context::parse(text, table, &columns), expected, "{text}");
         }

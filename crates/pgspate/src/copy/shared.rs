@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::pipe::Pipe;
-use super::{Job, Progress};
+use super::stream::Finished;
+use super::{Job, Lanes, Progress};
 use crate::format::{Chunk, Cutter};
 use crate::{Error, Kind, Result};
 
@@ -31,8 +32,10 @@ pub(super) struct Refused {
 pub(super) enum RefusedBy {
     /// The server, in the binary COPY.
     BinaryCopy,
-    /// The server, in the text COPY.
-    TextCopy,
+    /// The server, in the text COPY of the rows that the encoder left to it.
+    LeftOver,
+    /// The server, in a text COPY of all rows.
+    WholeText,
     /// The encoder: its error already has a place.
     Encoder,
 }
@@ -49,7 +52,11 @@ pub(super) struct Shared<'a> {
     /// Two lanes wait for each other.
     pub(super) conflict: AtomicBool,
     /// The server has refused a row of the one statement that is under way.
-    pub(super) refused: AtomicBool,
+    pub(super) statement_refused: AtomicBool,
+    /// The input was cut to its end.
+    is_cut: AtomicBool,
+    /// There is one lane and never another.
+    pub(super) is_alone: bool,
     /// Lanes with an ordinal from here on take no more chunks.
     pub(super) lanes_max: AtomicU64,
 }
@@ -72,7 +79,9 @@ impl<'a> Shared<'a> {
             failure: Mutex::new(None),
             failed_seq: AtomicU64::new(u64::MAX),
             conflict: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
+            statement_refused: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
+            is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
             lanes_max: AtomicU64::new(u64::MAX),
         }
     }
@@ -80,7 +89,10 @@ impl<'a> Shared<'a> {
     /// The next chunk, or `None` when there are no more or the load has failed.
     pub(super) fn next_chunk(&self) -> Option<Arc<Chunk>> {
         let asked = Instant::now();
-        let mut cutter = self.cutter.lock().expect("cutters do not panic");
+        let Ok(mut cutter) = self.cutter.lock() else {
+            // Another lane panicked while cutting, and says so.
+            return None;
+        };
         if self.is_over() {
             return None;
         }
@@ -95,6 +107,8 @@ impl<'a> Shared<'a> {
                 Some(Arc::new(chunk))
             }
             Ok(None) => {
+                // A pipe also ends when the load is over; that counts for nothing then.
+                self.is_cut.store(true, Relaxed);
                 *cutter = None;
                 None
             }
@@ -130,7 +144,7 @@ impl<'a> Shared<'a> {
     pub(super) fn is_given_up(&self, seq: u64) -> bool {
         seq > self.failed_seq.load(Relaxed)
             || self.conflict.load(Relaxed)
-            || self.refused.load(Relaxed)
+            || self.statement_refused.load(Relaxed)
             || self.progress.is_cancelled()
     }
 
@@ -139,7 +153,18 @@ impl<'a> Shared<'a> {
         self.is_given_up(u64::MAX)
     }
 
-    /// Nothing failed, or the error to end with when the user stopped the load.
+    /// Every chunk of the input has been confirmed by a lane.
+    pub(super) fn check_complete(&self, lanes: &[Finished]) -> Result<()> {
+        let confirmed: u64 = lanes.iter().map(|lane| lane.chunks).sum();
+        if self.is_cut.load(Relaxed) && confirmed == self.chunks() {
+            return Ok(());
+        }
+        let chunks = self.chunks();
+        let message = format!("{confirmed} of {chunks} chunks are confirmed; nothing is kept");
+        Err(Error::new(Kind::Bug, message))
+    }
+
+    /// The error to end with when the user stopped the load.
     pub(super) fn check_cancelled(&self) -> Result<()> {
         if self.progress.is_cancelled() {
             let message = "stopped by the user; nothing was loaded";

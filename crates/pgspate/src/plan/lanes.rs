@@ -31,6 +31,10 @@ pub(super) fn choose(
         );
         return (Lanes::Fixed(1), reason, true);
     }
+    if table.kind == 'f' {
+        let reason = "what two lanes wait for on the foreign server cannot be seen from here";
+        return (Lanes::Fixed(1), reason.to_owned(), false);
+    }
     if let Some(lanes) = request.lanes {
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }

@@ -58,7 +58,7 @@ pub(super) fn describe(
     quotes(&sample, given, sniffed);
     let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
     records.retain(|record| record.len() > 1 || !record[0].text.is_empty());
-    trailing(&mut records, sniffed);
+    trailing(&mut records, known, sniffed);
     null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
     header(&records, known, given, sniffed);
@@ -248,10 +248,14 @@ fn quotes(sample: &Sample<'_>, given: &Overrides, sniffed: &mut Sniffed) {
 }
 
 /// Takes a delimiter at the end of each line for what it is: the end of the last field.
-fn trailing(records: &mut [Vec<Field>], sniffed: &mut Sniffed) {
+fn trailing(records: &mut [Vec<Field>], known: Option<&[String]>, sniffed: &mut Sniffed) {
     let empty_last = |record: &Vec<Field>| {
         record.len() > 1 && record.last().is_some_and(|f| f.text.is_empty() && !f.quoted)
     };
+    // A field for each column of the table: the last one is NULL.
+    if known.is_some_and(|known| records.iter().any(|record| record.len() == known.len())) {
+        return;
+    }
     // A comma there is a last column that is NULL, as likely as not.
     if sniffed.delimiter != b'|' || records.is_empty() || !records.iter().all(empty_last) {
         return;

@@ -1,0 +1,264 @@
+//! Loads that are stopped, or whose server goes away: nothing is loaded, and soon.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command};
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use pgspate_embedded::testing;
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
+
+use crate::support::{Case, Run, finish, spawn, wait_until};
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
+/// Backends of loads in the case's database that are within a transaction.
+const LANES: &str = "from pg_stat_activity where datname = current_database() \
+                     and application_name like 'pgspate load%' and xact_start is not null \
+                     and pid <> pg_backend_pid()";
+
+fn count_lanes(case: &Case) -> usize {
+    case.value(&format!("select count(*) {LANES}")).parse().unwrap()
+}
+
+/// Rows of about 10 MB: several chunks, of which lanes have some and wait for more.
+fn feed(pipe: &mut ChildStdin) {
+    let mut rows = "id,note\n".to_owned();
+    (0..100_000).for_each(|row| writeln!(rows, "{row},{:>99}", "").unwrap());
+    pipe.write_all(rows.as_bytes()).unwrap();
+}
+
+/// A load that has read some rows and waits for more; its standard input must be kept open.
+fn waiting(case: &Case, args: &str) -> (Child, ChildStdin) {
+    let mut child = spawn(&mut case.load_command(args));
+    let mut pipe = child.stdin.take().unwrap();
+    feed(&mut pipe);
+    wait_until("a lane is at work", || count_lanes(case) > 0);
+    (child, pipe)
+}
+
+#[test]
+fn an_interrupt_rolls_back_while_the_input_is_slow() {
+    let case = Case::new("create table t (id int, note text)");
+    let said = ["-INT", "-TERM"].map(|name| {
+        let (child, pipe) = waiting(&case, "- --table t --quiet");
+        signal(&child, name);
+        let run = finish(child);
+        assert_eq!((run.status, run.stdout.as_str()), (Some(130), ""));
+        drop(pipe);
+        wait_until("its sessions are gone", || count_lanes(&case) == 0);
+        assert_eq!(case.rows("t").len(), 0);
+        run.stderr
+    });
+    assert_eq!(said[0], said[1]);
+    assert_snapshot!(said[0], @r#"
+
+    rolling back; press Ctrl-C again to stop at once
+    error: could not load "-" into public.t
+      caused by: stopped by the user; nothing was loaded
+    "#);
+}
+
+#[test]
+fn an_interrupt_drops_the_table_that_was_made() {
+    let case = Case::new("");
+    let (child, pipe) = waiting(&case, "- --table made --create --quiet");
+    signal(&child, "-INT");
+    assert_eq!(finish(child).status, Some(130));
+    drop(pipe);
+    assert_eq!(case.contents(), []);
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    let case = Case::new("create table t (id int, note text)");
+    let (child, pipe) = waiting(&case, "- --table t --quiet");
+    // Stopped, it cannot act on the first one before the second one is there.
+    signal(&child, "-STOP");
+    signal(&child, "-INT");
+    signal(&child, "-TERM");
+    signal(&child, "-CONT");
+    assert_eq!(finish(child).status, Some(130));
+    drop(pipe);
+    wait_until("its sessions are gone", || count_lanes(&case) == 0);
+    assert_eq!(case.rows("t").len(), 0);
+}
+
+/// A session of the test's own.
+fn session(runtime: &Runtime, case: &Case) -> Client {
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&case.db.dsn(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    })
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_a_lock() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n2\n");
+    let runtime = Runtime::new().unwrap();
+    let holder = session(&runtime, &case);
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    let child = spawn(&mut case.load_command("t.csv --header yes --quiet"));
+    let blocked = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and wait_event_type = 'Lock' and query like 'copy%'";
+    wait_until("the load waits for the lock", || case.value(blocked) == "1");
+    signal(&child, "-INT");
+    assert_eq!(finish(child).status, Some(130));
+    assert_eq!(case.value(blocked), "0");
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    assert_eq!(case.rows("t").len(), 0);
+}
+
+#[test]
+fn a_lock_that_is_let_go_is_waited_for() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n2\n");
+    let runtime = Runtime::new().unwrap();
+    let holder = session(&runtime, &case);
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    // Timeouts of the role or the server are for other work.
+    let mut command = case.load_command("t.csv --header yes --quiet");
+    let child = spawn(command.env("PGOPTIONS", "-c lock_timeout=300 -c statement_timeout=700"));
+    std::thread::sleep(Duration::from_millis(1000));
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    finish(child).success();
+    assert_eq!(case.rows("t").len(), 2);
+}
+
+#[test]
+fn a_backend_that_is_terminated() {
+    let case = Case::new("create table t (id int, note text)");
+    let (child, mut pipe) = waiting(&case, "- --table t --quiet --lanes 2");
+    case.db.run(&format!("select pg_terminate_backend(pid) {LANES}"));
+    // It notices with the next chunk at the latest.
+    let writer = std::thread::spawn(move || {
+        let rows = format!("1,{:>999}\n", "").repeat(10_000);
+        while pipe.write_all(rows.as_bytes()).is_ok() {}
+    });
+    let run = finish(child);
+    writer.join().unwrap();
+    // Whether the server's farewell arrives before the end is chance.
+    let (said, _) = run.refusal().split_once(" was lost: ").map(|it| (it.0.to_owned(), 0)).unwrap();
+    assert_snapshot!(said, @r#"
+    error: could not load "-" into public.t
+      caused by: could not copy
+      caused by: connection to server on socket "[DIR]/.s.[PORT]"
+    "#);
+    assert_eq!(case.rows("t").len(), 0);
+}
+
+#[test]
+fn a_server_that_dies() {
+    let case = Case::new("");
+    let server = testing::server("");
+    let sql = "create table t (id int, note text)";
+    let psql = server.installation().program("psql");
+    let run = |sql: &str| {
+        let output = Command::new(&psql).args(["-XAt", "-d", &server.dsn(), "-c", sql]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    run(sql);
+    let mut child =
+        spawn(&mut case.command(&["load", "-q", "--to", &server.dsn(), "--table", "t", "-"]));
+    let mut pipe = child.stdin.take().unwrap();
+    feed(&mut pipe);
+    let lanes = "select count(*) from pg_stat_activity where application_name like 'pgspate load%' \
+                 and xact_start is not null";
+    wait_until("a lane is at work", || run(lanes).trim() != "0");
+    server.kill().unwrap();
+    drop(pipe);
+    let begin = Instant::now();
+    let said = finish(child);
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert_snapshot!(said.refusal(), @r#"
+    error: could not load "-" into public.t
+      caused by: could not copy
+      caused by: connection to server on socket "[DIR]/.s.[PORT]" was lost: connection reset by peer
+    "#);
+    server.restart().unwrap();
+    assert_eq!(run("select count(*) from t").trim(), "0");
+}
+
+/// A small disk, mounted for as long as the value lives.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None` where we may not mount one.
+    fn mount(at: PathBuf, owner: &Path) -> Option<Disk> {
+        std::fs::create_dir(&at).unwrap();
+        let owner = std::fs::metadata(owner).unwrap();
+        let options = format!("size=8m,mode=700,uid={},gid={}", owner.uid(), owner.gid());
+        let mut mount = Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output().ok()?;
+        done.status.success().then_some(Disk(at))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    let case = Case::new("");
+    let server = testing::server("");
+    let Some(disk) = Disk::mount(server.folder().join("small"), &server.data_folder()) else {
+        println!("not tested: only root may mount a small disk");
+        return;
+    };
+    let psql = server.installation().program("psql");
+    let run = |sql: &str| {
+        let output = Command::new(&psql).args(["-XAt", "-d", &server.dsn(), "-c", sql]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    run(&format!("create tablespace small location '{}'", disk.0.display()));
+    run("create table t (id int, note text) tablespace small");
+    let mut rows = "id,note\n".to_owned();
+    (0..150_000).for_each(|row| writeln!(rows, "{row},{:>99}", "").unwrap());
+    case.put("t.csv", rows);
+    let load = |more: &[&str]| {
+        let to = server.dsn();
+        let args = [&["load", "-q", "--to", &to, "t.csv"], more].concat();
+        Run::of(case.command(&args).output().unwrap()).refusal()
+    };
+    let said = load(&[]);
+    let digits = regex_lite::Regex::new(r"\d{3,}").unwrap();
+    let said = digits.replace_all(&said, "[N]").replace("SQLSTATE [N]", "SQLSTATE 53100");
+    assert_snapshot!(said, @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not extend file "pg_tblspc/[N]/PG_15_[N]/5/[N]": No space left on device (SQLSTATE 53100)
+      at: t.csv, line [N], byte [N]
+
+    hint: Check free disk space.
+    "#);
+    assert_eq!(run("select count(*) from t").trim(), "0");
+    run("create table made (id int) tablespace small; drop table t");
+    // Nothing is left of a table that was made for it either.
+    run("alter database postgres set default_tablespace = small");
+    load(&["--create"]);
+    assert_eq!(run("select to_regclass('t') is null").trim(), "t");
+}
+
+#[test]
+fn a_reader_that_goes_away() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n");
+    let mut child = spawn(&mut case.load_command("t.csv --header yes --json --quiet"));
+    drop(child.stdout.take());
+    assert_snapshot!(finish(child).stderr, @"");
+    let mut child = spawn(&mut case.load_command("t.csv --header yes"));
+    drop(child.stderr.take());
+    assert_eq!(finish(child).status, Some(0));
+    assert_eq!(case.rows("t").len(), 2);
+}

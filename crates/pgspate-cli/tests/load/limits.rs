@@ -1,0 +1,53 @@
+//! Memory is set by limits, never by the size of the input.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::support::{Case, finish, spawn};
+
+/// Highest resident memory so far, in MiB.
+fn peak_mib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1024)
+}
+
+#[test]
+fn a_long_pipe_needs_little_memory() {
+    let case = Case::new("create unlogged table t (id int, note text)");
+    let mut child = spawn(&mut case.load_command("- --table t --quiet --lanes 4"));
+    let mut pipe = child.stdin.take().unwrap();
+    let (mut block, mut rows) = (Vec::new(), 0);
+    while block.len() < 1 << 20 {
+        writeln!(block, "{rows},{:>999}", "").unwrap();
+        rows += 1;
+    }
+    let mut peak = 0;
+    for nth in 0..300 {
+        pipe.write_all(&block).unwrap();
+        if nth % 10 == 0 {
+            peak = peak_mib(child.id()).unwrap_or(0).max(peak);
+        }
+    }
+    // It still reads and sends what is in its buffers: the file goes when it does.
+    let begin = Instant::now();
+    drop(pipe);
+    while let Some(now) = peak_mib(child.id()) {
+        peak = now.max(peak);
+        assert!(begin.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t"), (rows * 300).to_string());
+    assert!(peak > 0 && peak < 256, "it took {peak} MiB");
+}
+
+#[test]
+fn a_record_longer_than_many_chunks() {
+    let case = Case::new("create table t (id int, note text)");
+    let long = "x".repeat(30 << 20);
+    case.put("t.csv", format!("id,note\n1,a\n2,\"{long}\n\"\n3,c\n"));
+    case.load("t.csv").success();
+    let told = case.value("select string_agg(id || ' ' || length(note), ', ' order by id) from t");
+    assert_eq!(told, format!("1 1, 2 {}, 3 1", long.len() + 1));
+}

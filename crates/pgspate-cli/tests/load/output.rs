@@ -1,0 +1,403 @@
+//! What is printed where: reports, plans, help, and how little of it there may be.
+
+use std::process::Command;
+
+use insta::assert_snapshot;
+
+use crate::support::{Case, Run, redact};
+
+fn case() -> Case {
+    let case = Case::new("create table t (id int, name text)");
+    case.put("t.csv", "id,name\n1,a\n 2,b\n3,\n");
+    case
+}
+
+#[test]
+fn the_report_as_json_reconciles() {
+    let case = case();
+    let run = case.load("t.csv --json");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    for (key, value) in [
+        ("table", serde_json::json!("public.t")),
+        ("created", serde_json::json!(false)),
+        ("inputs", serde_json::json!(1)),
+        ("rows_in", serde_json::json!(3)),
+        ("rows_written", serde_json::json!(3)),
+        ("path", serde_json::json!("binary")),
+        ("lanes", serde_json::json!(1)),
+        ("chunks", serde_json::json!(1)),
+        ("stored_bytes", serde_json::json!(20)),
+        ("bytes", serde_json::json!(12)),
+        ("widened", serde_json::json!([])),
+        ("warnings", serde_json::json!([])),
+    ] {
+        assert_eq!(report[key], value, "{key}");
+    }
+    assert!(report["wal_bytes"].as_u64().unwrap() > 0);
+    assert!(report["seconds"].as_f64().unwrap() > 0.0);
+    assert!(report["stages"]["server"].as_f64().is_some());
+    // What was done is said all the same, but not on stdout.
+    assert!(run.stderr.contains("public.t: 3 rows"));
+}
+
+#[test]
+fn quiet_says_nothing() {
+    let case = case();
+    let run = case.load("t.csv --quiet");
+    assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
+    let run = case.load("t.csv --quiet --json");
+    assert!(serde_json::from_str::<serde_json::Value>(&run.stdout).is_ok());
+    assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn no_colours_but_on_a_terminal_that_wants_them() {
+    let case = case();
+    let run = case.load("t.csv");
+    assert!(!run.stderr.contains('\x1b') && !run.stderr.contains('\r'), "{}", run.stderr);
+    // `script` gives the command a terminal.
+    let on_terminal = |more: &[(&str, &str)]| {
+        let mut command = Command::new("script");
+        let pgspate = env!("CARGO_BIN_EXE_pgspate");
+        let load = format!("{pgspate} load --to \"$DSN\" {}", case.path("t.csv").display());
+        command.args(["-qec", &load, "/dev/null"]).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("DSN", case.db.dsn()).env("TERM", "xterm").envs(more.iter().copied());
+        let output = command.output().ok()?;
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(coloured) = on_terminal(&[]) else {
+        println!("not tested: there is no program `script`");
+        return;
+    };
+    assert!(coloured.contains("\x1b[1mpublic.t\x1b[0m: 3 rows"), "{coloured}");
+    let plain = on_terminal(&[("NO_COLOR", "1")]).unwrap();
+    assert!(plain.contains("public.t: 3 rows"), "{plain}");
+    assert!(!plain.contains("\x1b[1m") && !plain.contains("\x1b[2m"), "{plain}");
+}
+
+#[test]
+fn the_plan_tells_all() {
+    let case = Case::new(
+        "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
+         create table u (id int primary key); \
+         create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), d double precision, \
+             e bool, f varchar(10), g char(3), h date, i timestamp, j timestamptz, k interval, l uuid, \
+             m jsonb, n bytea, o inet, p mood, q small, r int[], s int4range, \
+             u int references u, key uuid default gen_random_uuid(), made timestamptz default now(), \
+             twice int generated always as (a * 2) stored, nothing text); \
+         create function f() returns trigger language plpgsql as 'begin return new; end'; \
+         create trigger watch before insert on t for each row execute function f(); \
+         alter table t disable trigger watch",
+    );
+    let header = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,u\n";
+    case.put("t.csv", format!("{header}{}\n", ",".repeat(19)));
+    let run = case.load("t.csv --plan --header yes");
+    assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
+    assert_snapshot!(run.stdout, @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 20 fields in each line
+    input    header yes: as given
+    table    public.t
+    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all lanes at the end: a load that fails leaves nothing behind
+    columns  a  smallint                     binary (int2)
+             b  bigint                       binary (int8)
+             c  numeric(10,2)                binary (numeric)
+             d  double precision             binary (float8)
+             e  boolean                      binary (bool)
+             f  character varying(10)        binary (bytes)
+             g  character(3)                 binary (bytes)
+             h  date                         binary (date)
+             i  timestamp without time zone  binary (timestamp)
+             j  timestamp with time zone     binary (timestamptz)
+             k  interval                     binary (interval)
+             l  uuid                         binary (uuid)
+             m  jsonb                        binary (jsonb)
+             n  bytea                        binary (bytea)
+             o  inet                         binary (inet)
+             p  mood                         binary (bytes)
+             q  small                        binary (int4)
+             r  integer[]                    binary (array)
+             s  int4range                    binary (range)
+             u  integer                      binary (int4)
+             id                               not in the input: nextval('t_id_seq'::regclass)
+             key                               not in the input: gen_random_uuid()
+             made                               not in the input: now()
+             nothing                               not in the input: null
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    "#);
+    case.db.run("alter table t enable trigger watch; alter table t add column z money");
+    case.put("z.csv", "a,z\n1,2\n");
+    assert_snapshot!(case.load("z.csv --table t --plan").stdout, @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    path     text COPY: one statement reads everything in order
+    lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes N` if not
+    chunks   4 MiB of input, cut at record edges
+    commit   all lanes at the end: a load that fails leaves nothing behind
+    columns  a  smallint  text
+             z  money     text: type money depends on lc_monetary
+             id            not in the input: nextval('t_id_seq'::regclass)
+             b            not in the input: null
+             c            not in the input: null
+             d            not in the input: null
+             e            not in the input: null
+             f            not in the input: null
+             g            not in the input: null
+             h            not in the input: null
+             i            not in the input: null
+             j            not in the input: null
+             k            not in the input: null
+             l            not in the input: null
+             m            not in the input: null
+             n            not in the input: null
+             o            not in the input: null
+             p            not in the input: null
+             q            not in the input: null
+             r            not in the input: null
+             s            not in the input: null
+             u            not in the input: null
+             key            not in the input: gen_random_uuid()
+             made            not in the input: now()
+             nothing            not in the input: null
+    warning  trigger "watch" runs for each row and makes COPY insert row by row
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    "#);
+    assert_snapshot!(case.load("z.csv --table t --plan --lanes 3").stdout, @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    path     text COPY: all rows go as text, for the server to read: column "z": type money depends on lc_monetary
+    lanes    3: as asked
+    chunks   4 MiB of input, cut at record edges
+    commit   all lanes at the end: a load that fails leaves nothing behind
+    columns  a  smallint  text
+             z  money     text: type money depends on lc_monetary
+             id            not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
+             b            not in the input: null
+             c            not in the input: null
+             d            not in the input: null
+             e            not in the input: null
+             f            not in the input: null
+             g            not in the input: null
+             h            not in the input: null
+             i            not in the input: null
+             j            not in the input: null
+             k            not in the input: null
+             l            not in the input: null
+             m            not in the input: null
+             n            not in the input: null
+             o            not in the input: null
+             p            not in the input: null
+             q            not in the input: null
+             r            not in the input: null
+             s            not in the input: null
+             u            not in the input: null
+             key            not in the input: gen_random_uuid()
+             made            not in the input: now()
+             nothing            not in the input: null
+    warning  trigger "watch" runs for each row and makes COPY insert row by row
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    "#);
+    assert_eq!(case.rows("t").len(), 0);
+}
+
+#[test]
+fn the_plan_of_a_big_load() {
+    let case = Case::new("create table t (id serial, a int, b text)");
+    case.put("t.csv", format!("a,b\n{}", "1,some text\n".repeat(100_000)));
+    assert_snapshot!(case.load("t.csv --plan").stdout, @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    lanes    2 to 8: two, and one more while that makes it faster
+    chunks   4 MiB of input, cut at record edges
+    commit   all lanes at the end: a load that fails leaves nothing behind
+    columns  a  integer  binary (int4)
+             b  text     binary (bytes)
+             id           not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
+    "#);
+}
+
+#[test]
+fn the_plan_for_a_table_to_be_made_leaves_nothing() {
+    let case = Case::new("");
+    case.put("t.csv", "id,name\n1,a\n");
+    assert_snapshot!(case.load("t.csv --plan --create").stdout, @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: names in the first line, values below
+    table    public.t
+    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all lanes at the end: a load that fails leaves nothing behind
+    columns  id    bigint  binary (int8)
+             name  text    binary (bytes)
+    "#);
+    assert_eq!(case.contents(), []);
+}
+
+#[test]
+fn help() {
+    let case = case();
+    let ask = |args: &[&str]| {
+        let run = Run::of(case.command(args).env("COLUMNS", "100").output().unwrap());
+        assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
+        run.stdout
+    };
+    assert_snapshot!(ask(&["--help"]), @r"
+    The pgspate command
+
+    Usage: pgspate <COMMAND>
+
+    Commands:
+      load         Load files into a table, in parallel, exactly as \copy would
+      server       Start, stop and ask after the embedded PostgreSQL
+      completions  Print completions for a shell
+      man          Print the manual page
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+    ");
+    assert_snapshot!(ask(&["load", "--help"]), @r"
+    Load files into a table, in parallel, exactly as \copy would
+
+    Usage: pgspate load [OPTIONS] <SOURCE>...
+
+    Arguments:
+      <SOURCE>...
+              Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
+
+    Options:
+      -t, --table <TABLE>
+              The table, as SQL writes it; named after the first source by default
+
+          --to <DSN>
+              Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
+
+          --create
+              Make the table when it is missing, with the types that the input needs
+
+          --plan
+              Show what would be done, and why, and stop
+
+          --lanes <N>
+              Connections that load at the same time: a number, or auto
+              
+              [default: auto]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+    Reading:
+          --format <FORMAT>
+              Format of the input; found out by default
+
+              Possible values:
+              - csv:     Delimited, quoted as COPY's csv
+              - tsv:     Delimited by tabs
+              - text:    COPY's text: tabs, \N and backslash escapes
+              - json:    One object per line, or an array of objects
+              - parquet: Parquet
+              - arrow:   Arrow IPC, file or stream
+
+          --header <HEADER>
+              Whether the first record names the columns
+
+              Possible values:
+              - auto: Find out
+              - yes:  It does
+              - no:   It does not
+              
+              [default: auto]
+
+          --delimiter <CHAR>
+              Between two fields: one byte, or \t
+
+          --quote <CHAR>
+              Around a field: one byte, or none
+
+          --escape <CHAR>
+              Before a quote that is data; the quote itself by default
+
+          --null <STRING>
+              The unquoted field that means NULL
+
+          --force-null <COLUMNS>
+              Columns in which a quoted NULL string is NULL too
+
+          --force-not-null <COLUMNS>
+              Columns in which an unquoted NULL string is itself
+
+          --comment <CHAR>
+              Pass over lines that begin with this
+
+          --skip-blank-lines
+              Pass over empty lines, which to COPY are records of one empty field
+
+          --encoding <ENCODING>
+              Encoding of the input, as PostgreSQL names it
+
+          --columns <COLUMNS>
+              The columns that the fields go to, in the fields' order
+
+          --ignore-unknown
+              Pass over fields and keys that no column is named after
+
+          --source-option <KEY=VALUE>
+              A setting for the object store, such as endpoint=http://127.0.0.1:9000
+
+    Output:
+          --json
+              Print the report as JSON on stdout
+
+      -q, --quiet
+              Print errors only
+    ");
+    assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(ask(&["completions", "bash"]).contains("_pgspate"));
+    assert!(ask(&["man"]).contains(".TH pgspate"));
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    let case = case();
+    for (args, expected) in [
+        ("t.csv --lanes 0", "expected auto, or a number from 1 to 64"),
+        ("t.csv --delimiter ab", "expected one single-byte character, or \\t"),
+        ("t.csv --delimiter é", "expected one single-byte character, or \\t"),
+        ("t.csv --format xml", "invalid value 'xml' for '--format <FORMAT>'"),
+        ("", "the following required arguments were not provided"),
+        ("t.csv --source-option x", "expected KEY=VALUE"),
+    ] {
+        let run = case.load(args);
+        assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{args}");
+        assert!(run.stderr.contains(expected), "{args}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let case = case();
+    let server = pgspate_embedded::testing::server("");
+    let dsn = server.tcp_dsn_for("postgres");
+    let args = ["load", "--to", &dsn, "--create", "t.csv"];
+    let run = Run::of(case.command(&args).output().unwrap());
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert!(!run.stderr.contains(server.password()), "{}", redact(&run.stderr));
+}
