@@ -25,7 +25,7 @@ impl fmt::Display for Plan {
         };
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
         writeln!(f, "chunks   {} MiB of input, cut at record edges", self.chunk_bytes >> 20)?;
-        writeln!(f, "commit   all lanes at the end: a load that fails leaves nothing behind")?;
+        writeln!(f, "commit   {}", commit(self))?;
         let width = self.columns.iter().map(|column| column.name.len()).max().unwrap_or(0);
         let types = self.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
         for (nth, column) in self.columns.iter().enumerate() {
@@ -61,5 +61,15 @@ fn way(plan: &Plan, column: &PlannedColumn) -> String {
         }
         Route::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
         Route::Text(reason) => reason.clone(),
+    }
+}
+
+fn commit(plan: &Plan) -> &'static str {
+    match plan.lanes {
+        Lanes::Fixed(1) => "one transaction: a load that fails leaves nothing behind",
+        _ => {
+            "all lanes at the end, one after the other: a load that fails leaves nothing behind, \
+             unless the server dies between two commits"
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
 
 /// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
-pub const CHUNK_BYTES: usize = 8 << 20;
+pub const CHUNK_BYTES: usize = 4 << 20;
 
 /// The most lanes that are used unasked.
 pub const LANES_MAX: usize = 8;
