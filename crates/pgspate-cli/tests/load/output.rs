@@ -82,11 +82,12 @@ fn the_plan_tells_all() {
     let case = Case::new(
         "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
          create table u (id int primary key); \
-         create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), d double precision, \
-             e bool, f varchar(10), g char(3), h date, i timestamp, j timestamptz, k interval, l uuid, \
-             m jsonb, n bytea, o inet, p mood, q small, r int[], s int4range, \
-             u int references u, key uuid default gen_random_uuid(), made timestamptz default now(), \
-             twice int generated always as (a * 2) stored, nothing text); \
+         create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), \
+             d double precision, e bool, f varchar(10), g char(3), h date, i timestamp, \
+             j timestamptz, k interval, l uuid, m jsonb, n bytea, o inet, p mood, q small, \
+             r int[], s int4range, u int references u, key uuid default gen_random_uuid(), \
+             made timestamptz default now(), twice int generated always as (a * 2) stored, \
+             nothing text); \
          create function f() returns trigger language plpgsql as 'begin return new; end'; \
          create trigger watch before insert on t for each row execute function f(); \
          alter table t disable trigger watch",

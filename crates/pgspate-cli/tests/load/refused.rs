@@ -299,6 +299,27 @@ fn equal_deferred_keys_in_different_lanes() {
 }
 
 #[test]
+fn lanes_that_wait_for_each_other() {
+    // The second key of each lane is the first one of the other: a deadlock for the server.
+    let case = big(&[
+        (10, "-1,1,first"),
+        (60_000, "-2,1,last of the first chunk"),
+        (70_000, "-2,1,second"),
+        (110_000, "-1,1,last of the second chunk"),
+    ]);
+    case.db.run("alter table big add unique (id)");
+    let mut command = case.load_command("big.csv --quiet --lanes 2");
+    let run = command.env("PGOPTIONS", "-c deadlock_timeout=1").output().unwrap();
+    assert_snapshot!(crate::support::Run::of(run).refusal(), @r#"
+    error: could not load "big.csv" into public.big
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: Key (id)=(-2) already exists
+      at: big.csv, line 70002, byte 4677702
+    "#);
+    assert_eq!(case.rows("big").len(), 0);
+}
+
+#[test]
 fn equal_keys_on_stdin() {
     let case = Case::new("create table big (id int unique, qty int, note text)");
     let rows = many(&[(100_003, "3,1,again")]);
