@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
-#[command(name = "pgspate", version, about, max_term_width = 100)]
+#[command(name = "pgspate", version, max_term_width = 100)]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]

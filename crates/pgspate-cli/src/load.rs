@@ -26,6 +26,9 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
         for found in load.evidence() {
             data(format!("input    {found}\n"))?;
         }
+        if let Some(created) = load.created() {
+            data(format!("{};\n", created.sql))?;
+        }
         data(load.plan().to_string())?;
         return load.abandon();
     }

@@ -1,10 +1,10 @@
 //! Inputs from a real S3 server on loopback: moto, installed from the Python package index into
 //! a virtual environment below the build folder when it is first needed.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+#[path = "support/moto.rs"]
+mod moto;
+
+use std::io::{Read, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -13,78 +13,7 @@ use pgspate::source::{Compression, Input, Options, resolve};
 use pgspate::{Error, Kind};
 use tokio::runtime::Runtime;
 
-const MOTO: &str = "moto[server]==5.2.5";
-
-/// Serves until its standard input closes, which also happens when the tests are killed.
-const SERVE: &str = "\
-import sys, os
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)
-server.start()
-print('port', server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-os._exit(0)
-";
-
-/// The Python of the virtual environment with moto.
-///
-/// Test binaries of several builds may want it at once: a lock on a file lets one install it.
-fn python() -> PathBuf {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-tools");
-    fs::create_dir_all(&tools).unwrap();
-    let lock = File::create(tools.join("moto.lock")).unwrap();
-    lock.lock().unwrap();
-    let (folder, mark) = (tools.join("moto"), tools.join("moto.installed"));
-    let python = folder.join("bin/python3");
-    if fs::read_to_string(&mark).is_ok_and(|version| version == MOTO) {
-        return python;
-    }
-    let _ = fs::remove_dir_all(&folder);
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", MOTO]));
-    fs::write(&mark, MOTO).unwrap();
-    python
-}
-
-fn run(command: &mut Command) {
-    let needs = "the S3 tests need python3 with venv and pip, and the Python package index";
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|e| panic!("{needs}; could not run {command:?}: {e}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{needs}; {command:?}: {said}");
-}
-
-/// A running server. Not waited for: it ends with its standard input, at the latest with us.
-struct Moto {
-    endpoint: String,
-    child: Child,
-    stdin: Option<ChildStdin>,
-}
-
-impl Moto {
-    fn start(env: &[(&str, &str)]) -> Moto {
-        let mut child = Command::new(python())
-            .args(["-c", SERVE])
-            .envs(env.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned));
-        let port = port.expect("moto ended before it served");
-        Moto { endpoint: format!("http://127.0.0.1:{port}"), child, stdin }
-    }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        drop(self.stdin.take());
-        self.child.wait().unwrap();
-    }
-}
+use moto::Moto;
 
 /// One server for all tests here; buckets keep them apart.
 fn shared() -> &'static str {

@@ -216,12 +216,13 @@ fn batches_that_do_not_fit_the_table() {
 fn what_copy_to_wrote() {
     let case = Case::new(
         "create table source (a int, b text, c bytea, d text[]); \
-         insert into source values (1, E'tab\\there\\nand \\\\ back', '\\x00ff5c', '{a,NULL,\"x y\"}'), \
-                                   (2, null, null, null), (3, '', '', '{}'), (4, '\\N', '\\x5c4e', null); \
+         insert into source values \
+           (1, E'tab\\there\\nand \\\\ back', '\\x00ff5c', '{a,NULL,\"x y\"}'), \
+           (2, null, null, null), (3, '', '', '{}'), (4, '\\N', '\\x5c4e', null); \
          create table t (like source)",
     );
     for (format, file) in [("text", "t.copy"), ("csv", "t.csv"), ("csv, header", "h.csv")] {
-        let sql = format!("copy source to stdout ({})", format!("format {format}"));
+        let sql = format!("copy source to stdout (format {format})");
         case.put(file, copy_out(&case, &sql));
         case.load(&format!("{file} --table t")).success();
         assert_eq!(case.rows("t"), case.rows("source"), "{format}");
@@ -274,7 +275,8 @@ fn other_dialects() {
         ("t.csv --null -", "id,name,at\n1,one,2024-01-01\n2,-,2024-02-29\n3,\"thr,ee\",-\n"),
         (
             "t.csv --comment # --skip-blank-lines",
-            "# made by hand, \"\nid,name,at\n\n1,one,2024-01-01\n#2,two,\n2,,2024-02-29\n\n3,\"thr,ee\",\n\n",
+            "# made by hand, \"\nid,name,at\n\n1,one,2024-01-01\n#2,two,\n2,,2024-02-29\n\n\
+             3,\"thr,ee\",\n\n",
         ),
         (
             "t.txt --format text --null ~",

@@ -285,7 +285,7 @@ fn several_files_that_differ() {
     assert_snapshot!(case.refusal("1.csv 2.csv --table t --header yes"), @r#"
     error: could not load "1.csv" and 1 more into public.t
       caused by: its header differs from that of the first input: it lacks "name"
-      at: 2.csv, line 2
+      at: 2.csv, line 1
 
     hint: Load inputs with different columns one after the other.
     "#);

@@ -1,11 +1,15 @@
 //! `pgspate load` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod embedded;
 mod ended;
 mod formats;
 mod input;
 mod limits;
+#[path = "../../../pgspate/tests/support/moto.rs"]
+mod moto;
 mod output;
 mod refused;
 mod server;
+mod store;
 mod support;
 mod tables;

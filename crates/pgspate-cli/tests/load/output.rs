@@ -82,11 +82,12 @@ fn the_plan_tells_all() {
     let case = Case::new(
         "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
          create table u (id int primary key); \
-         create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), d double precision, \
-             e bool, f varchar(10), g char(3), h date, i timestamp, j timestamptz, k interval, l uuid, \
-             m jsonb, n bytea, o inet, p mood, q small, r int[], s int4range, \
-             u int references u, key uuid default gen_random_uuid(), made timestamptz default now(), \
-             twice int generated always as (a * 2) stored, nothing text); \
+         create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), \
+             d double precision, e bool, f varchar(10), g char(3), h date, i timestamp, \
+             j timestamptz, k interval, l uuid, m jsonb, n bytea, o inet, p mood, q small, \
+             r int[], s int4range, u int references u, key uuid default gen_random_uuid(), \
+             made timestamptz default now(), twice int generated always as (a * 2) stored, \
+             nothing text); \
          create function f() returns trigger language plpgsql as 'begin return new; end'; \
          create trigger watch before insert on t for each row execute function f(); \
          alter table t disable trigger watch",
@@ -104,29 +105,29 @@ fn the_plan_tells_all() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all lanes at the end: a load that fails leaves nothing behind
-    columns  a  smallint                     binary (int2)
-             b  bigint                       binary (int8)
-             c  numeric(10,2)                binary (numeric)
-             d  double precision             binary (float8)
-             e  boolean                      binary (bool)
-             f  character varying(10)        binary (bytes)
-             g  character(3)                 binary (bytes)
-             h  date                         binary (date)
-             i  timestamp without time zone  binary (timestamp)
-             j  timestamp with time zone     binary (timestamptz)
-             k  interval                     binary (interval)
-             l  uuid                         binary (uuid)
-             m  jsonb                        binary (jsonb)
-             n  bytea                        binary (bytea)
-             o  inet                         binary (inet)
-             p  mood                         binary (bytes)
-             q  small                        binary (int4)
-             r  integer[]                    binary (array)
-             s  int4range                    binary (range)
-             u  integer                      binary (int4)
-             id                               not in the input: nextval('t_id_seq'::regclass)
-             key                               not in the input: gen_random_uuid()
-             made                               not in the input: now()
+    columns  a        smallint                     binary (int2)
+             b        bigint                       binary (int8)
+             c        numeric(10,2)                binary (numeric)
+             d        double precision             binary (float8)
+             e        boolean                      binary (bool)
+             f        character varying(10)        binary (bytes)
+             g        character(3)                 binary (bytes)
+             h        date                         binary (date)
+             i        timestamp without time zone  binary (timestamp)
+             j        timestamp with time zone     binary (timestamptz)
+             k        interval                     binary (interval)
+             l        uuid                         binary (uuid)
+             m        jsonb                        binary (jsonb)
+             n        bytea                        binary (bytea)
+             o        inet                         binary (inet)
+             p        mood                         binary (bytes)
+             q        small                        binary (int4)
+             r        integer[]                    binary (array)
+             s        int4range                    binary (range)
+             u        integer                      binary (int4)
+             id                                    not in the input: nextval('t_id_seq'::regclass)
+             key                                   not in the input: gen_random_uuid()
+             made                                  not in the input: now()
              nothing                               not in the input: null
     warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
     warning  foreign key "t_u_fkey" is checked for each row after its chunk
@@ -142,30 +143,30 @@ fn the_plan_tells_all() {
     lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes N` if not
     chunks   4 MiB of input, cut at record edges
     commit   all lanes at the end: a load that fails leaves nothing behind
-    columns  a  smallint  text
-             z  money     text: type money depends on lc_monetary
-             id            not in the input: nextval('t_id_seq'::regclass)
-             b            not in the input: null
-             c            not in the input: null
-             d            not in the input: null
-             e            not in the input: null
-             f            not in the input: null
-             g            not in the input: null
-             h            not in the input: null
-             i            not in the input: null
-             j            not in the input: null
-             k            not in the input: null
-             l            not in the input: null
-             m            not in the input: null
-             n            not in the input: null
-             o            not in the input: null
-             p            not in the input: null
-             q            not in the input: null
-             r            not in the input: null
-             s            not in the input: null
-             u            not in the input: null
-             key            not in the input: gen_random_uuid()
-             made            not in the input: now()
+    columns  a        smallint  text
+             z        money     text: type money depends on lc_monetary
+             id                 not in the input: nextval('t_id_seq'::regclass)
+             b                  not in the input: null
+             c                  not in the input: null
+             d                  not in the input: null
+             e                  not in the input: null
+             f                  not in the input: null
+             g                  not in the input: null
+             h                  not in the input: null
+             i                  not in the input: null
+             j                  not in the input: null
+             k                  not in the input: null
+             l                  not in the input: null
+             m                  not in the input: null
+             n                  not in the input: null
+             o                  not in the input: null
+             p                  not in the input: null
+             q                  not in the input: null
+             r                  not in the input: null
+             s                  not in the input: null
+             u                  not in the input: null
+             key                not in the input: gen_random_uuid()
+             made               not in the input: now()
              nothing            not in the input: null
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
@@ -180,30 +181,30 @@ fn the_plan_tells_all() {
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
     commit   all lanes at the end: a load that fails leaves nothing behind
-    columns  a  smallint  text
-             z  money     text: type money depends on lc_monetary
-             id            not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
-             b            not in the input: null
-             c            not in the input: null
-             d            not in the input: null
-             e            not in the input: null
-             f            not in the input: null
-             g            not in the input: null
-             h            not in the input: null
-             i            not in the input: null
-             j            not in the input: null
-             k            not in the input: null
-             l            not in the input: null
-             m            not in the input: null
-             n            not in the input: null
-             o            not in the input: null
-             p            not in the input: null
-             q            not in the input: null
-             r            not in the input: null
-             s            not in the input: null
-             u            not in the input: null
-             key            not in the input: gen_random_uuid()
-             made            not in the input: now()
+    columns  a        smallint  text
+             z        money     text: type money depends on lc_monetary
+             id                 not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
+             b                  not in the input: null
+             c                  not in the input: null
+             d                  not in the input: null
+             e                  not in the input: null
+             f                  not in the input: null
+             g                  not in the input: null
+             h                  not in the input: null
+             i                  not in the input: null
+             j                  not in the input: null
+             k                  not in the input: null
+             l                  not in the input: null
+             m                  not in the input: null
+             n                  not in the input: null
+             o                  not in the input: null
+             p                  not in the input: null
+             q                  not in the input: null
+             r                  not in the input: null
+             s                  not in the input: null
+             u                  not in the input: null
+             key                not in the input: gen_random_uuid()
+             made               not in the input: now()
              nothing            not in the input: null
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
@@ -225,8 +226,8 @@ fn the_plan_of_a_big_load() {
     lanes    2 to 8: two, and one more while that makes it faster
     chunks   4 MiB of input, cut at record edges
     commit   all lanes at the end: a load that fails leaves nothing behind
-    columns  a  integer  binary (int4)
-             b  text     binary (bytes)
+    columns  a   integer  binary (int4)
+             b   text     binary (bytes)
              id           not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
     "#);
 }
@@ -239,6 +240,10 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: names in the first line, values below
+    create table t (
+        id bigint,
+        name text
+    );
     table    public.t
     path     binary COPY: every column has an exact encoder; fields that it does not take go as text
     lanes    1: the input is small
@@ -259,7 +264,7 @@ fn help() {
         run.stdout
     };
     assert_snapshot!(ask(&["--help"]), @r"
-    The pgspate command
+    The fastest safe way to write into PostgreSQL
 
     Usage: pgspate <COMMAND>
 

@@ -181,8 +181,8 @@ fn deferred_constraints() {
     "#);
 }
 
-/// About 30 MB, so that several lanes have several chunks each.
-const ROWS: usize = 400_000;
+/// About 17 MB, so that several lanes have several chunks each.
+const ROWS: usize = 240_000;
 
 /// The rows of a file for `big`, with the given ones in place of some.
 fn many(replaced: &[(usize, &str)]) -> String {
@@ -215,15 +215,15 @@ fn the_first_wrong_row_of_a_big_file_is_named() {
     // The later ones are met first: by the lane that has the last chunk, or the binary rows of the
     // same chunk.
     let case = big(&[
-        (250_001, "250001, x,left to the server"),
-        (250_002, "250002,99999999999,not"),
-        (399_990, "399990,1"),
+        (150_001, "150001, x,left to the server"),
+        (150_002, "150002,99999999999,not"),
+        (239_990, "239990,1"),
     ]);
     let said = case.refusal("big.csv --lanes 4");
     assert_snapshot!(said, @r#"
     error: could not load "big.csv" into public.big
       caused by: invalid input syntax for type integer: " x" (SQLSTATE 22P02)
-      at: big.csv, line 250003, byte 17063575, column "qty"
+      at: big.csv, line 150003, byte 10149290, column "qty"
     "#);
     assert_eq!(case.refusal("big.csv --lanes 1"), said);
     assert_eq!(case.refusal("big.csv"), said);
@@ -231,11 +231,11 @@ fn the_first_wrong_row_of_a_big_file_is_named() {
 
 #[test]
 fn a_row_of_the_wrong_length_deep_in_a_big_file_is_named() {
-    let case = big(&[(250_001, "250001,1"), (250_002, "250002,zwei,x"), (399_990, "x,1,x")]);
+    let case = big(&[(150_001, "150001,1"), (150_002, "150002,zwei,x"), (239_990, "x,1,x")]);
     assert_snapshot!(case.refusal("big.csv --lanes 3"), @r#"
     error: could not load "big.csv" into public.big
       caused by: missing data for column "note"
-      at: big.csv, line 250003, byte 17063575
+      at: big.csv, line 150003, byte 10149290
 
     hint: Expected 3 fields, found 2.
     "#);
@@ -243,31 +243,31 @@ fn a_row_of_the_wrong_length_deep_in_a_big_file_is_named() {
 
 #[test]
 fn a_null_deep_in_a_big_file_is_named() {
-    let case = big(&[(311_111, "311111,,no quantity")]);
+    let case = big(&[(211_111, "211111,,no quantity")]);
     case.db.run("alter table big alter qty set not null");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
       caused by: null value in column "qty" of relation "big" violates not-null constraint (SQLSTATE 23502)
-      caused by: Failing row contains (311111, null, no quantity)
-      at: big.csv, line 311113, byte 21288895, column "qty"
+      caused by: Failing row contains (211111, null, no quantity)
+      at: big.csv, line 211113, byte 14374610, column "qty"
     "#);
 }
 
 #[test]
 fn equal_keys_in_one_lane() {
-    let case = big(&[(399_999, "7,1,again")]);
+    let case = big(&[(239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id)");
     assert_snapshot!(case.refusal("big.csv --lanes 1"), @r#"
     error: could not load "big.csv" into public.big
       caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
       caused by: Key (id)=(7) already exists
-      at: big.csv, line 400001, byte 27434866
+      at: big.csv, line 240001, byte 16372009
     "#);
 }
 
 #[test]
 fn equal_keys_in_different_lanes() {
-    let case = big(&[(100_003, "3,1,again"), (250_001, "8,1,again"), (399_999, "7,1,again")]);
+    let case = big(&[(100_003, "3,1,again"), (150_001, "8,1,again"), (239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id)");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
@@ -280,7 +280,7 @@ fn equal_keys_in_different_lanes() {
 #[test]
 fn equal_keys_of_which_one_is_in_the_last_chunk() {
     // The lane with the first one has nothing more to do when the other one waits for it.
-    let case = big(&[(399_999, "7,1,again")]);
+    let case = big(&[(239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id)");
     let said = case.refusal("big.csv --lanes 4");
     assert_eq!(case.refusal("big.csv --lanes 1"), said);
@@ -289,13 +289,34 @@ fn equal_keys_of_which_one_is_in_the_last_chunk() {
 
 #[test]
 fn equal_deferred_keys_in_different_lanes() {
-    let case = big(&[(100_003, "3,1,again"), (399_999, "7,1,again")]);
+    let case = big(&[(100_003, "3,1,again"), (239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id) deferrable initially deferred");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
       caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
       caused by: Key (id)=(3) already exists
     "#);
+}
+
+#[test]
+fn lanes_that_wait_for_each_other() {
+    // The second key of each lane is the first one of the other: a deadlock for the server.
+    let case = big(&[
+        (10, "-1,1,first"),
+        (60_000, "-2,1,last of the first chunk"),
+        (70_000, "-2,1,second"),
+        (110_000, "-1,1,last of the second chunk"),
+    ]);
+    case.db.run("alter table big add unique (id)");
+    let mut command = case.load_command("big.csv --quiet --lanes 2");
+    let run = command.env("PGOPTIONS", "-c deadlock_timeout=1").output().unwrap();
+    assert_snapshot!(crate::support::Run::of(run).refusal(), @r#"
+    error: could not load "big.csv" into public.big
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: Key (id)=(-2) already exists
+      at: big.csv, line 70002, byte 4677702
+    "#);
+    assert_eq!(case.rows("big").len(), 0);
 }
 
 #[test]

@@ -152,3 +152,40 @@ fn a_server_that_only_reads() {
       caused by: cannot execute CREATE TABLE in a read-only transaction (SQLSTATE 25006)
     ");
 }
+
+#[test]
+fn a_role_with_few_connections() {
+    let case = Case::new("create table t (id int, note text)");
+    let name = format!("{}_role", case.db.name());
+    let role =
+        format!("create role \"{name}\" login connection limit 2; grant all on t to \"{name}\"");
+    case.db.run(&role);
+    case.put("t.csv", format!("id,note\n{}", "1,some text that is long\n".repeat(400_000)));
+    let dsn = format!("{} user='{name}'", case.db.dsn());
+    let load = |more: &[&str]| {
+        let args = [&["load", "-q", "--to", &dsn, "t.csv"], more].concat();
+        Run::of(case.command(&args).output().unwrap())
+    };
+    let auto = load(&[]);
+    let count = case.value("select count(*) from t");
+    let fixed = load(&["--lanes", "2"]);
+    case.db.run(&format!("alter role \"{name}\" connection limit 1"));
+    let one = load(&[]);
+    case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
+    // What is chosen unasked is made to fit; what was asked for is not.
+    assert_eq!((auto.status, auto.stderr.as_str(), count.as_str()), (Some(0), "", "400000"));
+    assert_snapshot!(fixed.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
+      caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
+
+    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's max_connections.
+    "#);
+    assert_snapshot!(one.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
+      caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
+
+    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's max_connections.
+    "#);
+}

@@ -41,7 +41,8 @@ fn names_that_need_quotes() {
     let case = Case::new(
         "create schema \"My Schema\"; create schema plain; create table plain.t (a int); \
          create table \"My Schema\".\"Mixed\" (\"Order\" int, \"a\"\"b\" text, \"select\" date); \
-         create table \"a, line 7\" (\"c, d: e\" int, f int); create table \"dotted.name\" (a int); \
+         create table \"a, line 7\" (\"c, d: e\" int, f int); \
+         create table \"dotted.name\" (a int); \
          create table \"it's\" (a int)",
     );
     case.put("m.csv", "Order,\"a\"\"b\",select\n1,x,2024-01-01\n");

@@ -37,9 +37,9 @@ pub(super) fn run(
 ) -> Option<Finished> {
     let stream = match runtime.block_on(Stream::open(shared.job, shared.is_alone)) {
         Ok(stream) => stream,
-        Err(error) if nth > 0 && shared.job.lanes.is_auto() && is_full(&error) => {
-            // The server has no room for this one: the others do its work.
-            shared.lanes_max.fetch_min(nth, Relaxed);
+        Err(error) if shared.job.lanes.is_auto() && is_full(&error) => {
+            // No room for this one: the others do its work, if there are others.
+            shared.note_full(error);
             return None;
         }
         Err(error) => {

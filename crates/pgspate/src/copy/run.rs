@@ -48,6 +48,9 @@ pub fn run(
         }
         return Err(settle(&shared, failure, runtime));
     }
+    if let (true, Some(error)) = (finished.is_empty(), shared.full().take()) {
+        return Err(error);
+    }
     for lane in &finished {
         lane.reconcile(job.may_drop_rows)?;
     }
@@ -113,7 +116,8 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
             if shared.conflict.load(Relaxed) || shared.progress.is_cancelled() {
                 monitor.cancel_statements();
             }
-            let may_add = lanes.len() < most.min(shared.lanes_max.load(Relaxed) as usize);
+            let may_add = lanes.len() < most.min(shared.lanes_max.load(Relaxed) as usize)
+                && shared.full().is_none();
             let Some(current) = trial.as_mut().filter(|it| may_add && it.is_over()) else {
                 continue;
             };

@@ -1,7 +1,7 @@
 //! What lanes share: the cutter, the progress, and the first failure in input order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::pipe::Pipe;
@@ -57,6 +57,8 @@ pub(super) struct Shared<'a> {
     is_cut: AtomicBool,
     /// There is one lane and never another.
     pub(super) is_alone: bool,
+    /// What the server said when it had no room for another lane.
+    full: Mutex<Option<Error>>,
     /// Lanes with an ordinal from here on take no more chunks.
     pub(super) lanes_max: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl<'a> Shared<'a> {
             statement_refused: AtomicBool::new(false),
             is_cut: AtomicBool::new(false),
             is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
+            full: Mutex::new(None),
             lanes_max: AtomicU64::new(u64::MAX),
         }
     }
@@ -134,6 +137,16 @@ impl<'a> Shared<'a> {
             self.failed_seq.fetch_min(failure.seq, Relaxed);
             *first = Some(failure);
         }
+    }
+
+    /// Notes that the server takes no more connections.
+    pub(super) fn note_full(&self, error: Error) {
+        *self.full.lock().expect("no panic while held") = Some(error);
+    }
+
+    /// What it said then.
+    pub(super) fn full(&self) -> MutexGuard<'_, Option<Error>> {
+        self.full.lock().expect("no panic while held")
     }
 
     pub(super) fn take_failure(&self) -> Option<Failure> {

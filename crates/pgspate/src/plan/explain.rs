@@ -26,7 +26,9 @@ impl fmt::Display for Plan {
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
         writeln!(f, "chunks   {} MiB of input, cut at record edges", self.chunk_bytes >> 20)?;
         writeln!(f, "commit   {}", commit(self))?;
-        let width = self.columns.iter().map(|column| column.name.len()).max().unwrap_or(0);
+        let written = self.columns.iter().map(|column| &column.name);
+        let names = written.chain(self.omitted.iter().map(|(name, _)| name));
+        let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let types = self.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
         for (nth, column) in self.columns.iter().enumerate() {
             let head = if nth == 0 { "columns" } else { "" };

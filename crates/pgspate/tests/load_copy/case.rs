@@ -87,7 +87,27 @@ pub(crate) struct Case {
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Vec<Field>>,
     pub(crate) dialect: Dialect,
+    /// Bytes that stand in the file where they should not.
+    pub(crate) rubbish: Vec<(usize, &'static [u8])>,
 }
+
+/// What makes parsers stumble.
+const RUBBISH: [&[u8]; 14] = [
+    b"\"",
+    b"'",
+    b"\\",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b",",
+    b"\t",
+    b"\0",
+    b"\xe9",
+    b"\xf0\x9f",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\\x4",
+];
 
 /// How the file is written.
 #[derive(Clone)]
@@ -110,17 +130,23 @@ impl Case {
         let only_encoded = !random.once_in(20);
         let column = |random: &mut Random| Column {
             ty: if only_encoded || random.once_in(2) {
-                *random.pick(&TYPES)
+                random.pick(&TYPES)
             } else {
-                *random.pick(&TYPES_OF_THE_SERVER)
+                random.pick(&TYPES_OF_THE_SERVER)
             },
-            constraint: *random.pick(&["", "", "", "", "not null", "default null"]),
+            constraint: random.pick(&["", "", "", "", "not null", "default null"]),
             force_null: random.once_in(20),
             force_not_null: random.once_in(20),
         };
         let columns = (0..=random.below(5)).map(|_| column(random)).collect();
-        let settings = SETTINGS.map(|(name, values)| (name, *random.pick(values)));
-        Case { settings: settings.into(), columns, rows: Vec::new(), dialect: Dialect::new(random) }
+        let settings = SETTINGS.map(|(name, values)| (name, random.pick(values)));
+        Case {
+            settings: settings.into(),
+            columns,
+            rows: Vec::new(),
+            dialect: Dialect::new(random),
+            rubbish: Vec::new(),
+        }
     }
 
     /// Spellings for each column; which of them the server takes is not known yet.
@@ -137,7 +163,7 @@ impl Case {
                 let from = if is_clean || !random.once_in(30) { &valid[nth] } else { &all[nth] };
                 let is_required = column.constraint == "not null" || column.ty == "short";
                 let is_null = random.once_in(if is_required { 200 } else { 8 });
-                (!is_null && !from.is_empty()).then(|| random.pick(from).clone())
+                (!is_null && !from.is_empty()).then(|| random.pick(from))
             };
             let mut row: Vec<Field> = self.columns.iter().enumerate().map(field).collect();
             if !is_clean && random.once_in(60) {
@@ -146,6 +172,17 @@ impl Case {
                 row.pop();
             }
             self.rows.push(row);
+        }
+        if random.once_in(6) {
+            let file = self.file();
+            // pgspate does not send the header, so nobody looks at its bytes.
+            let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+            let header = file.iter().position(is_end).filter(|_| self.dialect.header);
+            let from = header.map_or(0, |at| at + self.dialect.eol.len());
+            let len = file.len() - from + 1;
+            let place = |random: &mut Random| from + random.below(len);
+            let some = (0..=random.below(3)).map(|_| (place(random), random.pick(&RUBBISH)));
+            self.rubbish = some.collect();
         }
     }
 
@@ -237,6 +274,9 @@ impl Case {
 
     fn row_where(&self, counted: impl Fn(usize) -> char, is_it: impl Fn(u64, u64) -> bool) -> u64 {
         let mut begins = 1 + u64::from(self.dialect.header);
+        if !self.rubbish.is_empty() {
+            return 0;
+        }
         for (nth, row) in self.rows.iter().enumerate() {
             let ends = begins + self.line(nth, row).matches(counted(nth)).count() as u64;
             if is_it(begins, ends) {
@@ -257,7 +297,13 @@ impl Case {
     pub(crate) fn reproduction(&self) -> String {
         let file = self.file();
         let shown = String::from_utf8_lossy(&file);
-        format!("{}\n{}\n{}\n{shown:?}\n", self.options(), self.create("t"), self.copy("t"))
+        format!(
+            "{}\n{}\n{}\n{shown:?} ({:?})\n",
+            self.options(),
+            self.create("t"),
+            self.copy("t"),
+            self.rubbish
+        )
     }
 
     /// The file.
@@ -275,29 +321,34 @@ impl Case {
         if ends && !lines.is_empty() {
             file += eol;
         }
-        file.into_bytes()
+        let mut file = file.into_bytes();
+        for (at, bytes) in &self.rubbish {
+            let at = (*at).min(file.len());
+            file.splice(at..at, bytes.iter().copied());
+        }
+        file
     }
 }
 
 impl Dialect {
     fn new(random: &mut Random) -> Dialect {
         let text = random.once_in(6);
-        let eol = *random.pick(&["\n", "\n", "\n", "\r\n", "\r"]);
+        let eol = random.pick(&["\n", "\n", "\n", "\r\n", "\r"]);
         let (ends, salt) = (!random.once_in(4), random.next());
         if text {
-            let delimiter = *random.pick(b"\t\t\t,|");
-            let null = *random.pick(&["\\N", "\\N", "", "NULL"]);
+            let delimiter = random.pick(b"\t\t\t,|");
+            let null = random.pick(&["\\N", "\\N", "", "NULL"]);
             let (header, quote, escape) = (false, b'"', b'\\');
             return Dialect { text, header, delimiter, quote, escape, null, eol, ends, salt };
         }
-        let quote = *random.pick(b"\"\"\"\"'");
+        let quote = random.pick(b"\"\"\"\"'");
         Dialect {
             text,
             header: random.once_in(2),
-            delimiter: *random.pick(b",,,,;\t|"),
+            delimiter: random.pick(b",,,,;\t|"),
             quote,
             escape: if random.once_in(5) { b'\\' } else { quote },
-            null: *random.pick(&["", "", "", "\\N", "NULL", "-"]),
+            null: random.pick(&["", "", "", "\\N", "NULL", "-"]),
             eol,
             ends,
             salt,

@@ -5,7 +5,8 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        // Mixed, so that neighbours have nothing in common.
+        Random(Random(seed ^ 0x5851_f42d_4c95_7f2d).next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -30,7 +31,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
     }
 }

@@ -31,7 +31,7 @@ fn scalar(ty: &str, random: &mut Random) -> String {
         "numrange" => range("numeric", random),
         "tsrange" => range("timestamp", random),
         "daterange" => range("date", random),
-        "bit" | "varbit" => (0..random.below(5)).map(|_| *random.pick(&['0', '1'])).collect(),
+        "bit" | "varbit" => (0..random.below(5)).map(|_| random.pick(&['0', '1'])).collect(),
         "point" => format!("({},{})", number(random), number(random)),
         _ => text(random),
     }
@@ -68,7 +68,7 @@ const INTEGERS: [i128; 13] = [
 
 fn integer(random: &mut Random) -> String {
     let value = match random.below(4) {
-        0 => *random.pick(&INTEGERS) + i128::from(random.between(-1, 1)),
+        0 => random.pick(&INTEGERS) + i128::from(random.between(-1, 1)),
         1 => i128::from(random.next() as i64 >> random.below(64)),
         _ => i128::from(random.between(-40, 40)),
     };
@@ -118,7 +118,7 @@ fn number(random: &mut Random) -> String {
         0 => random.pick(&ODD).to_string(),
         1 => integer(random),
         2 => {
-            let sign = *random.pick(&["", "-", "+"]);
+            let sign = random.pick(&["", "-", "+"]);
             let places = random.between(-30, 30);
             format!("{sign}{}.{}e{places}", digits(random, 4), digits(random, 20))
         }
@@ -126,7 +126,7 @@ fn number(random: &mut Random) -> String {
         4 => format!("{}", f32::from_bits(random.next() as u32)),
         5 => format!("{}.{}", digits(random, 40), digits(random, 40)),
         _ => {
-            let sign = *random.pick(&["", "-"]);
+            let sign = random.pick(&["", "-"]);
             format!("{sign}{}.{}", random.below(2000), digits(random, 4))
         }
     }
@@ -144,7 +144,7 @@ fn year(random: &mut Random) -> i64 {
 const MONTHS: [&str; 5] = ["Jan", "february", "MAR", "Sept", "December"];
 
 fn date(random: &mut Random) -> String {
-    const ODD: [&str; 14] = [
+    const ODD: [&str; 13] = [
         "infinity",
         "-infinity",
         "epoch",
@@ -157,7 +157,6 @@ fn date(random: &mut Random) -> String {
         "5874897-12-31",
         "5874898-01-01",
         "J2451187",
-        "now",
         "20240229",
     ];
     let (year, month, day) = (year(random), random.between(1, 12), random.between(1, 31));
@@ -247,7 +246,7 @@ fn moment(random: &mut Random) -> String {
         _ => {
             let (year, month, day) =
                 (random.between(1850, 2150), random.between(1, 12), random.between(1, 28));
-            let separator = *random.pick(&[" ", "T", "t", "  "]);
+            let separator = random.pick(&[" ", "T", "t", "  "]);
             format!("{year}-{month:02}-{day:02}{separator}{}{}", time(random), zone(random))
         }
     }
@@ -336,7 +335,7 @@ fn json(random: &mut Random, depth: usize) -> String {
     if depth == 0 || random.once_in(3) {
         return random.pick(&LEAVES).to_string();
     }
-    let space = *random.pick(&["", " ", "\n"]);
+    let space = random.pick(&["", " ", "\n"]);
     let count = random.below(3);
     let items: Vec<_> = (0..count).map(|_| json(random, depth - 1)).collect();
     if random.once_in(2) {
@@ -397,7 +396,7 @@ fn range(of: &str, random: &mut Random) -> String {
         let value = if random.once_in(6) { String::new() } else { scalar(of, random) };
         if random.once_in(4) { format!("\"{value}\"") } else { value }
     };
-    let (open, close) = (*random.pick(&["[", "("]), *random.pick(&["]", ")"]));
+    let (open, close) = (random.pick(&["[", "("]), random.pick(&["]", ")"]));
     let (low, high) = (bound(random), bound(random));
     format!("{open}{low},{high}{close}")
 }
@@ -420,7 +419,7 @@ fn array(element: &str, random: &mut Random) -> String {
     }
     let item = |random: &mut Random| {
         if random.once_in(8) {
-            return (*random.pick(&["NULL", "null", "\"NULL\""])).to_owned();
+            return (random.pick(&["NULL", "null", "\"NULL\""])).to_owned();
         }
         let value = scalar(element, random);
         let is_plain = !value.is_empty() && !value.contains(['"', '\\', '{', '}', ',', ' ', '\t']);
@@ -431,7 +430,7 @@ fn array(element: &str, random: &mut Random) -> String {
         }
     };
     let items: Vec<_> = (0..random.below(4)).map(|_| item(random)).collect();
-    format!("{{{}}}", items.join(*random.pick(&[",", ", "])))
+    format!("{{{}}}", items.join(random.pick(&[",", ", "])))
 }
 
 fn text(random: &mut Random) -> String {
@@ -439,7 +438,7 @@ fn text(random: &mut Random) -> String {
         "a", "B", " ", "é", "漢", "😀", ",", "\"", "'", "\\", "\n", "\r\n", "\t", ";", "\\N",
         "\\.", "NULL", "0", "-", "x y", "\u{a0}", "|",
     ];
-    (0..random.below(6)).map(|_| *random.pick(&PARTS)).collect()
+    (0..random.below(6)).map(|_| random.pick(&PARTS)).collect()
 }
 
 /// The same with one small change.
@@ -449,10 +448,8 @@ fn mutated(value: &str, random: &mut Random) -> String {
     match random.below(6) {
         0 if at < chars.len() => drop(chars.remove(at)),
         1 if at < chars.len() => chars.insert(at, chars[at]),
-        2 => chars.insert(at, *random.pick(&[' ', '\t', '\n', '\u{b}', '\u{a0}'])),
-        3 => {
-            chars.insert(at, *random.pick(&['0', '9', '-', '+', '.', ':', 'e', 'x', '\u{1}', '"']))
-        }
+        2 => chars.insert(at, random.pick(&[' ', '\t', '\n', '\u{b}', '\u{a0}'])),
+        3 => chars.insert(at, random.pick(&['0', '9', '-', '+', '.', ':', 'e', 'x', '\u{1}', '"'])),
         4 => return value.to_uppercase(),
         _ => return format!(" {value} "),
     }

@@ -1,0 +1,142 @@
+//! With no server named: the embedded one, started once and shared by all that follow.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use regex_lite::Regex;
+
+use crate::support::{self, Run};
+
+/// A folder for data and files, and no server left in it at the end.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Home {
+        let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap().keep();
+        // As root, the server is another user and must be able to reach it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        Home(folder)
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let mut command = support::command(&self.0, &args);
+        command.env("PGSPATE_DATA_DIR", self.0.join("home"));
+        command
+    }
+
+    fn run(&self, args: &str) -> Run {
+        Run::of(self.command(args).output().unwrap())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = self.command("server stop").output();
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn shown(text: &str) -> String {
+    let text = support::redact(text);
+    let rules = [
+        (r"PostgreSQL \d+(\.\d+)*[a-z0-9]*", "PostgreSQL [VERSION]"),
+        (r"(process|port)( +)\d+", "$1$2[N]"),
+        (r"(data|run)-\d+", "$1-[N]"),
+    ];
+    rules.iter().fold(text, |text, (pattern, with)| {
+        Regex::new(pattern).unwrap().replace_all(&text, *with).into_owned()
+    })
+}
+
+#[test]
+fn it_is_started_shared_and_stopped() {
+    let home = Home::new();
+    assert_snapshot!(shown(&home.run("server status").stdout), @"not made");
+    assert_snapshot!(shown(&home.run("server dsn").refusal()), @"
+    error: the embedded PostgreSQL is not running
+
+    hint: Start it with `pgspate server start`.
+    ");
+    fs::write(home.0.join("x.csv"), "id,name\n1,a\n2,b\n").unwrap();
+    assert_snapshot!(shown(&home.run("load x.csv --create").success()), @r#"
+    creating "[DIR]/home/data-[N]" …
+    starting PostgreSQL [VERSION] …
+    using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
+    format csv: the name ends with .csv
+    delimiter ",": 2 fields in each line
+    header yes: names in the first line, values below
+    create table x (
+        id bigint,
+        name text
+    )
+    public.x (created): 2 rows, 8 B in [TIME], [RATE]
+      stage         busy  per lane
+      source [TIME] [TIME]
+      encode [TIME] [TIME]
+      server [TIME] [TIME]
+      commit [TIME]
+      1 lane, 1 chunk, 38 B of binary COPY, [SIZE] of WAL
+    open it with [PSQL] -c 'table public.x limit 10'
+    "#);
+    let status = home.run("server status").stdout;
+    assert_snapshot!(shown(&status), @"
+    PostgreSQL [VERSION], running
+    process  [N]
+    port     [N]
+    data     [DIR]/home/data-[N]
+    log      [DIR]/home/run-[N]/log
+    ");
+    assert_snapshot!(shown(&home.run("load x.csv").success()), @r#"
+    using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
+    format csv: the name ends with .csv
+    delimiter ",": 2 fields in each line
+    header yes: the first line names the table's columns
+    public.x: 2 rows, 8 B in [TIME], [RATE]
+      stage         busy  per lane
+      source [TIME] [TIME]
+      encode [TIME] [TIME]
+      server [TIME] [TIME]
+      commit [TIME]
+      1 lane, 1 chunk, 38 B of binary COPY, [SIZE] of WAL
+    open it with [PSQL] -c 'table public.x limit 10'
+    "#);
+    assert_eq!(home.run("server status").stdout, status, "it is the same server");
+    // The address that it prints is one for every other use, too.
+    let dsn = home.run("server dsn").stdout;
+    let to = ["load", "x.csv", "--quiet", "--to", dsn.trim_end()];
+    Run::of(support::command(&home.0, &to).output().unwrap()).success();
+    let psql = pgspate_embedded::testing::installation(&|_| {}).unwrap().program("psql");
+    let count = ["-XAt", "-d", dsn.trim_end(), "-c", "select count(*) from x"];
+    let count = Command::new(psql).args(count).output().unwrap();
+    assert_eq!(String::from_utf8(count.stdout).unwrap().trim(), "6");
+    assert_snapshot!(shown(&home.run("server start").stderr), @"
+    PostgreSQL [VERSION], running
+    process  [N]
+    port     [N]
+    data     [DIR]/home/data-[N]
+    log      [DIR]/home/run-[N]/log
+    open it with [PSQL]
+    ");
+    assert_snapshot!(home.run("server stop").stderr, @"
+    stopping PostgreSQL …
+    stopped
+    ");
+    assert_snapshot!(home.run("server stop").stderr, @"it was not running");
+    assert_snapshot!(shown(&home.run("server status").stdout), @"
+    PostgreSQL [VERSION], stopped
+    data     [DIR]/home/data-[N]
+    log      [DIR]/home/run-[N]/log
+    ");
+}
+
+#[test]
+fn quiet_loads_start_it_without_a_word() {
+    let home = Home::new();
+    fs::write(home.0.join("x.csv"), "id,name\n1,a\n2,b\n").unwrap();
+    let run = home.run("load x.csv --create --quiet");
+    assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
+}
