@@ -4,6 +4,8 @@
 //! could pass the one check but not the other is not made here: the server gets the field with the
 //! same breaks between its bytes.
 
+use wide::u8x16;
+
 use super::{Dialect, Family};
 use crate::encode::text;
 
@@ -46,13 +48,11 @@ pub(super) fn value<'a>(dialect: &Dialect, raw: &'a [u8], scratch: &'a mut Vec<u
 
 /// What is within the quotes of a field that is quoted as a whole and has no escapes.
 #[inline]
-fn plainly_quoted<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn plainly_quoted<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a [u8]> {
     let quote = dialect.quote.filter(|_| dialect.family == Family::Csv)?;
     match raw {
         [first, inner @ .., last]
-            if *first == quote
-                && *last == quote
-                && memchr::memchr2(quote, dialect.escape, inner).is_none() =>
+            if *first == quote && *last == quote && !has_either(inner, quote, dialect.escape) =>
         {
             Some(inner)
         }
@@ -60,11 +60,44 @@ fn plainly_quoted<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
+/// Most fields are too short for a call.
+#[inline]
+fn has_either(bytes: &[u8], one: u8, other: u8) -> bool {
+    if bytes.len() > 16 {
+        return memchr::memchr2(one, other, bytes).is_some();
+    }
+    bytes.iter().fold(false, |any, byte| any | (*byte == one) | (*byte == other))
+}
+
+/// Whether COPY text takes the bytes for themselves.
+#[inline]
+pub(super) fn is_plain(bytes: &[u8]) -> bool {
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    let special = |block: &[u8; 16]| {
+        let block = u8x16::new(*block);
+        let [escape, tab, newline, carriage_return] =
+            [b'\\', b'\t', b'\n', b'\r'].map(|byte| block.simd_eq(u8x16::splat(byte)));
+        escape | tab | newline | carriage_return
+    };
+    let all = blocks.iter().fold(u8x16::splat(0), |all, block| all | special(block));
+    let is_special = |byte: &u8| matches!(byte, b'\\' | b'\t' | b'\n' | b'\r');
+    !all.any() && !rest.iter().fold(false, |any, byte| any | is_special(byte))
+}
+
+/// Appends bytes as COPY text.
+pub(super) fn append_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    if is_plain(bytes) {
+        out.extend_from_slice(bytes);
+    } else {
+        text::append(Some(bytes), out);
+    }
+}
+
 /// Appends a marked field that is not NULL as COPY text with the same value. Bytes that do not
 /// stand side by side in `raw` do not do so in `out`, unless one is ASCII.
 pub(super) fn append_text(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) {
     match plainly_quoted(dialect, raw) {
-        Some(inner) => text::append(Some(inner), out),
+        Some(inner) => append_escaped(inner, out),
         None => resolve(dialect, raw, &mut CopyText { bytes: out, is_after_gap: false }),
     }
 }
@@ -123,7 +156,7 @@ impl Parts for CopyText<'_> {
             self.bytes.push(b'\\');
         }
         self.is_after_gap = false;
-        text::append(Some(bytes), self.bytes);
+        append_escaped(bytes, self.bytes);
     }
 
     fn gap(&mut self) {

@@ -40,13 +40,14 @@ pub(super) struct Separators {
 impl Block {
     #[inline]
     pub(super) fn of(bytes: &[u8; 64], rules: &Rules) -> Block {
-        let has_escape = rules.escape != rules.quote;
         let lanes = lanes_of(bytes);
+        let has_quote = rules.quote != rules.delimiter;
+        let has_escape = rules.escape != rules.quote;
         Block {
             delimiter: equal(&lanes, rules.delimiter),
             newline: equal(&lanes, b'\n'),
             carriage_return: equal(&lanes, b'\r'),
-            quote: if rules.quote == rules.delimiter { 0 } else { equal(&lanes, rules.quote) },
+            quote: if has_quote { equal(&lanes, rules.quote) } else { 0 },
             escape: if has_escape { equal(&lanes, rules.escape) } else { 0 },
         }
     }

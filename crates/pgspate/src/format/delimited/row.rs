@@ -2,11 +2,10 @@
 //!
 //! A row is binary only when each of its fields surely means the same to the server in that form.
 
-use super::fields::{self, Value, is_null, without_last_escape};
+use super::fields::{self, Value, is_null, plainly_quoted, without_last_escape};
 use super::scan::{MARKED, OFFSET};
 use super::{Dialect, Family};
 use crate::encode::field::FieldEncoder;
-use crate::encode::text;
 
 /// How the fields of one column are read.
 #[derive(Debug, Clone)]
@@ -82,16 +81,14 @@ pub(super) fn append_binary(
     for (column, &field) in columns.iter().zip(field_of) {
         let (raw, marked) = record.field(field);
         let Some(encoder) = &column.encoder else { return false };
-        let is_taken = if marked || spelling.has_forced {
-            match column_value(spelling, column, raw, marked, scratch) {
+        let is_taken = match spelling.quick(raw, marked) {
+            Some(None) => append_null(out),
+            Some(Some(value)) => encoder.encode(value, out),
+            None => match column_value(spelling, column, raw, marked, scratch) {
                 Value::Null => append_null(out),
                 Value::Bytes(value) => encoder.encode(value, out),
                 Value::Server(_) => false,
-            }
-        } else if is_null(&spelling.dialect, raw, false) {
-            append_null(out)
-        } else {
-            encoder.encode(raw, out)
+            },
         };
         if !is_taken {
             return false;
@@ -150,17 +147,14 @@ pub(super) fn append_text(
         out.push(b'\n');
         return;
     }
-    let is_plain = spelling.is_plain(bytes);
+    let is_plain = fields::is_plain(bytes);
     for (column, &field) in columns.iter().zip(field_of) {
         let (raw, marked) = record.field(field);
-        if marked || spelling.has_forced {
-            append_text_field(spelling, column, raw, marked, scratch, out);
-        } else if is_null(&spelling.dialect, raw, false) {
-            text::append(None, out);
-        } else if is_plain {
-            out.extend_from_slice(raw);
-        } else {
-            text::append(Some(raw), out);
+        match spelling.quick(raw, marked) {
+            Some(None) => out.extend_from_slice(b"\\N"),
+            Some(Some(value)) if is_plain => out.extend_from_slice(value),
+            Some(Some(value)) => fields::append_escaped(value, out),
+            None => append_text_field(spelling, column, raw, marked, scratch, out),
         }
         out.push(b'\t');
     }
@@ -178,16 +172,20 @@ fn append_text_field(
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
-    // What the server has to resolve is handed on below, and so is what needs no scratch.
-    if let Value::Null = column_value(spelling, column, raw, marked, scratch) {
-        return text::append(None, out);
-    }
     let dialect = &spelling.dialect;
-    let raw = without_last_escape(dialect, raw);
-    if marked && !is_null(dialect, raw, marked) {
-        fields::append_text(dialect, raw, out);
+    let field = without_last_escape(dialect, raw);
+    let is_spelled_null = is_null(dialect, field, marked);
+    // To be resolved twice is the price of few fields only.
+    let is_forced_null = column.force_null
+        && marked
+        && !is_spelled_null
+        && matches!(column_value(spelling, column, raw, marked, scratch), Value::Null);
+    if is_forced_null || (is_spelled_null && !column.force_not_null) {
+        out.extend_from_slice(b"\\N");
+    } else if marked && !is_spelled_null {
+        fields::append_text(dialect, field, out);
     } else {
-        text::append(Some(raw), out);
+        fields::append_escaped(field, out);
     }
 }
 
@@ -208,14 +206,19 @@ impl Spelling {
         *family == Family::Text && *delimiter == b'\t' && null == b"\\N" && !self.has_forced
     }
 
-    /// Whether the fields of a record that are not marked need no escapes in COPY text. Line ends
-    /// are in no such field.
-    fn is_plain(&self, record: &[u8]) -> bool {
-        match (self.dialect.family, self.dialect.delimiter) {
-            (Family::Csv, b'\t') => memchr::memchr(b'\\', record).is_none(),
-            (Family::Csv, _) => memchr::memchr2(b'\\', b'\t', record).is_none(),
-            (Family::Text, b'\t') => true,
-            (Family::Text, _) => memchr::memchr(b'\t', record).is_none(),
+    /// The value of a field that needs no thought, NULL being `Some(None)`.
+    #[inline]
+    fn quick<'a>(&self, raw: &'a [u8], marked: bool) -> Option<Option<&'a [u8]>> {
+        let dialect = &self.dialect;
+        if self.has_forced {
+            None
+        } else if !marked {
+            Some((!is_null(dialect, raw, false)).then_some(raw))
+        } else if dialect.family == Family::Csv {
+            plainly_quoted(dialect, raw).map(Some)
+        } else {
+            // A last backslash would not count.
+            (raw == dialect.null && raw.last() != Some(&b'\\')).then_some(None)
         }
     }
 }
