@@ -26,14 +26,14 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
             println!("input    {found}");
         }
         print!("{}", load.plan());
-        return load.abandon();
+        return Ok(());
     }
     if !quiet {
         for found in load.evidence() {
             eprintln!("{}", style.dim(found));
         }
-        if let Some(created) = load.created() {
-            eprintln!("{}", style.dim(&created.sql));
+        if let Some(new) = load.new_table() {
+            eprintln!("{}", style.dim(&new.sql));
         }
     }
     running.store(true, Relaxed);
