@@ -26,18 +26,17 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
         for found in load.evidence() {
             data(format!("input    {found}\n"))?;
         }
-        if let Some(created) = load.created() {
-            data(format!("{};\n", created.sql))?;
+        if let Some(new) = load.new_table() {
+            data(format!("{};\n", new.sql))?;
         }
-        data(load.plan().to_string())?;
-        return load.abandon();
+        return data(load.plan().to_string());
     }
     if !quiet {
         for found in load.evidence() {
             say_line(style.dim(found));
         }
-        if let Some(created) = load.created() {
-            say_line(style.dim(&created.sql));
+        if let Some(new) = load.new_table() {
+            say_line(style.dim(&new.sql));
         }
     }
     running.store(true, Relaxed);

@@ -95,6 +95,7 @@ fn bench(c: &mut Criterion) {
         interval_style: "postgres".into(),
         server_encoding: "UTF8".into(),
         client_encoding: "UTF8".into(),
+        array_nulls: true,
     };
     let mut group = c.benchmark_group("field");
     let mut out = Vec::with_capacity(FIELDS as usize * 64);

@@ -13,6 +13,7 @@ fn session() -> Session {
         interval_style: "postgres".into(),
         server_encoding: "UTF8".into(),
         client_encoding: "UTF8".into(),
+        array_nulls: true,
     }
 }
 

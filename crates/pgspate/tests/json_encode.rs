@@ -170,6 +170,7 @@ fn rows_are_binary_while_the_encoders_take_them() {
         interval_style: "postgres".into(),
         server_encoding: "UTF8".into(),
         client_encoding: "UTF8".into(),
+        array_nulls: true,
     };
     let column = |name: &str, oid, ty| JsonColumn {
         name: name.into(),

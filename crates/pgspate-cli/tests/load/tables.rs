@@ -335,7 +335,7 @@ fn create_from_stdin_cannot_widen() {
       caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
       at: -, line 50002, byte 5433903, column "code"
 
-    hint: Column "code" was given its type by the first rows. Create the table yourself with a wider type, such as text, or load from a file, which pgspate can start over by itself.
+    hint: Column "code" was made bigint after the first rows, but this value needs text. Create the table yourself, with `code text` in it, or load from a file, which pgspate can start over by itself.
     "#);
     assert_eq!(case.contents(), []);
 }
@@ -359,4 +359,72 @@ fn create_leaves_nothing_behind_when_it_fails() {
 
     hint: Name the encoding of the input with `--encoding`, LATIN1 for example.
     "#);
+}
+
+#[test]
+fn a_plan_makes_nothing() {
+    let case = Case::new("");
+    case.put("t.csv", "a,b\n1,x\n2,y\n");
+    let run = case.load("t.csv --create --plan");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains("columns  a  bigint  binary (int8)"), "{}", run.stdout);
+    assert_eq!(case.contents(), []);
+    // What the plan refuses is refused before the table is made.
+    assert!(case.refusal("t.csv --create --force-null c").contains("column \"c\""));
+}
+
+#[test]
+fn create_reads_the_name_as_sql_does() {
+    let case = Case::new("create schema \"My\"");
+    case.put("t.csv", "a,b\n1,x\n2,y\n");
+    let load = |table: &str| {
+        let mut command = case.load_command("t.csv --create --quiet");
+        crate::support::Run::of(command.args(["--table", table]).output().unwrap())
+    };
+    for (table, made) in [
+        ("\"My\".\"a b\"", "\"My\".\"a b\""),
+        ("Upper", "public.upper"),
+        ("\"Order\"", "public.\"Order\""),
+        ("order", "public.\"order\""),
+    ] {
+        load(table).success();
+        assert_eq!(case.rows(made), ["(1,x)", "(2,y)"]);
+    }
+    let before = case.contents();
+    for table in ["x(i int);create table y", "x();--", "a-b", "a b", "1a", "x/**/", "\"a"] {
+        let said = load(table).refusal();
+        assert!(said.contains(&format!("could not look up table {table}\n")), "{said}");
+        assert!(said.contains("hint: Write the table as SQL does"), "{said}");
+    }
+    assert_eq!(case.contents(), before);
+    assert_snapshot!(load("a-b").refusal(), @r#"
+    error: could not look up table a-b
+      caused by: string is not a valid identifier: "a-b" (SQLSTATE 22023)
+
+    hint: Write the table as SQL does, with quotes around a name with other characters than letters, digits and _: `--table 'schema."the name"'`.
+    "#);
+}
+
+#[test]
+fn create_keeps_what_others_put_in() {
+    let case = Case::new("");
+    let mut child = crate::support::spawn(&mut case.load_command("- --create --table t --quiet"));
+    let mut pipe = child.stdin.take().unwrap();
+    let mut rows = "id,code\n".to_owned();
+    (0..200_000).for_each(|row| writeln!(rows, "{row},{row}").unwrap());
+    std::io::Write::write_all(&mut pipe, rows.as_bytes()).unwrap();
+    crate::support::wait_until("the table is made", || {
+        case.value("select to_regclass('t') is not null") == "t"
+    });
+    case.db.run("insert into t values (-1, -1)");
+    std::io::Write::write_all(&mut pipe, b"1,x\n").unwrap();
+    drop(pipe);
+    assert_snapshot!(crate::support::finish(child).refusal(), @r#"
+    error: could not load "-" into public.t
+      caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
+      at: -, line 200002, byte 2577788, column "code"
+
+    hint: Column "code" was made bigint after the first rows, but this value needs text. Create the table yourself, with `code text` in it, or load from a file, which pgspate can start over by itself. Table public.t was made for this load and is still there: another session has put rows into it.
+    "#);
+    assert_eq!(case.rows("t"), ["(-1,-1)"]);
 }

@@ -1,13 +1,15 @@
 //! `--create`: the table that the input seems to need, and wider columns when it needs more.
 
+use tokio_postgres::error::SqlState;
+
 use crate::format::infer::{self, ColumnType};
 use crate::target::connect::Connection;
 use crate::target::{Table, quote_ident, server_error};
 use crate::{Error, Kind, Place, Result};
 
-/// A table that was made for a load.
+/// A table that a load makes before it writes the first row.
 #[derive(Debug, Clone)]
-pub struct Created {
+pub struct NewTable {
     /// Schema and name, as SQL writes them.
     pub table: String,
     /// The statement.
@@ -27,7 +29,7 @@ pub struct Widened {
     pub place: Option<Place>,
 }
 
-/// The widest types come last; each value fits its successors or goes to text.
+/// All types that columns are given, to find one by its name.
 const TYPES: [ColumnType; 11] = [
     ColumnType::Boolean,
     ColumnType::Bigint,
@@ -42,55 +44,120 @@ const TYPES: [ColumnType; 11] = [
     ColumnType::Text,
 ];
 
-/// Makes the table if `wanted`, else says what it would be.
-pub(super) async fn create(
+/// The name as SQL reads it, each part quoted where it has to be, so that it can stand in a
+/// statement.
+pub(super) async fn parse_name(connection: &Connection, name: &str) -> Result<String> {
+    let sql = "select string_agg(quote_ident(part), '.' order by nth) \
+               from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
+    let row = connection.client.query_one(sql, &[&name]).await;
+    Ok(row.map_err(|error| not_a_name(server_error(unreadable(name))(error)))?.get(0))
+}
+
+/// For a name that the server cannot read: a hint how to write it.
+pub(super) fn not_a_name(error: Error) -> Error {
+    let refused = [SqlState::INVALID_NAME, SqlState::INVALID_PARAMETER_VALUE];
+    if !error.sqlstate().is_some_and(|code| refused.contains(code)) {
+        return error;
+    }
+    Error::new(Kind::Usage, error.to_string()).because(error).hint(
+        "Write the table as SQL does, with quotes around a name with other characters than \
+         letters, digits and _: `--table 'schema.\"the name\"'`.",
+    )
+}
+
+fn unreadable(name: &str) -> String {
+    format!("could not look up table {name}")
+}
+
+/// The statement for a table with these columns; an error that shows it unless it is `wanted`.
+pub(super) fn sql(name: &str, columns: &[(String, String)], wanted: bool) -> Result<String> {
+    let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
+    let sql = format!("create table {name} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"));
+    if wanted {
+        return Ok(sql);
+    }
+    let hint = format!("Make it with `--create`, which would run:\n{sql};");
+    Err(Error::new(Kind::Plan, format!("relation {name} does not exist"))
+        .with_sqlstate(SqlState::UNDEFINED_TABLE)
+        .hint(hint))
+}
+
+/// The table as it would be: made, looked at, and rolled back.
+pub(super) async fn try_out(
     connection: &Connection,
     name: &str,
-    columns: &[(String, String)],
-    wanted: bool,
-) -> Result<(Table, Created)> {
-    let sql = create_sql(name, columns);
-    if !wanted {
-        let message = format!("relation {name} does not exist");
-        let hint = format!("Make it with `--create`, which would run:\n{sql};");
-        return Err(Error::new(Kind::Plan, message)
-            .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_TABLE)
-            .hint(hint));
-    }
-    let failed = || server_error(format!("could not create table {name}"));
-    connection.client.batch_execute(&sql).await.map_err(failed())?;
-    let table = Table::read(&connection.client, name).await?;
+    sql: &str,
+) -> Result<(Table, NewTable)> {
+    let failed = server_error(format!("could not create table {name}"));
+    let made = connection.client.batch_execute(&format!("begin; {sql}")).await.map_err(failed);
+    let table = match made {
+        Ok(()) => Table::read(&connection.client, name).await,
+        Err(error) => Err(error),
+    };
+    let failed = server_error(format!("could not roll back table {name}"));
+    let undone = connection.client.batch_execute("rollback").await.map_err(failed);
+    let table = table?;
+    undone?;
     let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))?;
-    let created = Created { table: table.sql_name.clone(), sql };
-    Ok((table, created))
+    let new = NewTable { table: table.sql_name.clone(), sql: sql.to_owned() };
+    Ok((table, new))
 }
 
-fn create_sql(name: &str, columns: &[(String, String)]) -> String {
-    let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
-    format!("create table {name} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"))
+/// Makes the table; gives its oid.
+pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u32> {
+    let failed = || server_error(format!("could not create table {}", new.table));
+    connection.client.batch_execute(&new.sql).await.map_err(failed())?;
+    let row = connection.client.query_one("select to_regclass($1)::oid", &[&new.table]).await;
+    let oid: Option<u32> = row.map_err(failed())?.get(0);
+    oid.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))
 }
 
-/// Drops the table again.
-pub(super) async fn drop(connection: &Connection, created: &Created) -> Result<()> {
-    let sql = format!("drop table if exists {}", created.table);
-    let failed = server_error(format!("could not drop table {}", created.table));
-    connection.client.batch_execute(&sql).await.map_err(failed)
+/// Drops the table again, unless it has rows: then somebody else put them in.
+pub(super) async fn drop(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
+    let dropped = drop_if_empty(connection, new, oid).await;
+    if dropped.is_err() {
+        // The error that is told is the one before.
+        let _ = connection.client.batch_execute("rollback").await;
+    }
+    dropped
+}
+
+async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
+    let table = &new.table;
+    let failed = || server_error(format!("could not drop table {table}"));
+    // Nobody can add a row between the look and the drop. Who holds a lock for longer than this
+    // is using the table.
+    let lock = format!(
+        "begin isolation level read committed; set local lock_timeout = '10s'; \
+         lock table {table} in access exclusive mode"
+    );
+    connection.client.batch_execute(&lock).await.map_err(failed())?;
+    let look =
+        format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
+    let found = connection.client.query_one(&look, &[table, &oid]).await.map_err(failed())?;
+    if found.get(0) || found.get(1) {
+        return Err(Error::new(Kind::Plan, "another session has put rows into it"));
+    }
+    let sql = format!("drop table {table}; commit");
+    connection.client.batch_execute(&sql).await.map_err(failed())
 }
 
 /// Gives the column that a value did not fit the next wider type; `None` when that is not what
 /// the error is about.
 pub(super) async fn widen(
     connection: &Connection,
-    created: &Created,
+    new: &NewTable,
     table: &Table,
     error: &Error,
 ) -> Result<Option<Widened>> {
     let Some((column, to)) = wider(table, error) else { return Ok(None) };
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
-    let (target, to) = (&created.table, to.sql());
-    // The table is empty, so nothing is converted.
-    let sql = format!("alter table {target} alter column {quoted} type {to} using null");
+    let (target, to) = (&new.table, to.sql());
+    // Through text, as not every type has a cast of its own. The table is empty but for rows that
+    // others may have put in.
+    let sql =
+        format!("alter table {target} alter column {quoted} type {to} using {quoted}::text::{to}");
     let failed = server_error(format!("could not widen column {quoted}"));
     connection.client.batch_execute(&sql).await.map_err(failed)?;
     let place = error.place().cloned();
@@ -129,11 +196,16 @@ fn refused_value(error: &Error) -> Option<&str> {
 }
 
 /// For input that cannot be read again: names the type that would have fitted.
-pub(super) fn hint_wider(error: Error) -> Error {
-    let Some(column) = error.place().and_then(|place| place.column.clone()) else { return error };
+pub(super) fn hint_wider(error: Error, table: &Table) -> Error {
+    let Some((column, to)) = wider(table, &error).filter(|_| error.hint_text().is_none()) else {
+        return error;
+    };
+    let (name, from, to) = (&column.name, &column.ty.name, to.sql());
+    let quoted = quote_ident(name);
     let hint = format!(
-        "Column \"{column}\" was given its type by the first rows. Create the table yourself with \
-         a wider type, such as text, or load from a file, which pgspate can start over by itself."
+        "Column \"{name}\" was made {from} after the first rows, but this value needs {to}. \
+         Create the table yourself, with `{quoted} {to}` in it, or load from a file, which pgspate \
+         can start over by itself."
     );
     error.hint(hint)
 }

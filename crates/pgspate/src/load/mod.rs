@@ -15,11 +15,11 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
-pub use create::{Created, Widened};
+pub use create::{NewTable, Widened};
 pub use report::Report;
 pub use watch::Watch;
 
-use crate::copy::{self, Connect, End, Job, Lanes};
+use crate::copy::{self, Connect, End, Job, Lanes, Outcome};
 use crate::format::sniff::Overrides;
 use crate::plan::{Plan, Request};
 use crate::source::{self, Input};
@@ -68,13 +68,15 @@ pub struct Load {
     reading: Reading,
     session: Session,
     table: Table,
-    created: Option<Created>,
+    new_table: Option<NewTable>,
+    /// The oid of the new table, once it is made.
+    made: Option<u32>,
     request: Request,
     plan: Plan,
 }
 
-/// Looks at inputs and table, makes the table if asked to, and plans. Blocks; call it from a
-/// thread that is not one of `runtime`'s.
+/// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
+/// only to look at, and rolled back. Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
 /// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
@@ -84,32 +86,40 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let connection = runtime.block_on(dsn.connect("pgspate load"))?;
     let session = runtime.block_on(Session::read(&connection.client))?;
     let name = table_name(&options, &inputs);
-    let table = runtime.block_on(Table::read(&connection.client, &name))?;
+    let table = runtime.block_on(Table::read(&connection.client, &name));
+    let table = table.map_err(create::not_a_name)?;
     let known: Option<Vec<String>> = table
         .as_ref()
         .map(|table| table.columns.iter().map(|column| column.name.clone()).collect());
     let encoding = options.encoding.as_deref().or(dsn.client_encoding());
     let decode = |name: &[u8]| runtime.block_on(decode(&connection, encoding, name));
     let reading = Reading::of(inputs, known.as_deref(), &options, &decode)?;
-    let (table, created) = match table {
+    let (table, new_table) = match table {
         Some(table) => (table, None),
         None => {
-            let made = create::create(&connection, &name, &reading.inferred, options.create);
-            let (table, created) = runtime.block_on(made)?;
-            (table, Some(created))
+            let name = runtime.block_on(create::parse_name(&connection, &name))?;
+            let sql = create::sql(&name, &reading.inferred, options.create)?;
+            let (table, new) = runtime.block_on(create::try_out(&connection, &name, &sql))?;
+            (table, Some(new))
         }
     };
-    let mut request = request(&options, &dsn, &reading);
-    request.array_nulls_off = runtime.block_on(array_nulls_off(&connection))?;
-    let plan = Plan::make(&table, &session, &reading.facts(), &request);
-    let plan = plan.and_then(|plan| {
-        let limited = runtime.block_on(limit_lanes(&connection, plan.lanes));
-        Ok(Plan { lanes: limited?, ..plan })
-    });
-    let undo = |error| undo_create(&connection, created.as_ref(), runtime, error);
-    let plan = plan.map_err(undo)?;
+    let request = request(&options, &dsn, &reading);
+    let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
+    plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
-    Ok(Load { options, dsn, runtime, connection, reading, session, table, created, request, plan })
+    Ok(Load {
+        options,
+        dsn,
+        runtime,
+        connection,
+        reading,
+        session,
+        table,
+        new_table,
+        made: None,
+        request,
+        plan,
+    })
 }
 
 impl Load {
@@ -123,20 +133,9 @@ impl Load {
         &self.reading.sniffed.evidence
     }
 
-    /// The table that was made for it, if it was.
-    pub fn created(&self) -> Option<&Created> {
-        self.created.as_ref()
-    }
-
-    /// Drops the table that was made, for a load that is not to run.
-    ///
-    /// # Errors
-    /// What the server refuses.
-    pub fn abandon(self) -> Result<()> {
-        match &self.created {
-            Some(created) => self.runtime.block_on(create::drop(&self.connection, created)),
-            None => Ok(()),
-        }
+    /// The table that it makes first, if there is none yet.
+    pub fn new_table(&self) -> Option<&NewTable> {
+        self.new_table.as_ref()
     }
 
     /// Loads. Blocks until everything is committed or rolled back.
@@ -146,15 +145,29 @@ impl Load {
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
         let lsn = self.runtime.block_on(report::wal_position(&self.connection));
+        if let Some(new) = &self.new_table {
+            self.made = Some(self.runtime.block_on(create::create(&self.connection, new))?);
+        }
         let mut widened = Vec::new();
-        let outcome = loop {
+        let outcome = match self.attempts(watch, &mut widened) {
+            Ok(outcome) => outcome,
+            Err(error) => return Err(self.failed(error)),
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        let wal = report::wal_since(&self.connection, lsn.as_deref());
+        let wal_bytes = self.runtime.block_on(wal);
+        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
+    }
+
+    /// Starts over while that promises to help.
+    fn attempts(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
+        loop {
             watch.start_over(self.reading.stored_bytes());
             match self.attempt(watch) {
-                Ok(End::Done(outcome)) => break outcome,
+                Ok(End::Done(outcome)) => return Ok(outcome),
                 Ok(End::LanesConflict) if self.reading.is_stream() => {
-                    let error = Error::new(Kind::Server, "two rows have the same unique key")
-                        .hint("Load with `--lanes 1` to be told which.");
-                    return Err(self.failed(error));
+                    return Err(Error::new(Kind::Server, "two rows have the same unique key")
+                        .hint("Load with `--lanes 1` to be told which."));
                 }
                 Ok(End::LanesConflict) => {
                     self.plan.lanes = Lanes::Fixed(1);
@@ -162,14 +175,10 @@ impl Load {
                 }
                 Err(error) => match self.widen(&error)? {
                     Some(step) => widened.push(step),
-                    None => return Err(self.failed(error)),
+                    None => return Err(error),
                 },
             }
-        };
-        let seconds = started.elapsed().as_secs_f64();
-        let wal = report::wal_since(&self.connection, lsn.as_deref());
-        let wal_bytes = self.runtime.block_on(wal);
-        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
+        }
     }
 
     fn attempt(&self, watch: &Arc<Watch>) -> Result<End> {
@@ -207,11 +216,11 @@ impl Load {
     /// After a refusal in a table of our own making: a wider type for the column, if that would
     /// help and the input can be read again.
     fn widen(&mut self, error: &Error) -> Result<Option<Widened>> {
-        let Some(created) = &self.created else { return Ok(None) };
+        let Some(new) = &self.new_table else { return Ok(None) };
         if self.reading.is_stream() {
             return Ok(None);
         }
-        let widen = create::widen(&self.connection, created, &self.table, error);
+        let widen = create::widen(&self.connection, new, &self.table, error);
         let Some(widened) = self.runtime.block_on(widen)? else { return Ok(None) };
         let table = Table::read(&self.connection.client, &self.table.sql_name);
         if let Some(table) = self.runtime.block_on(table)? {
@@ -234,13 +243,28 @@ impl Load {
         };
         let message = format!("could not load {from} into {}", self.plan.table);
         let kind = error.kind();
-        let error = match (&self.created, self.reading.is_stream(), kind) {
-            (Some(_), true, Kind::Server) => create::hint_wider(error),
-            _ if self.plan.encoding.is_none() => hint_encoding(error),
-            _ => error,
+        let mut error = error;
+        if self.plan.encoding.is_none() {
+            error = hint_encoding(error);
+        }
+        if self.new_table.is_some() && self.reading.is_stream() {
+            error = create::hint_wider(error, &self.table);
+        }
+        self.undo_create(Error::new(kind, message).because(error))
+    }
+
+    fn undo_create(&self, error: Error) -> Error {
+        let (Some(new), Some(oid)) = (&self.new_table, self.made) else { return error };
+        let Err(undo) = self.runtime.block_on(create::drop(&self.connection, new, oid)) else {
+            return error;
         };
-        let error = Error::new(kind, message).because(error);
-        undo_create(&self.connection, self.created.as_ref(), &self.runtime, error)
+        let why = std::error::Error::source(&undo).map_or(undo.to_string(), ToString::to_string);
+        let left = format!("Table {} was made for this load and is still there: {why}.", new.table);
+        let hint = match error.hint_text() {
+            Some(hint) => format!("{hint} {left}"),
+            None => left,
+        };
+        error.hint(hint)
     }
 }
 
@@ -254,15 +278,7 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
         lanes: options.lanes,
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
-        array_nulls_off: false,
     }
-}
-
-/// A setting from before PostgreSQL 8.2 that old applications may still have.
-async fn array_nulls_off(connection: &Connection) -> Result<bool> {
-    let row = connection.client.query_one("select current_setting('array_nulls') = 'off'", &[]);
-    let failed = server_error("could not read the session's settings".to_owned());
-    Ok(row.await.map_err(failed)?.get(0))
 }
 
 /// A name in the input's encoding, as text.
@@ -307,20 +323,4 @@ async fn limit_lanes(connection: &Connection, lanes: Lanes) -> Result<Lanes> {
         Lanes::Auto(first, last) => Lanes::Auto(first.min(most), last.min(most)),
         fixed => fixed,
     })
-}
-
-fn undo_create(
-    connection: &Connection,
-    created: Option<&Created>,
-    runtime: &Handle,
-    error: Error,
-) -> Error {
-    let Some(created) = created else { return error };
-    match runtime.block_on(create::drop(connection, created)) {
-        Ok(()) => error,
-        Err(undo) => {
-            let hint = format!("The table {} could not be dropped again: {undo}.", created.table);
-            error.hint(hint)
-        }
-    }
 }

@@ -20,7 +20,7 @@ use crate::format::sniff::{Format, Sniffed, sniff};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
 use crate::plan::{InputFacts, Plan, Route, match_fields};
 use crate::source::Input;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, Kind, Result};
 
 /// The inputs and what was found out about them.
 #[derive(Clone)]
@@ -76,22 +76,23 @@ impl Reading {
 
     /// What plans depend on.
     pub(super) fn facts(&self) -> InputFacts {
-        let (names, types, keyed) = match &self.shape {
-            Shape::Delimited { names, .. } => (names.clone(), None, false),
-            Shape::Json { keys } => (Some(keys.clone()), None, true),
+        let (names, types) = match &self.shape {
+            Shape::Delimited { names, .. } => (names.clone(), None),
+            Shape::Json { keys } => (Some(keys.clone()), None),
             Shape::Columns { schema, .. } => {
                 let names = schema.fields().iter().map(|field| field.name().clone()).collect();
                 let types: Vec<Field> =
                     schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-                (Some(names), Some(types), false)
+                (Some(names), Some(types))
             }
         };
         InputFacts {
             names: if self.header_overridden { None } else { names },
             types,
-            keyed,
             is_stream: self.is_stream(),
             is_delimited: matches!(self.shape, Shape::Delimited { .. }),
+            is_csv: matches!(&self.shape, Shape::Delimited { dialect, .. }
+                if dialect.family == Family::Csv),
             stored_bytes: self.stored_bytes(),
         }
     }
@@ -417,7 +418,7 @@ fn counted_lines<'a>(sample: &'a [u8], options: &Options) -> Cow<'a, [u8]> {
 fn named(error: Error, input: &Input) -> Error {
     let mut place = error.place().cloned().unwrap_or_default();
     place.source.get_or_insert_with(|| input.name().to_owned());
-    error.at(Place { ..place })
+    error.at(place)
 }
 
 impl From<crate::format::sniff::LineEnd> for Eol {

@@ -95,7 +95,7 @@ impl Report {
         });
         Report {
             table: load.plan.table.clone(),
-            created: load.created.is_some(),
+            created: load.new_table.is_some(),
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,

@@ -69,9 +69,6 @@ pub(super) fn plan(
     input: &InputFacts,
     request: &Request,
 ) -> Result<Vec<PlannedColumn>> {
-    for name in request.force_null.iter().chain(&request.force_not_null) {
-        find(table, name).ok_or_else(|| unknown_column(table, name))?;
-    }
     let names = target_names(table, input, request)?;
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
@@ -81,7 +78,6 @@ pub(super) fn plan(
             }
             return Err(unknown_column(table, name));
         };
-        let is_listed = |list: &[String]| list.contains(&column.name);
         if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
             let message = format!("column \"{}\" is named more than once", column.name);
             return Err(Error::new(Kind::Plan, message));
@@ -90,16 +86,45 @@ pub(super) fn plan(
             name: column.name.clone(),
             ty: column.ty.clone(),
             field,
-            route: route(column, field, session, input, request)?,
-            force_null: is_listed(&request.force_null),
-            force_not_null: is_listed(&request.force_not_null),
+            route: route(column, field, session, input)?,
+            force_null: false,
+            force_not_null: false,
         });
     }
     if planned.is_empty() {
         let message = format!("nothing in the input is a column of \"{}\"", table.name);
         return Err(Error::new(Kind::Plan, message));
     }
+    for name in &request.force_null {
+        forced(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?.force_null = true;
+    }
+    for name in &request.force_not_null {
+        let option = ("FORCE_NOT_NULL", "--force-not-null");
+        forced(option, name, table, input, &mut planned)?.force_not_null = true;
+    }
     Ok(planned)
+}
+
+/// The written column that an option of COPY's (its name there and here) means.
+fn forced<'a>(
+    (option, flag): (&str, &str),
+    name: &str,
+    table: &Table,
+    input: &InputFacts,
+    planned: &'a mut [PlannedColumn],
+) -> Result<&'a mut PlannedColumn> {
+    if !input.is_csv {
+        let message = format!("COPY {option} requires CSV mode");
+        return Err(Error::new(Kind::Usage, message)
+            .hint(format!("Leave `{flag}` out: the format says itself what is NULL.")));
+    }
+    let column = find(table, name).ok_or_else(|| unknown_column(table, name))?;
+    planned.iter_mut().find(|planned| planned.name == column.name).ok_or_else(|| {
+        let message = format!("{option} column \"{}\" not referenced by COPY", column.name);
+        Error::new(Kind::Usage, message)
+            .with_sqlstate(tokio_postgres::error::SqlState::INVALID_COLUMN_REFERENCE)
+            .hint(format!("Leave it out of `{flag}`: the input does not have it."))
+    })
 }
 
 /// The name of the column for each field, in the fields' order.
@@ -146,15 +171,9 @@ fn unknown_column(table: &Table, name: &str) -> Error {
         .hint(hint)
 }
 
-fn route(
-    column: &Column,
-    field: usize,
-    session: &Session,
-    input: &InputFacts,
-    request: &Request,
-) -> Result<Route> {
+fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<Route> {
     let Some(types) = &input.types else {
-        if request.array_nulls_off && matches!(column.ty.base().kind, TypeKind::Array(..)) {
+        if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
             return Ok(Route::Text("array_nulls is off, as only the server knows".to_owned()));
         }
         return Ok(match FieldEncoder::new(&column.ty, session) {

@@ -31,12 +31,12 @@ pub struct InputFacts {
     pub names: Option<Vec<String>>,
     /// The Arrow type of each field, for files with a schema.
     pub types: Option<Vec<Field>>,
-    /// Fields are found by name in every record, so their order means nothing (JSON).
-    pub keyed: bool,
     /// It can be read only once.
     pub is_stream: bool,
     /// It is text, whose encoding is not given by its format.
     pub is_delimited: bool,
+    /// It is delimited and quoted as COPY's csv.
+    pub is_csv: bool,
     /// Bytes that are stored, as far as that is known.
     pub stored_bytes: Option<u64>,
 }
@@ -52,8 +52,6 @@ pub struct Request {
     pub lanes: Option<usize>,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
-    /// The session has `array_nulls` off: NULL in an array is text.
-    pub array_nulls_off: bool,
     /// Columns in which a quoted NULL string is NULL.
     pub force_null: Vec<String>,
     /// Columns in which an unquoted NULL string is itself.

@@ -9,7 +9,8 @@ use crate::Result;
 const SETTINGS: &str = "\
 select current_setting('server_version_num')::int4, current_setting('DateStyle'),
        current_setting('TimeZone'), current_setting('IntervalStyle'),
-       current_setting('server_encoding'), current_setting('client_encoding')";
+       current_setting('server_encoding'), current_setting('client_encoding'),
+       current_setting('array_nulls')::bool";
 
 impl Session {
     /// Reads the settings of `client`'s session.
@@ -28,6 +29,7 @@ impl Session {
             interval_style: row.get(3),
             server_encoding: row.get(4),
             client_encoding: row.get(5),
+            array_nulls: row.get(6),
         })
     }
 }

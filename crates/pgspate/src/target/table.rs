@@ -71,7 +71,7 @@ pub struct Trigger {
 }
 
 const TABLE: &str = "\
-select c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.oid::regclass::text,
+select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
        row_security_active(c.oid)
@@ -158,14 +158,14 @@ impl Table {
             schema: row.get(1),
             name: row.get(2),
             kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
-            sql_name: row.get(5),
+            sql_name: row.get(4),
             columns: columns.iter().map(|row| read_column(row, &types)).collect(),
             triggers: query(TRIGGERS).await?.iter().map(read_trigger).collect(),
             foreign_keys: keys_where(false),
             self_references: keys_where(true),
             indexes: query(INDEXES).await?.iter().map(|row| (row.get(0), row.get(1))).collect(),
-            partitions: row.get(6),
-            row_security: row.get(7),
+            partitions: row.get(5),
+            row_security: row.get(6),
         }))
     }
 

@@ -55,4 +55,6 @@ pub struct Session {
     pub server_encoding: String,
     /// `client_encoding` of the lanes.
     pub client_encoding: String,
+    /// `array_nulls`. Off, as old applications may still have it, NULL in an array is text.
+    pub array_nulls: bool,
 }

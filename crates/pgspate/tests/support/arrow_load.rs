@@ -96,6 +96,7 @@ pub(crate) fn session(time_zone: &str) -> Session {
         interval_style: "postgres".to_owned(),
         server_encoding: "UTF8".to_owned(),
         client_encoding: "UTF8".to_owned(),
+        array_nulls: true,
     }
 }
 

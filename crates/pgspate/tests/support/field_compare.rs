@@ -84,6 +84,7 @@ pub(crate) async fn session(client: &Client) -> Session {
         interval_style: row.get(3),
         server_encoding: row.get(4),
         client_encoding: row.get(5),
+        array_nulls: true,
     }
 }
 

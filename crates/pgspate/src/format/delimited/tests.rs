@@ -65,6 +65,7 @@ fn session() -> Session {
         interval_style: "postgres".into(),
         server_encoding: "UTF8".into(),
         client_encoding: "UTF8".into(),
+        array_nulls: true,
     }
 }
 
