@@ -104,7 +104,7 @@ fn the_plan_tells_all() {
     path     binary COPY: every column has an exact encoder; fields that it does not take go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end: a load that fails leaves nothing behind
+    commit   one transaction: a load that fails leaves nothing behind
     columns  a        smallint                     binary (int2)
              b        bigint                       binary (int8)
              c        numeric(10,2)                binary (numeric)
@@ -142,7 +142,7 @@ fn the_plan_tells_all() {
     path     text COPY: one statement reads everything in order
     lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes N` if not
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end: a load that fails leaves nothing behind
+    commit   one transaction: a load that fails leaves nothing behind
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass)
@@ -180,7 +180,7 @@ fn the_plan_tells_all() {
     path     text COPY: all rows go as text, for the server to read: column "z": type money depends on lc_monetary
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end: a load that fails leaves nothing behind
+    commit   all lanes at the end, one after the other: a load that fails leaves nothing behind, unless the server dies between two commits
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
@@ -225,7 +225,7 @@ fn the_plan_of_a_big_load() {
     path     binary COPY: every column has an exact encoder; fields that it does not take go as text
     lanes    2 to 8: two, and one more while that makes it faster
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end: a load that fails leaves nothing behind
+    commit   all lanes at the end, one after the other: a load that fails leaves nothing behind, unless the server dies between two commits
     columns  a   integer  binary (int4)
              b   text     binary (bytes)
              id           not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
@@ -248,7 +248,7 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
     path     binary COPY: every column has an exact encoder; fields that it does not take go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end: a load that fails leaves nothing behind
+    commit   one transaction: a load that fails leaves nothing behind
     columns  id    bigint  binary (int8)
              name  text    binary (bytes)
     "#);
