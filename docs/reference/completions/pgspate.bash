@@ -283,7 +283,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --plan --lanes --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --plan --lanes --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -57,6 +57,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Make the table when it is missing, with the types that the input needs'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Pass over fields and keys that no column is named after'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -239,7 +239,8 @@ fn a_disk_that_is_full() {
     let said = digits.replace_all(&said, "[N]").replace("SQLSTATE [N]", "SQLSTATE 53100");
     assert_snapshot!(said, @r#"
     error: could not load "t.csv" into public.t
-      caused by: could not extend file "pg_tblspc/[N]/PG_15_[N]/5/[N]": No space left on device (SQLSTATE 53100)
+      caused by: could not extend file "pg_tblspc/[N]/PG_15_[N]/5/[N]": No space
+          … left on device (SQLSTATE 53100)
       at: t.csv, line [N], byte [N]
 
     hint: Check free disk space.

@@ -335,7 +335,8 @@ fn latin1() {
     "#);
     assert_snapshot!(case.refusal("n.csv --table t --encoding nonsense --header no"), @r#"
     error: could not load "n.csv" into public.t
-      caused by: argument to option "encoding" must be a valid encoding name (SQLSTATE 22023)
+      caused by: argument to option "encoding" must be a valid encoding name (SQLSTATE
+          … 22023)
     "#);
     let mut load = case.load_command("n.csv --table t --header no -q");
     let run = load.env("PGCLIENTENCODING", "LATIN1").output().unwrap();

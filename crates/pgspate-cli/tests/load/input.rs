@@ -29,7 +29,8 @@ fn a_file_that_is_not_there() {
     error: no files match "no*.csv"
       at: no*.csv
 
-    hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and hidden files are passed over.
+    hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and
+          … hidden files are passed over.
     "#);
 }
 
@@ -215,7 +216,8 @@ fn content_that_is_no_known_format() {
     let case = case();
     case.put("notes.xyz", "just some words\nand a few more of them here\n");
     assert_snapshot!(case.refusal("notes.xyz --table t"), @"
-    error: could not tell the format of the input: no delimiter stands equally often in its lines
+    error: could not tell the format of the input: no delimiter stands equally often in its
+          … lines
       at: notes.xyz
 
     hint: Name it with `--format csv`, `text`, `json`, `parquet` or `arrow`.
@@ -236,10 +238,15 @@ fn a_header_that_does_not_fit_the_table() {
     assert_snapshot!(case.refusal("t.csv --header yes"), @r#"
     error: column "nmae" of relation "t" does not exist
 
-    hint: Did you mean column "name"? Name the columns for the input's fields with `--columns a,b,...`, or pass over fields without a column with `--ignore-unknown`.
+    hint: Did you mean column "name"? Name the columns for the input's fields with
+          … `--columns a,b,...`, or pass over fields without a column with
+          … `--ignore-unknown`.
     "#);
     case.put("twice.csv", "id,name,ID\n1,a,1\n");
-    assert_snapshot!(case.refusal("twice.csv --table t --header yes"), @r#"error: column "id" is named more than once"#);
+    assert_snapshot!(
+        case.refusal("twice.csv --table t --header yes"),
+        @r#"error: column "id" is named more than once"#
+    );
 }
 
 #[test]
@@ -260,7 +267,8 @@ fn columns_that_are_not_there() {
     assert_snapshot!(case.refusal("t.csv --columns id,title"), @r#"
     error: column "title" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over fields without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over
+          … fields without a column with `--ignore-unknown`.
     "#);
     case.put("h.csv", "id,name\n1,a\n");
     assert_snapshot!(case.refusal("h.csv --table t --header yes --columns id,name,qty"), @r#"
@@ -273,7 +281,8 @@ fn columns_that_are_not_there() {
     assert_snapshot!(case.refusal("t.csv --force-null id,no"), @r#"
     error: column "no" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over fields without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over
+          … fields without a column with `--ignore-unknown`.
     "#);
 }
 
@@ -304,6 +313,8 @@ fn json_that_is_broken() {
     assert_snapshot!(case.refusal("u.json --table t"), @r#"
     error: column "nmae" of relation "t" does not exist
 
-    hint: Did you mean column "name"? Name the columns for the input's fields with `--columns a,b,...`, or pass over fields without a column with `--ignore-unknown`.
+    hint: Did you mean column "name"? Name the columns for the input's fields with
+          … `--columns a,b,...`, or pass over fields without a column with
+          … `--ignore-unknown`.
     "#);
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::support::{Case, Run, redact};
+use crate::support::{Case, Run, folded, redact};
 
 fn case() -> Case {
     let case = Case::new("create table t (id int, name text)");
@@ -96,12 +96,13 @@ fn the_plan_tells_all() {
     case.put("t.csv", format!("{header}{}\n", ",".repeat(19)));
     let run = case.load("t.csv --plan --header yes");
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
-    assert_snapshot!(run.stdout, @r#"
+    assert_snapshot!(folded(&run.stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 20 fields in each line
     input    header yes: as given
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   one transaction: a load that fails leaves nothing behind
@@ -125,22 +126,25 @@ fn the_plan_tells_all() {
              r        integer[]                    binary (array)
              s        int4range                    binary (range)
              u        integer                      binary (int4)
-             id                                    not in the input: nextval('t_id_seq'::regclass)
+             id                                    not in the input:
+          … nextval('t_id_seq'::regclass)
              key                                   not in the input: gen_random_uuid()
              made                                  not in the input: now()
              nothing                               not in the input: null
-    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid()
+          … makes COPY insert row by row
     warning  foreign key "t_u_fkey" is checked for each row after its chunk
     "#);
     case.db.run("alter table t enable trigger watch; alter table t add column z money");
     case.put("z.csv", "a,z\n1,2\n");
-    assert_snapshot!(case.load("z.csv --table t --plan").stdout, @r#"
+    assert_snapshot!(folded(&case.load("z.csv --table t --plan").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
     path     text COPY: one statement reads everything in order
-    lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes N` if not
+    lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes
+          … N` if not
     chunks   4 MiB of input, cut at record edges
     commit   one transaction: a load that fails leaves nothing behind
     columns  a        smallint  text
@@ -169,21 +173,24 @@ fn the_plan_tells_all() {
              made               not in the input: now()
              nothing            not in the input: null
     warning  trigger "watch" runs for each row and makes COPY insert row by row
-    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid()
+          … makes COPY insert row by row
     warning  foreign key "t_u_fkey" is checked for each row after its chunk
     "#);
-    assert_snapshot!(case.load("z.csv --table t --plan --lanes 3").stdout, @r#"
+    assert_snapshot!(folded(&case.load("z.csv --table t --plan --lanes 3").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
-    path     text COPY: all rows go as text, for the server to read: column "z": type money depends on lc_monetary
+    path     text COPY: all rows go as text, for the server to read: column "z": type money
+          … depends on lc_monetary
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end, one after the other: a load that fails leaves nothing behind, unless the server dies between two commits
+    commit   all at the end, lane by lane: only a crash in between leaves a part
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
-             id                 not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
+             id                 not in the input: nextval('t_id_seq'::regclass), counted in
+          … the order in which rows arrive
              b                  not in the input: null
              c                  not in the input: null
              d                  not in the input: null
@@ -207,7 +214,8 @@ fn the_plan_tells_all() {
              made               not in the input: now()
              nothing            not in the input: null
     warning  trigger "watch" runs for each row and makes COPY insert row by row
-    warning  column "key" is not in the input, and its volatile default gen_random_uuid() makes COPY insert row by row
+    warning  column "key" is not in the input, and its volatile default gen_random_uuid()
+          … makes COPY insert row by row
     warning  foreign key "t_u_fkey" is checked for each row after its chunk
     "#);
     assert_eq!(case.rows("t").len(), 0);
@@ -217,18 +225,20 @@ fn the_plan_tells_all() {
 fn the_plan_of_a_big_load() {
     let case = Case::new("create table t (id serial, a int, b text)");
     case.put("t.csv", format!("a,b\n{}", "1,some text\n".repeat(100_000)));
-    assert_snapshot!(case.load("t.csv --plan").stdout, @r#"
+    assert_snapshot!(folded(&case.load("t.csv --plan").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
     lanes    2 to 8: two, and one more while that makes it faster
     chunks   4 MiB of input, cut at record edges
-    commit   all lanes at the end, one after the other: a load that fails leaves nothing behind, unless the server dies between two commits
+    commit   all at the end, lane by lane: only a crash in between leaves a part
     columns  a   integer  binary (int4)
              b   text     binary (bytes)
-             id           not in the input: nextval('t_id_seq'::regclass), counted in the order in which rows arrive
+             id           not in the input: nextval('t_id_seq'::regclass), counted in the
+          … order in which rows arrive
     "#);
 }
 
@@ -236,7 +246,7 @@ fn the_plan_of_a_big_load() {
 fn the_plan_for_a_table_to_be_made_leaves_nothing() {
     let case = Case::new("");
     case.put("t.csv", "id,name\n1,a\n");
-    assert_snapshot!(case.load("t.csv --plan --create").stdout, @r#"
+    assert_snapshot!(folded(&case.load("t.csv --plan --create").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: names in the first line, values below
@@ -245,7 +255,8 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
         name text
     );
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take go as text
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   one transaction: a load that fails leaves nothing behind
@@ -261,7 +272,7 @@ fn help() {
     let ask = |args: &[&str]| {
         let run = Run::of(case.command(args).env("COLUMNS", "100").output().unwrap());
         assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
-        run.stdout
+        folded(&run.stdout)
     };
     assert_snapshot!(ask(&["--help"]), @r"
     The fastest safe way to write into PostgreSQL
@@ -293,7 +304,8 @@ fn help() {
               The table, as SQL writes it; named after the first source by default
 
           --to <DSN>
-              Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
+              Where to: a URL or key=value; by default PG* variables, else the embedded
+          … PostgreSQL
 
           --create
               Make the table when it is missing, with the types that the input needs
@@ -303,7 +315,7 @@ fn help() {
 
           --lanes <N>
               Connections that load at the same time: a number, or auto
-              
+
               [default: auto]
 
       -h, --help
@@ -328,7 +340,7 @@ fn help() {
               - auto: Find out
               - yes:  It does
               - no:   It does not
-              
+
               [default: auto]
 
           --delimiter <CHAR>

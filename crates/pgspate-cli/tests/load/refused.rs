@@ -53,7 +53,8 @@ fn values_out_of_range() {
     assert_snapshot!(refusal("a numeric(4,2)", "1\n123.4\n2\n"), @r#"
     error: could not load "t.csv" into public.t
       caused by: numeric field overflow (SQLSTATE 22003)
-      caused by: A field with precision 4, scale 2 must round to an absolute value less than 10^2
+      caused by: A field with precision 4, scale 2 must round to an absolute value less
+          … than 10^2
       at: t.csv, line 2, byte 2, column "a"
     "#);
     assert_snapshot!(refusal("a real", "1\n1e60\n2\n"), @r#"
@@ -99,7 +100,8 @@ fn labels_and_domains() {
     case.put("t.csv", "sad,1\nok,20\nok,3\n");
     assert_snapshot!(case.refusal("t.csv --header no"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: value for domain small violates check constraint "small_check" (SQLSTATE 23514)
+      caused by: value for domain small violates check constraint "small_check" (SQLSTATE
+          … 23514)
       at: t.csv, line 2, byte 6, column "b"
     "#);
 }
@@ -108,13 +110,15 @@ fn labels_and_domains() {
 fn constraints() {
     assert_snapshot!(refusal("a int not null, b int", "1,1\n,2\n3,3\n"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: null value in column "a" of relation "t" violates not-null constraint (SQLSTATE 23502)
+      caused by: null value in column "a" of relation "t" violates not-null constraint
+          … (SQLSTATE 23502)
       caused by: Failing row contains (null, 2)
       at: t.csv, line 2, byte 4, column "a"
     "#);
     assert_snapshot!(refusal("a int check (a > 0)", "1\n-1\n3\n"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: new row for relation "t" violates check constraint "t_a_check" (SQLSTATE 23514)
+      caused by: new row for relation "t" violates check constraint "t_a_check" (SQLSTATE
+          … 23514)
       caused by: Failing row contains (-1)
       at: t.csv, line 2, byte 2
     "#);
@@ -127,7 +131,8 @@ fn constraints() {
     let exclusion = "a int4range, exclude using gist (a with &&)";
     assert_snapshot!(refusal(exclusion, "\"[1,3)\"\n\"[2,5)\"\n\"[5,6)\"\n"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: conflicting key value violates exclusion constraint "t_a_excl" (SQLSTATE 23P01)
+      caused by: conflicting key value violates exclusion constraint "t_a_excl" (SQLSTATE
+          … 23P01)
       caused by: Key (a)=([2,5)) conflicts with existing key (a)=([1,3))
       at: t.csv, line 2, byte 8
     "#);
@@ -141,7 +146,8 @@ fn foreign_keys() {
     case.put("t.csv", "1\n2\n1\n");
     assert_snapshot!(case.refusal("t.csv --header no"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: insert or update on table "t" violates foreign key constraint "t_a_fkey" (SQLSTATE 23503)
+      caused by: insert or update on table "t" violates foreign key constraint "t_a_fkey"
+          … (SQLSTATE 23503)
       caused by: Key (a)=(2) is not present in table "u"
     "#);
 }
@@ -170,7 +176,8 @@ fn deferred_constraints() {
     case.put("t.csv", "1,1\n2,2\n3,1\n");
     assert_snapshot!(case.refusal("t.csv --header no"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: insert or update on table "t" violates foreign key constraint "t_u_fkey" (SQLSTATE 23503)
+      caused by: insert or update on table "t" violates foreign key constraint "t_u_fkey"
+          … (SQLSTATE 23503)
       caused by: Key (u)=(2) is not present in table "u"
     "#);
     case.put("t.csv", "1,1\n2,1\n1,1\n");
@@ -247,7 +254,8 @@ fn a_null_deep_in_a_big_file_is_named() {
     case.db.run("alter table big alter qty set not null");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
-      caused by: null value in column "qty" of relation "big" violates not-null constraint (SQLSTATE 23502)
+      caused by: null value in column "qty" of relation "big" violates not-null constraint
+          … (SQLSTATE 23502)
       caused by: Failing row contains (211111, null, no quantity)
       at: big.csv, line 211113, byte 14374610, column "qty"
     "#);
@@ -259,7 +267,8 @@ fn equal_keys_in_one_lane() {
     case.db.run("alter table big add unique (id)");
     assert_snapshot!(case.refusal("big.csv --lanes 1"), @r#"
     error: could not load "big.csv" into public.big
-      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
+          … 23505)
       caused by: Key (id)=(7) already exists
       at: big.csv, line 240001, byte 16372009
     "#);
@@ -267,13 +276,14 @@ fn equal_keys_in_one_lane() {
 
 #[test]
 fn equal_keys_in_different_lanes() {
-    let case = big(&[(100_003, "3,1,again"), (150_001, "8,1,again"), (239_999, "7,1,again")]);
+    let case = big(&[(200_003, "3,1,again"), (150_001, "8,1,again"), (239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id)");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
-      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
-      caused by: Key (id)=(3) already exists
-      at: big.csv, line 100005, byte 6692285
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
+          … 23505)
+      caused by: Key (id)=(8) already exists
+      at: big.csv, line 150003, byte 10149290
     "#);
 }
 
@@ -289,11 +299,12 @@ fn equal_keys_of_which_one_is_in_the_last_chunk() {
 
 #[test]
 fn equal_deferred_keys_in_different_lanes() {
-    let case = big(&[(100_003, "3,1,again"), (239_999, "7,1,again")]);
+    let case = big(&[(200_003, "3,1,again"), (239_999, "7,1,again")]);
     case.db.run("alter table big add unique (id) deferrable initially deferred");
     assert_snapshot!(case.refusal("big.csv --lanes 4"), @r#"
     error: could not load "big.csv" into public.big
-      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
+          … 23505)
       caused by: Key (id)=(3) already exists
     "#);
 }
@@ -303,18 +314,19 @@ fn lanes_that_wait_for_each_other() {
     // The second key of each lane is the first one of the other: a deadlock for the server.
     let case = big(&[
         (10, "-1,1,first"),
-        (60_000, "-2,1,last of the first chunk"),
-        (70_000, "-2,1,second"),
-        (110_000, "-1,1,last of the second chunk"),
+        (110_000, "-2,1,last of the first chunk"),
+        (130_000, "-2,1,second"),
+        (230_000, "-1,1,last of the second chunk"),
     ]);
     case.db.run("alter table big add unique (id)");
     let mut command = case.load_command("big.csv --quiet --lanes 2");
     let run = command.env("PGOPTIONS", "-c deadlock_timeout=1").output().unwrap();
     assert_snapshot!(crate::support::Run::of(run).refusal(), @r#"
     error: could not load "big.csv" into public.big
-      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
+          … 23505)
       caused by: Key (id)=(-2) already exists
-      at: big.csv, line 70002, byte 4677702
+      at: big.csv, line 130002, byte 8766272
     "#);
     assert_eq!(case.rows("big").len(), 0);
 }
@@ -322,13 +334,14 @@ fn lanes_that_wait_for_each_other() {
 #[test]
 fn equal_keys_on_stdin() {
     let case = Case::new("create table big (id int unique, qty int, note text)");
-    let rows = many(&[(100_003, "3,1,again")]);
+    let rows = many(&[(200_003, "3,1,again")]);
     let run = case.load_from(rows.clone(), "- --table big --quiet");
     assert_snapshot!(run.refusal(), @r#"
     error: could not load "-" into public.big
-      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE 23505)
+      caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
+          … 23505)
       caused by: Key (id)=(3) already exists
-      at: -, line 100005, byte 6692285
+      at: -, line 200005, byte 13606571
     "#);
     assert_eq!(case.rows("big").len(), 0);
     let run = case.load_from(rows, "- --table big --quiet --lanes 4");

@@ -109,7 +109,8 @@ fn a_server_that_is_not_there() {
     error: could not connect to server at "127.0.0.1", [PORT]
       caused by: connection refused
 
-    hint: No server listens there. Check host and port, or start pgspate's own server with `pgspate server start`.
+    hint: No server listens there. Check host and port, or start pgspate's own server with
+          … `pgspate server start`.
     "#);
     let folder = case.path("no socket here");
     let dsn = format!("host='{}' user=postgres", folder.display());
@@ -119,7 +120,8 @@ fn a_server_that_is_not_there() {
     error: could not connect to server on socket "[DIR]/no socket here/.s.[PORT]"
       caused by: no server listens on the socket
 
-    hint: Name the server's host, or the folder of its socket, with host=, or start pgspate's own server with `pgspate server start`.
+    hint: Name the server's host, or the folder of its socket, with host=, or start
+          … pgspate's own server with `pgspate server start`.
     "#);
 }
 
@@ -132,7 +134,8 @@ fn a_database_that_is_not_there() {
     error: could not connect to server on socket "[DIR]/.s.[PORT]"
       caused by: database "nowhere" does not exist (SQLSTATE 3D000)
 
-    hint: Name another database in the connection's dbname, or make it with `create database "nowhere"`.
+    hint: Name another database in the connection's dbname, or make it with `create
+          … database "nowhere"`.
     "#);
 }
 
@@ -179,13 +182,15 @@ fn a_role_with_few_connections() {
       caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
-    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's max_connections.
+    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's
+          … max_connections.
     "#);
     assert_snapshot!(one.refusal(), @r#"
     error: could not load "t.csv" into public.t
       caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
-    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's max_connections.
+    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's
+          … max_connections.
     "#);
 }

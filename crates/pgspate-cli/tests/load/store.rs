@@ -57,7 +57,8 @@ fn objects_by_name_pattern_and_folder() {
     error: no files match "s3://lake/day=3/*.csv"
       at: s3://lake/day=3/*.csv
 
-    hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and hidden files are passed over.
+    hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and
+          … hidden files are passed over.
     "#);
     assert_snapshot!(load("s3://no-such-lake/a.csv", &["-q"]).refusal(), @r#"
     error: bucket "no-such-lake" does not exist

@@ -164,7 +164,24 @@ pub(crate) fn redact(text: &str) -> String {
     }
     // The columns of the stages are as wide as their times.
     let spaces = Regex::new(r" +\[TIME\]").unwrap();
-    spaces.replace_all(&text, " [TIME]").into_owned()
+    folded(&spaces.replace_all(&text, " [TIME]"))
+}
+
+/// The lines as a source file can hold them: none too wide, and no space at their ends.
+pub(crate) fn folded(text: &str) -> String {
+    const WIDTH: usize = 88;
+    let mut folded = String::new();
+    for line in text.lines() {
+        let mut rest = line.trim_end().to_owned();
+        while rest.chars().count() > WIDTH {
+            let end = rest.char_indices().nth(WIDTH).map_or(rest.len(), |(at, _)| at);
+            let Some(at) = rest[..end].rfind(' ').filter(|at| *at > WIDTH / 2) else { break };
+            folded += &format!("{}\n", &rest[..at]);
+            rest = format!("      … {}", &rest[at + 1..]);
+        }
+        folded += &format!("{rest}\n");
+    }
+    folded
 }
 
 /// Waits until `condition` holds.

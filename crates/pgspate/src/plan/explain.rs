@@ -69,9 +69,6 @@ fn way(plan: &Plan, column: &PlannedColumn) -> String {
 fn commit(plan: &Plan) -> &'static str {
     match plan.lanes {
         Lanes::Fixed(1) => "one transaction: a load that fails leaves nothing behind",
-        _ => {
-            "all lanes at the end, one after the other: a load that fails leaves nothing behind, \
-             unless the server dies between two commits"
-        }
+        _ => "all at the end, lane by lane: only a crash in between leaves a part",
     }
 }
