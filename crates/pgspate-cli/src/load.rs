@@ -11,9 +11,9 @@ use tokio::runtime::{Handle, Runtime};
 use crate::args::{FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
 use crate::errors::Style;
 use crate::progress::ProgressLine;
-use crate::{summary, target};
+use crate::{Answer, summary, target};
 
-pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
+pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
@@ -26,7 +26,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
             println!("input    {found}");
         }
         print!("{}", load.plan());
-        return Ok(());
+        return Ok(Answer::Yes);
     }
     if !quiet {
         for found in load.evidence() {
@@ -51,7 +51,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
         let table = report.table.replace('\'', "'\\''");
         eprintln!("open it with  {} -c 'table {table} limit 10'", target.psql);
     }
-    Ok(())
+    Ok(if report.rows_kept_out == 0 { Answer::Yes } else { Answer::No })
 }
 
 /// Connections and object stores; encoding has threads of its own.
