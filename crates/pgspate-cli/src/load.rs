@@ -12,9 +12,9 @@ use crate::args::{FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
-use crate::{summary, target};
+use crate::{Answer, summary, target};
 
-pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
+pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
@@ -29,7 +29,8 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
         if let Some(new) = load.new_table() {
             data(format!("{};\n", new.sql))?;
         }
-        return data(load.plan().to_string());
+        data(load.plan().to_string())?;
+        return Ok(Answer::Yes);
     }
     if !quiet {
         for found in load.evidence() {
@@ -54,7 +55,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<()> {
         let table = report.table.replace('\'', "'\\''");
         say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     }
-    Ok(())
+    Ok(if report.rows_kept_out == 0 { Answer::Yes } else { Answer::No })
 }
 
 /// Connections and object stores; encoding has threads of its own.

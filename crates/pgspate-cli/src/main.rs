@@ -20,19 +20,28 @@ use clap::Parser;
 
 use args::{Args, Command};
 
+/// How a command that did what it should ended.
+pub(crate) enum Answer {
+    Yes,
+    /// The question's answer is "no", or not all rows were written.
+    No,
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     pgspate::format::silence_contained_panics();
     let style = errors::Style::of_stderr();
+    let yes = |()| Answer::Yes;
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
-        Command::Server { action } => server::run(action, style),
-        Command::Completions { shell } => generate::completions(shell),
-        Command::Man => generate::man(),
-        Command::Reference => generate::reference(),
+        Command::Server { action } => server::run(action, style).map(yes),
+        Command::Completions { shell } => generate::completions(shell).map(yes),
+        Command::Man => generate::man().map(yes),
+        Command::Reference => generate::reference().map(yes),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
         Err(error) => {
             errors::print(&error, style);
             ExitCode::from(errors::status(&error))

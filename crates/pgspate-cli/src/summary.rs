@@ -48,9 +48,8 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let left = plural(report.rows_as_text, "row");
         let _ = writeln!(text, "  {left} left to the server as text");
     }
-    let dropped = report.rows_in.saturating_sub(report.rows_written);
-    if dropped > 0 {
-        let _ = writeln!(text, "  {} kept out by triggers", plural(dropped, "row"));
+    if report.rows_kept_out > 0 {
+        let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
     }
     for widened in &report.widened {
         let place = widened.place.as_deref().unwrap_or("a later row");

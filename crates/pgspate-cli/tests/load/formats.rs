@@ -346,3 +346,22 @@ fn latin1() {
       at: n.csv, line 2, byte 7, column "größe"
     "#);
 }
+
+#[test]
+fn keys_that_the_first_records_lack() {
+    let case = Case::new("create table t (id int, note text default 'none', \"Qty\" int)");
+    let mut rows = String::new();
+    let long = " ".repeat(99);
+    (0..20_000).for_each(|row| rows += &format!("{{\"id\": {row}, \"x\": \"{long}\"}}\n"));
+    let head = rows.clone();
+    rows += "{\"id\": -1, \"x\": 1, \"qty\": 7}\n{\"id\": -2, \"note\": \"late\"}\n";
+    case.put("t.json", rows.clone());
+    case.load("t.json --ignore-unknown").success();
+    let late = "select string_agg(t::text, ' ' order by id) from t where id < 1";
+    assert_eq!(case.value(late), "(-2,late,) (-1,,7) (0,,)");
+    assert_eq!(case.value("select count(*) from t"), "20002");
+    assert_snapshot!(case.load_from(rows, "- --table t -q --ignore-unknown").refusal(), @"");
+    case.put("t.json", head + "{\"id\": -1, \"Id\": 1}\n");
+    assert_snapshot!(case.refusal("t.json --ignore-unknown"), @"");
+    assert_eq!(case.value("select count(*) from t"), "20002");
+}

@@ -287,6 +287,19 @@ fn columns_that_are_not_there() {
 }
 
 #[test]
+fn columns_whose_nulls_are_forced() {
+    let case = Case::new("create table t (\"Qty\" int, name text)");
+    case.put("t.csv", "qty\n\"\"\n1\n");
+    case.load("t.csv --header yes --force-null QTY").success();
+    assert_eq!(case.rows("t"), ["(,)", "(1,)"]);
+    assert_snapshot!(case.refusal("t.csv --header yes --force-null name"), @"");
+    assert_snapshot!(case.refusal("t.csv --header yes --force-not-null NAME,qty"), @"");
+    case.put("t.json", "{\"Qty\": 1}\n");
+    assert_snapshot!(case.refusal("t.json --force-null Qty"), @"");
+    assert_snapshot!(case.refusal("t.csv --header yes --format text --force-not-null qty"), @"");
+}
+
+#[test]
 fn several_files_that_differ() {
     let case = case();
     case.put("1.csv", "id,name\n1,a\n");

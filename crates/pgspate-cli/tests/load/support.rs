@@ -138,6 +138,14 @@ impl Run {
         redact(&self.stderr)
     }
 
+    /// What it said when it was done but triggers kept rows out: exit 1 and nothing on stdout.
+    #[track_caller]
+    pub(crate) fn partial(&self) -> String {
+        assert_eq!(self.status, Some(1), "{}", self.stderr);
+        assert_eq!(self.stdout, "");
+        redact(&self.stderr)
+    }
+
     /// What it said when it was done, with nothing on stdout.
     #[track_caller]
     pub(crate) fn success(&self) -> String {

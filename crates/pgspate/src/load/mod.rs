@@ -173,6 +173,7 @@ impl Load {
                     self.plan.lanes = Lanes::Fixed(1);
                     "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
                 }
+                Err(error) if self.add_key(&error)? => {}
                 Err(error) => match self.widen(&error)? {
                     Some(step) => widened.push(step),
                     None => return Err(error),
@@ -199,7 +200,12 @@ impl Load {
         Ok(Job {
             connect,
             control: Arc::clone(&self.connection),
-            encoder: self.reading.encoder(&self.plan, server_version, ignore_unknown)?,
+            encoder: self.reading.encoder(
+                &self.plan,
+                &self.table,
+                server_version,
+                ignore_unknown,
+            )?,
             binary_sql: self.plan.binary_sql(),
             text_sql: self.plan.text_sql(),
             mode: self.plan.mode,
@@ -226,11 +232,30 @@ impl Load {
         if let Some(table) = self.runtime.block_on(table)? {
             self.table = table;
         }
+        self.plan_anew()?;
+        Ok(Some(widened))
+    }
+
+    /// After a key of JSON that names a column but is not in the sample: plans with it, if the
+    /// input can be read again.
+    fn add_key(&mut self, error: &Error) -> Result<bool> {
+        let key = error.place().and_then(|place| place.column.as_deref());
+        let (Some(key), Kind::Plan, false) = (key, error.kind(), self.reading.is_stream()) else {
+            return Ok(false);
+        };
+        if !self.reading.add_key(key) {
+            return Ok(false);
+        }
+        self.plan_anew()?;
+        Ok(true)
+    }
+
+    fn plan_anew(&mut self) -> Result<()> {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
         let facts = self.reading.facts();
         self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
-        Ok(Some(widened))
+        Ok(())
     }
 
     /// The load's error, after the table that was made for it is gone again.

@@ -20,6 +20,7 @@ use crate::format::sniff::{Format, Sniffed, sniff};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
 use crate::plan::{InputFacts, Plan, Route, match_fields};
 use crate::source::Input;
+use crate::target::Table;
 use crate::{Error, Kind, Result};
 
 /// The inputs and what was found out about them.
@@ -214,6 +215,7 @@ impl Reading {
     pub(super) fn encoder(
         &self,
         plan: &Plan,
+        table: &Table,
         server_version: u32,
         ignore_unknown: bool,
     ) -> Result<Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>> {
@@ -227,7 +229,7 @@ impl Reading {
                 }))
             }
             Shape::Json { keys } => {
-                let options = self.json_options(plan, keys, ignore_unknown);
+                let options = self.json_options(plan, table, keys, ignore_unknown);
                 Ok(Box::new(move || Box::new(JsonEncoder::new(options.clone()))))
             }
             Shape::Columns { .. } => {
@@ -240,7 +242,13 @@ impl Reading {
         }
     }
 
-    fn json_options(&self, plan: &Plan, keys: &[String], ignore_unknown: bool) -> JsonOptions {
+    fn json_options(
+        &self,
+        plan: &Plan,
+        table: &Table,
+        keys: &[String],
+        ignore_unknown: bool,
+    ) -> JsonOptions {
         let columns = plan.columns.iter().map(|column| JsonColumn {
             name: column.name.clone(),
             ty: column.ty.clone(),
@@ -254,8 +262,24 @@ impl Reading {
             }
         }
         options.ignore_unknown = ignore_unknown;
+        if !self.header_overridden {
+            let names = table.columns.iter().map(|column| &column.name);
+            let both = names.flat_map(|name| [name.clone(), name.to_lowercase()]);
+            options.table_columns = Arc::new(both.collect());
+        }
         options.inputs = self.names().into();
         options
+    }
+
+    /// Takes in a key of JSON that the sample lacks; whether it is new.
+    pub(super) fn add_key(&mut self, key: &str) -> bool {
+        match &mut self.shape {
+            Shape::Json { keys } if !keys.iter().any(|known| known == key) => {
+                keys.push(key.to_owned());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The inputs' names.

@@ -20,7 +20,9 @@ pub struct Report {
     pub rows_in: u64,
     /// Rows written.
     pub rows_written: u64,
-    /// Rows of these that the encoder left to the server as text.
+    /// Rows read but not written, as triggers kept them out.
+    pub rows_kept_out: u64,
+    /// Rows written that the encoder left to the server as text.
     pub rows_as_text: u64,
     /// Stored bytes of the inputs, where known.
     pub stored_bytes: Option<u64>,
@@ -99,6 +101,7 @@ impl Report {
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,
+            rows_kept_out: outcome.rows_in.saturating_sub(outcome.rows_written),
             rows_as_text: outcome.rows_as_text,
             stored_bytes: load.reading.stored_bytes(),
             bytes: watch.copy.snapshot().bytes,

@@ -5,7 +5,7 @@
 //! as the JSON it is, an array column takes an array as an array literal, any other column takes
 //! arrays and objects as JSON text. Of equal keys the last counts, as in jsonb.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
@@ -42,6 +42,9 @@ pub struct JsonOptions {
     pub keys: HashMap<String, usize>,
     /// Pass over keys that name no column, rather than refuse the record.
     pub ignore_unknown: bool,
+    /// The table's columns, also those that are not written, as they are and in lower case. A key
+    /// that is one of these and no key of `keys` is always refused: its values would be lost.
+    pub table_columns: Arc<HashSet<String>>,
     /// The inputs' names, by a chunk's `input`, for places in errors. May be empty.
     pub inputs: Arc<[String]>,
 }
@@ -50,8 +53,35 @@ impl JsonOptions {
     /// Keys name columns exactly, and every key must name one.
     pub fn new(columns: Vec<JsonColumn>) -> JsonOptions {
         let keys = columns.iter().enumerate().map(|(i, c)| (c.name.clone(), i)).collect();
-        JsonOptions { columns, keys, ignore_unknown: false, inputs: Arc::new([]) }
+        let table_columns = Arc::default();
+        JsonOptions { columns, keys, ignore_unknown: false, table_columns, inputs: Arc::new([]) }
     }
+
+    /// The column that a key names.
+    fn find(&self, key: &str) -> Found {
+        match self.keys.get(key) {
+            Some(column) => Found::Column(*column),
+            None if self.is_of_table(key) => Found::LeftOut,
+            None => Found::Unknown,
+        }
+    }
+
+    fn is_of_table(&self, key: &str) -> bool {
+        let columns = &self.table_columns;
+        !columns.is_empty()
+            && (columns.contains(key) || columns.contains(&key.trim().to_lowercase()))
+    }
+}
+
+/// What a key names.
+#[derive(Debug, Clone, Copy, Default)]
+enum Found {
+    /// One of the columns that are written.
+    Column(usize),
+    /// A column of the table that is not written.
+    LeftOut,
+    #[default]
+    Unknown,
 }
 
 /// Encodes chunks of JSON records. Lanes must have `client_encoding` UTF8.
@@ -164,10 +194,12 @@ impl JsonEncoder {
             let (key_end, value_start, escaped) = key_end(text, at)?;
             let (kind, end) = value(text, value_start, &mut self.stack)?;
             let key = &text[key_start + 1..key_end - 1];
-            match self.names.column(nth, key, escaped, &self.options.keys) {
-                Some(column) => self.slots[column] = Slot { kind, start: value_start, end },
-                None if self.options.ignore_unknown => {}
-                None => unknown = unknown.or(Some((key_start, key_end))),
+            match self.names.column(nth, key, escaped, &self.options) {
+                Found::Column(column) => {
+                    self.slots[column] = Slot { kind, start: value_start, end };
+                }
+                Found::Unknown if self.options.ignore_unknown => {}
+                _ => unknown = unknown.or(Some((key_start, key_end))),
             }
             at = skip_space(text, end);
             match text.get(at) {
@@ -234,6 +266,15 @@ impl JsonEncoder {
             return self.unfit(self.place_at(chunk, from), Unfit::Surrogate);
         }
         let key = String::from_utf8_lossy(&key);
+        if self.options.is_of_table(&key) {
+            let place = Place { column: Some(key.to_string()), ..self.place_at(chunk, from) };
+            return Error::new(
+                Kind::Plan,
+                format!("key \"{key}\" is not among the first records'"),
+            )
+            .at(place)
+            .hint("Name the keys of all records with `--columns a,b,...`.");
+        }
         let shown: String = key.chars().take(64).collect();
         let mut hint = match nearest(&key, self.options.columns.iter().map(|c| c.name.as_str())) {
             Some(column) => format!("The nearest column is \"{column}\". "),
@@ -447,26 +488,20 @@ fn field<'a>(
 /// stood at the same position last time is tried before the map.
 #[derive(Debug, Default)]
 struct Names {
-    seen: Vec<(Vec<u8>, Option<usize>)>,
+    seen: Vec<(Vec<u8>, Found)>,
     scratch: Vec<u8>,
 }
 
 impl Names {
     /// The column that the key (as it stands between its quotes) names.
     #[inline]
-    fn column(
-        &mut self,
-        nth: usize,
-        key: &[u8],
-        escaped: bool,
-        keys: &HashMap<String, usize>,
-    ) -> Option<usize> {
+    fn column(&mut self, nth: usize, key: &[u8], escaped: bool, options: &JsonOptions) -> Found {
         if let Some((last, column)) = self.seen.get(nth)
             && last == key
         {
             return *column;
         }
-        let column = self.look_up(key, escaped, keys);
+        let column = self.look_up(key, escaped, options);
         // A record with thousands of keys shall not make this grow for good.
         if nth < 4096 {
             self.seen.resize_with(self.seen.len().max(nth + 1), Default::default);
@@ -477,19 +512,16 @@ impl Names {
         column
     }
 
-    fn look_up(
-        &mut self,
-        key: &[u8],
-        escaped: bool,
-        keys: &HashMap<String, usize>,
-    ) -> Option<usize> {
+    fn look_up(&mut self, key: &[u8], escaped: bool, options: &JsonOptions) -> Found {
         let name = if escaped {
             self.scratch.clear();
-            unescape(key, &mut self.scratch).ok()?;
+            if unescape(key, &mut self.scratch).is_err() {
+                return Found::Unknown;
+            }
             &self.scratch
         } else {
             key
         };
-        keys.get(std::str::from_utf8(name).ok()?).copied()
+        std::str::from_utf8(name).map_or(Found::Unknown, |name| options.find(name))
     }
 }
