@@ -61,6 +61,15 @@ impl<'a> Record<'a> {
             })
     }
 
+    /// The same of the field after the one taken before.
+    #[inline]
+    fn take_field(&mut self, nth: usize) -> (&'a [u8], bool) {
+        let end = self.ends[nth];
+        let raw = &self.window[self.start..(end & OFFSET) as usize];
+        self.start = (end & OFFSET) as usize + 1;
+        (raw, end & MARKED != 0)
+    }
+
     fn bytes(&self) -> &'a [u8] {
         &self.window[self.start..(self.ends[self.ends.len() - 1] & OFFSET) as usize]
     }
@@ -78,8 +87,10 @@ pub(super) fn append_binary(
     out: &mut Vec<u8>,
 ) -> bool {
     out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
-    for (column, &field) in columns.iter().zip(field_of) {
-        let (raw, marked) = record.field(field);
+    let mut rest = record;
+    for (nth, column) in columns.iter().enumerate() {
+        let (raw, marked) =
+            if spelling.in_order { rest.take_field(nth) } else { record.field(field_of[nth]) };
         let Some(encoder) = &column.encoder else { return false };
         let is_taken = match spelling.quick(raw, marked) {
             Some(None) => append_null(out),
