@@ -109,6 +109,7 @@ fn column(oid: u32) -> Column {
         interval_style: "postgres".into(),
         server_encoding: "UTF8".into(),
         client_encoding: "UTF8".into(),
+        array_nulls: true,
     };
     let ty = PgType { oid, name: oid.to_string(), typmod: -1, kind: TypeKind::Base };
     let encoder = FieldEncoder::new(&ty, &session).ok();
