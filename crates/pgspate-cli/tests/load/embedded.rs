@@ -109,10 +109,7 @@ fn it_is_started_shared_and_stopped() {
     let dsn = home.run("server dsn").stdout;
     let to = ["load", "x.csv", "--quiet", "--to", dsn.trim_end()];
     Run::of(support::command(&home.0, &to).output().unwrap()).success();
-    let psql = pgspate_embedded::testing::installation(&|_| {}).unwrap().program("psql");
-    let count = ["-XAt", "-d", dsn.trim_end(), "-c", "select count(*) from x"];
-    let count = Command::new(psql).args(count).output().unwrap();
-    assert_eq!(String::from_utf8(count.stdout).unwrap().trim(), "6");
+    assert_eq!(support::ask(dsn.trim_end(), "select count(*) from x"), "6");
     assert_snapshot!(shown(&home.run("server start").stderr), @"
     PostgreSQL [VERSION], running
     process  [N]

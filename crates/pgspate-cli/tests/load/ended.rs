@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
-use tokio::runtime::Runtime;
-use tokio_postgres::{Client, NoTls};
 
-use crate::support::{Case, Run, finish, spawn, wait_until};
+use crate::support::{Case, Run, ask, finish, session, spawn, wait_until};
 
 fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();
@@ -91,21 +89,11 @@ fn a_second_interrupt_ends_at_once() {
     assert_eq!(case.rows("t").len(), 0);
 }
 
-/// A session of the test's own.
-fn session(runtime: &Runtime, case: &Case) -> Client {
-    runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(&case.db.dsn(), NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
-    })
-}
-
 #[test]
 fn an_interrupt_ends_the_wait_for_a_lock() {
     let case = Case::new("create table t (id int)");
     case.put("t.csv", "id\n1\n2\n");
-    let runtime = Runtime::new().unwrap();
-    let holder = session(&runtime, &case);
+    let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
     let child = spawn(&mut case.load_command("t.csv --header yes --quiet"));
     let blocked = "select count(*) from pg_stat_activity where datname = current_database() \
@@ -122,8 +110,7 @@ fn an_interrupt_ends_the_wait_for_a_lock() {
 fn a_lock_that_is_let_go_is_waited_for() {
     let case = Case::new("create table t (id int)");
     case.put("t.csv", "id\n1\n2\n");
-    let runtime = Runtime::new().unwrap();
-    let holder = session(&runtime, &case);
+    let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
     // Timeouts of the role or the server are for other work.
     let mut command = case.load_command("t.csv --header yes --quiet");
@@ -161,11 +148,7 @@ fn a_server_that_dies() {
     let case = Case::new("");
     let server = testing::server("");
     let sql = "create table t (id int, note text)";
-    let psql = server.installation().program("psql");
-    let run = |sql: &str| {
-        let output = Command::new(&psql).args(["-XAt", "-d", &server.dsn(), "-c", sql]).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
+    let run = |sql: &str| ask(&server.dsn(), sql);
     run(sql);
     let mut child =
         spawn(&mut case.command(&["load", "-q", "--to", &server.dsn(), "--table", "t", "-"]));
@@ -173,7 +156,7 @@ fn a_server_that_dies() {
     feed(&mut pipe);
     let lanes = "select count(*) from pg_stat_activity where application_name like 'pgspate load%' \
                  and xact_start is not null";
-    wait_until("a lane is at work", || run(lanes).trim() != "0");
+    wait_until("a lane is at work", || run(lanes) != "0");
     server.kill().unwrap();
     drop(pipe);
     let begin = Instant::now();
@@ -187,7 +170,7 @@ fn a_server_that_dies() {
       caused by: connection to server on socket "[DIR]/.s.[PORT]"
     "#);
     server.restart().unwrap();
-    assert_eq!(run("select count(*) from t").trim(), "0");
+    assert_eq!(run("select count(*) from t"), "0");
 }
 
 /// A small disk, mounted for as long as the value lives.
@@ -219,11 +202,7 @@ fn a_disk_that_is_full() {
         println!("not tested: only root may mount a small disk");
         return;
     };
-    let psql = server.installation().program("psql");
-    let run = |sql: &str| {
-        let output = Command::new(&psql).args(["-XAt", "-d", &server.dsn(), "-c", sql]).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
+    let run = |sql: &str| ask(&server.dsn(), sql);
     run(&format!("create tablespace small location '{}'", disk.0.display()));
     run("create table t (id int, note text) tablespace small");
     let mut rows = "id,note\n".to_owned();
@@ -234,23 +213,16 @@ fn a_disk_that_is_full() {
         let args = [&["load", "-q", "--to", &to, "t.csv"], more].concat();
         Run::of(case.command(&args).output().unwrap()).refusal()
     };
-    let said = load(&[]);
-    let digits = regex_lite::Regex::new(r"\d{3,}").unwrap();
-    let said = digits.replace_all(&said, "[N]").replace("SQLSTATE [N]", "SQLSTATE 53100");
-    assert_snapshot!(said, @r#"
-    error: could not load "t.csv" into public.t
-      caused by: could not extend file "pg_tblspc/[N]/PG_15_[N]/5/[N]": No space
-          … left on device (SQLSTATE 53100)
-      at: t.csv, line [N], byte [N]
-
-    hint: Check free disk space.
-    "#);
-    assert_eq!(run("select count(*) from t").trim(), "0");
+    let said = load(&[]).replace("\n      … ", " ");
+    // Versions differ in how they come upon it.
+    assert!(said.contains("No space left on device (SQLSTATE 53100)"), "{said}");
+    assert!(said.ends_with("\n\nhint: Check free disk space.\n"), "{said}");
+    assert_eq!(run("select count(*) from t"), "0");
     run("create table made (id int) tablespace small; drop table t");
     // Nothing is left of a table that was made for it either.
     run("alter database postgres set default_tablespace = small");
     load(&["--create"]);
-    assert_eq!(run("select to_regclass('t') is null").trim(), "t");
+    assert_eq!(run("select to_regclass('t') is null"), "t");
 }
 
 #[test]

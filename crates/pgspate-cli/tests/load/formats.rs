@@ -9,9 +9,10 @@ use arrow_array::{
 };
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures_util::TryStreamExt;
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::{Case, session};
 
 const TABLE: &str = "create table t (id int, name text, at date)";
 const ROWS: &str = "id,name,at\n1,one,2024-01-01\n2,,2024-02-29\n3,\"thr,ee\",\n";
@@ -230,13 +231,14 @@ fn what_copy_to_wrote() {
     }
 }
 
-/// What `copy ... to stdout` gives, by psql.
+/// What `copy ... to stdout` gives.
 fn copy_out(case: &Case, sql: &str) -> Vec<u8> {
-    let psql = pgspate_embedded::testing::installation(&|_| {}).unwrap().program("psql");
-    let mut command = std::process::Command::new(psql);
-    let output = command.args(["-X", "-d", &case.db.dsn(), "-c", sql]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
+    let (runtime, client) = session(&case.db.dsn());
+    let pieces = async {
+        let stream = client.copy_out(sql).await.unwrap();
+        stream.try_collect::<Vec<_>>().await.unwrap()
+    };
+    runtime.block_on(pieces).concat()
 }
 
 #[test]

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use pgspate_embedded::testing::{self, TestDb};
 use regex_lite::Regex;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -190,6 +192,28 @@ pub(crate) fn folded(text: &str) -> String {
         folded += &format!("{rest}\n");
     }
     folded
+}
+
+/// A session of the test's own, and what drives it.
+pub(crate) fn session(dsn: &str) -> (Runtime, Client) {
+    let runtime = Runtime::new().unwrap();
+    let client = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    });
+    (runtime, client)
+}
+
+/// The last value that a server says to these statements; empty for none.
+pub(crate) fn ask(dsn: &str, sql: &str) -> String {
+    let (runtime, client) = session(dsn);
+    let messages = runtime.block_on(client.simple_query(sql)).unwrap();
+    let value = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    };
+    messages.iter().rev().find_map(value).unwrap_or_default()
 }
 
 /// Waits until `condition` holds.

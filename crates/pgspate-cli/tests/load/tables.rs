@@ -232,6 +232,16 @@ fn moments_in_the_sessions_time_zone() {
 }
 
 #[test]
+fn null_in_arrays_of_sessions_that_know_none() {
+    let case = Case::new("create table t (a text[])");
+    case.put("t.csv", "\"{NULL,a}\"\n");
+    let mut load = case.load_command("t.csv --header no");
+    load.env("PGOPTIONS", "-c array_nulls=off");
+    crate::support::Run::of(load.output().unwrap()).success();
+    assert_eq!(case.value("select a[1] || array_length(a, 1) from t"), "NULL2");
+}
+
+#[test]
 fn create_chooses_types() {
     let case = Case::new("");
     case.put(

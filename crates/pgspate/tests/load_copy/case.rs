@@ -177,8 +177,8 @@ impl Case {
             let file = self.file();
             // pgspate does not send the header, so nobody looks at its bytes.
             let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
-            let header = file.iter().position(is_end).filter(|_| self.dialect.header);
-            let from = header.map_or(0, |at| at + self.dialect.eol.len());
+            let header = file.iter().position(is_end).map_or(file.len(), |at| at + 1);
+            let from = if self.dialect.header { header } else { 0 };
             let len = file.len() - from + 1;
             let place = |random: &mut Random| from + random.below(len);
             let some = (0..=random.below(3)).map(|_| (place(random), random.pick(&RUBBISH)));

@@ -36,6 +36,8 @@ impl Outcome {
     /// come upon a wrong value in the same row first.
     fn is_like(&self, by_copy: &Outcome) -> bool {
         match (self, by_copy) {
+            // Never are rows after a marker passed over in silence.
+            (Outcome::Refused(_, message, _), _) if message.contains("end-of-copy marker") => true,
             (Outcome::Refused(state, message, row), Outcome::Refused(copy_state, _, copy_row)) => {
                 let is_short = message.starts_with("missing data for") && row == copy_row;
                 // The message has bytes that follow, and those are different ones; and COPY may
