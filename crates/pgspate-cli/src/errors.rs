@@ -18,11 +18,6 @@ impl Style {
         Style { colour: !refused && std::io::stderr().is_terminal() }
     }
 
-    #[cfg(test)]
-    pub(crate) fn plain() -> Style {
-        Style { colour: false }
-    }
-
     pub(crate) fn error(self, text: &str) -> String {
         self.wrap(text, "1;31")
     }

@@ -152,3 +152,12 @@ fn a_server_that_only_reads() {
       caused by: cannot execute CREATE TABLE in a read-only transaction (SQLSTATE 25006)
     ");
 }
+
+#[test]
+fn the_state_of_the_embedded_server_as_json() {
+    let case = Case::new("");
+    let run = Run::of(case.command(&["server", "status", "--json"]).output().unwrap());
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let status: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&status["state"], &status["pid"]), (&"absent".into(), &serde_json::Value::Null));
+}
