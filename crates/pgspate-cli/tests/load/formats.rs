@@ -360,7 +360,7 @@ fn keys_that_the_first_records_lack() {
     assert_snapshot!(case.refusal("t.json --ignore-unknown"), @r#"
     error: could not load "t.json" into public.t
       caused by: column "id" is named more than once
-      at: t.json, line 20001, byte 2428909, column "Id"
+      at: t.json, line 20001, byte 2428901, column "Id"
     "#);
     assert_eq!(case.value("select count(*) from t"), "20002");
 }
