@@ -42,7 +42,11 @@ pub(crate) enum ServerAction {
     /// Stop it
     Stop,
     /// Say whether it runs, and where its data is
-    Status,
+    Status {
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print how to connect to it
     Dsn,
 }
@@ -158,7 +162,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = "Reading")]
     pub(crate) source_option: Vec<(String, String)>,
 
-    /// Print the report as JSON on stdout
+    /// Print the report, or with --plan the plan, as JSON on stdout
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 

@@ -22,6 +22,10 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     let running = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(&watch, &running, runtime.handle());
     let load = load::prepare(options(args), target.dsn, runtime.handle())?;
+    if plan_only && json {
+        print_json(&load.plan_report())?;
+        return Ok(Answer::Yes);
+    }
     if plan_only {
         for found in load.evidence() {
             data(format!("input    {found}\n"))?;
@@ -46,9 +50,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     drop(line);
     let report = result?;
     if json {
-        let text = serde_json::to_string_pretty(&report);
-        let failed = |error| Error::new(Kind::Bug, "could not write the report").because(error);
-        data(text.map_err(failed)? + "\n")?;
+        print_json(&report)?;
     }
     if !quiet {
         say(summary::render(&report, style));
@@ -56,6 +58,13 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
         say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     }
     Ok(if report.rows_kept_out == 0 { Answer::Yes } else { Answer::No })
+}
+
+/// Writes it to stdout.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value);
+    let failed = |error| Error::new(Kind::Bug, "could not write the report").because(error);
+    data(text.map_err(failed)? + "\n")
 }
 
 /// Connections and object stores; encoding has threads of its own.

@@ -5,6 +5,7 @@ use pgspate_embedded::{Server, State, Status};
 
 use crate::args::ServerAction;
 use crate::errors::{Style, embedded};
+use crate::load::print_json;
 use crate::output::{data, say, say_line};
 use crate::target::show;
 
@@ -21,7 +22,13 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
             let was_running = server.stop(&progress).map_err(embedded)?;
             say_line(if was_running { "stopped" } else { "it was not running" });
         }
-        ServerAction::Status => data(describe(&server.status().map_err(embedded)?))?,
+        ServerAction::Status { json } => {
+            let status = server.status().map_err(embedded)?;
+            match json {
+                true => print_json(&status)?,
+                false => data(describe(&status))?,
+            }
+        }
         ServerAction::Dsn => {
             let status = server.status().map_err(embedded)?;
             if status.state != State::Running {

@@ -362,8 +362,18 @@ fn keys_that_the_first_records_lack() {
     let late = "select string_agg(t::text, ' ' order by id) from t where id < 1";
     assert_eq!(case.value(late), "(-2,late,) (-1,,7) (0,,)");
     assert_eq!(case.value("select count(*) from t"), "20002");
-    assert_snapshot!(case.load_from(rows, "- --table t -q --ignore-unknown").refusal(), @"");
+    assert_snapshot!(case.load_from(rows, "- --table t -q --ignore-unknown").refusal(), @r#"
+    error: could not load "-" into public.t
+      caused by: key "qty" names a column but is not in the first records
+      at: -, line 20001, byte 2428909, column "qty"
+
+    hint: Name the keys of all records with `--columns a,b,...`.
+    "#);
     case.put("t.json", head + "{\"id\": -1, \"Id\": 1}\n");
-    assert_snapshot!(case.refusal("t.json --ignore-unknown"), @"");
+    assert_snapshot!(case.refusal("t.json --ignore-unknown"), @r#"
+    error: could not load "t.json" into public.t
+      caused by: column "id" is named more than once
+      at: t.json, line 20001, byte 2428901, column "Id"
+    "#);
     assert_eq!(case.value("select count(*) from t"), "20002");
 }

@@ -292,11 +292,27 @@ fn columns_whose_nulls_are_forced() {
     case.put("t.csv", "qty\n\"\"\n1\n");
     case.load("t.csv --header yes --force-null QTY").success();
     assert_eq!(case.rows("t"), ["(,)", "(1,)"]);
-    assert_snapshot!(case.refusal("t.csv --header yes --force-null name"), @"");
-    assert_snapshot!(case.refusal("t.csv --header yes --force-not-null NAME,qty"), @"");
+    assert_snapshot!(case.refusal("t.csv --header yes --force-null name"), @r#"
+    error: FORCE_NULL column "name" not referenced by COPY
+
+    hint: Leave it out of `--force-null`: the input does not have it.
+    "#);
+    assert_snapshot!(case.refusal("t.csv --header yes --force-not-null NAME,qty"), @r#"
+    error: FORCE_NOT_NULL column "name" not referenced by COPY
+
+    hint: Leave it out of `--force-not-null`: the input does not have it.
+    "#);
     case.put("t.json", "{\"Qty\": 1}\n");
-    assert_snapshot!(case.refusal("t.json --force-null Qty"), @"");
-    assert_snapshot!(case.refusal("t.csv --header yes --format text --force-not-null qty"), @"");
+    assert_snapshot!(case.refusal("t.json --force-null Qty"), @r#"
+    error: COPY FORCE_NULL requires CSV mode
+
+    hint: Leave `--force-null` out: the format says itself what is NULL.
+    "#);
+    assert_snapshot!(case.refusal("t.csv --header yes --format text --force-not-null qty"), @r#"
+    error: COPY FORCE_NOT_NULL requires CSV mode
+
+    hint: Leave `--force-not-null` out: the format says itself what is NULL.
+    "#);
 }
 
 #[test]

@@ -380,6 +380,11 @@ fn a_plan_makes_nothing() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert!(run.stdout.contains("columns  a  bigint  binary (int8)"), "{}", run.stdout);
     assert_eq!(case.contents(), []);
+    let run = case.load("t.csv --create --plan --json");
+    let plan: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(plan["create"], "create table t (\n    a bigint,\n    b text\n)");
+    let column = serde_json::json!({ "name": "a", "type": "bigint", "way": "binary (int8)" });
+    assert_eq!((&plan["path"], &plan["columns"][0]), (&"binary".into(), &column));
     // What the plan refuses is refused before the table is made.
     assert!(case.refusal("t.csv --create --force-null c").contains("column \"c\""));
 }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
 pub use create::{NewTable, Widened};
-pub use report::Report;
+pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
 use crate::copy::{self, Connect, End, Job, Lanes, Outcome};
@@ -126,6 +126,11 @@ impl Load {
     /// What it will do.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The same, to be written as JSON.
+    pub fn plan_report(&self) -> PlanReport {
+        PlanReport::new(self)
     }
 
     /// What was found out about the input, in words.
@@ -246,7 +251,8 @@ impl Load {
         if !self.reading.add_key(key) {
             return Ok(false);
         }
-        self.plan_anew()?;
+        let place = error.place().cloned().unwrap_or_default();
+        self.plan_anew().map_err(|refused| refused.at(place))?;
         Ok(true)
     }
 

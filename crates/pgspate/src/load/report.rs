@@ -1,11 +1,96 @@
-//! What a load did, in numbers.
+//! What a load will do and what it did, to be written as JSON.
 
 use serde::Serialize;
 
 use super::{Load, Watch, Widened};
-use crate::copy::Outcome;
+use crate::copy::{Lanes, Outcome};
 use crate::format::Mode;
+use crate::plan::way;
 use crate::target::connect::Connection;
+
+/// What a load will do.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanReport {
+    /// The table, as SQL writes it.
+    pub table: String,
+    /// The statement that makes the table first, if there is none yet.
+    pub create: Option<String>,
+    /// What was found out about the input.
+    pub input: Vec<String>,
+    /// `binary` or `text`.
+    pub path: &'static str,
+    /// Why.
+    pub path_reason: String,
+    /// Lanes at first.
+    pub lanes: usize,
+    /// Lanes at most.
+    pub lanes_max: usize,
+    /// Why.
+    pub lanes_reason: String,
+    /// The columns that are written, in COPY's order.
+    pub columns: Vec<PlanColumn>,
+    /// Columns that the input does not have.
+    pub omitted: Vec<OmittedColumn>,
+    /// What will make it slow, and other things to know.
+    pub warnings: Vec<String>,
+}
+
+/// A column that will be written.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanColumn {
+    /// Its name, unquoted.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// How its values travel, in words.
+    pub way: String,
+}
+
+/// A column that the input does not have.
+#[derive(Debug, Clone, Serialize)]
+pub struct OmittedColumn {
+    /// Its name, unquoted.
+    pub name: String,
+    /// The expression or the words for what it becomes.
+    pub becomes: String,
+}
+
+impl PlanReport {
+    pub(super) fn new(load: &Load) -> PlanReport {
+        let plan = &load.plan;
+        let (lanes, lanes_max) = match plan.lanes {
+            Lanes::Fixed(lanes) => (lanes, lanes),
+            Lanes::Auto(first, most) => (first, most),
+        };
+        let columns = plan.columns.iter().map(|column| PlanColumn {
+            name: column.name.clone(),
+            ty: column.ty.name.clone(),
+            way: way(plan, column),
+        });
+        let omitted = plan.omitted.iter().cloned();
+        PlanReport {
+            table: plan.table.clone(),
+            create: load.new_table.as_ref().map(|new| new.sql.clone()),
+            input: load.reading.sniffed.evidence.clone(),
+            path: path(plan.mode),
+            path_reason: plan.mode_reason.clone(),
+            lanes,
+            lanes_max,
+            lanes_reason: plan.lanes_reason.clone(),
+            columns: columns.collect(),
+            omitted: omitted.map(|(name, becomes)| OmittedColumn { name, becomes }).collect(),
+            warnings: plan.warnings.clone(),
+        }
+    }
+}
+
+fn path(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Binary => "binary",
+        Mode::Text => "text",
+    }
+}
 
 /// What a load did.
 #[derive(Debug, Clone, Serialize)]
@@ -106,7 +191,7 @@ impl Report {
             stored_bytes: load.reading.stored_bytes(),
             bytes: watch.copy.snapshot().bytes,
             bytes_sent: outcome.bytes_sent,
-            path: if load.plan.mode == Mode::Binary { "binary" } else { "text" },
+            path: path(load.plan.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
             seconds,

@@ -51,7 +51,8 @@ impl fmt::Display for Plan {
     }
 }
 
-fn way(plan: &Plan, column: &PlannedColumn) -> String {
+/// How a column's values travel, in words.
+pub(crate) fn way(plan: &Plan, column: &PlannedColumn) -> String {
     if let Some(reason) = column.text_reason() {
         return format!("text: {reason}");
     }

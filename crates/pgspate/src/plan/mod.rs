@@ -11,6 +11,7 @@ mod lanes;
 use arrow_schema::Field;
 
 pub use columns::{PlannedColumn, Route, match_fields};
+pub(crate) use explain::way;
 
 use crate::copy::Lanes;
 use crate::format::Mode;

@@ -268,12 +268,10 @@ impl JsonEncoder {
         let key = String::from_utf8_lossy(&key);
         if self.options.is_of_table(&key) {
             let place = Place { column: Some(key.to_string()), ..self.place_at(chunk, from) };
-            return Error::new(
-                Kind::Plan,
-                format!("key \"{key}\" is not among the first records'"),
-            )
-            .at(place)
-            .hint("Name the keys of all records with `--columns a,b,...`.");
+            let message = format!("key \"{key}\" names a column but is not in the first records");
+            return Error::new(Kind::Plan, message)
+                .at(place)
+                .hint("Name the keys of all records with `--columns a,b,...`.");
         }
         let shown: String = key.chars().take(64).collect();
         let mut hint = match nearest(&key, self.options.columns.iter().map(|c| c.name.as_str())) {
