@@ -18,6 +18,9 @@ async fn odd_input_is_what_copy_takes_it_for() {
     let db = pgspate_embedded::testing::database();
     let mut judge = Judge::new(&db.dsn()).await;
     let slash = Dialect { escape: b'\\', ..csv() };
+    // In these a marker is two fields, where it is one at all.
+    let dots = Dialect { delimiter: b'.', ..csv() };
+    let backslashes = Dialect { delimiter: b'\\', ..csv() };
     let cases: &[(Dialect, usize, &[u8])] = &[
         (csv(), 2, b""),
         (csv(), 1, b"\n"),
@@ -46,6 +49,9 @@ async fn odd_input_is_what_copy_takes_it_for() {
         (slash.clone(), 1, b"\"a\\\\\"\n\"\\\"\n\"\n"),
         (slash.clone(), 1, b"\"a\\\n\"\n"),
         (slash, 1, b"\\\"a\n\"\n"),
+        (dots.clone(), 2, b"a.b\n\\.\n"),
+        (dots, 2, b".\r\\.\r"),
+        (backslashes, 2, b"a\\b\n\\.\n"),
         (csv(), 1, b"\xc3\"\xa9\"\n"),
         (csv(), 1, "é\"é\"\n".as_bytes()),
         (text(), 1, b"\\.\n"),
@@ -78,8 +84,10 @@ async fn odd_input_is_what_copy_takes_it_for() {
         (text(), 1, b"\\N\n\\\\N\n\\NN\n"),
     ];
     for (dialect, columns, input) in cases {
-        for chunk_bytes in [1, 3, 1 << 20] {
-            let case = Case { chunk_bytes, ..Case::new(dialect.clone(), *columns, input) };
+        let ways = [(1, "UTF8"), (3, "UTF8"), (1 << 20, "UTF8"), (1 << 20, "LATIN1")];
+        for (chunk_bytes, client_encoding) in ways {
+            let case = Case::new(dialect.clone(), *columns, input);
+            let case = Case { chunk_bytes, client_encoding, ..case };
             let why = judge.difference(&case).await;
             assert_eq!(why, None, "{}", input.escape_ascii());
         }

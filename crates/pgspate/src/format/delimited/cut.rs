@@ -22,6 +22,8 @@ use crate::source;
 const SLACK: usize = if cfg!(test) { 5 } else { 64 << 10 };
 /// A record longer than PostgreSQL's limit is not read to its end.
 const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 18 } else { 1 << 30 };
+/// More is not set aside before there are bytes for it.
+const RESERVE_BYTES_MAX: usize = 128 << 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// How delimited input is cut.
@@ -241,7 +243,7 @@ impl Current {
             return Ok(());
         }
         let missing = len - self.carry.len();
-        self.carry.reserve_exact(missing);
+        self.carry.reserve_exact(missing.min(RESERVE_BYTES_MAX));
         let mut limited = (&mut self.reader).take(missing as u64);
         let read = limited.read_to_end(&mut self.carry);
         let read = read.map_err(|error| source::error_of(error, &self.name))?;

@@ -2,10 +2,13 @@
 //!
 //! Records, fields, quotes, escapes and line ends are what COPY takes them for, down to a quote in
 //! the middle of a field and the refusal of mixed line ends. On purpose different: a byte order
-//! mark at the front is not data, data after `\.` is refused instead of dropped, and so is `\.`
-//! behind other data on its line, as by servers since 18. Of two faults in one line the one that
-//! COPY would report second may be reported: a misplaced line end, an open quote or a wrong `\.`
-//! rather than a byte that is not valid in the encoding.
+//! mark at the front is not data; data after `\.` is refused instead of dropped, and so is `\.`
+//! behind other data on its line, as by servers since 18; a header need not be valid text, but has
+//! to end. Of two faults next to each other the one that COPY meets second may be reported: a
+//! misplaced line end, an open quote or a wrong `\.` before a byte that is not valid in the
+//! encoding; or a line's fault before such a byte at the start of the next line, where lines end
+//! with carriage returns. Before version 18, `\.` ends csv data even where the backslash or the
+//! dot is the quote; here it is a quote then.
 
 mod cut;
 mod encode;

@@ -141,6 +141,7 @@ fn a_chunk_ends_at_the_next_edge() {
     assert_eq!(sizes(3), [6, 7]);
     assert_eq!(sizes(9), [13]);
     assert_eq!(sizes(100), [13]);
+    assert_eq!(sizes(usize::MAX), [13]);
 }
 
 #[test]
