@@ -515,7 +515,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server__subcmd__status)
-            opts="-h --help"
+            opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
