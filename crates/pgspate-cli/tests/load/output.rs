@@ -381,7 +381,7 @@ fn help() {
 
     Output:
           --json
-              Print the report as JSON on stdout
+              Print the report, or with --plan the plan, as JSON on stdout
 
       -q, --quiet
               Print errors only

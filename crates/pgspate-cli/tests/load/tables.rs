@@ -314,7 +314,7 @@ fn create_widens_for_a_late_value() {
       encode [TIME] [TIME]
       server [TIME] [TIME]
       commit [TIME]
-      1 lane, 1 chunk, 6.15 MB of binary COPY, [SIZE] of WAL
+      2 lanes, 2 chunks, 6.15 MB of binary COPY, [SIZE] of WAL
       column "code" became text instead of bigint, for late.csv, line 50002, byte 5433903,
           … column "code"
     open it with [PSQL] -c 'table public.late limit 10'
@@ -346,7 +346,9 @@ fn create_from_stdin_cannot_widen() {
       caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
       at: -, line 50002, byte 5433903, column "code"
 
-    hint: Column "code" was made bigint after the first rows, but this value needs text. Create the table yourself, with `code text` in it, or load from a file, which pgspate can start over by itself.
+    hint: Column "code" was made bigint after the first rows, but this value needs text.
+          … Create the table yourself, with `code text` in it, or load from a file, which
+          … pgspate can start over by itself.
     "#);
     assert_eq!(case.contents(), []);
 }
@@ -417,7 +419,8 @@ fn create_reads_the_name_as_sql_does() {
     error: could not look up table a-b
       caused by: string is not a valid identifier: "a-b" (SQLSTATE 22023)
 
-    hint: Write the table as SQL does, with quotes around a name with other characters than letters, digits and _: `--table 'schema."the name"'`.
+    hint: Write the table as SQL does, with quotes around a name with other characters than
+          … letters, digits and _: `--table 'schema."the name"'`.
     "#);
 }
 
@@ -440,7 +443,10 @@ fn create_keeps_what_others_put_in() {
       caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
       at: -, line 200002, byte 2577788, column "code"
 
-    hint: Column "code" was made bigint after the first rows, but this value needs text. Create the table yourself, with `code text` in it, or load from a file, which pgspate can start over by itself. Table public.t was made for this load and is still there: another session has put rows into it.
+    hint: Column "code" was made bigint after the first rows, but this value needs text.
+          … Create the table yourself, with `code text` in it, or load from a file, which
+          … pgspate can start over by itself. Table public.t was made for this load and is
+          … still there: another session has put rows into it.
     "#);
     assert_eq!(case.rows("t"), ["(-1,-1)"]);
 }
