@@ -103,7 +103,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(new))
         }
     };
-    let request = request(&options, &dsn, &reading);
+    let request = request(&options, &dsn, &reading, &connection);
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
@@ -300,13 +300,15 @@ impl Load {
 }
 
 /// What plans depend on besides facts. PGCLIENTENCODING tells of text that names no other encoding.
-fn request(options: &Options, dsn: &Dsn, reading: &Reading) -> Request {
+fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connection) -> Request {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let of_session = dsn.client_encoding().filter(|_| reading.facts().is_delimited);
     Request {
         encoding: options.encoding.clone().or(of_session.map(str::to_owned)),
         columns: options.columns.clone(),
         ignore_unknown: options.ignore_unknown,
         lanes: options.lanes,
+        shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
     }

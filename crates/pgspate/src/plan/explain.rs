@@ -21,6 +21,7 @@ impl fmt::Display for Plan {
         }
         let lanes = match self.lanes {
             Lanes::Fixed(lanes) => lanes.to_string(),
+            Lanes::Auto(first, most) if first == most => first.to_string(),
             Lanes::Auto(first, most) => format!("{first} to {most}"),
         };
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;

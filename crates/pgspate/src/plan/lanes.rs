@@ -45,5 +45,13 @@ pub(super) fn choose(
     if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES) {
         return (Lanes::Fixed(1), "the input is small".to_owned(), false);
     }
+    if let Some(cores) = request.shared_cores {
+        // More lanes than processors take them from each other: 1.93 s with three lanes on two
+        // processors, 1.73 s with two.
+        let lanes = cores.clamp(2, LANES_MAX);
+        let s = if cores == 1 { "" } else { "s" };
+        let reason = format!("the server is on this machine, with {cores} processor{s}");
+        return (Lanes::Auto(lanes, lanes), reason, false);
+    }
     (Lanes::Auto(2, LANES_MAX), "two, and one more while that makes it faster".to_owned(), false)
 }

@@ -51,6 +51,8 @@ pub struct Request {
     pub ignore_unknown: bool,
     /// So many lanes.
     pub lanes: Option<usize>,
+    /// The processors that the server shares with us, if it is on this machine.
+    pub shared_cores: Option<usize>,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string is NULL.

@@ -188,17 +188,16 @@ async fn try_step(
         Step::Offered => SslMode::Prefer,
         Step::Encrypted => SslMode::Require,
     });
-    let place = host.to_string();
     let made = if step == Step::Plain {
         let made = config.connect(NoTls).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Off, place))
+        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Off, host))
     } else {
         let tls = match connector(dsn) {
             Ok(tls) => tls,
             Err(error) => return Ok(Err(error)),
         };
         let made = config.connect(tls.clone()).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Tls(tls), place))
+        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Tls(tls), host))
     };
     made.map(Ok).map_err(|error| Failure::from_driver(&error, host, dsn))
 }

@@ -16,6 +16,7 @@ use tokio_postgres::tls::NoTls;
 use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage, Socket};
 
 use super::failure::words;
+use super::host::Host;
 use super::tls::Tls;
 use crate::{Error, Kind, Result};
 
@@ -63,6 +64,7 @@ pub struct Connection {
     /// Runs statements.
     pub client: Client,
     place: String,
+    is_local: bool,
     encryption: Encryption,
     parameters: Vec<(&'static str, String)>,
     standing: Standing,
@@ -106,7 +108,7 @@ impl Connection {
         client: Client,
         driver: tokio_postgres::Connection<Socket, T>,
         encryption: Encryption,
-        place: String,
+        host: &Host,
     ) -> Connection
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -117,7 +119,8 @@ impl Connection {
         let mailbox = Arc::<Mutex<Mailbox>>::default();
         let driver = Driver(tokio::spawn(drive(driver, mailbox.clone())));
         let standing = Standing::default();
-        Connection { client, place, encryption, parameters, standing, mailbox, driver }
+        let (place, is_local) = (host.to_string(), host.is_local());
+        Connection { client, place, is_local, encryption, parameters, standing, mailbox, driver }
     }
 
     /// Asks the server who this session is. The process id is not that of the protocol's key data,
@@ -161,6 +164,11 @@ impl Connection {
     /// Which server this is, for messages: `server at "db1" (10.0.0.1), port 5432`.
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// Whether the server is, as far as its address tells, on this machine.
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Takes the notices that came since the last call, oldest first, and how many were lost

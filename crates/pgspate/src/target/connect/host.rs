@@ -40,6 +40,14 @@ impl Host {
         }
     }
 
+    /// Whether it is a socket or an address of this machine's own.
+    pub(super) fn is_local(&self) -> bool {
+        match &self.endpoint {
+            Endpoint::Socket { .. } => true,
+            Endpoint::Tcp { addr, .. } => addr.is_some_and(|addr| addr.is_loopback()),
+        }
+    }
+
     /// The host as a password file and a URL name it.
     pub(super) fn label(&self) -> String {
         match &self.endpoint {
