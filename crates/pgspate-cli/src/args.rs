@@ -16,6 +16,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Load files into a table, in parallel, exactly as \copy would
     Load(Box<LoadArgs>),
+    /// Say what the ledger knows of loads, finished or not
+    Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL
     Server {
         /// What to do with it.
@@ -79,6 +81,36 @@ pub(crate) enum HeaderArg {
     No,
 }
 
+/// `--commit`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum CommitArg {
+    /// At the end below 1 GiB, with each chunk above
+    Auto,
+    /// All at the end: a load that fails leaves nothing behind
+    End,
+    /// Each chunk: a load that stops goes on from there when it is run again
+    Chunk,
+}
+
+/// Arguments of `pgspate status`.
+#[derive(clap::Args)]
+pub(crate) struct StatusArgs {
+    /// Only this job
+    pub(crate) job: Option<i64>,
+
+    /// Where the ledger is: a URL or key=value; by default as for load
+    #[arg(long, value_name = "DSN")]
+    pub(crate) to: Option<String>,
+
+    /// Forget the job: its rows stay, and its sources can be loaded again
+    #[arg(long, requires = "job")]
+    pub(crate) forget: bool,
+
+    /// Print it as JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Arguments of `pgspate load`.
 #[derive(clap::Args)]
 pub(crate) struct LoadArgs {
@@ -105,6 +137,22 @@ pub(crate) struct LoadArgs {
     /// Connections that load at the same time: a number, or auto
     #[arg(long, default_value = "auto", value_name = "N", value_parser = lanes)]
     pub(crate) lanes: LanesArg,
+
+    /// When to commit: at the end, with each chunk, or auto by the size of the input
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Safety")]
+    pub(crate) commit: CommitArg,
+
+    /// Begin anew, whatever the ledger says of earlier runs; what they wrote stays
+    #[arg(long, help_heading = "Safety")]
+    pub(crate) restart: bool,
+
+    /// Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for
+    #[arg(long, help_heading = "Safety")]
+    pub(crate) no_ledger: bool,
+
+    /// How long to go on trying when the server is away
+    #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) retry_for: u32,
 
     /// Format of the input; found out by default
     #[arg(long, value_enum, help_heading = "Reading")]

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
+use pgspate::copy::Commit;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
 use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::args::{FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
+use crate::args::{CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
@@ -34,6 +36,9 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
             data(format!("{};\n", new.sql))?;
         }
         data(load.plan().to_string())?;
+        if let Some(standing) = load.standing() {
+            data(format!("ledger   {standing}\n"))?;
+        }
         return Ok(Answer::Yes);
     }
     if !quiet {
@@ -43,7 +48,11 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
         if let Some(new) = load.new_table() {
             say_line(style.dim(&new.sql));
         }
+        if let Some(standing) = load.standing() {
+            say_line(standing);
+        }
     }
+    let is_loaded = load.is_loaded();
     running.store(true, Relaxed);
     let line = ProgressLine::start(&load.plan().table, &watch, quiet);
     let result = load.run(&watch);
@@ -51,6 +60,9 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     let report = result?;
     if json {
         print_json(&report)?;
+    }
+    if is_loaded {
+        return Ok(Answer::Yes);
     }
     if !quiet {
         say(summary::render(&report, style));
@@ -68,7 +80,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
 }
 
 /// Connections and object stores; encoding has threads of its own.
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)))
         .enable_all()
@@ -147,5 +159,13 @@ fn options(args: LoadArgs) -> Options {
             LanesArg::Fixed(lanes) => Some(lanes),
         },
         create: args.create,
+        commit: match args.commit {
+            CommitArg::Auto => None,
+            CommitArg::End => Some(Commit::AtEnd),
+            CommitArg::Chunk => Some(Commit::EachChunk),
+        },
+        no_ledger: args.no_ledger,
+        restart: args.restart,
+        retry_for: Duration::from_secs(args.retry_for.into()),
     }
 }

@@ -11,6 +11,7 @@ mod numbers;
 mod output;
 mod progress;
 mod server;
+mod status;
 mod summary;
 mod target;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let yes = |()| Answer::Yes;
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
+        Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),
         Command::Man => generate::man().map(yes),

@@ -9,6 +9,7 @@ pub mod copy;
 pub mod encode;
 mod error;
 pub mod format;
+pub mod ledger;
 pub mod load;
 pub mod plan;
 pub mod source;

@@ -1,13 +1,15 @@
 //! Chunks and lanes: the one way any byte reaches the server.
 //!
 //! Every lane is a thread that takes chunks and encodes them, and a connection that streams what
-//! was encoded; the two overlap. Each lane works in one transaction, and the lanes commit only
-//! when every chunk is in: a load that fails leaves nothing behind.
+//! was encoded; the two overlap. Lanes commit each chunk together with its row in the
+//! ledger, or each lane works in one transaction and all commit when every chunk is in: [`Commit`].
 
+mod commit;
 mod lane;
 mod monitor;
 mod pipe;
 mod progress;
+mod retry;
 mod run;
 mod settle;
 mod shared;
@@ -15,13 +17,17 @@ mod stream;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Result;
 use crate::format::{ChunkEncoder, Mode};
+use crate::ledger::{Done, JobId};
 use crate::target::connect::Connection;
 
 pub use progress::{Progress, Snapshot, Waiting};
+pub use retry::Patience;
 pub use run::run;
+pub(crate) use stream::refused_copy;
 
 /// Opens one more connection to the target.
 pub type Connect =
@@ -47,6 +53,15 @@ impl Lanes {
     fn is_auto(self) -> bool {
         matches!(self, Lanes::Auto(..))
     }
+}
+
+/// When rows become part of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commit {
+    /// With the last chunk, lane by lane: a load that fails leaves nothing behind.
+    AtEnd,
+    /// With each chunk: a load that fails goes on from there when it is run again.
+    EachChunk,
 }
 
 /// What is to be copied, and how.
@@ -77,6 +92,14 @@ pub struct Job {
     pub may_drop_rows: bool,
     /// Whether the input comes through a pipe, whose reader may block for ever.
     pub is_stream: bool,
+    /// When lanes commit. Each chunk only with a ledger.
+    pub commit: Commit,
+    /// The job that chunks' rows in the ledger belong to, if they have any.
+    pub(crate) ledger: Option<JobId>,
+    /// The chunks that are written already.
+    pub done: Done,
+    /// How long a lane goes on trying when a connection is lost.
+    pub retry_for: Duration,
 }
 
 /// What was done.
@@ -90,8 +113,10 @@ pub struct Outcome {
     pub rows_as_text: u64,
     /// Lanes that carried chunks.
     pub lanes: usize,
-    /// Chunks.
+    /// Chunks of the whole input.
     pub chunks: u64,
+    /// Chunks that the ledger had already.
+    pub chunks_before: u64,
     /// Seconds that all lanes together spent reading and cutting.
     pub source_seconds: f64,
     /// Seconds that all lanes together spent encoding.
@@ -110,4 +135,7 @@ pub enum End {
     Done(Outcome),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
+    /// A connection was lost, or something else that may not happen again. What is written, the
+    /// ledger knows.
+    Interrupted(crate::Error),
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::Waiting;
+use super::{Commit, Waiting};
 use super::shared::Shared;
 use crate::target::connect::{Canceller, Connection};
 
@@ -111,7 +111,7 @@ impl<'a> Monitor<'a> {
                 // The refusal is already there; what is still sent would be thrown away.
                 self.shared.statement_refused.store(true, Relaxed);
             }
-            if row.get(3) {
+            if row.get(3) && self.shared.job.commit == Commit::AtEnd {
                 self.shared.conflict.store(true, Relaxed);
             }
             match (state, kind) {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use super::lane;
+use super::commit::commit;
+use super::lane::{self, Finished};
 use super::monitor::{Monitor, Session};
 use super::settle::settle;
 use super::shared::{Failure, Shared};
-use super::stream::Finished;
-use super::{End, Job, Lanes, Outcome, Progress};
+use super::{Commit, End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
@@ -26,8 +26,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// Runs the job to its end. Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
-/// The first refusal in input order, a lost connection, or the user's stop. Nothing of the load
-/// is kept then.
+/// The first refusal in input order, a lost connection, or the user's stop. What of the load is
+/// kept then depends on [`Commit`].
 pub fn run(
     job: &Job,
     cutter: Box<dyn Cutter>,
@@ -43,8 +43,12 @@ pub fn run(
     if let Some(failure) = shared.take_failure() {
         drop(finished);
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
-        if several && !job.is_stream && is_conflict(&failure.error) {
+        let all_again = job.commit == Commit::AtEnd && !job.is_stream;
+        if several && all_again && !failure.is_taken && is_conflict(&failure.error) {
             return Ok(End::LanesConflict);
+        }
+        if all_again && failure.is_retryable() {
+            return Ok(End::Interrupted(failure.error));
         }
         return Err(settle(&shared, failure, runtime));
     }
@@ -52,18 +56,24 @@ pub fn run(
         return Err(error);
     }
     for lane in &finished {
-        lane.reconcile(job.may_drop_rows)?;
+        lane.tally.reconcile(job.may_drop_rows)?;
     }
     shared.check_complete(&finished)?;
     let started = Instant::now();
-    runtime.block_on(commit(&finished))?;
+    if job.commit == Commit::AtEnd
+        && let Err(error) = runtime.block_on(commit(job, &finished))
+    {
+        let may_go_on = job.ledger.is_some() && error.is_retryable();
+        return if may_go_on { Ok(End::Interrupted(error)) } else { Err(error) };
+    }
     let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
     Ok(End::Done(Outcome {
-        rows_in: finished.iter().map(|lane| lane.rows_in).sum(),
-        rows_written: finished.iter().map(|lane| lane.rows_written).sum(),
-        rows_as_text: finished.iter().map(|lane| lane.rows_as_text).sum(),
-        lanes: finished.iter().filter(|lane| lane.rows_in > 0).count(),
+        rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
+        rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
+        rows_as_text: finished.iter().map(|lane| lane.tally.rows_as_text).sum(),
+        lanes: finished.iter().filter(|lane| lane.tally.chunks > 0).count(),
         chunks: shared.chunks(),
+        chunks_before: shared.skipped(),
         source_seconds: source,
         encode_seconds: encode,
         send_seconds: send,
@@ -137,7 +147,7 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
 fn ended(shared: &Shared<'_>, lane: ScopedJoinHandle<'_, Option<Finished>>) -> Option<Finished> {
     lane.join().unwrap_or_else(|_| {
         let error = Error::new(Kind::Bug, "a lane panicked; nothing is kept");
-        shared.fail(Failure { seq: 0, error, refused: None });
+        shared.fail(Failure::of(0, error));
         None
     })
 }
@@ -160,35 +170,4 @@ impl Trial {
         *self = Trial { started: Instant::now(), sent, rate_before: rate };
         was_worthwhile
     }
-}
-
-/// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
-/// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
-/// elsewhere has written none, and yet has something to commit.
-async fn commit(lanes: &[Finished]) -> Result<()> {
-    let working: Vec<_> = lanes.iter().filter(|lane| lane.rows_in > 0).collect();
-    for (nth, lane) in working.iter().enumerate() {
-        let is_last = nth + 1 == working.len();
-        // In a transaction that has failed, `commit` would roll back and report no error, but
-        // `set` fails.
-        let sql = match is_last {
-            true => "set local synchronous_commit to default; commit",
-            false => "set local synchronous_commit to off; commit",
-        };
-        let committed = lane.connection.client.batch_execute(sql).await;
-        committed.map_err(|error| half_committed(&working, nth, error))?;
-    }
-    Ok(())
-}
-
-/// The connection or the server went away between the first commit and the last.
-fn half_committed(lanes: &[&Finished], nth: usize, error: tokio_postgres::Error) -> Error {
-    let rows = |lanes: &[&Finished]| lanes.iter().map(|lane| lane.rows_written).sum::<u64>();
-    let (before, all) = (rows(&lanes[..nth]), rows(lanes));
-    let unsure = lanes[nth].rows_written;
-    let hint = format!(
-        "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
-         rows before you load again; a load with `--lanes 1` is one transaction."
-    );
-    lanes[nth].connection.explain("could not commit every lane", error).hint(hint)
 }

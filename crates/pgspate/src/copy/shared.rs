@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::pipe::Pipe;
-use super::stream::Finished;
-use super::{Job, Lanes, Progress};
+use super::lane::Finished;
+use super::{Commit, Job, Lanes, Progress};
 use crate::format::{Chunk, Cutter};
 use crate::{Error, Kind, Result};
 
@@ -18,6 +18,20 @@ pub(super) struct Failure {
     pub(super) error: Error,
     /// Where rows were refused.
     pub(super) refused: Option<Refused>,
+    /// The ledger has the chunk already: an earlier session of ours wrote it after all.
+    pub(super) is_taken: bool,
+}
+
+impl Failure {
+    /// One that is about no chunk's rows.
+    pub(super) fn of(seq: u64, error: Error) -> Failure {
+        Failure { seq, error, refused: None, is_taken: false }
+    }
+
+    /// Whether the same chunks may be taken when they are sent again.
+    pub(super) fn is_retryable(&self) -> bool {
+        self.is_taken || self.error.is_retryable()
+    }
 }
 
 /// A chunk of which a row was refused, by the server or for its structure.
@@ -46,6 +60,8 @@ pub(super) struct Shared<'a> {
     pub(super) progress: &'a Progress,
     cutter: Mutex<Option<Chunks>>,
     chunks: AtomicU64,
+    /// How many of them were written before.
+    skipped: AtomicU64,
     failure: Mutex<Option<Failure>>,
     /// The lowest failed ordinal; lanes give up what comes after it.
     failed_seq: AtomicU64,
@@ -63,6 +79,14 @@ pub(super) struct Shared<'a> {
     pub(super) lanes_max: AtomicU64,
 }
 
+/// What comes from the cutter.
+enum Next {
+    /// A chunk that an earlier run has written.
+    Written,
+    Wanted(Arc<Chunk>),
+    End,
+}
+
 /// Where chunks come from.
 enum Chunks {
     Direct(Box<dyn Cutter>),
@@ -78,6 +102,7 @@ impl<'a> Shared<'a> {
             progress,
             cutter: Mutex::new(Some(cutter)),
             chunks: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             failure: Mutex::new(None),
             failed_seq: AtomicU64::new(u64::MAX),
             conflict: AtomicBool::new(false),
@@ -89,41 +114,73 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// The next chunk, or `None` when there are no more or the load has failed.
+    /// The next chunk that is not written yet, or `None` when there are no more or the load has
+    /// failed.
     pub(super) fn next_chunk(&self) -> Option<Arc<Chunk>> {
         let asked = Instant::now();
         let Ok(mut cutter) = self.cutter.lock() else {
             // Another lane panicked while cutting, and says so.
             return None;
         };
-        if self.is_over() {
-            return None;
-        }
-        let result = match cutter.as_mut()? {
-            Chunks::Direct(cutter) => cutter.next(),
-            Chunks::Pipe(pipe) => pipe.next(|| self.is_over()),
-        };
-        let seq = self.chunks.load(Relaxed);
-        let chunk = match result {
-            Ok(Some(chunk)) => {
-                self.chunks.store(seq + 1, Relaxed);
-                Some(Arc::new(chunk))
+        let chunk = loop {
+            if self.is_over() {
+                return None;
             }
-            Ok(None) => {
-                // A pipe also ends when the load is over; that counts for nothing then.
-                self.is_cut.store(true, Relaxed);
-                *cutter = None;
-                None
-            }
-            Err(error) => {
-                *cutter = None;
-                self.fail(Failure { seq, error, refused: None });
-                None
+            let result = match cutter.as_mut()? {
+                Chunks::Direct(cutter) => cutter.next(),
+                Chunks::Pipe(pipe) => pipe.next(|| self.is_over()),
+            };
+            let seq = self.chunks.load(Relaxed);
+            match result.and_then(|chunk| self.sort(chunk)) {
+                Ok(Next::Written) => self.chunks.store(seq + 1, Relaxed),
+                Ok(Next::Wanted(chunk)) => {
+                    self.chunks.store(seq + 1, Relaxed);
+                    break Some(chunk);
+                }
+                Ok(Next::End) => {
+                    // A pipe also ends when the load is over; that counts for nothing then.
+                    self.is_cut.store(true, Relaxed);
+                    *cutter = None;
+                    break None;
+                }
+                Err(error) => {
+                    *cutter = None;
+                    self.fail(Failure::of(seq, error));
+                    break None;
+                }
             }
         };
         drop(cutter);
         self.progress.source_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Relaxed);
         chunk
+    }
+
+    /// Tells a chunk that is written already, and that it is the one that was written then.
+    fn sort(&self, chunk: Option<Chunk>) -> Result<Next> {
+        let Some(chunk) = chunk else { return Ok(Next::End) };
+        let Some(seal) = self.job.done.get(chunk.seq) else {
+            return Ok(Next::Wanted(Arc::new(chunk)));
+        };
+        if (seal.input, seal.position) != (chunk.input, chunk.position()) {
+            let message = format!(
+                "chunk {} begins at {} and not, as when it was written, at {}",
+                chunk.seq,
+                chunk.position(),
+                seal.position
+            );
+            return Err(Error::new(Kind::Ledger, message).hint(
+                "The source is not what it was. Begin anew with `--restart`; what is written stays.",
+            ));
+        }
+        self.progress.rows.fetch_add(seal.rows_in, Relaxed);
+        self.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
+        self.skipped.fetch_add(1, Relaxed);
+        Ok(Next::Written)
+    }
+
+    /// Chunks that were written before.
+    pub(super) fn skipped(&self) -> u64 {
+        self.skipped.load(Relaxed)
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -168,19 +225,22 @@ impl<'a> Shared<'a> {
 
     /// Every chunk of the input has been confirmed by a lane.
     pub(super) fn check_complete(&self, lanes: &[Finished]) -> Result<()> {
-        let confirmed: u64 = lanes.iter().map(|lane| lane.chunks).sum();
+        let confirmed = self.skipped() + lanes.iter().map(|lane| lane.tally.chunks).sum::<u64>();
         if self.is_cut.load(Relaxed) && confirmed == self.chunks() {
             return Ok(());
         }
         let chunks = self.chunks();
-        let message = format!("{confirmed} of {chunks} chunks are confirmed; nothing is kept");
+        let message = format!("{confirmed} of {chunks} chunks are confirmed");
         Err(Error::new(Kind::Bug, message))
     }
 
     /// The error to end with when the user stopped the load.
     pub(super) fn check_cancelled(&self) -> Result<()> {
         if self.progress.is_cancelled() {
-            let message = "stopped by the user; nothing was loaded";
+            let message = match self.job.commit {
+                Commit::AtEnd => "stopped by the user; nothing was loaded",
+                Commit::EachChunk => "stopped by the user",
+            };
             return Err(Error::new(Kind::Cancelled, message));
         }
         Ok(())

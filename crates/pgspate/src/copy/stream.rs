@@ -1,8 +1,8 @@
-//! The connection of a lane: one COPY for each chunk, in one transaction.
+//! The connection of a lane: one COPY for each chunk, sealed in the ledger.
 //!
-//! Where the next chunk is at hand, the end of a COPY and the start of the next one travel
-//! together: the server goes on without waiting for us. What was sent and what the server
-//! confirmed are counted and compared.
+//! Where the next chunk is at hand, the end of a COPY, the chunk's row in the ledger, the commit
+//! and the start of the next COPY travel together: the server goes on without waiting for us. What
+//! was sent and what the server confirmed are counted and compared.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio::sync::mpsc::Receiver;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{CopyInSink, Statement};
+use tokio_postgres::{Client, CopyInSink, Statement};
 
-use super::Job;
 use super::lane::Message;
 use super::shared::{Failure, Refused, RefusedBy};
+use super::{Commit, Job};
 use crate::format::{Chunk, Mode};
+use crate::ledger::{JobId, Seal, is_taken};
 use crate::target::connect::Connection;
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
@@ -30,15 +31,23 @@ where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout',
                'idle_in_transaction_session_timeout')";
 
 const BINARY_TRAILER: &[u8] = b"\xff\xff";
+/// Several lanes must see rows and constraints as of now, whatever the role's default is.
+const BEGIN: &str = "begin isolation level read committed";
 
-/// What a lane did in its transaction, which is still open.
-pub(super) struct Finished {
-    pub(super) connection: Connection,
+/// What a lane did, as far as the server has confirmed it.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Tally {
     pub(super) rows_in: u64,
     pub(super) rows_written: u64,
     pub(super) rows_as_text: u64,
-    /// Chunks of which the server has confirmed every row.
     pub(super) chunks: u64,
+}
+
+/// How a session of a lane ended.
+pub(super) struct Served {
+    /// The connection, with a transaction open, or what went wrong.
+    pub(super) result: Result<Connection, Box<Failure>>,
+    pub(super) tally: Tally,
 }
 
 /// A lane's side towards the server.
@@ -47,43 +56,63 @@ pub(super) struct Stream {
     binary: Statement,
     text: Statement,
     one_statement: bool,
+    may_drop_rows: bool,
+    commit: Commit,
+    ledger: Option<JobId>,
     /// The COPY that pieces go to.
     open: Option<Open>,
-    /// The COPY that has all of its pieces, and is to be ended.
-    ending: Option<Open>,
+    /// What has all of its pieces, and is to be ended.
+    ending: Option<Ending>,
     /// The chunk that pieces are of, and how all of its rows were meant to go.
-    chunk: Option<(Arc<Chunk>, Mode)>,
-    rows_in: u64,
-    rows_written: u64,
-    rows_as_text: u64,
-    chunks: u64,
+    chunk: Option<Sent>,
+    /// Rows that the server has confirmed of a chunk whose end is still to come.
+    chunk_written: u64,
+    /// Rows for the ledger that are written with the last chunk.
+    seals: Vec<Seal>,
+    tally: Tally,
 }
+
+/// A chunk, and how all of its rows were meant to go.
+type Sent = (Arc<Chunk>, Mode);
 
 /// A COPY under way.
 struct Open {
     mode: Mode,
-    chunk: Option<(Arc<Chunk>, Mode)>,
+    chunk: Option<Sent>,
     sink: Pin<Box<CopyInSink<Bytes>>>,
+}
+
+/// A COPY that is to be ended, if the chunk has any row, and the chunk that ends with it.
+struct Ending {
+    copy: Option<Open>,
+    whole: Option<Whole>,
+}
+
+/// A chunk that was sent to its end.
+struct Whole {
+    chunk: Option<Sent>,
+    rows_in: u64,
+    rows_as_text: u64,
 }
 
 /// What went wrong, in which kind of COPY, and with which chunk.
 struct Fault {
     error: tokio_postgres::Error,
     mode: Mode,
-    chunk: Option<(Arc<Chunk>, Mode)>,
+    chunk: Option<Sent>,
 }
 
-type Sent = Result<(), Fault>;
-
 impl Stream {
-    /// Connects, and begins the lane's transaction. Several lanes must see rows and constraints
-    /// as of now, whatever the role's default isolation is.
-    pub(super) async fn open(job: &Job, is_alone: bool) -> Result<Stream> {
-        let connection = (job.connect)().await?;
+    /// Begins the lane's first transaction.
+    pub(super) async fn open(
+        job: &Job,
+        connection: Connection,
+        is_alone: bool,
+    ) -> Result<Stream> {
         let what = || "could not prepare to copy".to_owned();
         let client = &connection.client;
         client.batch_execute(NO_LIMITS).await.map_err(server_error(what()))?;
-        let begin = if is_alone { "begin" } else { "begin isolation level read committed" };
+        let begin = if is_alone { "begin" } else { BEGIN };
         client.batch_execute(begin).await.map_err(server_error(what()))?;
         let text = client.prepare(&job.text_sql).await.map_err(server_error(what()))?;
         let binary = client.prepare(&job.binary_sql).await.map_err(server_error(what()))?;
@@ -92,13 +121,15 @@ impl Stream {
             binary,
             text,
             one_statement: job.one_statement,
+            may_drop_rows: job.may_drop_rows,
+            commit: job.commit,
+            ledger: job.ledger,
             open: None,
             ending: None,
             chunk: None,
-            rows_in: 0,
-            rows_written: 0,
-            rows_as_text: 0,
-            chunks: 0,
+            chunk_written: 0,
+            seals: Vec::new(),
+            tally: Tally::default(),
         })
     }
 
@@ -107,51 +138,42 @@ impl Stream {
     }
 
     /// Streams what comes until there is no more.
-    pub(super) async fn serve(
-        mut self,
-        mut messages: Receiver<Message>,
-    ) -> Result<Finished, Box<Failure>> {
+    pub(super) async fn serve(mut self, messages: Receiver<Message>) -> Served {
+        let streamed = self.stream(messages).await;
+        // Still open only when the load was given up: it is aborted with its sink.
+        drop((self.open.take(), self.ending.take()));
+        let result = match streamed {
+            Ok(()) => Ok(self.connection),
+            Err(fault) => Err(self.failure(fault)),
+        };
+        Served { result, tally: self.tally }
+    }
+
+    async fn stream(&mut self, mut messages: Receiver<Message>) -> Result<(), Fault> {
         loop {
             let waiting = match messages.try_recv() {
                 Ok(message) => Some(message),
                 // Nothing to go on with, so the server's answer can be waited for.
-                Err(_) => match self.end().await {
-                    Ok(()) => messages.recv().await,
-                    Err(fault) => return Err(self.failure(fault)),
-                },
-            };
-            let Some(message) = waiting else { break };
-            let result = match message {
-                Message::Chunk(next, mode) => {
-                    self.chunk = Some((next, mode));
-                    Ok(())
+                Err(_) => {
+                    self.end().await?;
+                    messages.recv().await
                 }
-                Message::Piece(mode, piece) => self.write(mode, piece).await,
-                Message::End(binary_rows, text_rows) => {
-                    self.end_chunk(binary_rows, text_rows).await
-                }
-                Message::Complete => self.complete().await,
             };
-            if let Err(fault) = result {
-                return Err(self.failure(fault));
+            match waiting {
+                Some(Message::Chunk(next, mode)) => self.chunk = Some((next, mode)),
+                Some(Message::Piece(mode, piece)) => self.write(mode, piece).await?,
+                Some(Message::End(binary, text)) => self.end_chunk(binary, text).await?,
+                Some(Message::Complete) => self.complete().await?,
+                None => return Ok(()),
             }
         }
-        // Still open only when the load was given up: it is aborted with its sink.
-        drop(self.open);
-        Ok(Finished {
-            connection: self.connection,
-            rows_in: self.rows_in,
-            rows_written: self.rows_written,
-            rows_as_text: self.rows_as_text,
-            chunks: self.chunks,
-        })
     }
 
-    async fn write(&mut self, mode: Mode, piece: Bytes) -> Sent {
+    async fn write(&mut self, mode: Mode, piece: Bytes) -> Result<(), Fault> {
         if self.open.as_ref().is_some_and(|open| open.mode != mode) {
             // Two kinds in one chunk: a COPY of each.
             self.end().await?;
-            self.ending = self.open.take();
+            self.ending = Some(Ending { copy: self.open.take(), whole: None });
         }
         if self.open.is_none() {
             self.open = Some(self.begin(mode).await?);
@@ -162,21 +184,18 @@ impl Stream {
         }
     }
 
-    /// Begins a COPY, and ends the one before it in the same breath. The client sends nothing of
-    /// the second before all of the first. After a refusal the connection must not be used again:
-    /// the client's and the server's idea of what comes next may differ then.
+    /// Begins a COPY, and ends what comes before it in the same breath. The client sends nothing
+    /// of the second before all of the first. After a refusal the connection must not be used
+    /// again: the client's and the server's idea of what comes next may differ then.
     async fn begin(&mut self, mode: Mode) -> Result<Open, Fault> {
         let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
         let ending = self.ending.take();
-        let end = async {
-            match ending {
-                Some(open) => open.finish().await,
-                None => Ok(0),
-            }
-        };
-        let (ended, begun) =
-            tokio::join!(biased; end, self.connection.client.copy_in::<_, Bytes>(statement));
-        self.rows_written += ended?;
+        let (closed, begun) = tokio::join!(
+            biased;
+            self.close(ending),
+            self.connection.client.copy_in::<_, Bytes>(statement)
+        );
+        self.note(closed?);
         let chunk = self.chunk.clone();
         let sink = match begun {
             Ok(sink) => Box::pin(sink),
@@ -189,32 +208,78 @@ impl Stream {
         Ok(open)
     }
 
-    /// Counts the chunk and has its COPY ended, unless all chunks share one.
-    async fn end_chunk(&mut self, binary: u64, text: u64) -> Sent {
-        self.rows_in += binary + text;
-        self.rows_as_text += text;
-        self.chunks += 1;
-        if self.one_statement || self.open.is_none() {
-            return Ok(());
-        }
+    /// Has the chunk's COPY ended, unless all chunks share one.
+    async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), Fault> {
         self.end().await?;
-        self.ending = self.open.take();
+        let whole =
+            Whole { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
+        let copy = if self.one_statement { None } else { self.open.take() };
+        self.ending = Some(Ending { copy, whole: Some(whole) });
+        if self.may_drop_rows || self.one_statement {
+            // The ledger is to have the rows that were written, which are known after the COPY.
+            self.end().await?;
+        }
         Ok(())
     }
 
-    /// Ends the COPY that is to be ended.
-    async fn end(&mut self) -> Sent {
-        if let Some(open) = self.ending.take() {
-            self.rows_written += open.finish().await?;
-        }
+    /// Ends what is to be ended.
+    async fn end(&mut self) -> Result<(), Fault> {
+        let ending = self.ending.take();
+        let closed = self.close(ending).await?;
+        self.note(closed);
         Ok(())
+    }
+
+    /// Ends a COPY and, where lanes commit each chunk, seals the chunk that ends with it. The rows
+    /// that the COPY has written, and the chunk.
+    async fn close(&self, ending: Option<Ending>) -> Result<(u64, Option<Whole>), Fault> {
+        let Some(Ending { copy, whole }) = ending else { return Ok((0, None)) };
+        let finish = async {
+            match copy {
+                Some(open) => open.finish().await,
+                None => Ok(0),
+            }
+        };
+        let job = self.ledger.filter(|_| self.commit == Commit::EachChunk);
+        let (Some(job), Some(sealed)) = (job, &whole) else {
+            return Ok((finish.await?, whole));
+        };
+        let client = &self.connection.client;
+        if !self.may_drop_rows {
+            // As many as were sent, or the load fails.
+            let seal = sealed.seal(sealed.rows_in);
+            let (written, sealed) =
+                tokio::join!(biased; finish, commit_chunk(client, job, seal, sealed));
+            let written = written?;
+            sealed?;
+            return Ok((written, whole));
+        }
+        let written = finish.await?;
+        let seal = sealed.seal(self.chunk_written + written);
+        commit_chunk(client, job, seal, sealed).await?;
+        Ok((written, whole))
+    }
+
+    /// Counts what the server has confirmed.
+    fn note(&mut self, (written, whole): (u64, Option<Whole>)) {
+        self.chunk_written += written;
+        let Some(whole) = whole else { return };
+        let written = std::mem::take(&mut self.chunk_written);
+        self.tally.rows_in += whole.rows_in;
+        self.tally.rows_written += written;
+        self.tally.rows_as_text += whole.rows_as_text;
+        self.tally.chunks += 1;
+        if self.ledger.is_some() && self.commit == Commit::AtEnd {
+            self.seals.push(whole.seal(written));
+        }
     }
 
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
     fn failure(&self, fault: Fault) -> Box<Failure> {
+        let is_taken = is_taken(&fault.error);
         let error = refused_copy(&self.connection, fault.error);
         let Some((chunk, meant)) = fault.chunk else {
-            return Box::new(Failure { seq: 0, error, refused: None });
+            return Box::new(Failure { is_taken, ..Failure::of(0, error) });
         };
         let by = match (fault.mode, meant) {
             (Mode::Binary, _) => RefusedBy::BinaryCopy,
@@ -223,26 +288,65 @@ impl Stream {
         };
         let seq = chunk.seq;
         let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });
-        Box::new(Failure { seq, error, refused })
+        Box::new(Failure { seq, error, refused, is_taken })
     }
 
-    /// Ends a COPY that all chunks share, and has deferred constraints checked: here rather than
-    /// in the commit, as lanes may then wait for each other and must be watched.
-    async fn complete(&mut self) -> Sent {
+    /// Ends a COPY that all chunks share, writes the chunks that are to be committed together to
+    /// the ledger, and has deferred constraints checked: here rather than in the commit, as lanes
+    /// may then wait for each other and must be watched.
+    async fn complete(&mut self) -> Result<(), Fault> {
         self.end().await?;
-        self.ending = self.open.take();
-        self.end().await?;
-        if self.rows_in == 0 {
+        if let Some(copy) = self.open.take() {
+            let written = copy.finish().await?;
+            self.tally.rows_written += written;
+            spread(&mut self.seals, written);
+        }
+        if self.commit == Commit::EachChunk || self.tally.chunks == 0 {
             return Ok(());
         }
-        let checked = self.connection.client.batch_execute("set constraints all immediate").await;
+        let mut sql = "set constraints all immediate".to_owned();
+        if let (Some(job), false) = (self.ledger, self.seals.is_empty()) {
+            sql = format!("{}; {sql}", job.seal_sql(&self.seals));
+        }
         let chunk = self.chunk.clone();
+        let checked = self.connection.client.batch_execute(&sql).await;
         checked.map_err(|error| Fault { error, mode: Mode::Text, chunk })
     }
 }
 
+impl Whole {
+    fn seal(&self, rows_written: u64) -> Seal {
+        let Some((chunk, _)) = &self.chunk else { return Seal::default() };
+        Seal {
+            chunk: chunk.seq,
+            input: chunk.input,
+            position: chunk.position(),
+            rows_in: self.rows_in,
+            rows_written,
+            rows_rejected: 0,
+        }
+    }
+}
+
+/// Writes the chunk's row, commits, and begins the next transaction.
+async fn commit_chunk(client: &Client, job: JobId, seal: Seal, whole: &Whole) -> Result<(), Fault> {
+    let sql = format!("{}; commit; {BEGIN}", job.seal_sql(&[seal]));
+    let sealed = client.batch_execute(&sql).await;
+    let mode = whole.chunk.as_ref().map_or(Mode::Text, |(_, mode)| *mode);
+    sealed.map_err(|error| Fault { error, mode, chunk: whole.chunk.clone() })
+}
+
+/// Gives each chunk of one COPY its share of the rows that this has written: all of its own, as
+/// long as there are any.
+fn spread(seals: &mut [Seal], mut written: u64) {
+    for seal in seals {
+        seal.rows_written = seal.rows_in.min(written);
+        written -= seal.rows_written;
+    }
+}
+
 impl Open {
-    async fn feed(&mut self, bytes: Bytes) -> Sent {
+    async fn feed(&mut self, bytes: Bytes) -> Result<(), Fault> {
         let fed = self.sink.feed(bytes).await;
         fed.map_err(|error| self.fault(error))
     }
@@ -261,7 +365,14 @@ impl Open {
     }
 }
 
-impl Finished {
+impl Tally {
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.rows_in += other.rows_in;
+        self.rows_written += other.rows_written;
+        self.rows_as_text += other.rows_as_text;
+        self.chunks += other.chunks;
+    }
+
     /// Compares what was sent with what the server wrote.
     pub(super) fn reconcile(&self, may_drop_rows: bool) -> Result<()> {
         if self.rows_written == self.rows_in || (may_drop_rows && self.rows_written < self.rows_in)
@@ -269,13 +380,13 @@ impl Finished {
             return Ok(());
         }
         let (sent, written) = (self.rows_in, self.rows_written);
-        let message = format!("sent {sent} rows but the server wrote {written}; nothing is kept");
+        let message = format!("sent {sent} rows but the server wrote {written}");
         Err(Error::new(Kind::Bug, message))
     }
 }
 
 /// The server's refusal in its own words alone, or what became of the connection.
-pub(super) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
+pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(said) if !ends_session(said.code()) => {
             let message = Refusal::new(said).to_string();

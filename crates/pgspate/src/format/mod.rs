@@ -40,6 +40,14 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Where it begins in its input, by which it is known again when it is cut again.
+    pub fn position(&self) -> u64 {
+        match &self.data {
+            ChunkData::Rows(_) => self.first_row,
+            _ => self.byte,
+        }
+    }
+
     /// About how many bytes of decompressed (or, of a columnar file, stored) input it covers.
     pub fn stored_bytes(&self) -> u64 {
         match &self.data {

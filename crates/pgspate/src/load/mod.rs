@@ -5,12 +5,13 @@
 
 mod create;
 mod reading;
+mod record;
 mod report;
 mod sample;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
@@ -19,14 +20,18 @@ pub use create::{NewTable, Widened};
 pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
-use crate::copy::{self, Connect, End, Job, Lanes, Outcome};
+use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience};
 use crate::format::sniff::Overrides;
+use crate::ledger::{self, Found, Identity, Opened};
 use crate::plan::{Plan, Request};
 use crate::source::{self, Input};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, Table, server_error};
 use crate::{Error, Kind, Result};
 use reading::Reading;
+
+/// How often one that waits looks whether it should.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +62,14 @@ pub struct Options {
     pub lanes: Option<usize>,
     /// Make the table when it is missing.
     pub create: bool,
+    /// When to commit; by the size of the input otherwise.
+    pub commit: Option<Commit>,
+    /// Keep no ledger: in one piece, not resumable, and as often as it is asked for.
+    pub no_ledger: bool,
+    /// Begin anew, whatever the ledger says of earlier runs.
+    pub restart: bool,
+    /// How long to go on trying when a connection is lost.
+    pub retry_for: Duration,
 }
 
 /// A load that is ready to run.
@@ -73,6 +86,12 @@ pub struct Load {
     made: Option<u32>,
     request: Request,
     plan: Plan,
+    /// What the ledger knows it by, if there is to be one.
+    identity: Option<Identity>,
+    found: Found,
+    /// The table is empty.
+    is_void: bool,
+    opened: Option<Opened>,
 }
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -106,6 +125,19 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let request = request(&options, &dsn, &reading, &connection);
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
+    let table_oid = if new_table.is_some() { 0 } else { table.oid };
+    let identity = record::identity(&reading, &plan, &session, table_oid)?;
+    let is_void = match new_table {
+        Some(_) => true,
+        None => runtime.block_on(record::is_void(&connection, &table))?,
+    };
+    let find = async |identity: &Identity| {
+        ledger::find(&connection.client, identity, is_void, options.restart).await
+    };
+    let found = match &identity {
+        Some(identity) => runtime.block_on(find(identity))?,
+        None => Found::Nothing,
+    };
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
     Ok(Load {
         options,
@@ -119,6 +151,10 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         made: None,
         request,
         plan,
+        identity,
+        found,
+        is_void,
+        opened: None,
     })
 }
 
@@ -149,12 +185,13 @@ impl Load {
     /// The first refusal in the order of the input, under a message that names input and table.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
-        let lsn = self.runtime.block_on(report::wal_position(&self.connection));
-        if let Some(new) = &self.new_table {
-            self.made = Some(self.runtime.block_on(create::create(&self.connection, new))?);
+        if let Found::Finished(_) = self.found {
+            let outcome = Outcome::default();
+            return Ok(Report::new(&self, outcome, watch, Vec::new(), 0.0, None));
         }
+        let lsn = self.runtime.block_on(report::wal_position(&self.connection));
         let mut widened = Vec::new();
-        let outcome = match self.attempts(watch, &mut widened) {
+        let outcome = match self.carry_out(watch, &mut widened) {
             Ok(outcome) => outcome,
             Err(error) => return Err(self.failed(error)),
         };
@@ -164,8 +201,22 @@ impl Load {
         Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
+    fn carry_out(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
+        match &self.new_table {
+            Some(new) => {
+                self.made = Some(self.runtime.block_on(create::create(&self.connection, new))?);
+            }
+            None => self.try_out()?,
+        }
+        self.open_job()?;
+        let outcome = self.attempts(watch, widened)?;
+        self.finish_job(outcome.chunks)?;
+        Ok(outcome)
+    }
+
     /// Starts over while that promises to help.
     fn attempts(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
+        let mut patience = Patience::new(self.options.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             match self.attempt(watch) {
@@ -178,6 +229,7 @@ impl Load {
                     self.plan.lanes = Lanes::Fixed(1);
                     "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
                 }
+                Ok(End::Interrupted(error)) => self.wait(error, &mut patience, watch)?,
                 Err(error) if self.add_key(&error)? => {}
                 Err(error) => match self.widen(&error)? {
                     Some(step) => widened.push(step),
@@ -185,6 +237,30 @@ impl Load {
                 },
             }
         }
+    }
+
+    /// Waits until the server may be back, and reads what is written by then.
+    fn wait(
+        &mut self,
+        interrupted: Error,
+        patience: &mut Patience,
+        watch: &Watch,
+    ) -> Result<()> {
+        while let Some(pause) = patience.next_pause() {
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !watch.copy.is_cancelled() {
+                std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+            }
+            if watch.copy.is_cancelled() {
+                break;
+            }
+            match self.reopen_job() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(interrupted)
     }
 
     fn attempt(&self, watch: &Arc<Watch>) -> Result<End> {
@@ -221,6 +297,10 @@ impl Load {
             input_names: self.reading.names(),
             may_drop_rows: self.plan.may_drop_rows,
             is_stream: self.reading.is_stream(),
+            commit: self.plan.commit,
+            ledger: self.opened.as_ref().map(|opened| opened.job),
+            done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
+            retry_for: self.options.retry_for,
         })
     }
 
@@ -265,7 +345,7 @@ impl Load {
     }
 
     /// The load's error, after the table that was made for it is gone again.
-    fn failed(&self, error: Error) -> Error {
+    fn failed(&mut self, error: Error) -> Error {
         let names = self.reading.names();
         let from = match names.as_slice() {
             [only] => format!("\"{only}\""),
@@ -281,7 +361,20 @@ impl Load {
         if self.new_table.is_some() && self.reading.is_stream() {
             error = create::hint_wider(error, &self.table);
         }
-        self.undo_create(Error::new(kind, message).because(error))
+        let error = Error::new(kind, message).because(error);
+        let kept = if self.opened.is_some() { self.rows_kept() } else { 0 };
+        if kept == 0 {
+            self.forget_job();
+            return self.undo_create(error);
+        }
+        let s = if kept == 1 { "" } else { "s" };
+        let go_on = format!(
+            "{kept} row{s} are in the table; the same command, run again, loads the rest."
+        );
+        match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
+            Some(hint) => error.hint(hint),
+            None => error.hint(go_on),
+        }
     }
 
     fn undo_create(&self, error: Error) -> Error {
@@ -308,6 +401,8 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connect
         columns: options.columns.clone(),
         ignore_unknown: options.ignore_unknown,
         lanes: options.lanes,
+        commit: options.commit,
+        ledger: !options.no_ledger,
         shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_schema::{Field, SchemaRef};
+use serde_json::{Map, Value};
 
 use super::watch::Watch;
 use super::{Options, sample};
@@ -268,6 +269,25 @@ impl Reading {
             options.table_columns = Arc::new(both.collect());
         }
         options.inputs = self.names().into();
+        options
+    }
+
+    /// What of the reading changes the rows or the chunks, by name.
+    pub(super) fn identity(&self) -> Map<String, Value> {
+        let mut options = Map::new();
+        let mut add = |name: &str, value: Value| options.insert(name.to_owned(), value);
+        add("format", self.sniffed.format.name().into());
+        if let Shape::Delimited { dialect, .. } = &self.shape {
+            let char_of = |byte: u8| char::from(byte).to_string();
+            let optional = |byte: Option<u8>| byte.map_or(Value::Null, |it| char_of(it).into());
+            add("header", self.sniffed.header.into());
+            add("delimiter", char_of(dialect.delimiter).into());
+            add("quote", optional(dialect.quote));
+            add("escape", char_of(dialect.escape).into());
+            add("null", String::from_utf8_lossy(&dialect.null).into());
+            add("comment", optional(dialect.comment));
+            add("skip-blank-lines", dialect.skip_blank_lines.into());
+        }
         options
     }
 

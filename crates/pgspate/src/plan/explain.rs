@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Plan, PlannedColumn, Route};
-use crate::copy::Lanes;
+use crate::copy::{Commit, Lanes};
 use crate::encode::arrow;
 use crate::format::Mode;
 
@@ -70,6 +70,10 @@ pub(crate) fn way(plan: &Plan, column: &PlannedColumn) -> String {
 
 fn commit(plan: &Plan) -> &'static str {
     match plan.lanes {
+        _ if plan.commit == Commit::EachChunk => {
+            "each chunk with its row in the ledger: a load that stops goes on when run again"
+        }
+        _ if plan.ledger => "all at the end: a load that fails leaves nothing behind",
         Lanes::Fixed(1) => "one transaction: a load that fails leaves nothing behind",
         _ => "all at the end, lane by lane: only a crash in between leaves a part",
     }

@@ -4,6 +4,7 @@
 //! reasons or its warnings; nothing is chosen silently.
 
 mod columns;
+mod commit;
 mod encoding;
 mod explain;
 mod lanes;
@@ -13,7 +14,7 @@ use arrow_schema::Field;
 pub use columns::{PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
 
-use crate::copy::Lanes;
+use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
 use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
@@ -53,6 +54,10 @@ pub struct Request {
     pub lanes: Option<usize>,
     /// The processors that the server shares with us, if it is on this machine.
     pub shared_cores: Option<usize>,
+    /// When to commit.
+    pub commit: Option<Commit>,
+    /// Whether a ledger is to be kept.
+    pub ledger: bool,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string is NULL.
@@ -80,6 +85,10 @@ pub struct Plan {
     pub lanes_reason: String,
     /// Whether everything must go through one COPY statement.
     pub one_statement: bool,
+    /// When rows become part of the table.
+    pub commit: Commit,
+    /// Whether chunks get a row in the ledger.
+    pub ledger: bool,
     /// Where chunks may end.
     pub chunk_bytes: usize,
     /// What will make the server slow, and other things to know.
@@ -111,6 +120,8 @@ impl Plan {
         let (mode, mode_reason) = choose_mode(session, &columns, encoding.as_deref());
         let (lanes, lanes_reason, one_statement) = lanes::choose(table, input, request);
         let mode = if one_statement { Mode::Text } else { mode };
+        let ledger = request.ledger && !input.is_stream;
+        let commit = commit::choose(input, request, ledger, one_statement)?;
         Ok(Plan {
             table: table.sql_name.clone(),
             warnings: warnings(table, &columns),
@@ -121,6 +132,8 @@ impl Plan {
             lanes,
             lanes_reason,
             one_statement,
+            commit,
+            ledger,
             chunk_bytes: CHUNK_BYTES,
             encoding,
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),

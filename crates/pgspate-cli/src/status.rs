@@ -1,0 +1,63 @@
+//! `pgspate status`.
+
+use pgspate::Result;
+use pgspate::ledger::{self, JobStatus};
+
+use crate::Answer;
+use crate::args::StatusArgs;
+use crate::errors::Style;
+use crate::load::{print_json, runtime};
+use crate::numbers::thousands;
+use crate::output::{data, say_line};
+use crate::target;
+
+pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
+    let target = target::resolve(args.to.as_deref(), true, style)?;
+    let runtime = runtime()?;
+    let connection = runtime.block_on(target.dsn.connect("pgspate status"))?;
+    if let (true, Some(job)) = (args.forget, args.job) {
+        runtime.block_on(ledger::forget(&connection.client, job))?;
+        say_line(format!("job {job} is forgotten; its rows stay in the table"));
+        return Ok(Answer::Yes);
+    }
+    let jobs = runtime.block_on(ledger::list(&connection.client, args.job))?;
+    if args.json {
+        print_json(&jobs)?;
+        return Ok(Answer::Yes);
+    }
+    if jobs.is_empty() {
+        say_line("the ledger of this database knows of no job");
+    }
+    for job in &jobs {
+        data(render(job))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// A job in a few lines.
+fn render(job: &JobStatus) -> String {
+    let count = |number: i64| thousands(number.unsigned_abs());
+    let state = match (&job.finished, &job.worker) {
+        (Some(finished), _) => format!("finished {finished}"),
+        (None, Some(worker)) => format!("under way in {worker}"),
+        (None, None) => "unfinished; run the same command again to go on".to_owned(),
+    };
+    let from = match job.sources.as_slice() {
+        [] => "nothing".to_owned(),
+        [only] => only.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    };
+    let rejected = match job.rows_rejected {
+        0 => String::new(),
+        rows => format!(", {} set aside", count(rows)),
+    };
+    format!(
+        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}\n",
+        job.job,
+        job.command,
+        job.table,
+        job.started,
+        count(job.rows_written),
+        count(job.chunks),
+    )
+}

@@ -1,0 +1,95 @@
+//! The commits of lanes that commit together, and what became of one whose answer got lost.
+
+use std::time::Duration;
+
+use super::Job;
+use super::lane::Finished;
+use crate::target::connect::Connection;
+use crate::target::server_error;
+use crate::{Error, Result};
+
+/// How long a transaction may take to come to its end after its connection was lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
+/// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
+/// elsewhere has written none, and yet has something to commit.
+pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
+    let working: Vec<_> = lanes.iter().filter(|lane| lane.tally.chunks > 0).collect();
+    for (nth, lane) in working.iter().enumerate() {
+        let is_last = nth + 1 == working.len();
+        // The ledger tells what became of a transaction; without one, its number does.
+        let xact = match job.ledger {
+            Some(_) => None,
+            None => transaction(&lane.connection).await?,
+        };
+        // In a transaction that has failed, `commit` would roll back and report no error, but
+        // `set` fails.
+        let sql = match is_last {
+            true => "set local synchronous_commit to default; commit",
+            false => "set local synchronous_commit to off; commit",
+        };
+        let Err(error) = lane.connection.client.batch_execute(sql).await else { continue };
+        let error = half_committed(job, &working, nth, error);
+        match xact {
+            Some(xact) if error.is_retryable() => {
+                if !settled(job, &xact).await.unwrap_or(false) {
+                    return Err(error);
+                }
+            }
+            _ => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The number of the lane's transaction, if it has written anything. `None` too on servers before
+/// 13, which do not tell.
+async fn transaction(connection: &Connection) -> Result<Option<String>> {
+    if connection.server_version() < 130_000 {
+        return Ok(None);
+    }
+    let sql = "select pg_current_xact_id_if_assigned()::text";
+    let failed = server_error("could not prepare to commit".to_owned());
+    Ok(connection.client.query_one(sql, &[]).await.map_err(failed)?.get(0))
+}
+
+/// Whether a transaction whose answer got lost was committed, once it has come to its end.
+async fn settled(job: &Job, xact: &str) -> Result<bool> {
+    let started = std::time::Instant::now();
+    while started.elapsed() < PATIENCE {
+        if let Ok(connection) = (job.connect)().await {
+            let sql = "select pg_xact_status($1::text::xid8)";
+            let failed = server_error("could not look up the transaction".to_owned());
+            let row = connection.client.query_one(sql, &[&xact]).await.map_err(failed)?;
+            match row.get::<_, Option<&str>>(0) {
+                Some("committed") => return Ok(true),
+                Some("in progress") => {}
+                _ => return Ok(false),
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(false)
+}
+
+/// The connection or the server went away between the first commit and the last.
+fn half_committed(
+    job: &Job,
+    lanes: &[&Finished],
+    nth: usize,
+    error: tokio_postgres::Error,
+) -> Error {
+    let error = lanes[nth].connection.explain("could not commit every lane", error);
+    if job.ledger.is_some() {
+        return error.hint("Run the same command again: the ledger knows which lanes are in.");
+    }
+    let rows = |lanes: &[&Finished]| lanes.iter().map(|lane| lane.tally.rows_written).sum::<u64>();
+    let (before, all) = (rows(&lanes[..nth]), rows(lanes));
+    let unsure = lanes[nth].tally.rows_written;
+    error.hint(format!(
+        "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
+         rows before you load again; a load with `--lanes 1` is one transaction."
+    ))
+}

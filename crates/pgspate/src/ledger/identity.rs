@@ -1,0 +1,256 @@
+//! What makes two runs the same job: the table, the sources, and the options that change meaning.
+//!
+//! The key says what a job is about, the fingerprint also in which state it was found. Nothing
+//! here talks to a server.
+
+use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::source::Input;
+use crate::{Error, Kind, Result};
+
+/// Bytes at either end of a file that tell it from another of the same size and time.
+const SAMPLE_BYTES: usize = 64 << 10;
+
+/// Sources whose descriptions are kept one by one; the fingerprint is of all of them.
+const SOURCES_KEPT: usize = 1000;
+
+/// What a job is about.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The command: `load`.
+    pub command: &'static str,
+    /// The table, as SQL writes it.
+    pub table: String,
+    /// The table's oid.
+    pub table_oid: u32,
+    /// The inputs, in order.
+    pub sources: Vec<SourcePrint>,
+    /// Options that change what the rows are, or how chunks are cut, by name.
+    pub options: Map<String, Value>,
+}
+
+/// One source as it was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourcePrint {
+    /// Its name: an absolute path or a URL.
+    pub name: String,
+    /// Its size with its etag or the time of its last change.
+    pub version: String,
+    /// SHA-256 of its first and last 64 KiB as stored, in hexadecimal; empty where the store
+    /// gives versions names of its own.
+    pub sample: String,
+}
+
+impl SourcePrint {
+    /// Looks at an input; `None` if it is a stream, which cannot be recognised. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of(input: &Input) -> Result<Option<SourcePrint>> {
+        let Some(version) = input.fingerprint() else { return Ok(None) };
+        let name = match input.local_path().map(std::path::absolute) {
+            Some(Ok(path)) => path.to_string_lossy().into_owned(),
+            _ => input.name().to_owned(),
+        };
+        let sample = match input.etag() {
+            Some(_) => String::new(),
+            None => sample(input)?,
+        };
+        Ok(Some(SourcePrint { name, version, sample }))
+    }
+}
+
+fn sample(input: &Input) -> Result<String> {
+    let mut digest = Context::new(&SHA256);
+    match input.ranges() {
+        Ok(ranges) => {
+            let len = ranges.len();
+            let sample_bytes = usize::try_from(len).unwrap_or(usize::MAX).min(SAMPLE_BYTES);
+            digest.update(&ranges.read(0, sample_bytes)?);
+            digest.update(&ranges.read(len - sample_bytes as u64, sample_bytes)?);
+        }
+        // A server that gives no parts.
+        Err(_) => digest.update(&input.peek(SAMPLE_BYTES)?),
+    }
+    Ok(hex(digest.finish().as_ref()))
+}
+
+impl Identity {
+    /// What the job is about, whatever state its sources are in.
+    pub fn key(&self) -> String {
+        let mut digest = Context::new(&SHA256);
+        for part in [self.command, &self.table] {
+            add(&mut digest, part);
+        }
+        self.sources.iter().for_each(|source| add(&mut digest, &source.name));
+        hex(digest.finish().as_ref())
+    }
+
+    /// The number for the lock that a run holds.
+    pub fn lock_key(&self) -> i64 {
+        lock_key(&self.key())
+    }
+
+    /// The key, and the state in which sources and options are.
+    pub fn fingerprint(&self) -> String {
+        let mut digest = Context::new(&SHA256);
+        add(&mut digest, &self.key());
+        for source in &self.sources {
+            add(&mut digest, &source.version);
+            add(&mut digest, &source.sample);
+        }
+        for (name, value) in &self.options {
+            add(&mut digest, name);
+            add(&mut digest, &value.to_string());
+        }
+        hex(digest.finish().as_ref())
+    }
+
+    /// The sources as JSON, the first thousand of them.
+    pub(super) fn sources_json(&self) -> String {
+        let kept = &self.sources[..self.sources.len().min(SOURCES_KEPT)];
+        serde_json::to_string(kept).expect("strings are JSON")
+    }
+
+    /// The options as JSON.
+    pub(super) fn options_json(&self) -> String {
+        Value::Object(self.options.clone()).to_string()
+    }
+
+    /// What has changed since a job was recorded with these sources and options, in words.
+    pub(super) fn changes_since(&self, sources: &str, options: &str) -> Vec<String> {
+        let before: Vec<SourcePrint> = serde_json::from_str(sources).unwrap_or_default();
+        let mut changes = Vec::new();
+        for (was, is) in before.iter().zip(&self.sources) {
+            if was != is {
+                let (name, was, is) = (&is.name, was.describe(), is.describe());
+                changes.push(format!("{name} was {was} and is {is}"));
+            }
+        }
+        let before: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
+        let names = before.keys().chain(self.options.keys().filter(|it| !before.contains_key(*it)));
+        for name in names {
+            let (was, is) = (before.get(name), self.options.get(name));
+            if was != is {
+                let word = |value: Option<&Value>| {
+                    value.map_or("not set".to_owned(), |value| match value {
+                        Value::String(text) => format!("\"{text}\""),
+                        other => other.to_string(),
+                    })
+                };
+                changes.push(format!("{name} was {} and is {}", word(was), word(is)));
+            }
+        }
+        changes
+    }
+}
+
+impl SourcePrint {
+    /// `304000000 bytes, version 9f2c.., content 1ab4..`.
+    fn describe(&self) -> String {
+        let (size, version) = self.version.split_once(':').unwrap_or(("-", &self.version));
+        let short = |text: &str| text.get(..8).unwrap_or(text).to_owned();
+        let content = match self.sample.as_str() {
+            "" => String::new(),
+            sample => format!(", content {}", short(sample)),
+        };
+        let version = match version.parse::<u64>() {
+            Ok(nanos) if self.sample.len() == 64 => {
+                format!("changed at {}.{:09} s", nanos / 1_000_000_000, nanos % 1_000_000_000)
+            }
+            _ => format!("version {version}"),
+        };
+        format!("{size} bytes, {version}{content}")
+    }
+}
+
+pub(super) fn lock_key(key: &str) -> i64 {
+    let first = key.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    first.unwrap_or_default().cast_signed()
+}
+
+/// Length first, so that no two lists of parts are alike.
+fn add(digest: &mut Context, part: &str) {
+    digest.update(&(part.len() as u64).to_le_bytes());
+    digest.update(part.as_bytes());
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Identity {
+    /// The error for going on with a job whose sources or options have changed.
+    pub(super) fn refuse(&self, job: i64, rows: i64, changes: &[String], was: &str) -> Error {
+        let is = self.fingerprint();
+        let (was, is) = (was.get(..16).unwrap_or(was), is.get(..16).unwrap_or(&is));
+        let mut message = format!(
+            "job {job} is unfinished, and what it loads has changed since (fingerprint {was} \
+             then, {is} now)"
+        );
+        for change in changes.iter().take(5) {
+            message.push_str("\n  ");
+            message.push_str(change);
+        }
+        let s = if rows == 1 { "" } else { "s" };
+        Error::new(Kind::Ledger, message).hint(format!(
+            "Put things back as they were to go on with it, or begin anew with `--restart`; the \
+             {rows} row{s} that job {job} has written stay in the table."
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        let source = |name: &str| SourcePrint {
+            name: name.to_owned(),
+            version: "12:1700000000000000001".to_owned(),
+            sample: "ab".repeat(32),
+        };
+        Identity {
+            command: "load",
+            table: "public.t".to_owned(),
+            table_oid: 1,
+            sources: vec![source("/a.csv"), source("/b.csv")],
+            options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
+        }
+    }
+
+    #[test]
+    fn the_key_is_of_names_and_the_fingerprint_of_state() {
+        let first = identity();
+        let mut changed = identity();
+        changed.sources[1].version = "13:1".to_owned();
+        assert_eq!(first.key(), changed.key());
+        assert_ne!(first.fingerprint(), changed.fingerprint());
+        let mut option = identity();
+        option.options.insert("delimiter".to_owned(), Value::from(";"));
+        assert_eq!(first.key(), option.key());
+        assert_ne!(first.fingerprint(), option.fingerprint());
+        let mut joined = identity();
+        joined.sources = vec![SourcePrint { name: "/a.csv/b.csv".to_owned(), ..joined.sources[0].clone() }];
+        assert_ne!(first.key(), joined.key());
+    }
+
+    #[test]
+    fn changes_name_what_was_and_what_is() {
+        let first = identity();
+        let mut now = identity();
+        now.sources[1].version = "13:1700000000000000002".to_owned();
+        now.options.insert("delimiter".to_owned(), Value::from(";"));
+        let changes = now.changes_since(&first.sources_json(), &first.options_json());
+        assert_eq!(
+            changes,
+            [
+                "/b.csv was 12 bytes, changed at 1700000000.000000001 s, content abababab and is \
+                 13 bytes, changed at 1700000000.000000002 s, content abababab",
+                "delimiter was \",\" and is \";\"",
+            ]
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! Jobs and their chunks: opened, sealed chunk by chunk, finished.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
+
+use super::identity::Identity;
+use super::{lock, schema};
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// A job's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobId(pub(crate) i64);
+
+/// What a chunk's row says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seal {
+    /// Ordinal of the chunk.
+    pub chunk: u64,
+    /// Which input it is of.
+    pub input: usize,
+    /// The byte at which it begins there; the row, for columnar files.
+    pub position: u64,
+    /// Rows read.
+    pub rows_in: u64,
+    /// Rows written.
+    pub rows_written: u64,
+    /// Rows set aside.
+    pub rows_rejected: u64,
+}
+
+impl JobId {
+    /// Writes the rows of chunks; to be run in the transaction that writes the chunks.
+    pub(crate) fn seal_sql(self, seals: &[Seal]) -> String {
+        let mut sql = "insert into pgspate.ledger \
+                       (job, chunk, input, position, rows_in, rows_written, rows_rejected) values"
+            .to_owned();
+        for (nth, seal) in seals.iter().enumerate() {
+            let comma = if nth == 0 { "" } else { "," };
+            let Seal { chunk, input, position, rows_in, rows_written, rows_rejected } = seal;
+            // Writing to a String cannot fail.
+            let _ = write!(
+                sql,
+                "{comma} ({}, {chunk}, {input}, {position}, {rows_in}, {rows_written}, \
+                 {rows_rejected})",
+                self.0
+            );
+        }
+        sql
+    }
+}
+
+/// Whether the server refused a chunk's row because the chunk is in the ledger already.
+pub(crate) fn is_taken(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|said| {
+        *said.code() == SqlState::UNIQUE_VIOLATION
+            && said.schema() == Some("pgspate")
+            && said.table() == Some("ledger")
+    })
+}
+
+/// The chunks that are written.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    seals: HashMap<u64, Seal>,
+}
+
+impl Done {
+    /// What the ledger says of a chunk, if it is written.
+    pub fn get(&self, chunk: u64) -> Option<&Seal> {
+        self.seals.get(&chunk)
+    }
+
+    /// How many chunks there are.
+    pub fn chunks(&self) -> u64 {
+        self.seals.len() as u64
+    }
+
+    /// Rows that they have written.
+    pub fn rows_written(&self) -> u64 {
+        self.seals.values().map(|seal| seal.rows_written).sum()
+    }
+
+    /// Rows read and set aside: all sums at once.
+    pub fn sums(&self) -> Seal {
+        let mut sums = Seal { rows_written: self.rows_written(), ..Seal::default() };
+        for seal in self.seals.values() {
+            sums.rows_in += seal.rows_in;
+            sums.rows_rejected += seal.rows_rejected;
+        }
+        sums
+    }
+}
+
+/// A job as the ledger has it.
+#[derive(Debug, Clone)]
+pub struct JobRecord {
+    /// Its number.
+    pub job: i64,
+    /// When it began, in the session's time zone.
+    pub started: String,
+    /// When it was finished.
+    pub finished: Option<String>,
+    /// Rows that it wrote, once it is finished.
+    pub rows_written: i64,
+    fingerprint: String,
+    sources: String,
+    options: String,
+    table_oid: u32,
+    /// Whether it made its table.
+    pub made_table: bool,
+}
+
+/// What the ledger knows of a job before it is opened.
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// Nothing, or nothing that counts any more.
+    Nothing,
+    /// It is unfinished, with so many chunks and rows in the table.
+    Unfinished(JobRecord, u64, u64),
+    /// The same sources were loaded with the same options.
+    Finished(JobRecord),
+}
+
+/// A job that is ready to go on.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    pub(crate) job: JobId,
+    /// The chunks that earlier runs have written.
+    pub done: Done,
+}
+
+const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz(0)::text, \
+                       rows_written, fingerprint, sources::text, options::text, table_oid, \
+                       made_table";
+
+/// Looks the job up; changes nothing. `is_void` tells that the table is empty, so that nothing of
+/// an earlier run can be in it.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when an unfinished job's sources or options have changed, unless
+/// `restart`.
+pub async fn find(
+    client: &Client,
+    identity: &Identity,
+    is_void: bool,
+    restart: bool,
+) -> Result<Found> {
+    if restart || !schema::exists(client).await? {
+        return Ok(Found::Nothing);
+    }
+    let (key, fingerprint) = (identity.key(), identity.fingerprint());
+    let sql = format!(
+        "select {COLUMNS} from pgspate.job where key = $1 \
+         and (finished is null or fingerprint = $2) order by finished nulls first, job desc limit 1"
+    );
+    let row = client.query_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
+    let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
+    if record.finished.is_some() {
+        let counts = !is_void && record.table_oid == identity.table_oid;
+        return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
+    }
+    let done = read_done(client, JobId(record.job)).await?;
+    let is_stale = is_void || record.table_oid != identity.table_oid;
+    if is_stale && done.rows_written() > 0 {
+        return Ok(Found::Nothing);
+    }
+    if record.fingerprint != fingerprint {
+        if done.chunks() == 0 {
+            return Ok(Found::Nothing);
+        }
+        let changes = identity.changes_since(&record.sources, &record.options);
+        let rows = i64::try_from(done.rows_written()).unwrap_or(i64::MAX);
+        return Err(identity.refuse(record.job, rows, &changes, &record.fingerprint));
+    }
+    Ok(Found::Unfinished(record, done.chunks(), done.rows_written()))
+}
+
+/// Makes the ledger if need be, takes the job's lock, and gives the job: the unfinished one with
+/// the chunks that it has, or a new one.
+///
+/// # Errors
+/// As [`find`]; when another session works on the job; or when the role may not write the ledger.
+pub async fn open(
+    client: &Client,
+    identity: &Identity,
+    is_void: bool,
+    restart: bool,
+    made_table: bool,
+) -> Result<Opened> {
+    schema::ensure(client).await?;
+    lock::hold(client, identity.lock_key()).await?;
+    if let Found::Unfinished(record, ..) = find(client, identity, is_void, restart).await? {
+        let job = JobId(record.job);
+        let done = read_done(client, job).await?;
+        return Ok(Opened { job, done });
+    }
+    forget_void(client, identity).await?;
+    prune(client).await?;
+    let row = client
+        .query_one(
+            "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
+                                      sources, options) \
+             values ($1, $2, $3, $4, $5, $6, $7::text::jsonb, $8::text::jsonb) returning job",
+            &[
+                &identity.key(),
+                &identity.fingerprint(),
+                &identity.command,
+                &identity.table_oid,
+                &identity.table,
+                &made_table,
+                &identity.sources_json(),
+                &identity.options_json(),
+            ],
+        )
+        .await
+        .map_err(|error| schema::refused(failed()(error)))?;
+    Ok(Opened { job: JobId(row.get(0)), done: Done::default() })
+}
+
+/// Drops the chunks of jobs that were finished long ago; the jobs themselves stay.
+async fn prune(client: &Client) -> Result<()> {
+    let sql = "delete from pgspate.ledger using pgspate.job \
+               where ledger.job = job.job and job.finished < now() - interval '7 days'";
+    client.execute(sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
+}
+
+/// Forgets an unfinished job that no longer counts.
+async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
+    let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
+               returning job) delete from pgspate.ledger using gone where ledger.job = gone.job";
+    let gone = client.execute(sql, &[&identity.key()]).await;
+    gone.map(drop).map_err(|error| schema::refused(failed()(error)))
+}
+
+/// The chunks of a job that are written.
+pub(crate) async fn read_done(client: &Client, job: JobId) -> Result<Done> {
+    let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected \
+               from pgspate.ledger where job = $1";
+    let rows = client.query(sql, &[&job.0]).await.map_err(failed())?;
+    let seals = rows.iter().map(seal).map(|seal| (seal.chunk, seal));
+    Ok(Done { seals: seals.collect() })
+}
+
+/// Says that every chunk is written, durably. Their rows stay for a while: a session that is cut
+/// off from us may still try to write one of them, and must find that it is there.
+///
+/// # Errors
+/// When the ledger does not have the chunks that it should have.
+pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<Seal> {
+    let sql = "with sums as ( \
+                   select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
+                          coalesce(sum(rows_written), 0)::bigint as rows_written, \
+                          coalesce(sum(rows_rejected), 0)::bigint as rows_rejected \
+                   from pgspate.ledger where job = $1) \
+               update pgspate.job set finished = coalesce(finished, clock_timestamp()), \
+                      chunks = sums.chunks, rows_in = sums.rows_in, \
+                      rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
+               from sums where job = $1 and sums.chunks = $2 \
+               returning sums.rows_in, sums.rows_written, sums.rows_rejected";
+    let expected = chunks.cast_signed();
+    let row = client.query_opt(sql, &[&job.0, &expected]).await.map_err(failed())?;
+    let Some(row) = row else {
+        let message = format!("the ledger does not have the {chunks} chunks of job {}", job.0);
+        return Err(Error::new(Kind::Ledger, message)
+            .hint("Another session has changed it. `pgspate status` shows what it has."));
+    };
+    let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
+    let (rows_in, rows_written, rows_rejected) = (number(0), number(1), number(2));
+    Ok(Seal { rows_in, rows_written, rows_rejected, ..Seal::default() })
+}
+
+/// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
+/// nothing behind; with `whole`, the job too.
+pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
+    let chunks = client.execute("delete from pgspate.ledger where job = $1", &[&job.0]).await;
+    chunks.map_err(failed())?;
+    if whole {
+        let job = client.execute("delete from pgspate.job where job = $1", &[&job.0]).await;
+        job.map_err(failed())?;
+    }
+    Ok(())
+}
+
+fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
+    server_error("could not use the ledger, schema \"pgspate\"".to_owned())
+}
+
+fn record(row: &Row) -> JobRecord {
+    JobRecord {
+        job: row.get(0),
+        started: row.get(1),
+        finished: row.get(2),
+        rows_written: row.get(3),
+        fingerprint: row.get(4),
+        sources: row.get(5),
+        options: row.get(6),
+        table_oid: row.get(7),
+        made_table: row.get(8),
+    }
+}
+
+fn seal(row: &Row) -> Seal {
+    let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
+    Seal {
+        chunk: number(0),
+        input: usize::try_from(row.get::<_, i32>(1)).unwrap_or_default(),
+        position: number(2),
+        rows_in: number(3),
+        rows_written: number(4),
+        rows_rejected: number(5),
+    }
+}

@@ -1,0 +1,60 @@
+//! One run of a job at a time: an advisory lock for as long as the run's session lives.
+//!
+//! The lock spares two runs from doing the same work. That no chunk is written twice does not
+//! depend on it: the ledger's key sees to that.
+
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// How long a session that has the lock may take to notice that its client is gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Who has the lock: pid, since when, application, address.
+const HOLDER: &str = "\
+select a.pid, a.backend_start::timestamptz(0)::text, coalesce(a.application_name, ''),
+       coalesce(host(a.client_addr), 'a local socket')
+from pg_locks l join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+  and l.database = (select oid from pg_database where datname = current_database())
+  and l.classid = (($1 >> 32) & 4294967295)::oid and l.objid = ($1 & 4294967295)::oid";
+
+/// Takes the lock for this session.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when another session has it, saying which.
+pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
+    let failed = || server_error("could not lock the job".to_owned());
+    let started = std::time::Instant::now();
+    loop {
+        let row = client.query_one("select pg_try_advisory_lock($1)", &[&key]).await;
+        if row.map_err(failed())?.get(0) {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            let who = holder(client, key).await?;
+            let who = who.unwrap_or_else(|| "another session".to_owned());
+            return Err(Error::new(Kind::Ledger, format!("this load is under way in {who}"))
+                .hint("Wait until it is done; running this again then does what is left."));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Which session has the lock, in words; `None` if none has.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub(crate) async fn holder(client: &Client, key: i64) -> Result<Option<String>> {
+    let failed = server_error("could not look up who has the job".to_owned());
+    let row = client.query_opt(HOLDER, &[&key]).await.map_err(failed)?;
+    Ok(row.map(|row| {
+        let (pid, since): (i32, &str) = (row.get(0), row.get(1));
+        let (application, address): (&str, &str) = (row.get(2), row.get(3));
+        format!("session {pid} (\"{application}\" from {address}, since {since})")
+    }))
+}

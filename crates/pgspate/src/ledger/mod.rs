@@ -1,0 +1,17 @@
+//! The ledger: what has been done to this database, kept in the database itself.
+//!
+//! A chunk's row is written in the chunk's own transaction, so the ledger and the table never
+//! differ, whatever dies when. Its key is the job and the chunk: a chunk that somebody has written
+//! cannot be written again. Nothing else writes the schema `pgspate`.
+
+mod identity;
+mod job;
+mod lock;
+mod schema;
+mod status;
+
+pub use identity::{Identity, SourcePrint};
+pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
+pub(crate) use job::{JobId, clear, finish, is_taken, read_done};
+pub(crate) use lock::hold;
+pub use status::{JobStatus, forget, list};

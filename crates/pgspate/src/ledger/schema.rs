@@ -1,0 +1,118 @@
+//! The schema `pgspate`: made on first need, in the database that the rows go to.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Version of the tables. A ledger of another version is not touched.
+const VERSION: i32 = 1;
+
+/// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
+/// sources and options were; a key has at most one job that is not finished. `ledger.position` is
+/// the byte at which the chunk begins in its input, and must be the same when it is cut again.
+const MAKE: &str = "\
+create schema if not exists pgspate;
+create table pgspate.job (
+    job bigint generated always as identity primary key,
+    key text not null,
+    fingerprint text not null,
+    command text not null,
+    table_oid oid not null,
+    table_name text not null,
+    made_table boolean not null,
+    sources jsonb not null,
+    options jsonb not null,
+    started timestamptz not null default clock_timestamp(),
+    finished timestamptz,
+    chunks bigint not null default 0,
+    rows_in bigint not null default 0,
+    rows_written bigint not null default 0,
+    rows_rejected bigint not null default 0);
+create unique index job_unfinished on pgspate.job (key) where finished is null;
+create index job_finished on pgspate.job (key, finished);
+create table pgspate.ledger (
+    job bigint not null,
+    chunk bigint not null,
+    input integer not null,
+    position bigint not null,
+    rows_in bigint not null,
+    rows_written bigint not null,
+    rows_rejected bigint not null,
+    written timestamptz not null default clock_timestamp(),
+    primary key (job, chunk));
+create table pgspate.version (version integer not null);
+insert into pgspate.version values (1)";
+
+/// Whether the database has a ledger.
+///
+/// # Errors
+/// When the server cannot be asked, or the schema is of another version or not a ledger.
+pub(super) async fn exists(client: &Client) -> Result<bool> {
+    let failed = || server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
+    let look = "select to_regnamespace('pgspate') is not null, \
+                to_regclass('pgspate.version') is not null, \
+                (select count(*) from pg_class where relnamespace = to_regnamespace('pgspate'))";
+    let row = client.query_one(look, &[]).await.map_err(failed())?;
+    let (has_schema, has_version): (bool, bool) = (row.get(0), row.get(1));
+    if !has_version {
+        // An empty one was made for us by somebody who may make schemas.
+        let is_empty = row.get::<_, i64>(2) == 0;
+        return if has_schema && !is_empty { Err(foreign()) } else { Ok(false) };
+    }
+    let version = client.query_opt("select version from pgspate.version", &[]).await;
+    let version = version.map_err(|error| refused(failed()(error)))?;
+    match version.map(|row| row.get::<_, i32>(0)) {
+        Some(VERSION) => Ok(true),
+        found => {
+            let found = found.map_or("none".to_owned(), |version| version.to_string());
+            let message = format!("the ledger's version is {found}, expected {VERSION}");
+            Err(Error::new(Kind::Ledger, message)
+                .hint("It was made by another version of pgspate; use that one."))
+        }
+    }
+}
+
+/// Makes it, if it is not there.
+pub(super) async fn ensure(client: &Client) -> Result<()> {
+    if exists(client).await? {
+        return Ok(());
+    }
+    let sql = format!("begin; {MAKE}; commit");
+    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
+    // The transaction has failed; that it ends is all that counts.
+    let _ = client.batch_execute("rollback").await;
+    let was_first = [
+        SqlState::UNIQUE_VIOLATION,
+        SqlState::DUPLICATE_TABLE,
+        SqlState::DUPLICATE_SCHEMA,
+    ];
+    if error.code().is_some_and(|code| was_first.contains(code)) && exists(client).await? {
+        // Another session made it at the same time.
+        return Ok(());
+    }
+    let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
+    Err(refused(failed(error)))
+}
+
+fn foreign() -> Error {
+    Error::new(Kind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
+        .hint("Rename that schema, or load with `--no-ledger`.")
+}
+
+/// For a role that may not use or make the ledger: the SQL that somebody else has to run.
+pub(super) fn refused(error: Error) -> Error {
+    if error.sqlstate() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return error;
+    }
+    error.hint(
+        "The ledger makes a load resumable and keeps it from being loaded twice. Have the \
+         database's owner run, for the role that loads,\n\
+         \x20   create schema if not exists pgspate authorization ROLE;\n\
+         or, where the schema is another role's already,\n\
+         \x20   grant usage on schema pgspate to ROLE;\n\
+         \x20   grant select, insert, update, delete on all tables in schema pgspate to ROLE;\n\
+         or load with `--no-ledger`: in one piece, and again whenever it is asked for.",
+    )
+}

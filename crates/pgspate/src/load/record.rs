@@ -1,0 +1,193 @@
+//! A load's side of the ledger: what it is known by, and where it stands.
+
+use serde_json::Value;
+
+use super::Load;
+use super::reading::Reading;
+use crate::ledger::{self, Found, Identity, SourcePrint};
+use crate::plan::Plan;
+use crate::target::connect::Connection;
+use crate::target::{Session, Table, server_error};
+use crate::{Error, Kind, Result};
+
+/// What the load is known by, if its plan keeps a ledger. Blocks.
+pub(super) fn identity(
+    reading: &Reading,
+    plan: &Plan,
+    session: &Session,
+    table_oid: u32,
+) -> Result<Option<Identity>> {
+    if !plan.ledger {
+        return Ok(None);
+    }
+    let mut sources = Vec::with_capacity(reading.inputs.len());
+    for input in reading.inputs.iter() {
+        match SourcePrint::of(input)? {
+            Some(print) => sources.push(print),
+            None => return Ok(None),
+        }
+    }
+    let mut options = reading.identity();
+    let columns = plan.columns.iter().map(|column| {
+        let forced = match (column.force_null, column.force_not_null) {
+            (false, false) => "",
+            (true, false) => " force-null",
+            (false, true) => " force-not-null",
+            (true, true) => " force-null force-not-null",
+        };
+        Value::from(format!("{} from {}{forced}", column.name, column.field + 1))
+    });
+    options.insert("columns".to_owned(), columns.collect());
+    options.insert("encoding".to_owned(), plan.encoding.as_deref().unwrap_or("UTF8").into());
+    options.insert("chunk bytes".to_owned(), plan.chunk_bytes.into());
+    options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
+    options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
+    options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
+    let table = plan.table.clone();
+    Ok(Some(Identity { command: "load", table, table_oid, sources, options }))
+}
+
+/// Whether nothing that an earlier run wrote can still be in the table: it is empty, and what is
+/// written to it stays in it.
+pub(super) async fn is_void(connection: &Connection, table: &Table) -> Result<bool> {
+    let is_plain = matches!(table.kind, 'r' | 'p');
+    if !is_plain || table.triggers.iter().any(|trigger| trigger.for_each_row) {
+        return Ok(false);
+    }
+    let sql = format!("select not exists (select from {})", table.sql_name);
+    match connection.client.query_one(&sql, &[]).await {
+        Ok(row) => Ok(row.get(0)),
+        // A role that may write and not read cannot know.
+        Err(error) if error.as_db_error().is_some() => Ok(false),
+        Err(error) => {
+            let message = format!("could not look whether {} is empty", table.sql_name);
+            Err(server_error(message)(error))
+        }
+    }
+}
+
+/// Where the job stands, in words; `None` for one that begins.
+pub(super) fn standing(found: &Found) -> Option<String> {
+    match found {
+        Found::Nothing => None,
+        Found::Unfinished(_, 0, _) => None,
+        Found::Unfinished(record, chunks, rows) => Some(format!(
+            "going on with job {} of {}: {rows} rows in {chunks} chunks are written",
+            record.job, record.started
+        )),
+        Found::Finished(record) => Some(format!(
+            "job {} has loaded this, {} rows, at {}; `--restart` loads it again",
+            record.job,
+            record.rows_written,
+            record.finished.as_deref().unwrap_or_default()
+        )),
+    }
+}
+
+impl Load {
+    /// Where the load stands, in words, if an earlier run has written something of it.
+    pub fn standing(&self) -> Option<String> {
+        standing(&self.found)
+    }
+
+    /// Whether the ledger says that all of it is loaded: then it does nothing.
+    pub fn is_loaded(&self) -> bool {
+        matches!(self.found, Found::Finished(_))
+    }
+
+    /// Has the server say no before anything is changed: begins the COPY of the load, and rolls
+    /// back.
+    pub(super) fn try_out(&self) -> Result<()> {
+        let client = &self.connection.client;
+        let sql = self.plan.text_sql();
+        let tried = self.runtime.block_on(async {
+            client.batch_execute("begin").await?;
+            let sink = client.copy_in::<_, bytes::Bytes>(&sql).await?;
+            drop(sink);
+            client.batch_execute("rollback").await
+        });
+        tried.map_err(|error| crate::copy::refused_copy(&self.connection, error))
+    }
+
+    /// Opens the load's job, if it keeps a ledger. `made_table`: by this run.
+    pub(super) fn open_job(&mut self) -> Result<()> {
+        let Some(identity) = &mut self.identity else { return Ok(()) };
+        identity.table_oid = self.made.unwrap_or(self.table.oid);
+        let made = self.made.is_some();
+        let client = &self.connection.client;
+        let opening = ledger::open(client, identity, self.is_void, self.options.restart, made);
+        self.opened = Some(self.runtime.block_on(opening)?);
+        Ok(())
+    }
+
+    /// Connects anew where the connection was lost meanwhile, and reads what is written by now.
+    pub(super) fn reopen_job(&mut self) -> Result<()> {
+        self.reconnect()?;
+        let Some(opened) = &mut self.opened else { return Ok(()) };
+        let reading = ledger::read_done(&self.connection.client, opened.job);
+        opened.done = self.runtime.block_on(reading)?;
+        Ok(())
+    }
+
+    fn reconnect(&mut self) -> Result<()> {
+        if !self.connection.is_closed() {
+            return Ok(());
+        }
+        let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        if let Some(identity) = &self.identity {
+            let key = identity.lock_key();
+            self.runtime.block_on(ledger::hold(&connection.client, key))?;
+        }
+        self.connection = connection.into();
+        Ok(())
+    }
+
+    /// Says in the ledger that everything is written; tries again as long as lanes do.
+    pub(super) fn finish_job(&mut self, chunks: u64) -> Result<()> {
+        let Some(opened) = &self.opened else { return Ok(()) };
+        let job = opened.job;
+        let mut patience = crate::copy::Patience::new(self.options.retry_for);
+        loop {
+            let finished = self.reconnect().and_then(|()| {
+                self.runtime.block_on(ledger::finish(&self.connection.client, job, chunks))
+            });
+            let error = match finished {
+                Ok(sums) => return self.reconcile(&sums),
+                Err(error) => error,
+            };
+            match patience.next_pause().filter(|_| error.is_retryable()) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(error),
+            }
+        }
+    }
+
+    fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
+        let (rows_in, out) = (sums.rows_in, sums.rows_written + sums.rows_rejected);
+        if rows_in == out || (self.plan.may_drop_rows && out < rows_in) {
+            return Ok(());
+        }
+        let message = format!(
+            "read {rows_in} rows, but {} are written and {} set aside",
+            sums.rows_written, sums.rows_rejected
+        );
+        Err(Error::new(Kind::Bug, message))
+    }
+
+    /// Rows of the job that are in the table now; 0 where nothing can tell.
+    pub(super) fn rows_kept(&mut self) -> u64 {
+        match (self.reopen_job(), &self.opened) {
+            (Ok(()), Some(opened)) => opened.done.rows_written(),
+            _ => 0,
+        }
+    }
+
+    /// Forgets a job that has left nothing behind.
+    pub(super) fn forget_job(&mut self) {
+        let Some(opened) = self.opened.take() else { return };
+        // It would be forgotten when the load is run again, too.
+        let _ = self
+            .runtime
+            .block_on(ledger::clear(&self.connection.client, opened.job, true));
+    }
+}

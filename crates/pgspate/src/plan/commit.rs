@@ -1,0 +1,36 @@
+//! When a load commits.
+
+use super::{InputFacts, Request};
+use crate::copy::Commit;
+use crate::{Error, Kind, Result};
+
+/// Below this many stored bytes a load is done within seconds, and one that fails had better leave
+/// nothing behind. Above, what is written is worth keeping.
+const AT_END_BYTES: u64 = 1 << 30;
+
+/// When to commit, as asked or by the size of the input.
+pub(super) fn choose(
+    input: &InputFacts,
+    request: &Request,
+    has_ledger: bool,
+    one_statement: bool,
+) -> Result<Commit> {
+    match request.commit {
+        Some(Commit::EachChunk) if !has_ledger => {
+            let why = if input.is_stream { "standard input cannot be read again" } else { "without a ledger" };
+            let message = format!("chunks cannot be committed one by one: {why}");
+            Err(Error::new(Kind::Usage, message).hint("Leave `--commit chunk` out."))
+        }
+        Some(Commit::EachChunk) if one_statement => {
+            let message = "chunks cannot be committed one by one: the table needs one COPY statement";
+            Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."))
+        }
+        Some(asked) => Ok(asked),
+        None if !has_ledger || one_statement => Ok(Commit::AtEnd),
+        // An input of unknown size may be of any size.
+        None if input.stored_bytes.is_none_or(|bytes| bytes >= AT_END_BYTES) => {
+            Ok(Commit::EachChunk)
+        }
+        None => Ok(Commit::AtEnd),
+    }
+}
