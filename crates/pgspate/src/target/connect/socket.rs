@@ -130,3 +130,87 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::super::{Dsn, Environment};
+    use super::*;
+
+    fn timeouts(text: &str) -> Timeouts {
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        Dsn::resolve(Some(text), &env).unwrap().unwrap().timeouts
+    }
+
+    async fn opened(text: &str) -> TcpStream {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        open_tcp(listener.local_addr().unwrap(), &timeouts(text)).await.unwrap()
+    }
+
+    /// Idle time, interval and count of a socket.
+    fn probes(socket: &SockRef<'_>) -> (Duration, Duration, u32) {
+        let (idle, interval) = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+        (idle.unwrap(), interval.unwrap(), socket.tcp_keepalive_retries().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_gone_peer_is_noticed_unless_the_user_says_otherwise() {
+        let untouched = TcpSocket::new_v4().unwrap();
+        let system = probes(&SockRef::from(&untouched));
+        let secs = Duration::from_secs;
+        for (text, expected) in [
+            ("host=a", (secs(30), secs(10), 3)),
+            ("host=a keepalives=1 keepalives_idle=77", (secs(77), secs(10), 3)),
+            ("host=a keepalives_interval=5 keepalives_count=9", (secs(30), secs(5), 9)),
+            ("host=a keepalives_idle=0 keepalives_interval=0 keepalives_count=0", system),
+        ] {
+            let stream = opened(text).await;
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap(), "{text}");
+            assert_eq!(probes(&socket), expected, "{text}");
+        }
+        let stream = opened("host=a keepalives=0 keepalives_idle=77").await;
+        assert!(!SockRef::from(&stream).keepalive().unwrap());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_user_timeout_is_the_users() {
+        for (text, millis) in [
+            ("host=a", 0),
+            ("host=a tcp_user_timeout=1500", 1500),
+            ("host=a tcp_user_timeout=0", 0),
+        ] {
+            let stream = opened(text).await;
+            let set = SockRef::from(&stream).tcp_user_timeout().unwrap().unwrap_or_default();
+            assert_eq!(set, Duration::from_millis(millis), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unix_sockets_have_a_large_send_buffer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".s.PGSQL.1");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (stream, plain) = (open_unix(&path).await.unwrap(), UnixStream::connect(&path).await);
+        let sizes = [&stream, &plain.unwrap()].map(|it| SockRef::from(it).send_buffer_size());
+        let [large, usual] = sizes.map(Result::unwrap);
+        assert!(large > usual, "{large} {usual}");
+        drop(listener);
+        assert_eq!(open_unix(&path).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn abstract_sockets_are_opened() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+        let name = format!("pgspate-test-{}/.s.PGSQL.1", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap());
+        open_unix(Path::new(&format!("\0{name}"))).await.unwrap();
+        drop(listener.unwrap());
+        open_unix(Path::new(&format!("\0{name}"))).await.unwrap_err();
+    }
+}
