@@ -76,6 +76,14 @@ async fn a_server_that_is_not_there_gets_a_hint() {
 }
 
 #[tokio::test]
+async fn numbers_that_the_system_does_not_take_get_a_hint() {
+    let text = "host=127.0.0.1 port=1 keepalives_count=2000000000";
+    let error = resolve(text).unwrap().connect("x").await.unwrap_err();
+    assert!(told(&error).contains("caused by: invalid argument\n"), "{}", told(&error));
+    assert!(told(&error).contains("keepalives_count"), "{}", told(&error));
+}
+
+#[tokio::test]
 async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
     let fixture = tls_server();
     let port = fixture.server.port();

@@ -222,8 +222,8 @@ fn timeouts(settings: &Settings) -> Result<Timeouts> {
     let seconds = |n: u32| Duration::from_secs(n.into());
     Ok(Timeouts {
         connect: settings.number("connect_timeout")?.map(seconds),
-        // Not ours to set: Linux counts it while the server takes nothing in, too, and a COPY may
-        // have to wait for another session's lock for longer than any time that would be of use.
+        // No default of ours: Linux also counts it while a living server takes nothing in, and a
+        // COPY may wait long for another session's lock.
         tcp_user: settings.number("tcp_user_timeout")?.map(|n| Duration::from_millis(n.into())),
         keepalives: settings.switch("keepalives", true)?,
         keepalives_idle: number_or("keepalives_idle", KEEPALIVES_IDLE)?.map(seconds),

@@ -220,6 +220,12 @@ pub(super) fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
             format!("Name the server's host, or the folder of its socket, with host=, or {start}."),
         ),
         (io::ErrorKind::TimedOut, _) => return timed_out(dsn),
+        (io::ErrorKind::InvalidInput, Endpoint::Tcp { .. }) if error.raw_os_error().is_some() => (
+            os_words(error),
+            "The operating system does not take such an address, or such a value of \
+             keepalives_idle, keepalives_interval or keepalives_count."
+                .to_owned(),
+        ),
         (
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset

@@ -1,7 +1,7 @@
 //! Opening sockets to a server: one for a session, one more for each request to cancel.
 //!
-//! Both go to the same address with the same options, which are set before the kernel connects, so
-//! that they count for connecting too.
+//! Both go to the same address with the same options. Those of TCP are set before connecting, so
+//! that they count for it too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -62,11 +62,13 @@ async fn open_tcp(address: SocketAddr, timeouts: &Timeouts) -> io::Result<TcpStr
         SockRef::from(&socket).set_tcp_keepalive(&keepalive(timeouts))?;
     }
     #[cfg(target_os = "linux")]
-    SockRef::from(&socket).set_tcp_user_timeout(timeouts.tcp_user)?;
+    if timeouts.tcp_user.is_some() {
+        SockRef::from(&socket).set_tcp_user_timeout(timeouts.tcp_user)?;
+    }
     socket.connect(address).await
 }
 
-/// What is none stays as the operating system has it.
+/// A number that is none stays as the operating system has it.
 fn keepalive(timeouts: &Timeouts) -> TcpKeepalive {
     let mut keepalive = TcpKeepalive::new();
     if let Some(idle) = timeouts.keepalives_idle {
