@@ -1,5 +1,7 @@
 //! Several hosts, sockets, and servers that are not there.
 
+use std::time::Duration;
+
 use pgspate::Kind;
 
 use crate::{ask, plain_server, resolve, tls_server, told};
@@ -74,6 +76,14 @@ async fn a_server_that_is_not_there_gets_a_hint() {
 }
 
 #[tokio::test]
+async fn numbers_that_the_system_does_not_take_get_a_hint() {
+    let text = "host=127.0.0.1 port=1 keepalives_count=2000000000";
+    let error = resolve(text).unwrap().connect("x").await.unwrap_err();
+    assert!(told(&error).contains("caused by: invalid argument\n"), "{}", told(&error));
+    assert!(told(&error).contains("keepalives_count"), "{}", told(&error));
+}
+
+#[tokio::test]
 async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
     let fixture = tls_server();
     let port = fixture.server.port();
@@ -92,6 +102,58 @@ async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
     let alone = format!("host=127.0.0.1 port={silent_port} connect_timeout=1");
     let error = resolve(&alone).unwrap().connect("x").await.unwrap_err();
     assert!(told(&error).contains("no answer within 1 s"), "{}", told(&error));
+}
+
+/// A port where the kernel takes no more connections, since the one it may hold is never fetched.
+fn full_listener() -> (socket2::Socket, Vec<socket2::Socket>) {
+    use socket2::{Domain, SockAddr, Socket, Type};
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any: std::net::SocketAddr = ([127, 0, 0, 1], 0).into();
+    listener.bind(&SockAddr::from(any)).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        if client.connect_timeout(&address, Duration::from_millis(200)).is_err() {
+            return (listener, waiting);
+        }
+        waiting.push(client);
+    }
+}
+
+#[tokio::test]
+async fn connect_timeout_ends_a_wait_at_any_stage() {
+    let (full, _waiting) = full_listener();
+    let port = full.local_addr().unwrap().as_socket().unwrap().port();
+    let mut silent = vec![("disable", port)];
+    let mut impostors = Vec::new();
+    // Silence after the address was reached, at the start of TLS, where TLS was refused and where
+    // the session was let in.
+    for (mode, answer) in [
+        ("disable", &b""[..]),
+        ("require", b"S"),
+        ("prefer", b"N"),
+        ("disable", b"R\0\0\0\x08\0\0\0\0"),
+    ] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        silent.push((mode, listener.local_addr().unwrap().port()));
+        impostors.push(tokio::spawn(async move {
+            use tokio::io::AsyncWriteExt;
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(answer).await.unwrap();
+            std::future::pending::<()>().await;
+        }));
+    }
+    let tried = silent.into_iter().map(|(mode, port)| async move {
+        let text = format!("host=127.0.0.1 port={port} sslmode={mode} connect_timeout=1");
+        let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
+        let told = told(&error);
+        assert!(told.contains("caused by: no answer within 1 s\n"), "{mode} {port}: {told}");
+        assert!(error.is_retryable(), "{mode} {port}");
+    });
+    futures_util::future::join_all(tried).await;
+    impostors.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

@@ -74,12 +74,20 @@ async fn wait_for(observer: &Connection, sql: &str) {
 }
 
 #[tokio::test]
-async fn cancel_stops_a_statement_with_and_without_tls() {
-    for (fixture, mode) in
-        [(tls_server(), "require"), (tls_server(), "prefer"), (plain_server(), "prefer")]
-    {
+async fn cancel_stops_a_statement_however_it_was_sent() {
+    let server = tls_server();
+    let checked = format!("sslmode=verify-full sslrootcert={}", server.file("ca.crt"));
+    let socket = format!("host={} user=sockety", server.server.folder().display());
+    for (fixture, extra) in [
+        (server.clone(), "sslmode=require"),
+        (server.clone(), "sslmode=prefer"),
+        (server.clone(), "sslmode=disable"),
+        (server.clone(), &checked),
+        (server.clone(), &socket),
+        (plain_server(), "sslmode=prefer"),
+    ] {
         let observer = fixture.connect("").await.unwrap();
-        let mut connection = fixture.connect(&format!("sslmode={mode}")).await.unwrap();
+        let mut connection = fixture.connect(extra).await.unwrap();
         let (pid, canceller) = (connection.backend_pid(), connection.canceller());
         let cancel = async {
             let sql = format!(

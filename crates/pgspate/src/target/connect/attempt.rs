@@ -4,15 +4,16 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
 use tokio_postgres::tls::NoTls;
 
-use super::connection::{Connection, Encryption, Standing};
+use super::connection::{Connection, Standing};
 use super::dsn::{Dsn, SessionAttrs};
 use super::failure::{self, Failure, Why};
 use super::host::{Endpoint, Host};
+use super::socket::{Address, Route};
 use super::tls::Tls;
 use super::tls_settings::Mode;
 use crate::Result;
@@ -65,8 +66,9 @@ async fn search(
             }
         };
         for address in addresses {
-            let target = at_address(&host, address);
-            let tried = within(dsn, attempt(dsn, &target, application_name, wanted)).await;
+            let target = at_address(&host, &address);
+            let route = Route { address, timeouts: dsn.timeouts.clone() };
+            let tried = within(dsn, attempt(dsn, &target, &route, application_name, wanted)).await;
             let failure = match tried {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => return Err(End::Broken(error)),
@@ -96,25 +98,27 @@ async fn within<T>(
     }
 }
 
-/// The addresses of a host; one none for a socket.
-async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Option<IpAddr>>, Failure> {
-    let name = match &host.endpoint {
-        Endpoint::Socket { .. } => return Ok(vec![None]),
-        Endpoint::Tcp { addr: Some(addr), .. } => return Ok(vec![Some(*addr)]),
-        Endpoint::Tcp { name, addr: None } => name.as_deref().unwrap_or_default(),
+/// The addresses of a host.
+async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Address>, Failure> {
+    let name = match (&host.endpoint, host.socket_path()) {
+        (_, Some(path)) => return Ok(vec![Address::Unix(path)]),
+        (Endpoint::Tcp { addr: Some(addr), .. }, _) => {
+            return Ok(vec![Address::Tcp(SocketAddr::new(*addr, host.port))]);
+        }
+        _ => host.label(),
     };
     let hint = "Check the spelling of the host name, and that this machine can resolve it.";
     let lookup = async {
-        tokio::net::lookup_host((name, host.port)).await.map_err(|error| {
+        tokio::net::lookup_host((name.as_str(), host.port)).await.map_err(|error| {
             let reason =
                 format!("could not translate host name to address: {}", failure::os_words(&error));
             Failure::new(Why::Absent, reason, hint)
         })
     };
     let mut found = Vec::new();
-    for address in within(dsn, lookup).await? {
-        if !found.contains(&Some(address.ip())) {
-            found.push(Some(address.ip()));
+    for address in within(dsn, lookup).await?.map(Address::Tcp) {
+        if !found.contains(&address) {
+            found.push(address);
         }
     }
     if found.is_empty() {
@@ -123,10 +127,10 @@ async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Option<IpAddr>>, Failur
     Ok(found)
 }
 
-fn at_address(host: &Host, address: Option<IpAddr>) -> Host {
+fn at_address(host: &Host, address: &Address) -> Host {
     let mut host = host.clone();
-    if let (Endpoint::Tcp { addr, .. }, Some(_)) = (&mut host.endpoint, address) {
-        *addr = address;
+    if let (Endpoint::Tcp { addr, .. }, Address::Tcp(address)) = (&mut host.endpoint, address) {
+        *addr = Some(address.ip());
     }
     host
 }
@@ -136,12 +140,13 @@ fn at_address(host: &Host, address: Option<IpAddr>) -> Host {
 async fn attempt(
     dsn: &Dsn,
     host: &Host,
+    route: &Route,
     application_name: &str,
     wanted: SessionAttrs,
 ) -> Result<Result<Connection>, Failure> {
     let (first, second) = steps(dsn, host)?;
     let mut config = config(dsn, host, application_name);
-    let failure = match try_step(dsn, host, &mut config, first).await {
+    let failure = match try_step(dsn, host, route, &mut config, first).await {
         Ok(Ok(connection)) => return suitable(connection, dsn, host, wanted).await.map(Ok),
         Ok(Err(error)) => return Ok(Err(error)),
         Err(failure) => failure,
@@ -149,7 +154,7 @@ async fn attempt(
     let Some(second) = second.filter(|_| failure.may_depend_on_encryption()) else {
         return Err(failure);
     };
-    match try_step(dsn, host, &mut config, second).await {
+    match try_step(dsn, host, route, &mut config, second).await {
         Ok(Ok(connection)) => suitable(connection, dsn, host, wanted).await.map(Ok),
         Ok(Err(error)) => Ok(Err(error)),
         Err(again) => Err(both(failure, again, second)),
@@ -180,6 +185,7 @@ fn steps(dsn: &Dsn, host: &Host) -> Result<(Step, Option<Step>), Failure> {
 async fn try_step(
     dsn: &Dsn,
     host: &Host,
+    route: &Route,
     config: &mut Config,
     step: Step,
 ) -> Result<Result<Connection>, Failure> {
@@ -188,21 +194,23 @@ async fn try_step(
         Step::Offered => SslMode::Prefer,
         Step::Encrypted => SslMode::Require,
     });
-    let made = if step == Step::Plain {
-        let made = config.connect(NoTls).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Off, host))
+    let tls = match (step != Step::Plain).then(|| tls(dsn)).transpose() {
+        Ok(tls) => tls,
+        Err(error) => return Ok(Err(error)),
+    };
+    let socket = route.open().await.map_err(|error| failure::absent(&error, host, dsn))?;
+    let made = if let Some(tls) = tls {
+        let tls = tls.connector(&host.label())?;
+        let made = config.connect_raw(socket, tls.clone()).await;
+        made.map(|(client, driver)| Connection::start(client, driver, Some(tls), route, host))
     } else {
-        let tls = match connector(dsn) {
-            Ok(tls) => tls,
-            Err(error) => return Ok(Err(error)),
-        };
-        let made = config.connect(tls.clone()).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Encryption::Tls(tls), host))
+        let made = config.connect_raw(socket, NoTls).await;
+        made.map(|(client, driver)| Connection::start(client, driver, None, route, host))
     };
     made.map(Ok).map_err(|error| Failure::from_driver(&error, host, dsn))
 }
 
-fn connector(dsn: &Dsn) -> Result<Tls> {
+fn tls(dsn: &Dsn) -> Result<Tls> {
     if let Some(tls) = dsn.connector.get() {
         return Ok(tls.clone());
     }
@@ -232,21 +240,7 @@ fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
         .user(&dsn.user)
         .dbname(&dsn.dbname)
         .application_name(dsn.application_name(application_name))
-        .port(host.port)
-        .channel_binding(dsn.channel_binding)
-        .keepalives(dsn.timeouts.keepalives);
-    match &host.endpoint {
-        Endpoint::Socket { dir, .. } => {
-            config.host_path(dir);
-        }
-        Endpoint::Tcp { name, addr } => {
-            let address = addr.map(|addr| addr.to_string());
-            config.host(name.clone().or(address).unwrap_or_default());
-            if let Some(addr) = addr {
-                config.hostaddr(*addr);
-            }
-        }
-    }
+        .channel_binding(dsn.channel_binding);
     if dsn.tls.direct {
         config.ssl_negotiation(SslNegotiation::Direct);
     }
@@ -255,21 +249,6 @@ fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
     }
     if let Some(options) = &dsn.options {
         config.options(options);
-    }
-    if let Some(limit) = dsn.timeouts.connect {
-        config.connect_timeout(limit);
-    }
-    if let Some(limit) = dsn.timeouts.tcp_user {
-        config.tcp_user_timeout(limit);
-    }
-    if let Some(idle) = dsn.timeouts.keepalives_idle {
-        config.keepalives_idle(idle);
-    }
-    if let Some(interval) = dsn.timeouts.keepalives_interval {
-        config.keepalives_interval(interval);
-    }
-    if let Some(count) = dsn.timeouts.keepalives_count {
-        config.keepalives_retries(count);
     }
     config
 }

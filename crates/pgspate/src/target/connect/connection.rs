@@ -13,11 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::NoTls;
-use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage, Socket};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage};
 
-use super::failure::words;
+use super::failure::{os_words, words};
 use super::host::Host;
-use super::tls::Tls;
+use super::socket::{Route, Socket};
+use super::tls::Connector;
 use crate::{Error, Kind, Result};
 
 /// Notices kept at most; more push out the oldest.
@@ -42,14 +43,6 @@ pub struct Notice {
     pub hint: Option<String>,
 }
 
-/// How the session's bytes travel.
-#[derive(Clone)]
-pub(super) enum Encryption {
-    Off,
-    /// TLS, or as tokio-postgres found when TLS was only offered.
-    Tls(Tls),
-}
-
 /// What the driving task leaves for its connection.
 #[derive(Default)]
 struct Mailbox {
@@ -65,7 +58,8 @@ pub struct Connection {
     pub client: Client,
     place: String,
     is_local: bool,
-    encryption: Encryption,
+    tls: Option<Connector>,
+    route: Route,
     parameters: Vec<(&'static str, String)>,
     standing: Standing,
     mailbox: Arc<Mutex<Mailbox>>,
@@ -103,11 +97,13 @@ const REPORTED: [&str; 9] = [
 ];
 
 impl Connection {
-    /// Starts driving a connection that has just been made.
+    /// Starts driving a connection that has just been made. `tls` is what was offered to the
+    /// server, which may have had no use for it.
     pub(super) fn start<T>(
         client: Client,
         driver: tokio_postgres::Connection<Socket, T>,
-        encryption: Encryption,
+        tls: Option<Connector>,
+        route: &Route,
         host: &Host,
     ) -> Connection
     where
@@ -118,9 +114,17 @@ impl Connection {
             REPORTED.iter().filter_map(|&name| Some((name, value(name)?))).collect();
         let mailbox = Arc::<Mutex<Mailbox>>::default();
         let driver = Driver(tokio::spawn(drive(driver, mailbox.clone())));
-        let standing = Standing::default();
-        let (place, is_local) = (host.to_string(), host.is_local());
-        Connection { client, place, is_local, encryption, parameters, standing, mailbox, driver }
+        Connection {
+            client,
+            place: host.to_string(),
+            is_local: host.is_local(),
+            tls,
+            route: route.clone(),
+            parameters,
+            standing: Standing::default(),
+            mailbox,
+            driver,
+        }
     }
 
     /// Asks the server who this session is. The process id is not that of the protocol's key data,
@@ -194,7 +198,8 @@ impl Connection {
     pub fn canceller(&self) -> Canceller {
         Canceller {
             token: self.client.cancel_token(),
-            encryption: self.encryption.clone(),
+            tls: self.tls.clone(),
+            route: self.route.clone(),
             place: self.place.clone(),
         }
     }
@@ -248,7 +253,8 @@ impl Connection {
 #[derive(Clone)]
 pub struct Canceller {
     token: CancelToken,
-    encryption: Encryption,
+    tls: Option<Connector>,
+    route: Route,
     place: String,
 }
 
@@ -258,14 +264,16 @@ impl Canceller {
     /// done before. Errors are of [`Kind::Connect`].
     pub async fn cancel(&self) -> Result<()> {
         let request = async {
-            match &self.encryption {
-                Encryption::Off => self.token.cancel_query(NoTls).await,
-                Encryption::Tls(tls) => self.token.cancel_query(tls.clone()).await,
-            }
+            let socket = self.route.open().await.map_err(|error| os_words(&error))?;
+            let sent = match self.tls.clone() {
+                None => self.token.cancel_query_raw(socket, NoTls).await,
+                Some(tls) => self.token.cancel_query_raw(socket, tls).await,
+            };
+            sent.map_err(|error| ending(&error).1)
         };
         let cause = match tokio::time::timeout(PATIENCE, request).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => ending(&error).1,
+            Ok(Err(cause)) => cause,
             Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
         };
         let message = format!("could not send a cancel request to {}", self.place);
@@ -312,7 +320,7 @@ fn ending(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
     let reason = match (error.as_db_error(), error.source()) {
         (Some(refusal), _) => words(refusal),
         (None, Some(source)) => match source.downcast_ref::<std::io::Error>() {
-            Some(io) => super::failure::os_words(io),
+            Some(io) => os_words(io),
             None => source.to_string(),
         },
         (None, None) if error.is_closed() => "the server closed it unexpectedly".to_owned(),

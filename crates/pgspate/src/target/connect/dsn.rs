@@ -61,6 +61,12 @@ pub(super) struct Timeouts {
     pub(super) keepalives_count: Option<u32>,
 }
 
+/// Where the parameters say nothing: a peer that is gone is noticed after a minute of silence, not
+/// after the two hours and eleven minutes of Linux. In seconds, seconds and probes.
+const KEEPALIVES_IDLE: u32 = 30;
+const KEEPALIVES_INTERVAL: u32 = 10;
+const KEEPALIVES_COUNT: u32 = 3;
+
 /// Where passwords came from, in words for hints.
 #[derive(Debug, Clone)]
 pub(super) enum PasswordSource {
@@ -208,16 +214,21 @@ fn session_attrs(settings: &Settings) -> Result<SessionAttrs> {
 }
 
 fn timeouts(settings: &Settings) -> Result<Timeouts> {
-    let seconds = |name| -> Result<Option<Duration>> {
-        Ok(settings.number(name)?.map(|n| Duration::from_secs(n.into())))
+    // Zero is the operating system's default, nothing at all is ours.
+    let number_or = |name, default| match settings.get(name) {
+        None => Ok(Some(default)),
+        Some(_) => settings.number(name),
     };
+    let seconds = |n: u32| Duration::from_secs(n.into());
     Ok(Timeouts {
-        connect: seconds("connect_timeout")?,
+        connect: settings.number("connect_timeout")?.map(seconds),
+        // No default of ours: Linux also counts it while a living server takes nothing in, and a
+        // COPY may wait long for another session's lock.
         tcp_user: settings.number("tcp_user_timeout")?.map(|n| Duration::from_millis(n.into())),
         keepalives: settings.switch("keepalives", true)?,
-        keepalives_idle: seconds("keepalives_idle")?,
-        keepalives_interval: seconds("keepalives_interval")?,
-        keepalives_count: settings.number("keepalives_count")?,
+        keepalives_idle: number_or("keepalives_idle", KEEPALIVES_IDLE)?.map(seconds),
+        keepalives_interval: number_or("keepalives_interval", KEEPALIVES_INTERVAL)?.map(seconds),
+        keepalives_count: number_or("keepalives_count", KEEPALIVES_COUNT)?,
     })
 }
 

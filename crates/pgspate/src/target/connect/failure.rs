@@ -74,14 +74,14 @@ impl Failure {
         }
         let source = error.source();
         if let Some(distrust) = source.and_then(|source| source.downcast_ref::<Distrust>()) {
-            return Failure::new(Why::Tls, distrust.reason.clone(), distrust.hint);
+            return distrust.clone().into();
         }
         if let Some(broken) = source.and_then(|source| source.downcast_ref::<BrokenHandshake>()) {
             return Failure { in_handshake: true, ..absent(&broken.0, host, dsn) };
         }
         if let Some(io) = source.and_then(|source| source.downcast_ref::<io::Error>()) {
             return match tls_cause(io) {
-                Some(distrust) => Failure::new(Why::Tls, distrust.reason, distrust.hint),
+                Some(distrust) => distrust.into(),
                 None => absent(io, host, dsn),
             };
         }
@@ -119,6 +119,12 @@ impl Failure {
             Why::Tls | Why::Settings => Kind::Usage,
             Why::Absent | Why::Unsuitable | Why::Refused => Kind::Connect,
         }
+    }
+}
+
+impl From<Distrust> for Failure {
+    fn from(distrust: Distrust) -> Failure {
+        Failure::new(Why::Tls, distrust.reason, distrust.hint)
     }
 }
 
@@ -201,7 +207,8 @@ fn refused(refusal: &DbError, dsn: &Dsn) -> Failure {
     Failure { sqlstate: Some(code), ..Failure::new(Why::Refused, words(refusal), hint) }
 }
 
-fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
+/// What the operating system reports of a socket.
+pub(super) fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
     let start = "start pgspate's own server with `pgspate server start`";
     let (reason, hint) = match (error.kind(), &host.endpoint) {
         (io::ErrorKind::ConnectionRefused, Endpoint::Tcp { .. }) => (
@@ -213,6 +220,12 @@ fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
             format!("Name the server's host, or the folder of its socket, with host=, or {start}."),
         ),
         (io::ErrorKind::TimedOut, _) => return timed_out(dsn),
+        (io::ErrorKind::InvalidInput, Endpoint::Tcp { .. }) if error.raw_os_error().is_some() => (
+            os_words(error),
+            "The operating system does not take such an address, or such a value of \
+             keepalives_idle, keepalives_interval or keepalives_count."
+                .to_owned(),
+        ),
         (
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset

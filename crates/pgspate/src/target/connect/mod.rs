@@ -17,6 +17,7 @@ mod passfile;
 mod secret;
 mod service;
 mod settings;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -204,6 +204,12 @@ fn timeouts_and_options() {
     assert_eq!(dsn.options.as_deref(), Some("-c a=b -c timezone=Etc/GMT\\ 1\\\\ -c geqo=off"));
     assert_eq!(dsn.client_encoding(), Some("latin1"));
     assert_eq!(resolved("client_encoding=auto", &env(&[])).client_encoding(), None);
+    // Of several silences only a missing or empty value is one that we fill.
+    let dsn = resolved("host=a keepalives_idle='' keepalives_count=0", &env(&[]));
+    assert_eq!(dsn.timeouts.keepalives_idle, Some(Duration::from_secs(30)));
+    assert_eq!(dsn.timeouts.keepalives_interval, Some(Duration::from_secs(10)));
+    assert_eq!(dsn.timeouts.keepalives_count, None);
+    assert_eq!((dsn.timeouts.connect, dsn.timeouts.tcp_user), (None, None));
 }
 
 #[test]

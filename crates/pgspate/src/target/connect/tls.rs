@@ -15,7 +15,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
+use tokio_postgres::tls::{ChannelBinding, TlsConnect};
 
 use super::certificate::Facts;
 use super::failure::os_words;
@@ -69,6 +69,22 @@ impl Tls {
             config.alpn_protocols = vec![b"postgresql".to_vec()];
         }
         Ok(Tls { config: Arc::new(config), checks_name })
+    }
+
+    /// Handshakes with the server of this name, or of this address where it has no name.
+    pub(super) fn connector(&self, host: &str) -> Result<Connector, Distrust> {
+        let name = match ServerName::try_from(host) {
+            Ok(name) => name.to_owned(),
+            Err(_) if self.checks_name => {
+                return Err(Distrust {
+                    reason: format!("no certificate can be for host name \"{host}\""),
+                    hint: "Connect by a name that the server's certificate lists.",
+                });
+            }
+            // Nothing is checked against this, and an address is not sent to the server.
+            Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
+        };
+        Ok(Connector { config: self.config.clone(), name })
     }
 }
 
@@ -150,31 +166,8 @@ fn pem_words(error: &pem::Error) -> Error {
     )
 }
 
-impl<S> MakeTlsConnect<S> for Tls
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = TlsStream<S>;
-    type TlsConnect = Connector;
-    type Error = Distrust;
-
-    fn make_tls_connect(&mut self, host: &str) -> Result<Connector, Distrust> {
-        let name = match ServerName::try_from(host) {
-            Ok(name) => name.to_owned(),
-            Err(_) if self.checks_name && !host.is_empty() => {
-                return Err(Distrust {
-                    reason: format!("no certificate can be for host name \"{host}\""),
-                    hint: "Connect by a name that the server's certificate lists.",
-                });
-            }
-            // Nothing is checked against this, and an address is not sent to the server.
-            Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
-        };
-        Ok(Connector { config: self.config.clone(), name })
-    }
-}
-
-/// One TLS handshake to come.
+/// TLS handshakes with one server.
+#[derive(Clone)]
 pub(super) struct Connector {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,

@@ -22,7 +22,7 @@ use rustls::{
 use super::certificate::Facts;
 
 /// A server's certificate that is not what the connection asked for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Distrust {
     pub(super) reason: String,
     pub(super) hint: &'static str,
