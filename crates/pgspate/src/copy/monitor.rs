@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{Commit, Waiting};
 use super::shared::Shared;
+use super::{Commit, Waiting};
 use crate::target::connect::{Canceller, Connection};
 
 /// Short loads end before the first look, and pay nothing for it.

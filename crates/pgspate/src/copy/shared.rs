@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::pipe::Pipe;
 use super::lane::Finished;
+use super::pipe::Pipe;
 use super::{Commit, Job, Lanes, Progress};
 use crate::format::{Chunk, Cutter};
 use crate::{Error, Kind, Result};

@@ -104,11 +104,7 @@ struct Fault {
 
 impl Stream {
     /// Begins the lane's first transaction.
-    pub(super) async fn open(
-        job: &Job,
-        connection: Connection,
-        is_alone: bool,
-    ) -> Result<Stream> {
+    pub(super) async fn open(job: &Job, connection: Connection, is_alone: bool) -> Result<Stream> {
         let what = || "could not prepare to copy".to_owned();
         let client = &connection.client;
         client.batch_execute(NO_LIMITS).await.map_err(server_error(what()))?;
@@ -211,8 +207,7 @@ impl Stream {
     /// Has the chunk's COPY ended, unless all chunks share one.
     async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), Fault> {
         self.end().await?;
-        let whole =
-            Whole { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
+        let whole = Whole { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
         let copy = if self.one_statement { None } else { self.open.take() };
         self.ending = Some(Ending { copy, whole: Some(whole) });
         if self.may_drop_rows || self.one_statement {

@@ -233,7 +233,8 @@ mod tests {
         assert_eq!(first.key(), option.key());
         assert_ne!(first.fingerprint(), option.fingerprint());
         let mut joined = identity();
-        joined.sources = vec![SourcePrint { name: "/a.csv/b.csv".to_owned(), ..joined.sources[0].clone() }];
+        joined.sources =
+            vec![SourcePrint { name: "/a.csv/b.csv".to_owned(), ..joined.sources[0].clone() }];
         assert_ne!(first.key(), joined.key());
     }
 

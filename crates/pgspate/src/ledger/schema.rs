@@ -83,11 +83,8 @@ pub(super) async fn ensure(client: &Client) -> Result<()> {
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
     let _ = client.batch_execute("rollback").await;
-    let was_first = [
-        SqlState::UNIQUE_VIOLATION,
-        SqlState::DUPLICATE_TABLE,
-        SqlState::DUPLICATE_SCHEMA,
-    ];
+    let was_first =
+        [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_SCHEMA];
     if error.code().is_some_and(|code| was_first.contains(code)) && exists(client).await? {
         // Another session made it at the same time.
         return Ok(());

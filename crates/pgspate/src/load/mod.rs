@@ -240,12 +240,7 @@ impl Load {
     }
 
     /// Waits until the server may be back, and reads what is written by then.
-    fn wait(
-        &mut self,
-        interrupted: Error,
-        patience: &mut Patience,
-        watch: &Watch,
-    ) -> Result<()> {
+    fn wait(&mut self, interrupted: Error, patience: &mut Patience, watch: &Watch) -> Result<()> {
         while let Some(pause) = patience.next_pause() {
             let until = Instant::now() + pause;
             while Instant::now() < until && !watch.copy.is_cancelled() {
@@ -368,9 +363,8 @@ impl Load {
             return self.undo_create(error);
         }
         let s = if kept == 1 { "" } else { "s" };
-        let go_on = format!(
-            "{kept} row{s} are in the table; the same command, run again, loads the rest."
-        );
+        let go_on =
+            format!("{kept} row{s} are in the table; the same command, run again, loads the rest.");
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),

@@ -186,8 +186,6 @@ impl Load {
     pub(super) fn forget_job(&mut self) {
         let Some(opened) = self.opened.take() else { return };
         // It would be forgotten when the load is run again, too.
-        let _ = self
-            .runtime
-            .block_on(ledger::clear(&self.connection.client, opened.job, true));
+        let _ = self.runtime.block_on(ledger::clear(&self.connection.client, opened.job, true));
     }
 }

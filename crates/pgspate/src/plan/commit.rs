@@ -17,12 +17,17 @@ pub(super) fn choose(
 ) -> Result<Commit> {
     match request.commit {
         Some(Commit::EachChunk) if !has_ledger => {
-            let why = if input.is_stream { "standard input cannot be read again" } else { "without a ledger" };
+            let why = if input.is_stream {
+                "standard input cannot be read again"
+            } else {
+                "without a ledger"
+            };
             let message = format!("chunks cannot be committed one by one: {why}");
             Err(Error::new(Kind::Usage, message).hint("Leave `--commit chunk` out."))
         }
         Some(Commit::EachChunk) if one_statement => {
-            let message = "chunks cannot be committed one by one: the table needs one COPY statement";
+            let message =
+                "chunks cannot be committed one by one: the table needs one COPY statement";
             Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."))
         }
         Some(asked) => Ok(asked),
