@@ -154,6 +154,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) retry_for: u32,
 
+    /// How long to wait for a lock that another session holds; 0 for ever
+    #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) lock_timeout: u32,
+
     /// Format of the input; found out by default
     #[arg(long, value_enum, help_heading = "Reading")]
     pub(crate) format: Option<FormatArg>,

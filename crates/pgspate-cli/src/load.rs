@@ -167,5 +167,6 @@ fn options(args: LoadArgs) -> Options {
         no_ledger: args.no_ledger,
         restart: args.restart,
         retry_for: Duration::from_secs(args.retry_for.into()),
+        lock_timeout: Duration::from_secs(args.lock_timeout.into()),
     }
 }

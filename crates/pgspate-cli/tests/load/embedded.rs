@@ -90,7 +90,7 @@ fn it_is_started_shared_and_stopped() {
     data     [DIR]/home/data-[N]
     log      [DIR]/home/run-[N]/log
     ");
-    assert_snapshot!(shown(&home.run("load x.csv").success()), @r#"
+    assert_snapshot!(shown(&home.run("load x.csv --restart").success()), @r#"
     using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
@@ -107,7 +107,7 @@ fn it_is_started_shared_and_stopped() {
     assert_eq!(home.run("server status").stdout, status, "it is the same server");
     // The address that it prints is one for every other use, too.
     let dsn = home.run("server dsn").stdout;
-    let to = ["load", "x.csv", "--quiet", "--to", dsn.trim_end()];
+    let to = ["load", "x.csv", "--restart", "--quiet", "--to", dsn.trim_end()];
     Run::of(support::command(&home.0, &to).output().unwrap()).success();
     assert_eq!(support::ask(dsn.trim_end(), "select count(*) from x"), "6");
     assert_snapshot!(shown(&home.run("server start").stderr), @"

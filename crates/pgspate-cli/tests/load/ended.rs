@@ -232,7 +232,7 @@ fn a_reader_that_goes_away() {
     let mut child = spawn(&mut case.load_command("t.csv --header yes --json --quiet"));
     drop(child.stdout.take());
     assert_snapshot!(finish(child).stderr, @"");
-    let mut child = spawn(&mut case.load_command("t.csv --header yes"));
+    let mut child = spawn(&mut case.load_command("t.csv --header yes --restart"));
     drop(child.stderr.take());
     assert_eq!(finish(child).status, Some(0));
     assert_eq!(case.rows("t").len(), 2);

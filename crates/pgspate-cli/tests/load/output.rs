@@ -54,13 +54,14 @@ fn quiet_says_nothing() {
 #[test]
 fn no_colours_but_on_a_terminal_that_wants_them() {
     let case = case();
-    let run = case.load("t.csv");
+    let run = case.load("t.csv --restart");
     assert!(!run.stderr.contains('\x1b') && !run.stderr.contains('\r'), "{}", run.stderr);
     // `script` gives the command a terminal.
     let on_terminal = |more: &[(&str, &str)]| {
         let mut command = Command::new("script");
         let pgspate = env!("CARGO_BIN_EXE_pgspate");
-        let load = format!("{pgspate} load --to \"$DSN\" {}", case.path("t.csv").display());
+        let load =
+            format!("{pgspate} load --restart --to \"$DSN\" {}", case.path("t.csv").display());
         command.args(["-qec", &load, "/dev/null"]).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("DSN", case.db.dsn()).env("TERM", "xterm").envs(more.iter().copied());
@@ -105,7 +106,7 @@ fn the_plan_tells_all() {
           … go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
-    commit   one transaction: a load that fails leaves nothing behind
+    commit   all at the end: a load that fails leaves nothing behind
     columns  a        smallint                     binary (int2)
              b        bigint                       binary (int8)
              c        numeric(10,2)                binary (numeric)
@@ -146,7 +147,7 @@ fn the_plan_tells_all() {
     lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes
           … N` if not
     chunks   4 MiB of input, cut at record edges
-    commit   one transaction: a load that fails leaves nothing behind
+    commit   all at the end: a load that fails leaves nothing behind
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass)
@@ -186,7 +187,7 @@ fn the_plan_tells_all() {
           … depends on lc_monetary
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
-    commit   all at the end, lane by lane: only a crash in between leaves a part
+    commit   all at the end: a load that fails leaves nothing behind
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass), counted in
@@ -238,7 +239,7 @@ fn the_plan_of_a_big_load() {
           … go as text
     lanes    [LANES]: the server is on this machine, with [CORES] processors
     chunks   4 MiB of input, cut at record edges
-    commit   all at the end, lane by lane: only a crash in between leaves a part
+    commit   all at the end: a load that fails leaves nothing behind
     columns  a   integer  binary (int4)
              b   text     binary (bytes)
              id           not in the input: nextval('t_id_seq'::regclass), counted in the
@@ -263,7 +264,7 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
           … go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
-    commit   one transaction: a load that fails leaves nothing behind
+    commit   all at the end: a load that fails leaves nothing behind
     columns  id    bigint  binary (int8)
              name  text    binary (bytes)
     "#);
@@ -285,6 +286,7 @@ fn help() {
 
     Commands:
       load         Load files into a table, in parallel, exactly as \copy would
+      status       Say what the ledger knows of loads, finished or not
       server       Start, stop and ask after the embedded PostgreSQL
       completions  Print completions for a shell
       man          Print the manual page

@@ -160,13 +160,16 @@ fn a_server_that_only_reads() {
 fn a_role_with_few_connections() {
     let case = Case::new("create table t (id int, note text)");
     let name = format!("{}_role", case.db.name());
-    let role =
-        format!("create role \"{name}\" login connection limit 2; grant all on t to \"{name}\"");
+    let role = format!(
+        "create role \"{name}\" login connection limit 2; grant all on t to \"{name}\"; \
+                 create schema pgspate authorization \"{name}\""
+    );
     case.db.run(&role);
     case.put("t.csv", format!("id,note\n{}", "1,some text that is long\n".repeat(400_000)));
     let dsn = format!("{} user='{name}'", case.db.dsn());
     let load = |more: &[&str]| {
-        let args = [&["load", "-q", "--to", &dsn, "t.csv"], more].concat();
+        let args = ["load", "-q", "--to", &dsn, "t.csv", "--restart", "--retry-for", "0"];
+        let args = [&args, more].concat();
         Run::of(case.command(&args).output().unwrap())
     };
     let auto = load(&[]);

@@ -82,12 +82,15 @@ impl Case {
         run.refusal()
     }
 
-    /// All tables with their rows.
+    /// All tables with their rows, and jobs that the ledger has left of failed loads.
     pub(crate) fn contents(&self) -> Vec<(String, Vec<String>)> {
         let tables = "select format('%I.%I', schemaname, tablename) from pg_tables \
-                      where schemaname not in ('pg_catalog', 'information_schema') order by 1";
+                      where schemaname not in ('pg_catalog', 'information_schema') \
+                      and tablename <> 'version' order by 1";
         let tables = self.db.query(tables).into_iter().map(|row| row[0].clone().unwrap());
-        tables.map(|table| (table.clone(), self.rows(&table))).collect()
+        let all = tables.map(|table| (table.clone(), self.rows(&table)));
+        // The ledger itself stays.
+        all.filter(|(table, rows)| !table.starts_with("pgspate.") || !rows.is_empty()).collect()
     }
 
     /// The rows of a table as text, sorted.

@@ -56,7 +56,8 @@ fn names_that_need_quotes() {
     for table in ["plain.t", "PLAIN.T", "\"dotted.name\""] {
         load(table, "a.csv").success();
     }
-    assert_eq!((case.rows("plain.t").len(), case.rows("\"dotted.name\"").len()), (2, 1));
+    // "PLAIN.T" is the same table by another name, and was loaded already.
+    assert_eq!((case.rows("plain.t").len(), case.rows("\"dotted.name\"").len()), (1, 1));
     let said = load("\"it's\"", "a.csv").stderr;
     assert!(said.contains(" -c 'table public.\"it'\\''s\" limit 10'\n"), "{said}");
     case.put("l.csv", "\"c, d: e\",f\n1,1\n2,2\n3,x\n");
@@ -150,7 +151,7 @@ fn a_trigger_that_puts_rows_elsewhere() {
     case.put("t.csv", "id\n1\n2\n3\n");
     case.load("t.csv --header yes").partial();
     assert_eq!(case.rows("other").len(), 3);
-    case.load("t.csv --header yes --lanes 3").partial();
+    case.load("t.csv --header yes --lanes 3 --restart").partial();
     assert_eq!((case.rows("t").len(), case.rows("other").len()), (0, 6));
 }
 
@@ -280,7 +281,7 @@ fn create_chooses_types() {
     "#);
     assert_eq!(case.rows("new").len(), 2);
     // The table is there now.
-    case.load("new.csv --create").success();
+    case.load("new.csv --create --restart").success();
     assert_eq!(case.rows("new").len(), 4);
 }
 

@@ -100,6 +100,8 @@ pub struct Job {
     pub done: Done,
     /// How long a lane goes on trying when a connection is lost.
     pub retry_for: Duration,
+    /// How long a lane waits for a lock that another session holds; zero for ever.
+    pub lock_timeout: Duration,
 }
 
 /// What was done.

@@ -16,14 +16,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// For each of our backends: its state, its wait event, whether it waits for a lock that another
 /// of ours holds to the end of its transaction (as it does for a key that the other has
-/// inserted), and whether its statement has failed: the transaction is over then, but a COPY
-/// stays active until we stop sending.
+/// inserted), whether its statement has failed (the transaction is over then, but a COPY stays
+/// active until we stop sending), and which other session holds the lock that it waits for.
 const BACKENDS: &str = "\
 select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
        coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
                 and pg_blocking_pids(pid) && $1, false),
-       coalesce(state = 'active' and xact_start is null, false)
-from pg_stat_activity where pid = any($1)";
+       coalesce(state = 'active' and xact_start is null, false),
+       case when wait_event_type = 'Lock' and wait_event not in ('extend', 'page') then (
+           select string_agg(format('session %s (%s)', b.pid,
+                                    concat_ws(', ', quote_literal(nullif(b.application_name, '')),
+                                              'role ' || b.usename, b.state)), ', ')
+           from pg_stat_activity b
+           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
+from pg_stat_activity a where pid = any($1)";
 
 /// A lane's session, as others see it.
 pub(super) struct Session {
@@ -113,6 +119,12 @@ impl<'a> Monitor<'a> {
             }
             if row.get(3) && self.shared.job.commit == Commit::AtEnd {
                 self.shared.conflict.store(true, Relaxed);
+            }
+            let blocker: Option<String> = row.get(5);
+            if let Some(blocker) = blocker {
+                events.push(format!("lock of {blocker}"));
+                self.shared.note_blocker(blocker);
+                continue;
             }
             match (state, kind) {
                 ("active", "") => events.push("CPU".to_owned()),

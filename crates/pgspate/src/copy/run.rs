@@ -50,7 +50,7 @@ pub fn run(
         if all_again && failure.is_retryable() {
             return Ok(End::Interrupted(failure.error));
         }
-        return Err(settle(&shared, failure, runtime));
+        return Err(shared.name_blocker(settle(&shared, failure, runtime)));
     }
     if let (true, Some(error)) = (finished.is_empty(), shared.full().take()) {
         return Err(error);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::stream::{NO_LIMITS, refused_copy};
+use super::stream::{limits, refused_copy};
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
@@ -105,7 +105,7 @@ async fn judge(
 ) -> Result<Option<(Error, u64)>> {
     let connection = (job.connect)().await?;
     let failed = |error| refused_copy(&connection, error);
-    connection.client.batch_execute(NO_LIMITS).await.map_err(failed)?;
+    connection.client.batch_execute(&limits(job)).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
     let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use tokio_postgres::error::SqlState;
+
 use super::lane::Finished;
 use super::pipe::Pipe;
 use super::{Commit, Job, Lanes, Progress};
@@ -75,6 +77,8 @@ pub(super) struct Shared<'a> {
     pub(super) is_alone: bool,
     /// What the server said when it had no room for another lane.
     full: Mutex<Option<Error>>,
+    /// Who else held a lock that a lane waited for.
+    blocker: Mutex<Option<String>>,
     /// Lanes with an ordinal from here on take no more chunks.
     pub(super) lanes_max: AtomicU64,
 }
@@ -110,6 +114,7 @@ impl<'a> Shared<'a> {
             is_cut: AtomicBool::new(false),
             is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
             full: Mutex::new(None),
+            blocker: Mutex::new(None),
             lanes_max: AtomicU64::new(u64::MAX),
         }
     }
@@ -204,6 +209,23 @@ impl<'a> Shared<'a> {
     /// What it said then.
     pub(super) fn full(&self) -> MutexGuard<'_, Option<Error>> {
         self.full.lock().expect("no panic while held")
+    }
+
+    /// Notes who holds a lock that a lane waits for.
+    pub(super) fn note_blocker(&self, blocker: String) {
+        *self.blocker.lock().expect("no panic while held") = Some(blocker);
+    }
+
+    /// Adds to an error about a lock who held it.
+    pub(super) fn name_blocker(&self, error: Error) -> Error {
+        let is_lock = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        let blocker = self.blocker.lock().expect("no panic while held").take();
+        let Some(blocker) = blocker.filter(|_| is_lock) else { return error };
+        let seconds = self.job.lock_timeout.as_secs();
+        error.hint(format!(
+            "The lock was held for {seconds} s by {blocker}. End that session, or wait longer with \
+             `--lock-timeout`."
+        ))
     }
 
     pub(super) fn take_failure(&self) -> Option<Failure> {

@@ -23,12 +23,17 @@ use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
 const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// Nothing ends a load but its end, and commits but for the last need not reach the disk.
-pub(super) const NO_LIMITS: &str = "\
-set synchronous_commit = off;
-select set_config(name, '0', false) from pg_settings
-where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout',
-               'idle_in_transaction_session_timeout')";
+/// Nothing ends a load but its end and a lock that is never let go, and commits but for the last
+/// need not reach the disk.
+pub(super) fn limits(job: &Job) -> String {
+    format!(
+        "set synchronous_commit = off; set lock_timeout = {};
+         select set_config(name, '0', false) from pg_settings
+         where name in ('statement_timeout', 'transaction_timeout',
+                        'idle_in_transaction_session_timeout')",
+        job.lock_timeout.as_millis().min(i32::MAX as u128)
+    )
+}
 
 const BINARY_TRAILER: &[u8] = b"\xff\xff";
 /// Several lanes must see rows and constraints as of now, whatever the role's default is.
@@ -107,7 +112,7 @@ impl Stream {
     pub(super) async fn open(job: &Job, connection: Connection, is_alone: bool) -> Result<Stream> {
         let what = || "could not prepare to copy".to_owned();
         let client = &connection.client;
-        client.batch_execute(NO_LIMITS).await.map_err(server_error(what()))?;
+        client.batch_execute(&limits(job)).await.map_err(server_error(what()))?;
         let begin = if is_alone { "begin" } else { BEGIN };
         client.batch_execute(begin).await.map_err(server_error(what()))?;
         let text = client.prepare(&job.text_sql).await.map_err(server_error(what()))?;

@@ -25,6 +25,9 @@ pub struct Identity {
     pub table: String,
     /// The table's oid.
     pub table_oid: u32,
+    /// Whether rows that are written to the table are found in it: so it is not for a view, nor
+    /// where triggers put rows elsewhere.
+    pub keeps_rows: bool,
     /// The inputs, in order.
     pub sources: Vec<SourcePrint>,
     /// Options that change what the rows are, or how chunks are cut, by name.
@@ -216,6 +219,7 @@ mod tests {
             command: "load",
             table: "public.t".to_owned(),
             table_oid: 1,
+            keeps_rows: true,
             sources: vec![source("/a.csv"), source("/b.csv")],
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::identity::Identity;
 use super::{lock, schema};
@@ -137,18 +137,12 @@ const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz
                        rows_written, fingerprint, sources::text, options::text, table_oid, \
                        made_table";
 
-/// Looks the job up; changes nothing. `is_void` tells that the table is empty, so that nothing of
-/// an earlier run can be in it.
+/// Looks the job up; changes nothing.
 ///
 /// # Errors
 /// Of [`Kind::Ledger`] when an unfinished job's sources or options have changed, unless
 /// `restart`.
-pub async fn find(
-    client: &Client,
-    identity: &Identity,
-    is_void: bool,
-    restart: bool,
-) -> Result<Found> {
+pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result<Found> {
     if restart || !schema::exists(client).await? {
         return Ok(Found::Nothing);
     }
@@ -160,12 +154,12 @@ pub async fn find(
     let row = client.query_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
     let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
     if record.finished.is_some() {
-        let counts = !is_void && record.table_oid == identity.table_oid;
+        let counts = record.table_oid == identity.table_oid && !is_void(client, identity).await?;
         return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
     }
     let done = read_done(client, JobId(record.job)).await?;
-    let is_stale = is_void || record.table_oid != identity.table_oid;
-    if is_stale && done.rows_written() > 0 {
+    let is_another = record.table_oid != identity.table_oid;
+    if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
         return Ok(Found::Nothing);
     }
     if record.fingerprint != fingerprint {
@@ -187,13 +181,12 @@ pub async fn find(
 pub async fn open(
     client: &Client,
     identity: &Identity,
-    is_void: bool,
     restart: bool,
     made_table: bool,
 ) -> Result<Opened> {
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
-    if let Found::Unfinished(record, ..) = find(client, identity, is_void, restart).await? {
+    if let Found::Unfinished(record, ..) = find(client, identity, restart).await? {
         let job = JobId(record.job);
         let done = read_done(client, job).await?;
         return Ok(Opened { job, done });
@@ -219,6 +212,32 @@ pub async fn open(
         .await
         .map_err(|error| schema::refused(failed()(error)))?;
     Ok(Opened { job: JobId(row.get(0)), done: Done::default() })
+}
+
+/// Whether nothing that an earlier run wrote can still be in the table, since it is empty.
+async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
+    if !identity.keeps_rows {
+        return Ok(false);
+    }
+    // Whoever has locked the table against readers has not emptied it for good yet.
+    let sql = format!(
+        "begin; set local lock_timeout = '1s'; \
+         select not exists (select from {}) as is_empty; commit",
+        identity.table
+    );
+    let answers = match client.simple_query(&sql).await {
+        Ok(answers) => answers,
+        Err(error) if error.as_db_error().is_some() => {
+            // Nor can a role know that may write and not read.
+            client.batch_execute("rollback").await.map_err(failed())?;
+            return Ok(false);
+        }
+        Err(error) => return Err(failed()(error)),
+    };
+    Ok(answers.iter().any(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    }))
 }
 
 /// Drops the chunks of jobs that were finished long ago; the jobs themselves stay.

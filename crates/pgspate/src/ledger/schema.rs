@@ -13,7 +13,6 @@ const VERSION: i32 = 1;
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
 /// the byte at which the chunk begins in its input, and must be the same when it is cut again.
 const MAKE: &str = "\
-create schema if not exists pgspate;
 create table pgspate.job (
     job bigint generated always as identity primary key,
     key text not null,
@@ -79,7 +78,12 @@ pub(super) async fn ensure(client: &Client) -> Result<()> {
     if exists(client).await? {
         return Ok(());
     }
-    let sql = format!("begin; {MAKE}; commit");
+    let failed = || server_error("could not make the ledger, schema \"pgspate\"".to_owned());
+    let look = "select to_regnamespace('pgspate') is not null";
+    let has_schema: bool = client.query_one(look, &[]).await.map_err(failed())?.get(0);
+    // Not "if not exists", for which a role must be one that may make schemas.
+    let schema = if has_schema { "" } else { "create schema pgspate;" };
+    let sql = format!("begin; {schema} {MAKE}; commit");
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
     let _ = client.batch_execute("rollback").await;
@@ -89,8 +93,7 @@ pub(super) async fn ensure(client: &Client) -> Result<()> {
         // Another session made it at the same time.
         return Ok(());
     }
-    let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    Err(refused(failed(error)))
+    Err(refused(failed()(error)))
 }
 
 fn foreign() -> Error {

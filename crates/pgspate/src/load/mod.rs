@@ -70,6 +70,8 @@ pub struct Options {
     pub restart: bool,
     /// How long to go on trying when a connection is lost.
     pub retry_for: Duration,
+    /// How long to wait for a lock that another session holds; zero for ever.
+    pub lock_timeout: Duration,
 }
 
 /// A load that is ready to run.
@@ -89,8 +91,6 @@ pub struct Load {
     /// What the ledger knows it by, if there is to be one.
     identity: Option<Identity>,
     found: Found,
-    /// The table is empty.
-    is_void: bool,
     opened: Option<Opened>,
 }
 
@@ -125,17 +125,11 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let request = request(&options, &dsn, &reading, &connection);
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
-    let table_oid = if new_table.is_some() { 0 } else { table.oid };
-    let identity = record::identity(&reading, &plan, &session, table_oid)?;
-    let is_void = match new_table {
-        Some(_) => true,
-        None => runtime.block_on(record::is_void(&connection, &table))?,
-    };
-    let find = async |identity: &Identity| {
-        ledger::find(&connection.client, identity, is_void, options.restart).await
-    };
+    let identity = record::identity(&reading, &plan, &session, &table)?;
     let found = match &identity {
-        Some(identity) => runtime.block_on(find(identity))?,
+        Some(identity) => {
+            runtime.block_on(ledger::find(&connection.client, identity, options.restart))?
+        }
         None => Found::Nothing,
     };
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
@@ -153,7 +147,6 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         plan,
         identity,
         found,
-        is_void,
         opened: None,
     })
 }
@@ -296,6 +289,7 @@ impl Load {
             ledger: self.opened.as_ref().map(|opened| opened.job),
             done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
             retry_for: self.options.retry_for,
+            lock_timeout: self.options.lock_timeout,
         })
     }
 

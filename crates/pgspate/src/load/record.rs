@@ -1,13 +1,13 @@
 //! A load's side of the ledger: what it is known by, and where it stands.
 
 use serde_json::Value;
+use tokio_postgres::error::SqlState;
 
 use super::Load;
 use super::reading::Reading;
 use crate::ledger::{self, Found, Identity, SourcePrint};
 use crate::plan::Plan;
-use crate::target::connect::Connection;
-use crate::target::{Session, Table, server_error};
+use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
 
 /// What the load is known by, if its plan keeps a ledger. Blocks.
@@ -15,7 +15,7 @@ pub(super) fn identity(
     reading: &Reading,
     plan: &Plan,
     session: &Session,
-    table_oid: u32,
+    table: &Table,
 ) -> Result<Option<Identity>> {
     if !plan.ledger {
         return Ok(None);
@@ -43,27 +43,15 @@ pub(super) fn identity(
     options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
     options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
     options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
-    let table = plan.table.clone();
-    Ok(Some(Identity { command: "load", table, table_oid, sources, options }))
-}
-
-/// Whether nothing that an earlier run wrote can still be in the table: it is empty, and what is
-/// written to it stays in it.
-pub(super) async fn is_void(connection: &Connection, table: &Table) -> Result<bool> {
     let is_plain = matches!(table.kind, 'r' | 'p');
-    if !is_plain || table.triggers.iter().any(|trigger| trigger.for_each_row) {
-        return Ok(false);
-    }
-    let sql = format!("select not exists (select from {})", table.sql_name);
-    match connection.client.query_one(&sql, &[]).await {
-        Ok(row) => Ok(row.get(0)),
-        // A role that may write and not read cannot know.
-        Err(error) if error.as_db_error().is_some() => Ok(false),
-        Err(error) => {
-            let message = format!("could not look whether {} is empty", table.sql_name);
-            Err(server_error(message)(error))
-        }
-    }
+    Ok(Some(Identity {
+        command: "load",
+        table: plan.table.clone(),
+        table_oid: table.oid,
+        keeps_rows: is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row),
+        sources,
+        options,
+    }))
 }
 
 /// Where the job stands, in words; `None` for one that begins.
@@ -95,18 +83,42 @@ impl Load {
         matches!(self.found, Found::Finished(_))
     }
 
-    /// Has the server say no before anything is changed: begins the COPY of the load, and rolls
-    /// back.
+    /// The job, and the rows that earlier runs of it have written.
+    pub(super) fn before(&self) -> (Option<i64>, u64) {
+        match (&self.found, &self.opened) {
+            (Found::Finished(record), _) => (Some(record.job), record.rows_written.unsigned_abs()),
+            (Found::Unfinished(_, _, rows), Some(opened)) => (Some(opened.job.0), *rows),
+            (Found::Nothing, opened) => (opened.as_ref().map(|opened| opened.job.0), 0),
+            (_, None) => (None, 0),
+        }
+    }
+
+    /// Has the server say no before anything is changed: copies no rows, and rolls back. Not
+    /// where that would run triggers; and a lock is for the lanes to wait for. Over a connection
+    /// of its own, as one is of no use after a refused COPY.
     pub(super) fn try_out(&self) -> Result<()> {
-        let client = &self.connection.client;
+        if self.plan.one_statement {
+            return Ok(());
+        }
         let sql = self.plan.text_sql();
-        let tried = self.runtime.block_on(async {
-            client.batch_execute("begin").await?;
-            let sink = client.copy_in::<_, bytes::Bytes>(&sql).await?;
-            drop(sink);
-            client.batch_execute("rollback").await
-        });
-        tried.map_err(|error| crate::copy::refused_copy(&self.connection, error))
+        self.runtime.block_on(async {
+            let connection = self.dsn.connect("pgspate load").await?;
+            let client = &connection.client;
+            let tried = async {
+                client.batch_execute("begin; set local lock_timeout = '500ms'").await?;
+                let sink = client.copy_in::<_, bytes::Bytes>(&sql).await?;
+                let mut sink = std::pin::pin!(sink);
+                sink.as_mut().finish().await
+            };
+            let result = match tried.await {
+                Err(error) if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    Err(crate::copy::refused_copy(&connection, error))
+                }
+                _ => Ok(()),
+            };
+            connection.close().await;
+            result
+        })
     }
 
     /// Opens the load's job, if it keeps a ledger. `made_table`: by this run.
@@ -115,7 +127,7 @@ impl Load {
         identity.table_oid = self.made.unwrap_or(self.table.oid);
         let made = self.made.is_some();
         let client = &self.connection.client;
-        let opening = ledger::open(client, identity, self.is_void, self.options.restart, made);
+        let opening = ledger::open(client, identity, self.options.restart, made);
         self.opened = Some(self.runtime.block_on(opening)?);
         Ok(())
     }

@@ -119,8 +119,12 @@ pub struct Report {
     pub path: &'static str,
     /// Lanes that carried rows.
     pub lanes: usize,
-    /// Chunks.
+    /// Chunks of the whole input.
     pub chunks: u64,
+    /// Its job in the ledger, if it has one.
+    pub job: Option<i64>,
+    /// Rows that earlier runs of the job have written: all of them, if nothing was left to do.
+    pub rows_before: u64,
     /// From the first byte to the last commit.
     pub seconds: f64,
     /// Seconds of the lanes together, by stage.
@@ -180,6 +184,7 @@ impl Report {
             to: it.to,
             place: it.place.map(|place| place.to_string()),
         });
+        let (job, rows_before) = load.before();
         Report {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
@@ -194,6 +199,8 @@ impl Report {
             path: path(load.plan.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
+            job,
+            rows_before,
             seconds,
             stages,
             wal_bytes,
