@@ -4,6 +4,7 @@ mod embedded;
 mod ended;
 mod formats;
 mod input;
+mod ledger;
 mod limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
 mod moto;

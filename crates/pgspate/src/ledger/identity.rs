@@ -7,6 +7,7 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::encode::arrow::calendar::civil;
 use crate::source::Input;
 use crate::{Error, Kind, Result};
 
@@ -160,13 +161,19 @@ impl SourcePrint {
             sample => format!(", content {}", short(sample)),
         };
         let version = match version.parse::<u64>() {
-            Ok(nanos) if self.sample.len() == 64 => {
-                format!("changed at {}.{:09} s", nanos / 1_000_000_000, nanos % 1_000_000_000)
-            }
+            Ok(nanos) if self.sample.len() == 64 => format!("changed at {}", moment(nanos)),
             _ => format!("version {version}"),
         };
         format!("{size} bytes, {version}{content}")
     }
+}
+
+/// Nanoseconds since 1970 as `2026-11-21 10:05:09.123456789 UTC`.
+fn moment(nanos: u64) -> String {
+    let (seconds, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    let (year, month, day) = civil((seconds / 86_400).cast_signed());
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanos:09} UTC")
 }
 
 pub(super) fn lock_key(key: &str) -> i64 {
@@ -252,8 +259,9 @@ mod tests {
         assert_eq!(
             changes,
             [
-                "/b.csv was 12 bytes, changed at 1700000000.000000001 s, content abababab and is \
-                 13 bytes, changed at 1700000000.000000002 s, content abababab",
+                "/b.csv was 12 bytes, changed at 2023-11-14 22:13:20.000000001 UTC, content \
+                 abababab and is \
+                 13 bytes, changed at 2023-11-14 22:13:20.000000002 UTC, content abababab",
                 "delimiter was \",\" and is \";\"",
             ]
         );

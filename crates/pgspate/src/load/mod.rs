@@ -356,9 +356,12 @@ impl Load {
             self.forget_job();
             return self.undo_create(error);
         }
-        let s = if kept == 1 { "" } else { "s" };
-        let go_on =
-            format!("{kept} row{s} are in the table; the same command, run again, loads the rest.");
+        let are = if kept == 1 { "row is" } else { "rows are" };
+        let how = match error.place() {
+            Some(_) => "the load goes on from there once nothing stands in its way",
+            None => "the same command, run again, loads the rest",
+        };
+        let go_on = format!("{kept} {are} in the table; {how}.");
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),

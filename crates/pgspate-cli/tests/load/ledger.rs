@@ -1,0 +1,329 @@
+//! Loads that are stopped and run again, twice, at the same time, or with something changed:
+//! nothing is lost and nothing is there twice.
+
+use std::fmt::Write as _;
+
+use insta::assert_snapshot;
+
+use crate::support::{Case, Run, finish, session, spawn, wait_until};
+
+const ROWS: u64 = 200_000;
+
+/// About 20 MB, five chunks: `id` from 0 on, and a note that differs from row to row.
+fn rows() -> String {
+    let mut text = "id,note\n".to_owned();
+    (0..ROWS).for_each(|id| writeln!(text, "{id},{:>90}", id * 7).unwrap());
+    text
+}
+
+fn case() -> Case {
+    let case = Case::new("create table t (id bigint, note text)");
+    case.put("t.csv", rows());
+    case
+}
+
+/// Every row once, with its own note.
+fn assert_complete(case: &Case) {
+    let sql = "select concat_ws(' ', count(*), count(distinct id), min(id), max(id), \
+                      count(*) filter (where trim(note)::bigint = id * 7)) from t";
+    assert_eq!(case.value(sql), format!("{ROWS} {ROWS} 0 {} {ROWS}", ROWS - 1));
+}
+
+fn count(case: &Case, sql: &str) -> u64 {
+    case.value(&format!("select count(*) from {sql}")).parse().unwrap()
+}
+
+fn status(case: &Case, args: &str) -> Run {
+    let mut command = case.command(&["status", "--to", &case.db.dsn()]);
+    Run::of(command.args(args.split_whitespace()).output().unwrap())
+}
+
+/// The status without numbers of sessions, times and folders.
+fn shown(run: &Run) -> String {
+    let text = regex_lite::Regex::new(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-][\d:]*").unwrap();
+    let text = text.replace_all(&run.stdout, "[WHEN]").into_owned();
+    let sessions = regex_lite::Regex::new(r"session \d+").unwrap();
+    let text = sessions.replace_all(&text, "session [N]").into_owned();
+    let folders = regex_lite::Regex::new(r"/\S*/pgspate-cli-\w+").unwrap();
+    folders.replace_all(&text, "[DIR]").into_owned()
+}
+
+/// Makes a chunk wait in the middle of a load: a key of it is there, but not committed.
+fn stopped_at(case: &Case, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
+    case.db.run("create unique index on t (id)");
+    let (runtime, holder) = session(&case.db.dsn());
+    let sql = format!("begin; insert into t values ({id}, 'of another session')");
+    runtime.block_on(holder.batch_execute(&sql)).unwrap();
+    (runtime, holder)
+}
+
+#[test]
+fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
+    let case = case();
+    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+    let mut child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
+    wait_until("chunks are written", || {
+        case.value("select to_regclass('pgspate.ledger') is not null") == "t"
+            && count(&case, "pgspate.ledger") >= 3
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let written = count(&case, "t");
+    assert!(written > 0 && written < ROWS, "{written}");
+    assert!(shown(&status(&case, "")).contains("run the same command again to go on"));
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    let run = case.load("t.csv --commit chunk --lanes 2");
+    assert!(run.success().contains("going on with job 1 of "), "{}", run.stderr);
+    assert_complete(&case);
+    assert_snapshot!(shown(&status(&case, "1")), @"
+    job 1  load [DIR]/t.csv into public.t
+      began [WHEN]; finished [WHEN]
+      200,000 rows in 5 chunks
+    ");
+    // Once more, there is nothing left to do.
+    let again = case.load("t.csv --commit chunk --json");
+    assert_eq!(again.status, Some(0));
+    let report: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!((&report["rows_in"], &report["rows_before"]), (&0.into(), &ROWS.into()));
+    assert_complete(&case);
+}
+
+#[test]
+fn a_load_that_commits_at_the_end_begins_again_when_it_was_killed() {
+    let case = case();
+    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+    let mut child = spawn(&mut case.load_command("t.csv --lanes 2 --quiet"));
+    let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    wait_until("a lane waits for the key", || count(&case, waits) > 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    case.load("t.csv --lanes 2").success();
+    assert_complete(&case);
+}
+
+#[test]
+fn a_lane_whose_session_ends_goes_on_with_another() {
+    for commit in ["chunk", "end"] {
+        let case = case();
+        let (runtime, holder) = stopped_at(&case, ROWS / 2);
+        let mut command = case.load_command("t.csv --lanes 2 --quiet --commit");
+        let child = spawn(command.arg(commit));
+        let waits = "from pg_stat_activity where wait_event_type = 'Lock' \
+                     and datname = current_database()";
+        wait_until("a lane waits for the key", || {
+            count(&case, waits.trim_start_matches("from ")) > 0
+        });
+        case.db.run(&format!("select pg_terminate_backend(pid) {waits}"));
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        finish(child).success();
+        assert_complete(&case);
+        assert_eq!(count(&case, "pgspate.ledger where job = 1"), 5, "{commit}");
+    }
+}
+
+#[test]
+fn a_chunk_that_somebody_writes_meanwhile_is_not_written_twice() {
+    let case = case();
+    case.load("t.csv --lanes 2").success();
+    // As a session does that was cut off and comes to its end only now: its row is there, and its
+    // commit is not yet.
+    case.db
+        .run("update pgspate.job set finished = null; delete from pgspate.ledger where chunk = 2");
+    let range = case.value("select rows_in from pgspate.ledger where chunk = 1");
+    let (runtime, holder) = session(&case.db.dsn());
+    let sql = format!(
+        "begin; insert into pgspate.ledger (job, chunk, input, position, rows_in, rows_written, \
+                                            rows_rejected) \
+         values (1, 2, 0, {}, {range}, {range}, 0)",
+        8 << 20
+    );
+    // Where chunk 2 begins is for the load to say: it cuts at the first record edge.
+    runtime.block_on(holder.batch_execute(&sql)).unwrap();
+    let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
+    let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() \
+                 and query like 'insert into pgspate.ledger%'";
+    wait_until("the load waits for the other's chunk", || count(&case, waits) > 0);
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    finish(child).success();
+    assert_complete(&case);
+}
+
+#[test]
+fn two_runs_at_the_same_time() {
+    let case = case();
+    let (runtime, holder) = stopped_at(&case, 5);
+    let first = spawn(&mut case.load_command("t.csv --quiet"));
+    let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    wait_until("a lane waits for the key", || count(&case, waits) > 0);
+    let second = case.load("t.csv --quiet").refusal();
+    let second = shown(&Run { stdout: second, stderr: String::new(), status: None });
+    assert_snapshot!(second, @r#"
+    error: could not load "t.csv" into public.t
+      caused by: this load is under way in session [N] ("pgspate load" from a local
+          … socket, since [WHEN]
+
+    hint: Wait until it is done; running this again then does what is left.
+    "#);
+    assert!(shown(&status(&case, "1")).contains("under way in session [N]"));
+    assert!(status(&case, "1 --forget").refusal().contains("job 1 is under way"));
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    finish(first).success();
+    assert_complete(&case);
+}
+
+/// A load of which some chunks are written and the rest is not.
+fn half_done() -> Case {
+    let case = case();
+    let mut broken = rows();
+    broken.push_str("not a number,x\n");
+    case.put("t.csv", broken);
+    let said = case.load("t.csv --commit chunk --lanes 1 --quiet").refusal();
+    assert!(said.contains("at: t.csv, line 200002, "), "{said}");
+    assert!(said.contains(&format!("{} rows are in the table", count(&case, "t"))), "{said}");
+    case
+}
+
+#[test]
+fn a_source_that_has_changed_is_refused() {
+    let case = half_done();
+    let before = count(&case, "t");
+    case.put("t.csv", "id,note\n1,another\n");
+    let said = case.load("t.csv --commit chunk --quiet").refusal();
+    let hidden =
+        regex_lite::Regex::new(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\d [\d:.]+ UTC|\d{3,}|\[TIME\]")
+            .unwrap();
+    assert_snapshot!(hidden.replace_all(&said, "[N]"), @"
+    error: job 1 is unfinished, and what it loads has changed since (fingerprint
+          … [N] then, [N] now)
+      [DIR]/t.csv was [N] bytes, changed at [N], content [N] and is 18 bytes,
+          … changed at [N], content [N]
+
+    hint: Put things back as they were to go on with it, or begin anew with `--restart`;
+          … the [N] rows that job 1 has written stay in the table.
+    ");
+    assert_eq!(count(&case, "t"), before);
+    case.load("t.csv --commit chunk --quiet --restart").success();
+    assert_eq!(count(&case, "t"), before + 1);
+}
+
+#[test]
+fn options_that_change_the_meaning_are_refused() {
+    let case = half_done();
+    let said = case.load("t.csv --commit chunk --quiet --null x").refusal();
+    assert!(said.contains("null was \"\" and is \"x\""), "{said}");
+    assert!(said.contains("`--restart`"), "{said}");
+    // Others are not.
+    let said = case.load("t.csv --commit chunk --quiet --lanes 3").refusal();
+    assert!(said.contains("invalid input syntax for type bigint"), "{said}");
+}
+
+#[test]
+fn a_table_that_is_emptied_is_loaded_again() {
+    let case = half_done();
+    case.db.run("truncate t");
+    case.put("t.csv", rows());
+    case.load("t.csv --commit chunk --quiet").success();
+    assert_complete(&case);
+    case.db.run("truncate t");
+    case.load("t.csv --quiet").success();
+    assert_complete(&case);
+    // A job that was finished is one of the past: the same name may have other rows by now.
+    case.put("t.csv", "id,note\n-1,more\n");
+    case.load("t.csv --quiet").success();
+    assert_eq!(count(&case, "t"), ROWS + 1);
+}
+
+#[test]
+fn a_job_that_is_forgotten() {
+    let case = case();
+    case.load("t.csv --quiet").success();
+    assert_eq!(status(&case, "1 --forget").status, Some(0));
+    assert_eq!((count(&case, "pgspate.job"), count(&case, "pgspate.ledger")), (0, 0));
+    assert_snapshot!(status(&case, "1").refusal(), @"
+    error: the ledger of this database has no job 1
+
+    hint: `pgspate status` lists those that it has.
+    ");
+    case.load("t.csv --quiet").success();
+    assert_eq!(count(&case, "t"), 2 * ROWS);
+}
+
+#[test]
+fn a_role_that_may_not_make_the_ledger() {
+    let case = case();
+    let name = format!("{}_role", case.db.name());
+    case.db.run(&format!("create role \"{name}\" login; grant all on t to \"{name}\""));
+    let dsn = format!("{} user='{name}'", case.db.dsn());
+    let load = |more: &[&str]| {
+        let args = [&["load", "-q", "--to", &dsn, "t.csv"], more].concat();
+        Run::of(case.command(&args).output().unwrap())
+    };
+    let (refused, without) = (load(&[]), load(&["--no-ledger"]));
+    let again = load(&["--no-ledger"]);
+    case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
+    assert_snapshot!(refused.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not make the ledger, schema "pgspate"
+      caused by: permission denied for database [DATABASE] (SQLSTATE 42501)
+
+    hint: The ledger makes a load resumable and keeps it from being loaded twice. Have the
+          … database's owner run, for the role that loads,
+        create schema if not exists pgspate authorization ROLE;
+    or, where the schema is another role's already,
+        grant usage on schema pgspate to ROLE;
+        grant select, insert, update, delete on all tables in schema pgspate to ROLE;
+    or load with `--no-ledger`: in one piece, and again whenever it is asked for.
+    "#);
+    assert_eq!((without.status, again.status), (Some(0), Some(0)));
+    assert_eq!(count(&case, "t"), 2 * ROWS);
+}
+
+#[test]
+fn standard_input_keeps_no_ledger() {
+    let case = Case::new("create table t (id bigint, note text)");
+    for rows in [1, 2] {
+        case.load_from("id,note\n1,x\n", "- --table t --quiet").success();
+        assert_eq!(count(&case, "t"), rows);
+    }
+    assert_eq!(case.value("select to_regnamespace('pgspate') is null"), "t");
+    let plan = case.load_from("id,note\n1,x\n", "- --table t --plan");
+    assert!(plan.stdout.contains("\ncommit   all at the end, lane by lane"), "{}", plan.stdout);
+    let asked = case.load_from("id,note\n1,x\n", "- --table t --commit chunk --quiet");
+    assert_snapshot!(asked.refusal(), @"
+    error: chunks cannot be committed one by one: standard input cannot be read again
+
+    hint: Leave `--commit chunk` out.
+    ");
+}
+
+#[test]
+fn a_schema_that_is_no_ledger_is_left_alone() {
+    let case =
+        Case::new("create table t (id int); create schema pgspate; create table pgspate.x ()");
+    case.put("t.csv", "id\n1\n");
+    assert_snapshot!(case.load("t.csv --header yes --quiet").refusal(), @r#"
+    error: schema "pgspate" is not a ledger of pgspate
+
+    hint: Rename that schema, or load with `--no-ledger`.
+    "#);
+    case.load("t.csv --header yes --quiet --no-ledger").success();
+}
+
+#[test]
+fn a_lock_that_is_not_let_go_is_named() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n");
+    let (runtime, holder) = session(&format!("{} application_name=greedy", case.db.dsn()));
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    let run = case.load("t.csv --header yes --quiet --lock-timeout 2");
+    let said = shown(&Run { stdout: run.refusal(), stderr: String::new(), status: None });
+    assert_snapshot!(said.replace(&case.value("select current_user"), "[ROLE]"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: canceling statement due to lock timeout (SQLSTATE 55P03)
+
+    hint: The lock was held for [TIME] by session [N] ('greedy', role [ROLE], idle in
+          … transaction). End that session, or wait longer with `--lock-timeout`.
+    "#);
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+}
