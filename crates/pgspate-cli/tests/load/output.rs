@@ -327,6 +327,34 @@ fn help() {
       -h, --help
               Print help (see a summary with '-h')
 
+    Safety:
+          --commit <COMMIT>
+              When to commit: at the end, with each chunk, or auto by the size of the input
+
+              Possible values:
+              - auto:  At the end below 1 GiB, with each chunk above
+              - end:   All at the end: a load that fails leaves nothing behind
+              - chunk: Each chunk: a load that stops goes on from there when it is run again
+
+              [default: auto]
+
+          --restart
+              Begin anew, whatever the ledger says of earlier runs; what they wrote stays
+
+          --no-ledger
+              Keep no ledger: in one piece, not resumable, and loaded as often as it is
+          … asked for
+
+          --retry-for <SECONDS>
+              How long to go on trying when the server is away
+
+              [default: 60]
+
+          --lock-timeout <SECONDS>
+              How long to wait for a lock that another session holds; 0 for ever
+
+              [default: 300]
+
     Reading:
           --format <FORMAT>
               Format of the input; found out by default
