@@ -4,13 +4,18 @@
 //! was encoded; the two overlap. Each lane works in one transaction, and the lanes commit only
 //! when every chunk is in: a load that fails leaves nothing behind.
 
+mod context;
 mod lane;
 mod monitor;
+#[cfg_attr(not(test), allow(dead_code, reason = "for the ledger, which sets rows aside"))]
+mod pace;
 mod pipe;
 mod progress;
 mod run;
 mod settle;
 mod shared;
+#[cfg_attr(not(test), allow(dead_code, reason = "for the ledger, which sets rows aside"))]
+mod sift;
 mod stream;
 
 use std::pin::Pin;
