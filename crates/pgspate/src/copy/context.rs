@@ -12,6 +12,8 @@ pub(super) struct Context {
     /// The line, counted from 1.
     pub(super) line: Option<u64>,
     pub(super) column: Option<String>,
+    /// The server was within something that COPY called, such as a trigger.
+    pub(super) is_within: bool,
 }
 
 impl Context {
@@ -43,7 +45,8 @@ impl Context {
             let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
             fitting.max_by_key(|name| name.len()).cloned()
         });
-        Context { line: line.parse().ok(), column }
+        let is_within = !context.starts_with("COPY ");
+        Context { line: line.parse().ok(), column, is_within }
     }
 }
 
@@ -73,6 +76,7 @@ mod tests {
         let context = |line: u64, column: Option<&str>| Context {
             line: Some(line),
             column: column.map(str::to_owned),
+            is_within: false,
         };
         for (text, table, expected) in [
             ("COPY t, line 5, column a: \"12a\"", "t", context(5, Some("a"))),
@@ -84,7 +88,11 @@ mod tests {
             ),
             ("COPY t, line 12: \"1\t2\"", "t", context(12, None)),
             ("COPY t1, Zeile 3, Spalte a: \u{bb}x\u{ab}", "t1", context(3, Some("a"))),
-            ("PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1", "t", context(1, None)),
+            (
+                "PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1",
+                "t",
+                Context { is_within: true, ..context(1, None) },
+            ),
             ("SQL statement \"select 1\"", "u", Context::default()),
             ("PL/pgSQL function check_t() line 3 at RAISE", "t", Context::default()),
         ] {

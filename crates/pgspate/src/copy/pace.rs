@@ -79,6 +79,19 @@ impl Pace {
         self.rows = self.spacing + 1;
     }
 
+    /// The known rows are to be taken before any other.
+    pub(super) fn take_known(&mut self) {
+        if self.known > 0 {
+            self.rows = self.known;
+        }
+    }
+
+    /// A row is back at this place.
+    pub(super) fn put_back(&mut self, place: usize) {
+        self.known = self.known.min(place);
+        self.suspects += usize::from(place < self.suspects);
+    }
+
     /// So many rows to look for the next refusal in.
     fn tried(&self) -> usize {
         self.spacing.saturating_mul(2) + TRIED_ROWS

@@ -26,6 +26,8 @@ use crate::{Error, Kind, Place, Result};
 
 /// Rows that wait to be written: what a refusal may cost once more.
 const QUEUE_BYTES: usize = 1 << 20;
+/// So many rows may at most have to be judged once more because of one.
+const DOUBTS_MAX: usize = 8;
 
 const BEGIN: &str = "savepoint pgspate_sift";
 const KEEP: &str = "release savepoint pgspate_sift";
@@ -88,6 +90,7 @@ pub(super) async fn sift(
         savepoint: Savepoint::None,
         pace: Pace::default(),
         rejects: Vec::new(),
+        doubts: Vec::new(),
         rows_sent: 0,
         rows_written: 0,
         copies: 0,
@@ -97,6 +100,7 @@ pub(super) async fn sift(
 }
 
 /// A refused row whose record is not yet at hand.
+#[derive(Debug)]
 struct Refused {
     row: u64,
     sqlstate: SqlState,
@@ -125,6 +129,9 @@ struct Sifter<'a> {
     savepoint: Savepoint,
     pace: Pace,
     rejects: Vec<Refused>,
+    /// Rows that were refused for what may be one of the rows before them, such as one with the
+    /// same key, which are not written yet and may themselves be refused.
+    doubts: Vec<(Refused, Bytes)>,
     /// Rows in COPY statements that succeeded.
     rows_sent: u64,
     rows_written: u64,
@@ -203,13 +210,17 @@ impl Sifter<'_> {
         self.rows_sent += sent;
         self.rows_written += written;
         self.pace.written(rows);
+        // All that was before them is written.
+        let next = self.queue.rows.front().map_or(u64::MAX, |(row, _)| *row);
+        let sure = self.doubts.extract_if(.., |(refused, _)| refused.row < next);
+        self.rejects.extend(sure.map(|(refused, _)| refused));
         Ok(())
     }
 
     /// Sets a row aside if it is known which one is to blame.
     async fn refused(&mut self, rows: usize, refusal: Error) -> Result<()> {
-        let line = Context::surely_of(&refusal, self.job).line;
-        let nth = line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
+        let context = Context::surely_of(&refusal, self.job);
+        let nth = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
         let nth = nth.filter(|nth| *nth < rows);
         let is_named = nth.is_some();
         let said = refusal.refusal().map(|said| (said.code().clone(), said.message().to_owned()));
@@ -229,10 +240,30 @@ impl Sifter<'_> {
             true => self.pace.refused_one(nth),
             false => self.pace.refused_alone(),
         }
-        let Some((row, _)) = self.queue.remove(nth) else { return Err(refusal) };
+        let Some((row, text)) = self.queue.remove(nth) else { return Err(refusal) };
+        self.judge_again_from(row);
+        let depends = context.is_within
+            || matches!(sqlstate, SqlState::UNIQUE_VIOLATION | SqlState::EXCLUSION_VIOLATION);
         let column = refused_column(&refusal, self.job);
-        self.rejects.push(Refused { row, sqlstate, message, column });
+        let refused = Refused { row, sqlstate, message, column };
+        if nth == 0 || !depends {
+            self.rejects.push(refused);
+            return Ok(());
+        }
+        self.doubts.push((refused, text));
+        if self.doubts.len() >= DOUBTS_MAX {
+            self.pace.take_known();
+        }
         Ok(())
+    }
+
+    /// Rows after one that is gone may have been refused because of it.
+    fn judge_again_from(&mut self, row: u64) {
+        let again = self.doubts.extract_if(.., |(refused, _)| refused.row > row);
+        for (refused, text) in again {
+            let place = self.queue.put_back(refused.row, text);
+            self.pace.put_back(place);
+        }
     }
 
     /// Goes back to the savepoint after a refusal that names no row. When the server has refused
@@ -341,6 +372,14 @@ impl Queue {
         let removed = self.rows.remove(nth)?;
         self.bytes -= removed.1.len();
         Some(removed)
+    }
+
+    /// Puts a row where it was; gives its index.
+    fn put_back(&mut self, row: u64, text: Bytes) -> usize {
+        let place = self.rows.partition_point(|(other, _)| *other < row);
+        self.bytes += text.len();
+        self.rows.insert(place, (row, text));
+        place
     }
 }
 
