@@ -1,6 +1,9 @@
 //! What can be said on the command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand, ValueEnum};
+use pgspate::copy::RejectsMax;
 
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
@@ -142,6 +145,17 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, default_value = "auto", help_heading = "Safety")]
     pub(crate) commit: CommitArg,
 
+    /// Set rows that are refused aside in this file, and load the rest
+    #[arg(long, value_name = "FILE", help_heading = "Safety")]
+    pub(crate) rejects: Option<PathBuf>,
+
+    /// Stop when more rows are refused than this: a number, or a share such as 0.5%
+    #[arg(
+        long, value_name = "N|P%", value_parser = rejects_max, requires = "rejects",
+        help_heading = "Safety"
+    )]
+    pub(crate) max_rejects: Option<RejectsMax>,
+
     /// Begin anew, whatever the ledger says of earlier runs; what they wrote stays
     #[arg(long, help_heading = "Safety")]
     pub(crate) restart: bool,
@@ -242,6 +256,17 @@ fn lanes(value: &str) -> Result<LanesArg, String> {
         _ if value == "auto" => Ok(LanesArg::Auto),
         Ok(lanes @ 1..=64) => Ok(LanesArg::Fixed(lanes)),
         _ => Err("expected auto, or a number from 1 to 64".to_owned()),
+    }
+}
+
+fn rejects_max(value: &str) -> Result<RejectsMax, String> {
+    let expected = || "expected a number of rows, or a share of them such as 0.5%".to_owned();
+    match value.strip_suffix('%') {
+        None => value.parse().map(RejectsMax::Rows).map_err(|_| expected()),
+        Some(share) => match share.trim().parse::<f64>() {
+            Ok(share) if (0.0..=100.0).contains(&share) => Ok(RejectsMax::Percent(share)),
+            _ => Err(expected()),
+        },
     }
 }
 

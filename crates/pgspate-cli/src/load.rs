@@ -69,7 +69,7 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
         let table = report.table.replace('\'', "'\\''");
         say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     }
-    Ok(if report.rows_kept_out == 0 { Answer::Yes } else { Answer::No })
+    Ok(if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No })
 }
 
 /// Writes it to stdout.
@@ -164,6 +164,8 @@ fn options(args: LoadArgs) -> Options {
             CommitArg::End => Some(Commit::AtEnd),
             CommitArg::Chunk => Some(Commit::EachChunk),
         },
+        rejects: args.rejects,
+        rejects_max: args.max_rejects,
         no_ledger: args.no_ledger,
         restart: args.restart,
         retry_for: Duration::from_secs(args.retry_for.into()),

@@ -48,6 +48,10 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let left = plural(report.rows_as_text, "row");
         let _ = writeln!(text, "  {left} left to the server as text");
     }
+    if let (1.., Some(file)) = (report.rows_rejected, &report.rejects) {
+        let rows = plural(report.rows_rejected, "row");
+        let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
+    }
     if report.rows_kept_out > 0 {
         let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
     }

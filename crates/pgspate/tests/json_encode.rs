@@ -10,7 +10,7 @@ use json_rows::{array, base, options, refusal, rows};
 use pgspate::encode::Encoded;
 use pgspate::encode::field::FieldEncoder;
 use pgspate::format::json::{JsonColumn, JsonEncoder, JsonOptions};
-use pgspate::format::{Chunk, ChunkData, ChunkEncoder, Mode};
+use pgspate::format::{Chunk, ChunkData, ChunkEncoder, Mode, is_of_row};
 use pgspate::target::Session;
 use pgspate::{Error, Kind};
 use proptest::prelude::*;
@@ -138,27 +138,74 @@ fn what_text_cannot_hold_is_refused_with_the_servers_code() {
     }
 }
 
-#[test]
-fn it_goes_on_after_a_broken_record_and_finds_places_again() {
-    let input = b"{\"id\":1}\n{\"id\":x}\n{\"nope\":1}\n\xff{\n\xff{}\n{\"id\":5}\n{\"id\":6}\n";
-    let mut encoder = JsonEncoder::new(table());
+/// The rows of a chunk, or the lines on which they are refused; and the records of all of them.
+fn resumed(input: &[u8], options: JsonOptions) -> (Vec<String>, Vec<String>) {
+    let mut encoder = JsonEncoder::new(options);
     let chunk = chunk(input);
+    let mut seen: Vec<String> = Vec::new();
     encoder.begin(chunk.clone(), Mode::Text).unwrap();
-    let mut out = Encoded::default();
-    let mut errors = 0;
     loop {
-        match encoder.fill(&mut out, 1 << 20) {
+        let mut out = Encoded::default();
+        let more = encoder.fill(&mut out, 1 << 20);
+        let ordinals: Vec<u64> = (seen.len() as u64..).take(out.text_rows.len()).collect();
+        assert_eq!(out.text_rows, ordinals);
+        seen.extend(String::from_utf8(out.text).unwrap().lines().map(str::to_owned));
+        match more {
             Ok(true) => {}
             Ok(false) => break,
-            Err(_) => errors += 1,
+            Err(error) => {
+                assert!(is_of_row(&error), "{error}");
+                let at = encoder.place(&chunk, seen.len() as u64);
+                assert!(at.byte <= error.place().unwrap().byte);
+                seen.push(format!("!{}", at.line.unwrap()));
+            }
         }
     }
-    let lines: Vec<&[u8]> = out.text.split_inclusive(|b| *b == b'\n').collect();
-    assert_eq!(lines.concat(), b"1\t\\N\t\\N\t\\N\n5\t\\N\t\\N\t\\N\n6\t\\N\t\\N\t\\N\n");
-    assert_eq!(errors, 3);
-    let places: Vec<_> =
-        out.text_rows.iter().map(|row| encoder.place(&chunk, *row).line.unwrap()).collect();
-    assert_eq!(places, [1, 6, 7]);
+    let rows: Vec<u64> = (0..seen.len() as u64).collect();
+    let records = encoder.records(&chunk, &rows).unwrap();
+    for (row, record) in rows.iter().zip(&records) {
+        assert_eq!(record.place, encoder.place(&chunk, *row));
+        assert!(record.bytes.ends_with(b"\n"));
+    }
+    assert!(encoder.records(&chunk, &[seen.len() as u64]).is_err());
+    let text = records.iter().map(|record| record.bytes.escape_ascii().to_string());
+    (seen, text.collect())
+}
+
+#[test]
+fn it_goes_on_after_a_refused_record() {
+    let table = || options(vec![("a", base(25, "text"))]);
+    for (input, rows, records) in [
+        (
+            &b"{\"a\":1}\n{\"a\":x}\n{\"b\":1}\n\xff\n{\"a\":\"\xff\"}\n{\"a\":5}\n 7 \n{\"a\":\n6}"[..],
+            &["1", "!2", "!3", "!4", "5", "!7", "6"][..],
+            &[
+                r#"{\"a\":1}\n"#, r#"{\"a\":x}\n"#, r#"{\"b\":1}\n"#,
+                r#"\xff\n{\"a\":\"\xff\"}\n"#, r#"{\"a\":5}\n"#, r"7\n", r#"{\"a\":\n6}\n"#,
+            ][..],
+        ),
+        (
+            b"[{\"a\":1}, {\"a\":},\n{\"b\":[]},oops, [2], [1,2], {\"a\":\"\xff\"}, {\"a\":3}]\n",
+            &["1", "!1", "!2", "!2", "2", "!2", "!2", "3"],
+            &[
+                r#"{\"a\":1}\n"#, r#"{\"a\":}\n"#, r#"{\"b\":[]}\n"#, r"oops\n", r"[2]\n", r"[1,2]\n",
+                r#"{\"a\":\"\xff\"}\n"#, r#"{\"a\":3}\n"#,
+            ],
+        ),
+        (b"[{\"a\":1},{]}, {\"a\":2}]", &["1", "!1"], &[r#"{\"a\":1}\n"#, r#"{]}, {\"a\":2}]\n"#]),
+        (b"[{\"a\":1}] 3 4", &["1", "!1"], &[r#"{\"a\":1}\n"#, r"3 4\n"]),
+    ] {
+        let (seen, found) = resumed(input, table());
+        assert_eq!(seen, rows, "{}", input.escape_ascii());
+        assert_eq!(found, records, "{}", input.escape_ascii());
+    }
+}
+
+#[test]
+fn a_key_that_was_left_out_is_about_no_row() {
+    let columns = Arc::new(["a", "b"].map(str::to_owned).into());
+    let table = JsonOptions { table_columns: columns, ..options(vec![("a", base(25, "text"))]) };
+    assert!(!is_of_row(&refusal(b"{\"b\":1}", &table)));
 }
 
 #[test]
@@ -243,6 +290,7 @@ proptest! {
         let table = JsonOptions { ignore_unknown: true, ..options(vec![
             ("a", array(1009, base(25, "text"))), ("b", base(25, "text")),
         ])};
+        resumed(&input, table.clone());
         let mut encoder = JsonEncoder::new(table);
         let chunk = chunk(&input);
         encoder.begin(chunk.clone(), Mode::Text).unwrap();

@@ -10,11 +10,12 @@ use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
 
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::stream::{Stream, Tally};
+use super::sift::sift;
+use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
 use super::{Commit, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::ledger::read_done;
+use crate::ledger::{JobId, Seal, insert_rejects, is_taken, read_done};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
@@ -38,6 +39,19 @@ pub(super) struct Finished {
     pub(super) tally: Tally,
 }
 
+/// Why the rest of a chunk was not written.
+enum Unwritten {
+    /// It is in the ledger already.
+    Taken(Error),
+    Failed(Error),
+}
+
+impl From<Error> for Unwritten {
+    fn from(error: Error) -> Unwritten {
+        Unwritten::Failed(error)
+    }
+}
+
 /// A lane over all its sessions.
 struct Lane<'a, 'b> {
     shared: &'a Shared<'b>,
@@ -45,6 +59,8 @@ struct Lane<'a, 'b> {
     runtime: &'a tokio::runtime::Handle,
     /// Chunks that were taken and that no session has confirmed, where they can be sent again.
     in_flight: VecDeque<Arc<Chunk>>,
+    /// What the encoder refused in this session, where that is set aside.
+    refused: Option<Failure>,
     tally: Tally,
 }
 
@@ -57,7 +73,7 @@ pub(super) fn run(
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
     let tally = Tally::default();
-    let mut lane = Lane { shared, nth, runtime, in_flight: VecDeque::new(), tally };
+    let mut lane = Lane { shared, nth, runtime, in_flight: VecDeque::new(), refused: None, tally };
     let mut patience = Patience::new(shared.job.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
@@ -78,6 +94,10 @@ pub(super) fn run(
         if lane.tally.chunks > chunks_before {
             patience.renew();
         }
+        let failure = match lane.set_aside(failure) {
+            Ok(()) => continue,
+            Err(failure) => failure,
+        };
         if !lane.may_retry(&failure) || !lane.pause(&mut patience) {
             shared.fail(failure);
             return None;
@@ -106,7 +126,64 @@ impl Lane<'_, '_> {
         let confirmed = usize::try_from(served.tally.chunks).unwrap_or(usize::MAX);
         self.in_flight.drain(..confirmed.min(self.in_flight.len()));
         self.tally.add(&served.tally);
-        served.result.map_err(|failure| *failure)
+        let connection = served.result.map_err(|failure| *failure)?;
+        self.refused.take().map_or(Ok(connection), Err)
+    }
+
+    /// Writes the chunk of which a row was refused without its refused rows, and sets these aside.
+    /// The failure, where that is not what is to be done about it.
+    fn set_aside(&mut self, failure: Failure) -> Result<(), Failure> {
+        let (job, ledger) = (self.shared.job, self.shared.job.ledger);
+        let (true, Some(ledger), false) =
+            (job.rejects.is_some(), ledger, failure.is_retryable() || self.shared.is_over())
+        else {
+            return Err(failure);
+        };
+        let Some(refused) = &failure.refused else { return Err(failure) };
+        let chunk = Arc::clone(&refused.chunk);
+        let seq = chunk.seq;
+        let tally = self.runtime.block_on(self.write_rest(ledger, &chunk));
+        let tally = tally.map_err(|error| match error {
+            Unwritten::Taken(error) => Failure { is_taken: true, ..Failure::of(seq, error) },
+            Unwritten::Failed(error) => Failure::of(seq, error),
+        })?;
+        self.in_flight.retain(|other| other.seq != seq);
+        self.tally.add(&tally);
+        Ok(())
+    }
+
+    async fn write_rest(&self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Unwritten> {
+        let (shared, job) = (self.shared, self.shared.job);
+        let connection = (job.connect)().await?;
+        let failed = |error: tokio_postgres::Error| match is_taken(&error) {
+            true => Unwritten::Taken(refused_copy(&connection, error)),
+            false => Unwritten::Failed(refused_copy(&connection, error)),
+        };
+        let begin = format!("{}; {BEGIN}", limits(job));
+        connection.client.batch_execute(&begin).await.map_err(failed)?;
+        let mut encoder = (job.encoder)();
+        let sifted = sift(&connection, job, encoder.as_mut(), chunk).await?;
+        shared.reject(&sifted.rejects)?;
+        let inserted = insert_rejects(&connection.client, ledger, chunk.seq, &sifted.rejects);
+        inserted.await.map_err(failed)?;
+        let seal = Seal {
+            chunk: chunk.seq,
+            input: chunk.input,
+            position: chunk.position(),
+            rows_in: sifted.rows_in,
+            rows_written: sifted.rows_written,
+            rows_rejected: sifted.rejects.len() as u64,
+        };
+        let sql = format!("{}; commit", ledger.seal_sql(&[seal]));
+        connection.client.batch_execute(&sql).await.map_err(failed)?;
+        shared.progress.rows.fetch_add(sifted.rows_in, Relaxed);
+        Ok(Tally {
+            rows_in: seal.rows_in,
+            rows_written: seal.rows_written,
+            rows_as_text: seal.rows_written,
+            rows_rejected: seal.rows_rejected,
+            chunks: 1,
+        })
     }
 
     /// Asks the ledger which of the chunks in flight were written after all.
@@ -120,6 +197,7 @@ impl Lane<'_, '_> {
             let Some(seal) = done.get(chunk.seq) else { return true };
             tally.rows_in += seal.rows_in;
             tally.rows_written += seal.rows_written;
+            tally.rows_rejected += seal.rows_rejected;
             tally.chunks += 1;
             false
         });
@@ -166,7 +244,18 @@ impl Lane<'_, '_> {
             if is_new {
                 shared.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
             }
-            let Some(rows) = rows else { break };
+            let rows = match rows {
+                Ok(Some(rows)) => rows,
+                Ok(None) => break,
+                Err(failure) if shared.job.rejects.is_some() => {
+                    self.refused = Some(failure);
+                    return;
+                }
+                Err(failure) => {
+                    shared.fail(failure);
+                    break;
+                }
+            };
             shared.progress.rows.fetch_add(rows.binary + rows.text, Relaxed);
             if mode == Mode::Binary && rows.text > rows.binary {
                 // The encoder mostly says no here, so asking it only costs time.
@@ -216,19 +305,19 @@ struct Rows {
     text: u64,
 }
 
-/// Encodes and sends a chunk. `None` when that came to nothing; the failure is in `shared` then,
-/// or the load is over.
+/// Encodes and sends a chunk. `None` when that came to nothing: the session has failed, or the
+/// load is over.
 fn encode_chunk(
     chunk: &Arc<Chunk>,
     mode: Mode,
     encoder: &mut dyn ChunkEncoder,
     out: &mut Encoded,
     sender: &mut Sender<'_>,
-) -> Option<Rows> {
+) -> Result<Option<Rows>, Failure> {
     let (shared, seq) = (sender.shared, chunk.seq);
     out.clear();
     if !sender.send(Message::Chunk(Arc::clone(chunk), mode)) {
-        return None;
+        return Ok(None);
     }
     let mut rows = Rows::default();
     let mut filled = encoder.begin(Arc::clone(chunk), mode).map(|()| true);
@@ -236,15 +325,14 @@ fn encode_chunk(
         filled = encoder.fill(out, PIECE_BYTES);
         let at_end = !matches!(filled, Ok(true));
         if shared.is_given_up(seq) || !drain(out, mode, at_end, &mut rows, sender) {
-            return None;
+            return Ok(None);
         }
     }
     if let Err(error) = filled {
         let refused = Some(Refused { chunk: Arc::clone(chunk), by: RefusedBy::Encoder });
-        shared.fail(Failure { refused, ..Failure::of(seq, error) });
-        return None;
+        return Err(Failure { refused, ..Failure::of(seq, error) });
     }
-    sender.send(Message::End(rows.binary, rows.text)).then_some(rows)
+    Ok(sender.send(Message::End(rows.binary, rows.text)).then_some(rows))
 }
 
 /// Sends what is ready: binary rows as they come, and text rows at the chunk's end when there are

@@ -5,14 +5,17 @@
 //! ledger, or each lane works in one transaction and all commit when every chunk is in: [`Commit`].
 
 mod commit;
+mod context;
 mod lane;
 mod monitor;
+mod pace;
 mod pipe;
 mod progress;
 mod retry;
 mod run;
 mod settle;
 mod shared;
+mod sift;
 mod stream;
 
 use std::pin::Pin;
@@ -27,6 +30,7 @@ use crate::target::connect::Connection;
 pub use progress::{Progress, Snapshot, Waiting};
 pub use retry::Patience;
 pub use run::run;
+pub(crate) use sift::Reject;
 pub(crate) use stream::refused_copy;
 
 /// Opens one more connection to the target.
@@ -64,6 +68,17 @@ pub enum Commit {
     EachChunk,
 }
 
+/// How many rows that are refused may be set aside.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RejectsMax {
+    /// Any number.
+    Any,
+    /// So many.
+    Rows(u64),
+    /// So many of a hundred rows that are read.
+    Percent(f64),
+}
+
 /// What is to be copied, and how.
 pub struct Job {
     /// Connections for the lanes.
@@ -98,6 +113,9 @@ pub struct Job {
     pub(crate) ledger: Option<JobId>,
     /// The chunks that are written already.
     pub done: Done,
+    /// Whether rows that are refused are set aside, and how many. Only with a ledger, where each
+    /// chunk is committed.
+    pub rejects: Option<RejectsMax>,
     /// How long a lane goes on trying when a connection is lost.
     pub retry_for: Duration,
     /// How long a lane waits for a lock that another session holds; zero for ever.
@@ -111,7 +129,9 @@ pub struct Outcome {
     pub rows_in: u64,
     /// Rows that the server says it wrote.
     pub rows_written: u64,
-    /// Of these, rows that the encoder left to the server as text.
+    /// Rows that were set aside.
+    pub rows_rejected: u64,
+    /// Of those written, rows that the encoder left to the server as text.
     pub rows_as_text: u64,
     /// Lanes that carried chunks.
     pub lanes: usize,

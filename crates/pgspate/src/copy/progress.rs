@@ -10,6 +10,8 @@ pub struct Progress {
     pub rows: AtomicU64,
     /// Decompressed input bytes taken by lanes.
     pub bytes: AtomicU64,
+    /// Rows set aside, by earlier runs of the job too.
+    pub rejected: AtomicU64,
     /// COPY bytes handed to connections.
     pub sent: AtomicU64,
     /// Lanes at work.
@@ -45,6 +47,8 @@ pub struct Snapshot {
     pub rows: u64,
     /// Decompressed input bytes taken.
     pub bytes: u64,
+    /// Rows set aside.
+    pub rejected: u64,
     /// Lanes at work.
     pub lanes: u64,
     /// What it waits for.
@@ -57,6 +61,7 @@ impl Progress {
         Snapshot {
             rows: self.rows.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
+            rejected: self.rejected.load(Relaxed),
             lanes: self.lanes.load(Relaxed),
             waiting: self.waiting.lock().expect("no panic while held").clone(),
         }
@@ -69,7 +74,7 @@ impl Progress {
 
     /// Counts from zero again, for a second attempt.
     pub(crate) fn start_over(&self) {
-        let counters = [&self.rows, &self.bytes, &self.sent, &self.lanes];
+        let counters = [&self.rows, &self.bytes, &self.rejected, &self.sent, &self.lanes];
         let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
     }

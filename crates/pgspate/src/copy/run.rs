@@ -59,6 +59,7 @@ pub fn run(
         lane.tally.reconcile(job.may_drop_rows)?;
     }
     shared.check_complete(&finished)?;
+    shared.check_share()?;
     let started = Instant::now();
     if job.commit == Commit::AtEnd
         && let Err(error) = runtime.block_on(commit(job, &finished))
@@ -70,6 +71,7 @@ pub fn run(
     Ok(End::Done(Outcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
         rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
+        rows_rejected: finished.iter().map(|lane| lane.tally.rows_rejected).sum(),
         rows_as_text: finished.iter().map(|lane| lane.tally.rows_as_text).sum(),
         lanes: finished.iter().filter(|lane| lane.tally.chunks > 0).count(),
         chunks: shared.chunks(),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt;
 
+use super::context::{Context, refused_column};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::stream::{limits, refused_copy};
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::target::Refusal;
 use crate::{Error, Place, Result};
 
 /// The error to report for the load's first failure.
@@ -123,78 +123,4 @@ async fn judge(
     // The transaction ends with the connection.
     let line = refused.as_ref().and_then(|error| Context::of(error, job).line);
     Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
-}
-
-/// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
-#[derive(Debug, Default, PartialEq)]
-struct Context {
-    /// The line, counted from 1.
-    line: Option<u64>,
-    column: Option<String>,
-}
-
-impl Context {
-    fn of(error: &Error, job: &Job) -> Context {
-        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
-        Context::parse(context, &job.table_name, &job.columns)
-    }
-
-    /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
-    fn parse(context: &str, table: &str, columns: &[String]) -> Context {
-        let start = format!("COPY {table}, ");
-        // The name may hold a line end.
-        let at = match context.starts_with(&start) {
-            true => Some(0),
-            false => context.find(&format!("\n{start}")).map(|at| at + 1),
-        };
-        let Some(at) = at else { return Context::default() };
-        let rest = &context[at + start.len()..];
-        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let rest = &rest[digits..];
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (line, rest) = rest.split_at(end);
-        // After the line: a comma, the word for column, and the name.
-        let named = rest.strip_prefix(", ").and_then(|rest| rest.split_once(' '));
-        let column = named.and_then(|(_, rest)| {
-            let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
-            fitting.max_by_key(|name| name.len()).cloned()
-        });
-        Context { line: line.parse().ok(), column }
-    }
-}
-
-/// The column that the server names, in a field of its own or in the context.
-fn refused_column(error: &Error, job: &Job) -> Option<String> {
-    let own = error.refusal()?.column().map(str::to_owned);
-    own.or_else(|| Context::of(error, job).column)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contexts_with_any_names_in_any_language() {
-        let columns = ["a", "a b", "c, d: e", "line"].map(str::to_owned);
-        let context = |line: u64, column: Option<&str>| Context {
-            line: Some(line),
-            column: column.map(str::to_owned),
-        };
-        for (text, table, expected) in [
-            ("COPY t, line 5, column a: \"12a\"", "t", context(5, Some("a"))),
-            ("COPY t, line 5, column a b: null input", "t", context(5, Some("a b"))),
-            (
-                "COPY x, line 7, line 5, column c, d: e: \"1\"",
-                "x, line 7",
-                context(5, Some("c, d: e")),
-            ),
-            ("COPY t, line 12: \"1\t2\"", "t", context(12, None)),
-            ("COPY t1, Zeile 3, Spalte a: \u{bb}x\u{ab}", "t1", context(3, Some("a"))),
-            ("PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1", "t", context(1, None)),
-            ("SQL statement \"select 1\"", "u", Context::default()),
-            ("PL/pgSQL function check_t() line 3 at RAISE", "t", Context::default()),
-        ] {
-            assert_eq!(Context::parse(text, table, &columns), expected, "{text}");
-        }
-    }
 }

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::lane::Finished;
 use super::pipe::Pipe;
-use super::{Commit, Job, Lanes, Progress};
+use super::{Commit, Job, Lanes, Progress, Reject, RejectsMax};
 use crate::format::{Chunk, Cutter};
 use crate::{Error, Kind, Result};
 
@@ -77,6 +77,8 @@ pub(super) struct Shared<'a> {
     pub(super) is_alone: bool,
     /// What the server said when it had no room for another lane.
     full: Mutex<Option<Error>>,
+    /// Rows that were set aside, by earlier runs too.
+    rejected: AtomicU64,
     /// Who else held a lock that a lane waited for.
     blocker: Mutex<Option<String>>,
     /// Lanes with an ordinal from here on take no more chunks.
@@ -99,6 +101,8 @@ enum Chunks {
 
 impl<'a> Shared<'a> {
     pub(super) fn new(job: &'a Job, cutter: Box<dyn Cutter>, progress: &'a Progress) -> Shared<'a> {
+        let rejected = job.done.sums().rows_rejected;
+        progress.rejected.store(rejected, Relaxed);
         let cutter =
             if job.is_stream { Chunks::Pipe(Pipe::new(cutter)) } else { Chunks::Direct(cutter) };
         Shared {
@@ -114,6 +118,7 @@ impl<'a> Shared<'a> {
             is_cut: AtomicBool::new(false),
             is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
             full: Mutex::new(None),
+            rejected: AtomicU64::new(rejected),
             blocker: Mutex::new(None),
             lanes_max: AtomicU64::new(u64::MAX),
         }
@@ -211,6 +216,40 @@ impl<'a> Shared<'a> {
         self.full.lock().expect("no panic while held")
     }
 
+    /// Counts rows that are to be set aside; the error when that is more than there may be.
+    pub(super) fn reject(&self, rejects: &[Reject]) -> Result<()> {
+        let Some(last) = rejects.last() else { return Ok(()) };
+        let more = rejects.len() as u64;
+        let all = self.rejected.fetch_add(more, Relaxed) + more;
+        self.progress.rejected.store(all, Relaxed);
+        let may = match self.job.rejects {
+            Some(RejectsMax::Rows(most)) if all > most => format!("{most}"),
+            // A share is judged when it means something, and at the end.
+            Some(RejectsMax::Percent(most)) => {
+                let rows = self.progress.rows.load(Relaxed);
+                if rows < ROWS_FOR_A_SHARE || all as f64 <= rows as f64 * most / 100.0 {
+                    return Ok(());
+                }
+                format!("{most} %")
+            }
+            _ => return Ok(()),
+        };
+        let message = format!("{} (SQLSTATE {})", last.message, last.sqlstate.code());
+        let cause = Error::new(Kind::Server, message).at(last.place.clone());
+        Err(too_many(all, &may).because(cause))
+    }
+
+    /// Judges the share of rows that were set aside, when all rows are read.
+    pub(super) fn check_share(&self) -> Result<()> {
+        let (all, rows) = (self.rejected.load(Relaxed), self.progress.rows.load(Relaxed));
+        match self.job.rejects {
+            Some(RejectsMax::Percent(most)) if all as f64 > rows as f64 * most / 100.0 => {
+                Err(too_many(all, &format!("{most} %")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Notes who holds a lock that a lane waits for.
     pub(super) fn note_blocker(&self, blocker: String) {
         *self.blocker.lock().expect("no panic while held") = Some(blocker);
@@ -267,4 +306,13 @@ impl<'a> Shared<'a> {
         }
         Ok(())
     }
+}
+
+/// Below this many rows, a few refused ones are no share to judge by.
+const ROWS_FOR_A_SHARE: u64 = 100_000;
+
+fn too_many(all: u64, may: &str) -> Error {
+    let s = if all == 1 { " is" } else { "s are" };
+    Error::new(Kind::Server, format!("{all} row{s} refused, and at most {may} may be"))
+        .hint("Raise `--max-rejects` to go on, or mend the input.")
 }

@@ -37,7 +37,7 @@ pub(super) fn limits(job: &Job) -> String {
 
 const BINARY_TRAILER: &[u8] = b"\xff\xff";
 /// Several lanes must see rows and constraints as of now, whatever the role's default is.
-const BEGIN: &str = "begin isolation level read committed";
+pub(super) const BEGIN: &str = "begin isolation level read committed";
 
 /// What a lane did, as far as the server has confirmed it.
 #[derive(Debug, Default, Clone)]
@@ -45,6 +45,7 @@ pub(super) struct Tally {
     pub(super) rows_in: u64,
     pub(super) rows_written: u64,
     pub(super) rows_as_text: u64,
+    pub(super) rows_rejected: u64,
     pub(super) chunks: u64,
 }
 
@@ -370,16 +371,16 @@ impl Tally {
         self.rows_in += other.rows_in;
         self.rows_written += other.rows_written;
         self.rows_as_text += other.rows_as_text;
+        self.rows_rejected += other.rows_rejected;
         self.chunks += other.chunks;
     }
 
     /// Compares what was sent with what the server wrote.
     pub(super) fn reconcile(&self, may_drop_rows: bool) -> Result<()> {
-        if self.rows_written == self.rows_in || (may_drop_rows && self.rows_written < self.rows_in)
-        {
+        let (sent, written) = (self.rows_in - self.rows_rejected, self.rows_written);
+        if written == sent || (may_drop_rows && written < sent) {
             return Ok(());
         }
-        let (sent, written) = (self.rows_in, self.rows_written);
         let message = format!("sent {sent} rows but the server wrote {written}");
         Err(Error::new(Kind::Bug, message))
     }

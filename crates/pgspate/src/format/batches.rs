@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
-use super::{Chunk, ChunkData, ChunkEncoder, Mode};
-use crate::encode::arrow::{Column, ColumnEncoder, Write};
+use super::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
+use crate::encode::arrow::{Column, ColumnEncoder, Write, is_uuid, json};
 use crate::encode::{Encoded, text};
 use crate::{Error, Kind, Place, Result};
 
@@ -27,6 +27,8 @@ pub struct BatchColumn {
 pub struct BatchesEncoder {
     columns: Vec<BatchColumn>,
     open: Option<Open>,
+    /// The chunk could not be read to its end.
+    failed: bool,
 }
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
@@ -52,50 +54,87 @@ impl BatchesEncoder {
             let message = format!("{} columns are more than a table can have", columns.len());
             return Err(Error::new(Kind::Plan, message));
         }
-        Ok(BatchesEncoder { columns, open: None })
+        Ok(BatchesEncoder { columns, open: None, failed: false })
     }
 }
 
 impl ChunkEncoder for BatchesEncoder {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
         self.open = None;
+        self.failed = true;
         let ChunkData::Rows(source) = &chunk.data else {
             return Err(Error::new(Kind::Bug, "a chunk of bytes reached the batch encoder"));
         };
         let batches = source.open()?;
         self.open = Some(Open { batches, mode, batch: None, row: 0, base: 0 });
+        self.failed = false;
         Ok(())
     }
 
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
-        let Some(open) = &mut self.open else { return Ok(false) };
-        while out.binary.len() + out.text.len() < piece.max(1) {
-            let batch = match &open.batch {
-                Some(batch) if open.row < batch.num_rows() => batch,
-                done => {
-                    open.base += done.as_ref().map_or(0, |batch| batch.num_rows() as u64);
-                    open.row = 0;
-                    open.batch = None;
-                    match open.batches.next().transpose()? {
-                        Some(batch) => open.batch.insert(batch),
-                        None => {
-                            self.open = None;
-                            return Ok(false);
-                        }
-                    }
-                }
-            };
-            let rows = Rows { columns: &self.columns, batch, base: open.base };
-            open.row = match open.mode {
-                Mode::Binary => rows.binary(open.row, out, piece)?,
-                Mode::Text => rows.text(open.row, out, piece)?,
-            };
+        if self.failed {
+            let message = "more rows were asked for of a chunk that could not be read";
+            return Err(Error::new(Kind::Bug, message));
         }
-        Ok(true)
+        let filled = match &mut self.open {
+            Some(open) => open.fill(&self.columns, out, piece),
+            None => Ok(false),
+        };
+        self.failed = filled.is_err();
+        if !matches!(filled, Ok(true)) {
+            self.open = None;
+        }
+        filled
     }
 
     fn place(&self, chunk: &Chunk, row: u64) -> Place {
         Place { row: Some(chunk.first_row + row + 1), ..Place::default() }
+    }
+
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>> {
+        let ChunkData::Rows(source) = &chunk.data else { return Err(no_such_row(0)) };
+        let mut batches = source.open()?;
+        let mut rows = rows.iter().copied().peekable();
+        let mut base = 0;
+        let mut records = Vec::new();
+        while let Some(wanted) = rows.peek().copied() {
+            let batch = batches.next().transpose()?.ok_or_else(|| no_such_row(wanted))?;
+            let end = base + batch.num_rows() as u64;
+            if wanted < end {
+                let objects = Rows { columns: &self.columns, batch: &batch, base }.objects()?;
+                while let Some(row) = rows.next_if(|row| *row < end) {
+                    let bytes = objects.line((row - base) as usize);
+                    records.push(Record { place: self.place(chunk, row), bytes });
+                }
+            }
+            base = end;
+        }
+        Ok(records)
+    }
+}
+
+impl Open {
+    fn fill(&mut self, columns: &[BatchColumn], out: &mut Encoded, piece: usize) -> Result<bool> {
+        while out.binary.len() + out.text.len() < piece.max(1) {
+            let batch = match &self.batch {
+                Some(batch) if self.row < batch.num_rows() => batch,
+                done => {
+                    self.base += done.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+                    self.row = 0;
+                    self.batch = None;
+                    match self.batches.next().transpose()? {
+                        Some(batch) => self.batch.insert(batch),
+                        None => return Ok(false),
+                    }
+                }
+            };
+            let rows = Rows { columns, batch, base: self.base };
+            self.row = match self.mode {
+                Mode::Binary => rows.binary(self.row, out, piece)?,
+                Mode::Text => rows.text(self.row, out, piece)?,
+            };
+        }
+        Ok(true)
     }
 }
 
@@ -161,6 +200,34 @@ impl<'a> Rows<'a> {
         Ok(Texts { columns: self.each(|encoder, array| encoder.text(array))?, scratch: Vec::new() })
     }
 
+    /// The rows as JSON objects: each loaded column as the text that the server would get, under
+    /// the name by which it is loaded again; the others as they are.
+    fn objects(&self) -> Result<Objects<'a>> {
+        let schema = self.batch.schema_ref();
+        let mut members = Vec::with_capacity(self.batch.num_columns());
+        for (index, (field, array)) in schema.fields().iter().zip(self.batch.columns()).enumerate()
+        {
+            let column = self.columns.iter().find(|column| column.index == index);
+            let name = column.map_or(field.name(), |column| &column.name);
+            let mut key = Vec::new();
+            json::write_string(name.as_bytes(), &mut key);
+            key.push(b':');
+            let write = match column {
+                Some(column) => column
+                    .encoder
+                    .text(array.as_ref())
+                    .ok_or_else(|| self.changed(column, Some(array.data_type())))?,
+                // A union has no JSON, and no type to be loaded as.
+                None => match json::json(array.as_ref(), is_uuid(field)) {
+                    Some(write) => write,
+                    None => continue,
+                },
+            };
+            members.push(Member { key, write, encoder: column.map(|column| &column.encoder) });
+        }
+        Ok(Objects { members })
+    }
+
     fn each<T>(
         &self,
         bind: impl Fn(&'a ColumnEncoder, &'a dyn arrow_array::Array) -> Option<T>,
@@ -190,4 +257,41 @@ impl<'a> Rows<'a> {
 struct Texts<'a> {
     columns: Vec<Write<'a>>,
     scratch: Vec<u8>,
+}
+
+/// The columns of a batch as members of JSON objects.
+struct Objects<'a> {
+    members: Vec<Member<'a>>,
+}
+
+struct Member<'a> {
+    /// The name with its quotes and colon.
+    key: Vec<u8>,
+    write: Write<'a>,
+    /// Without one, what is written is JSON.
+    encoder: Option<&'a ColumnEncoder>,
+}
+
+impl Objects<'_> {
+    /// A row as an object on a line of its own.
+    fn line(&self, row: usize) -> Vec<u8> {
+        let mut line = vec![b'{'];
+        let mut text = Vec::new();
+        for Member { key, write, encoder } in &self.members {
+            if line.len() > 1 {
+                line.push(b',');
+            }
+            line.extend_from_slice(key);
+            text.clear();
+            match write(row, &mut text) {
+                false => line.extend_from_slice(b"null"),
+                true if encoder.is_none_or(|it| it.is_json(&text)) => {
+                    line.extend_from_slice(&text);
+                }
+                true => json::write_string(&text, &mut line),
+            }
+        }
+        line.extend_from_slice(b"}\n");
+        line
+    }
 }

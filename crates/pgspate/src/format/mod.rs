@@ -20,7 +20,7 @@ pub use chain::{ChainCutter, OpenCutter};
 pub use contain::silence_contained_panics;
 
 use crate::encode::Encoded;
-use crate::{Place, Result};
+use crate::{Error, Kind, Place, Result};
 
 /// Whole records of one input: the unit of work and of retry.
 #[derive(Debug)]
@@ -93,15 +93,49 @@ pub enum Mode {
     Text,
 }
 
+/// A record of the input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Where it begins: line and byte, or row.
+    pub place: Place,
+    /// Its bytes as they stand in the input, with a line end. Of a columnar file, a JSON object
+    /// and a newline.
+    pub bytes: Vec<u8>,
+}
+
 /// Turns chunks into COPY bytes. One per lane; keeps its scratch memory between chunks.
 pub trait ChunkEncoder: Send {
     /// Starts over at the first record of `chunk`.
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()>;
 
     /// Appends further rows to `out` until it holds about `piece` bytes. False when the chunk is
-    /// at its end. An error is a structural one of the row after those already appended.
+    /// at its end.
+    ///
+    /// # Errors
+    /// The row after those already appended is none: [`is_of_row`] is true then, the row counts
+    /// as one, and the next call goes on with the record after it. A record that does not end,
+    /// such as one with an open quote, is all that is left of the chunk. Any other error is about
+    /// the chunk, of which no more rows must be asked for.
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool>;
 
     /// Where row `row` (ordinal within the chunk) stands in the input.
     fn place(&self, chunk: &Chunk, row: u64) -> Place;
+
+    /// The records of rows, whose ordinals within the chunk ascend, refused ones included. Put
+    /// together behind what the first input begins with, they can be loaded again.
+    ///
+    /// # Errors
+    /// The chunk cannot be read once more, or does not have such a row.
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>>;
+}
+
+/// Whether an encoder's error is about one row, so that the chunk's other rows can be had: it has
+/// an SQLSTATE of class 22, as the server's refusals of what a row says have.
+pub fn is_of_row(error: &Error) -> bool {
+    error.sqlstate().is_some_and(|code| code.code().starts_with("22"))
+}
+
+/// For a row that a chunk does not have.
+fn no_such_row(row: u64) -> Error {
+    Error::new(Kind::Bug, format!("the chunk has no row {row}"))
 }

@@ -3,6 +3,8 @@
 //! The key says what a job is about, the fingerprint also in which state it was found. Nothing
 //! here talks to a server.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -63,6 +65,17 @@ impl SourcePrint {
             None => sample(input)?,
         };
         Ok(Some(SourcePrint { name, version, sample }))
+    }
+}
+
+impl SourcePrint {
+    /// A stream: like no other, so that no later run can go on with it.
+    pub fn of_stream(input: &Input) -> SourcePrint {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("{} of process {} at {}", input.name(), std::process::id(), {
+            moment(u64::try_from(now.as_nanos()).unwrap_or_default())
+        });
+        SourcePrint { name, version: "-".to_owned(), sample: String::new() }
     }
 }
 

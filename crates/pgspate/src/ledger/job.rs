@@ -240,17 +240,21 @@ async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
     }))
 }
 
-/// Drops the chunks of jobs that were finished long ago; the jobs themselves stay.
+/// Drops the chunks and the rejects of jobs that were finished long ago; the jobs themselves stay.
 async fn prune(client: &Client) -> Result<()> {
-    let sql = "delete from pgspate.ledger using pgspate.job \
-               where ledger.job = job.job and job.finished < now() - interval '7 days'";
+    let sql = "with old as (select job from pgspate.job \
+                            where finished < now() - interval '7 days'), \
+               rejects as (delete from pgspate.reject using old where reject.job = old.job) \
+               delete from pgspate.ledger using old where ledger.job = old.job";
     client.execute(sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
 
 /// Forgets an unfinished job that no longer counts.
 async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
     let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
-               returning job) delete from pgspate.ledger using gone where ledger.job = gone.job";
+                             returning job), \
+               rejects as (delete from pgspate.reject using gone where reject.job = gone.job) \
+               delete from pgspate.ledger using gone where ledger.job = gone.job";
     let gone = client.execute(sql, &[&identity.key()]).await;
     gone.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
@@ -295,8 +299,10 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
 /// nothing behind; with `whole`, the job too.
 pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
-    let chunks = client.execute("delete from pgspate.ledger where job = $1", &[&job.0]).await;
-    chunks.map_err(failed())?;
+    for table in ["ledger", "reject"] {
+        let sql = format!("delete from pgspate.{table} where job = $1");
+        client.execute(&sql, &[&job.0]).await.map_err(failed())?;
+    }
     if whole {
         let job = client.execute("delete from pgspate.job where job = $1", &[&job.0]).await;
         job.map_err(failed())?;
@@ -304,7 +310,7 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
     Ok(())
 }
 
-fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
+pub(super) fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
     server_error("could not use the ledger, schema \"pgspate\"".to_owned())
 }
 

@@ -7,6 +7,7 @@
 mod identity;
 mod job;
 mod lock;
+mod reject;
 mod schema;
 mod status;
 
@@ -14,4 +15,6 @@ pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
 pub(crate) use job::{JobId, clear, finish, is_taken, read_done};
 pub(crate) use lock::hold;
+pub use reject::RejectRecord;
+pub(crate) use reject::{insert as insert_rejects, rejects};
 pub use status::{JobStatus, forget, list};

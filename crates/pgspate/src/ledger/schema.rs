@@ -11,7 +11,7 @@ const VERSION: i32 = 1;
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and must be the same when it is cut again.
+/// the byte at which the chunk begins in its input, and must be the same when it is cut again. `reject` has the rows that were set aside.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
@@ -41,6 +41,19 @@ create table pgspate.ledger (
     rows_rejected bigint not null,
     written timestamptz not null default clock_timestamp(),
     primary key (job, chunk));
+create table pgspate.reject (
+    job bigint not null,
+    chunk bigint not null,
+    row bigint not null,
+    source text,
+    line bigint,
+    source_row bigint,
+    byte bigint,
+    column_name text,
+    sqlstate text not null,
+    message text not null,
+    record bytea not null,
+    primary key (job, chunk, row));
 create table pgspate.version (version integer not null);
 insert into pgspate.version values (1)";
 

@@ -6,10 +6,12 @@
 mod create;
 mod reading;
 mod record;
+mod rejects;
 mod report;
 mod sample;
 mod watch;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ pub use create::{NewTable, Widened};
 pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
-use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience};
+use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience, RejectsMax};
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
 use crate::plan::{Plan, Request};
@@ -68,6 +70,10 @@ pub struct Options {
     pub no_ledger: bool,
     /// Begin anew, whatever the ledger says of earlier runs.
     pub restart: bool,
+    /// The file for rows that are refused; the load stops at the first one otherwise.
+    pub rejects: Option<PathBuf>,
+    /// How many rows may be set aside; any number otherwise.
+    pub rejects_max: Option<RejectsMax>,
     /// How long to go on trying when a connection is lost.
     pub retry_for: Duration,
     /// How long to wait for a lock that another session holds; zero for ever.
@@ -202,7 +208,11 @@ impl Load {
             None => self.try_out()?,
         }
         self.open_job()?;
+        if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
+            rejects::check(path, opened.job.0, &self.reading.names())?;
+        }
         let outcome = self.attempts(watch, widened)?;
+        self.write_rejects()?;
         self.finish_job(outcome.chunks)?;
         Ok(outcome)
     }
@@ -288,6 +298,11 @@ impl Load {
             commit: self.plan.commit,
             ledger: self.opened.as_ref().map(|opened| opened.job),
             done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
+            rejects: self
+                .options
+                .rejects
+                .as_ref()
+                .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             retry_for: self.options.retry_for,
             lock_timeout: self.options.lock_timeout,
         })
@@ -351,17 +366,26 @@ impl Load {
             error = create::hint_wider(error, &self.table);
         }
         let error = Error::new(kind, message).because(error);
-        let kept = if self.opened.is_some() { self.rows_kept() } else { 0 };
-        if kept == 0 {
+        let kept = self.kept().unwrap_or_default();
+        if kept.rows_written + kept.rows_rejected == 0 {
             self.forget_job();
             return self.undo_create(error);
         }
-        let are = if kept == 1 { "row is" } else { "rows are" };
+        let set_aside = match self.write_rejects() {
+            Ok(0) | Err(_) => String::new(),
+            Ok(rows) => format!(", {rows} set aside"),
+        };
+        let rows = kept.rows_written;
+        let are = if rows == 1 { "row is" } else { "rows are" };
         let how = match error.place() {
+            _ if self.reading.is_stream() => "the rest cannot be read again",
+            Some(_) if self.options.rejects.is_none() && !self.plan.one_statement => {
+                "with `--rejects FILE` the load sets such rows aside and goes on from there"
+            }
             Some(_) => "the load goes on from there once nothing stands in its way",
             None => "the same command, run again, loads the rest",
         };
-        let go_on = format!("{kept} {are} in the table; {how}.");
+        let go_on = format!("{rows} {are} in the table{set_aside}; {how}.");
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),
@@ -394,6 +418,7 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connect
         lanes: options.lanes,
         commit: options.commit,
         ledger: !options.no_ledger,
+        rejects: options.rejects.is_some(),
         shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),

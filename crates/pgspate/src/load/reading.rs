@@ -12,8 +12,8 @@ use crate::copy::Job;
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
 use crate::format::delimited::{
-    self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, MapFields,
-    parse_records,
+    self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, Layout, MapFields,
+    first_line, parse_records,
 };
 use crate::format::json::{CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
@@ -34,6 +34,8 @@ pub(super) struct Reading {
     /// The columns that `--create` would make.
     pub(super) inferred: Vec<(String, String)>,
     header_overridden: bool,
+    /// The first input's header as it stands there.
+    header_line: Vec<u8>,
 }
 
 /// How records are found and read.
@@ -224,9 +226,11 @@ impl Reading {
             Shape::Delimited { dialect, .. } => {
                 let dialect = dialect.clone();
                 let columns: Vec<_> = plan.columns.iter().map(delimited_column).collect();
+                let layout = self.first_layout(plan);
                 Ok(Box::new(move || {
                     let (dialect, columns) = (dialect.clone(), columns.clone());
-                    Box::new(DelimitedEncoder::new(dialect, columns, server_version))
+                    let encoder = DelimitedEncoder::new(dialect, columns, server_version);
+                    Box::new(encoder.with_records_like(layout.clone()))
                 }))
             }
             Shape::Json { keys } => {
@@ -241,6 +245,26 @@ impl Reading {
                 }))
             }
         }
+    }
+
+    /// What a file of records must begin with so that it is loaded as the inputs are.
+    pub(super) fn reject_header(&self) -> &[u8] {
+        &self.header_line
+    }
+
+    /// The format of a file of records: that of the inputs, or JSON in place of record batches.
+    pub(super) fn reject_format(&self) -> Format {
+        match &self.shape {
+            Shape::Delimited { .. } => self.sniffed.format,
+            Shape::Json { .. } | Shape::Columns { .. } => Format::Json,
+        }
+    }
+
+    /// How the first input's records are laid out.
+    fn first_layout(&self, plan: &Plan) -> Layout {
+        let field_of: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
+        let eol = Eol::from(self.sniffed.line_end);
+        Layout { eol, fields: field_of.len(), field_of }
     }
 
     fn json_options(
@@ -333,6 +357,7 @@ fn look(
     let sniffed = sniff(input.name(), lines, complete, known, &options.read)
         .map_err(|error| named(error, input))?;
     let wants_columns = table.is_none();
+    let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format {
         Format::Csv | Format::Tsv | Format::Text => {
             let dialect = dialect(&sniffed, options);
@@ -343,6 +368,10 @@ fn look(
             let mut rows = parse_records(&dialect, eol, body, complete, limit);
             let (mut names, mut header) = (None, None);
             if sniffed.header && !rows.is_empty() {
+                first_line(&dialect, eol, body).clone_into(&mut header_line);
+                if !header_line.ends_with(eol.bytes()) {
+                    header_line.extend_from_slice(eol.bytes());
+                }
                 let mut first = rows.remove(0);
                 first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
                 let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
@@ -371,7 +400,8 @@ fn look(
         }
     };
     let header_overridden = options.columns.is_some();
-    Ok(Reading { inputs: Arc::clone(inputs), sniffed, shape, inferred, header_overridden })
+    let inputs = Arc::clone(inputs);
+    Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
 fn columnar(schema: &SchemaRef, is_stream: bool) -> (Shape, Vec<(String, String)>) {

@@ -24,7 +24,7 @@ pub(super) fn identity(
     for input in reading.inputs.iter() {
         match SourcePrint::of(input)? {
             Some(print) => sources.push(print),
-            None => return Ok(None),
+            None => sources.push(SourcePrint::of_stream(input)),
         }
     }
     let mut options = reading.identity();
@@ -186,12 +186,10 @@ impl Load {
         Err(Error::new(Kind::Bug, message))
     }
 
-    /// Rows of the job that are in the table now; 0 where nothing can tell.
-    pub(super) fn rows_kept(&mut self) -> u64 {
-        match (self.reopen_job(), &self.opened) {
-            (Ok(()), Some(opened)) => opened.done.rows_written(),
-            _ => 0,
-        }
+    /// What of the job is in the table and the ledger now; `None` where nothing can tell.
+    pub(super) fn kept(&mut self) -> Option<ledger::Seal> {
+        self.reopen_job().ok()?;
+        Some(self.opened.as_ref()?.done.sums())
     }
 
     /// Forgets a job that has left nothing behind.

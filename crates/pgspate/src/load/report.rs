@@ -121,6 +121,10 @@ pub struct Report {
     pub lanes: usize,
     /// Chunks of the whole input.
     pub chunks: u64,
+    /// Rows of the job that were set aside, by earlier runs too.
+    pub rows_rejected: u64,
+    /// The file that has them.
+    pub rejects: Option<String>,
     /// Its job in the ledger, if it has one.
     pub job: Option<i64>,
     /// Rows that earlier runs of the job have written: all of them, if nothing was left to do.
@@ -191,7 +195,9 @@ impl Report {
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,
-            rows_kept_out: outcome.rows_in.saturating_sub(outcome.rows_written),
+            rows_kept_out: outcome
+                .rows_in
+                .saturating_sub(outcome.rows_written + outcome.rows_rejected),
             rows_as_text: outcome.rows_as_text,
             stored_bytes: load.reading.stored_bytes(),
             bytes: watch.copy.snapshot().bytes,
@@ -199,6 +205,8 @@ impl Report {
             path: path(load.plan.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
+            rows_rejected: watch.copy.snapshot().rejected,
+            rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
             job,
             rows_before,
             seconds,

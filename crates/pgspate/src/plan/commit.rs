@@ -15,6 +15,9 @@ pub(super) fn choose(
     has_ledger: bool,
     one_statement: bool,
 ) -> Result<Commit> {
+    if request.rejects {
+        return Ok(Commit::EachChunk);
+    }
     match request.commit {
         Some(Commit::EachChunk) if !has_ledger => {
             let why = if input.is_stream {
@@ -38,4 +41,19 @@ pub(super) fn choose(
         }
         None => Ok(Commit::AtEnd),
     }
+}
+
+/// Rows can be set aside only chunk by chunk, and are kept in the ledger. `one_statement`: why
+/// there can be but one.
+pub(super) fn check_rejects(request: &Request, one_statement: Option<&str>) -> Result<()> {
+    let (why, hint) = match one_statement {
+        Some(why) => (why, "Load without `--rejects`: the first row that is refused is named."),
+        None if request.commit == Some(Commit::AtEnd) => {
+            ("each chunk is committed on its own", "Leave `--commit end` out.")
+        }
+        None if !request.ledger => ("they are kept in the ledger", "Leave `--no-ledger` out."),
+        None => return Ok(()),
+    };
+    let message = format!("rows cannot be set aside: {why}");
+    Err(Error::new(Kind::Usage, message).hint(hint))
 }

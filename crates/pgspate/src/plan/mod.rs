@@ -58,6 +58,8 @@ pub struct Request {
     pub commit: Option<Commit>,
     /// Whether a ledger is to be kept.
     pub ledger: bool,
+    /// Whether rows that are refused are to be set aside.
+    pub rejects: bool,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string is NULL.
@@ -120,7 +122,11 @@ impl Plan {
         let (mode, mode_reason) = choose_mode(session, &columns, encoding.as_deref());
         let (lanes, lanes_reason, one_statement) = lanes::choose(table, input, request);
         let mode = if one_statement { Mode::Text } else { mode };
-        let ledger = request.ledger && !input.is_stream;
+        if request.rejects {
+            commit::check_rejects(request, one_statement.then_some(lanes_reason.as_str()))?;
+        }
+        // Rows that are set aside are kept there.
+        let ledger = request.ledger && (!input.is_stream || request.rejects);
         let commit = commit::choose(input, request, ledger, one_statement)?;
         Ok(Plan {
             table: table.sql_name.clone(),

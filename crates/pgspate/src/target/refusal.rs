@@ -34,6 +34,11 @@ impl Refusal {
         &self.code
     }
 
+    /// The server's message alone, without its SQLSTATE.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The column that it is about, for a value that is NULL and must not be.
     pub fn column(&self) -> Option<&str> {
         self.column.as_deref()

@@ -24,7 +24,7 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
             let mut writers = Vec::new();
             for (field, column) in fields.iter().zip(parts.columns()) {
                 let mut name = Vec::new();
-                write_string(field.name(), &mut name);
+                write_string(field.name().as_bytes(), &mut name);
                 writers.push((name, json(column.as_ref(), is_uuid(field))?));
             }
             nullable(array, move |row, out| write_struct(&writers, row, out))
@@ -101,7 +101,7 @@ fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
         D::Utf8 | D::LargeUtf8 | D::Utf8View => {
             let values = bytes(array)?;
             nullable(array, move |row, out| {
-                write_string(&String::from_utf8_lossy(values(row)), out);
+                write_string(String::from_utf8_lossy(values(row)).as_bytes(), out);
             })
         }
         D::FixedSizeBinary(16) if uuid => {
@@ -170,8 +170,7 @@ fn write_map(key: &Write<'_>, value: &Write<'_>, rows: std::ops::Range<usize>, o
         key(row, out);
         if out.get(start) != Some(&b'"') {
             // Numbers, and for the oddest of maps whole objects: their JSON is the key's text.
-            let text = String::from_utf8_lossy(&out[start..]).into_owned();
-            out.truncate(start);
+            let text = out.split_off(start);
             write_string(&text, out);
         }
         out.push(b':');
@@ -209,9 +208,9 @@ fn quoted(write: Write<'_>) -> Write<'_> {
 }
 
 /// Appends a JSON string.
-fn write_string(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some(at) = rest.iter().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1F)) {
         out.extend_from_slice(&rest[..at]);
         match rest[at] {

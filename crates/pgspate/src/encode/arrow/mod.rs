@@ -37,6 +37,7 @@ use self::moment::Moment;
 use self::number::Number;
 use self::text::{write_uuid, writer};
 use super::field::FieldEncoder;
+use crate::format::json::{skip_space, value};
 use crate::target::{PgType, Session, TypeKind};
 
 pub use self::column::Column;
@@ -49,6 +50,8 @@ pub struct ColumnEncoder {
     data_type: DataType,
     plan: Plan,
     route: Route,
+    /// Whether the table's column is json or jsonb.
+    is_json: bool,
 }
 
 /// Which way the values of a column go.
@@ -116,7 +119,8 @@ impl ColumnEncoder {
             }
             _ => plan(field, ty, session)?,
         };
-        Ok(ColumnEncoder { data_type: data_type.clone(), plan, route })
+        let is_json = matches!(ty.base().oid, JSON | JSONB);
+        Ok(ColumnEncoder { data_type: data_type.clone(), plan, route, is_json })
     }
 
     /// Which way the column's values go.
@@ -127,6 +131,18 @@ impl ColumnEncoder {
     /// The Arrow type that it was made for.
     pub fn data_type(&self) -> &DataType {
         &self.data_type
+    }
+
+    /// Whether a text of the column's, put into a JSON object as it is, is loaded as the same value
+    /// again. Otherwise a JSON string of it is.
+    pub(crate) fn is_json(&self, text: &[u8]) -> bool {
+        let is_plain = self.data_type.is_numeric() || self.data_type == DataType::Boolean;
+        if !(self.is_json || is_plain) || std::str::from_utf8(text).is_err() {
+            return false;
+        }
+        let parsed = value(text, skip_space(text, 0), &mut Vec::new());
+        let is_whole = |(_, end)| skip_space(text, end) == text.len();
+        parsed.is_ok_and(is_whole)
     }
 
     /// Binds the encoder to a batch's column. `None` when the column is not of the type that the

@@ -10,10 +10,11 @@ use tokio_postgres::error::SqlState;
 use super::lines::{count_lines, is_skipped, skip_line_end};
 use super::row::{self, Column, Record, Spelling};
 use super::scan::{Fault, Index, OFFSET, RECORD, Rules};
+use super::walk::{self, is_last_marker, locate, pass_fault};
 use super::{Dialect, Eol, Family, Layout};
 use crate::encode::Encoded;
 use crate::error::{Error, Kind, Place, Result};
-use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode};
+use crate::format::{self, Chunk, ChunkData, ChunkEncoder, Mode, no_such_row};
 
 /// Encodes delimited chunks.
 pub struct DelimitedEncoder {
@@ -33,6 +34,10 @@ pub struct DelimitedEncoder {
     record_start: usize,
     row: u64,
     scratch: Vec<u8>,
+    /// How the records that are given out are laid out, if not as in their own input.
+    like: Option<Layout>,
+    /// Up to where lines were counted, and how many there were: refusals may be many.
+    counted: (usize, u64),
 }
 
 /// What a line turns out to be.
@@ -62,7 +67,17 @@ impl DelimitedEncoder {
             record_start: 0,
             row: 0,
             scratch: Vec::new(),
+            like: None,
+            counted: (0, 0),
         }
+    }
+
+    /// Has [`ChunkEncoder::records`] give out records as they would stand in an input with this
+    /// layout, which has the same fields: so those of several inputs go into one file.
+    #[must_use]
+    pub fn with_records_like(mut self, layout: Layout) -> DelimitedEncoder {
+        self.like = Some(layout);
+        self
     }
 
     /// Encodes the record at the index's position. False at a `\.` that ends the data.
@@ -80,23 +95,34 @@ impl DelimitedEncoder {
             match self.look_closer(bytes) {
                 Shape::Record => {}
                 Shape::Other(found) => {
-                    self.take_misshapen(bytes, found, out)?;
-                    return Ok(true);
+                    let taken = self.take_misshapen(bytes, found, out);
+                    return self.pass(bytes, taken);
                 }
                 Shape::Skip => {
                     self.step_over(bytes);
                     return Ok(true);
                 }
-                Shape::End => return self.end_at_marker(bytes),
+                Shape::End if self.is_last_line(bytes) => return Ok(false),
+                Shape::End => {
+                    let refused = Err(self.fault_error(bytes, Fault::EndMarker));
+                    return self.pass(bytes, refused);
+                }
             }
         }
-        if self.spelling.dialect.trailing_delimiter {
-            self.check_trailing()?;
+        if self.spelling.dialect.trailing_delimiter && !self.is_trailing_empty() {
+            let refused = Err(self.format_error(bytes, "extra data after last expected column"));
+            return self.pass(bytes, refused);
         }
         self.append(bytes, out);
+        self.pass(bytes, Ok(()))
+    }
+
+    /// Counts the record, whatever came of it, and moves on to the next one.
+    #[inline]
+    fn pass(&mut self, bytes: &[u8], taken: Result<()>) -> Result<bool> {
         self.row += 1;
         self.step_over(bytes);
-        Ok(true)
+        taken.map(|()| true)
     }
 
     /// Appends a record of the right shape.
@@ -154,12 +180,9 @@ impl DelimitedEncoder {
     }
 
     /// Nothing may come after an end marker.
-    fn end_at_marker(&self, bytes: &[u8]) -> Result<bool> {
+    fn is_last_line(&self, bytes: &[u8]) -> bool {
         let (_, end) = self.last_field();
-        if skip_line_end(bytes, end, self.layout.eol) < bytes.len() {
-            return Err(self.fault_error(Fault::EndMarker));
-        }
-        Ok(false)
+        skip_line_end(bytes, end, self.layout.eol) == bytes.len()
     }
 
     /// Refuses a record with too few or too many fields. Where the server would first complain of
@@ -176,8 +199,6 @@ impl DelimitedEncoder {
             if row::has_another_fault(record, columns, spelling, &mut self.scratch) {
                 row::append_misshapen(record, columns, spelling, &mut self.scratch, &mut out.text);
                 out.text_rows.push(self.row);
-                self.row += 1;
-                self.step_over(bytes);
                 return Ok(());
             }
         }
@@ -192,24 +213,21 @@ impl DelimitedEncoder {
         };
         let s = if fields == 1 { "" } else { "s" };
         let hint = format!("Expected {fields} field{s}, found {found}.");
-        Err(self.format_error(&message).hint(hint))
+        Err(self.format_error(bytes, &message).hint(hint))
     }
 
-    /// The field after the trailing delimiter is empty.
-    fn check_trailing(&self) -> Result<()> {
+    /// Whether the field after the trailing delimiter is empty.
+    fn is_trailing_empty(&self) -> bool {
         let ends = &self.index.ends()[self.at..self.at + self.layout.fields];
         let empty_at = match ends {
             [.., before, _] => (before & OFFSET) + 1,
             _ => (self.record_start - self.index.start) as u32,
         };
-        if ends.last().is_none_or(|last| last & OFFSET == empty_at) {
-            return Ok(());
-        }
-        Err(self.format_error("extra data after last expected column"))
+        ends.last().is_none_or(|last| last & OFFSET == empty_at)
     }
 
-    fn fault_error(&self, fault: Fault) -> Error {
-        let error = self.format_error(fault.message(self.spelling.dialect.family));
+    fn fault_error(&mut self, bytes: &[u8], fault: Fault) -> Error {
+        let error = self.format_error(bytes, fault.message(self.spelling.dialect.family));
         match fault {
             Fault::CarriageReturn | Fault::Newline => {
                 let eol = match self.layout.eol {
@@ -224,24 +242,36 @@ impl DelimitedEncoder {
     }
 
     /// An error in the record that comes next.
-    fn format_error(&self, message: &str) -> Error {
-        let place = self.chunk.as_deref().map(|chunk| self.place(chunk, self.row));
-        Error::new(Kind::Format, message)
-            .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
-            .at(place.unwrap_or_default())
+    fn format_error(&mut self, bytes: &[u8], message: &str) -> Error {
+        let (counted_to, lines) = self.counted;
+        let lines = lines + count_lines(&bytes[counted_to..self.record_start], self.layout.eol);
+        self.counted = (self.record_start, lines);
+        let (line, byte) = self.chunk.as_deref().map_or((0, 0), |it| (it.line, it.byte));
+        let place = Place {
+            line: Some(line + lines),
+            byte: Some(byte + self.record_start as u64),
+            ..Place::default()
+        };
+        Error::new(Kind::Format, message).with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT).at(place)
     }
 
     /// Indexes the next window. False at the end of the chunk.
     fn refill(&mut self, bytes: &[u8]) -> Result<bool> {
+        let eol = self.layout.eol;
         if let Some(fault) = self.index.fault {
-            let marker_bytes = b"\\.".len() + self.layout.eol.bytes().len();
-            let is_end = fault == Fault::EndMarker && bytes.len() - self.index.next == marker_bytes;
-            return if is_end { Ok(false) } else { Err(self.fault_error(fault)) };
+            self.record_start = self.index.next;
+            if is_last_marker(fault, &bytes[self.record_start..], eol) {
+                return Ok(false);
+            }
+            let refused = self.fault_error(bytes, fault);
+            self.row += 1;
+            pass_fault(&mut self.index, &self.spelling.dialect, eol, bytes);
+            return Err(refused);
         }
         if self.index.next >= bytes.len() {
             return Ok(false);
         }
-        let rules = Rules::new(&self.spelling.dialect, self.layout.eol);
+        let rules = Rules::new(&self.spelling.dialect, eol);
         self.record_start = self.index.next;
         self.index.scan(bytes, self.index.next, &rules);
         self.at = 0;
@@ -269,6 +299,7 @@ impl ChunkEncoder for DelimitedEncoder {
         self.index.reset();
         self.at = 0;
         self.row = 0;
+        self.counted = (0, 0);
         Ok(())
     }
 
@@ -290,32 +321,15 @@ impl ChunkEncoder for DelimitedEncoder {
         }
     }
 
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<format::Record>> {
+        let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Err(no_such_row(0)) };
+        walk::records(&self.spelling.dialect, chunk, (bytes, layout), self.like.as_ref(), rows)
+    }
+
     fn place(&self, chunk: &Chunk, row: u64) -> Place {
         let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Place::default() };
         let (line, byte) = locate(&self.spelling.dialect, bytes, layout.eol, row);
         let line = Some(chunk.line + line);
         Place { line, byte: Some(chunk.byte + byte), ..Place::default() }
     }
-}
-
-/// The line and the byte, both from the chunk's start, at which data row `row` begins.
-fn locate(dialect: &Dialect, bytes: &[u8], eol: Eol, row: u64) -> (u64, u64) {
-    let rules = Rules::new(dialect, eol);
-    let mut index = Index::default();
-    let mut rows = 0;
-    let mut record_start = 0;
-    'windows: while index.next < bytes.len() && index.fault.is_none() {
-        index.scan(bytes, index.next, &rules);
-        for end in index.ends().iter().filter(|end| *end & RECORD != 0) {
-            let at = index.start + (end & OFFSET) as usize;
-            if !is_skipped(dialect, &bytes[record_start..at]) {
-                if rows == row {
-                    break 'windows;
-                }
-                rows += 1;
-            }
-            record_start = skip_line_end(bytes, at, eol);
-        }
-    }
-    (count_lines(&bytes[..record_start], eol), record_start as u64)
 }

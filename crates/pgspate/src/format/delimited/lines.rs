@@ -8,7 +8,7 @@ use super::{Dialect, Eol, Family};
 
 impl Eol {
     /// Its bytes.
-    pub(super) fn bytes(self) -> &'static [u8] {
+    pub(crate) fn bytes(self) -> &'static [u8] {
         match self {
             Eol::Lf => b"\n",
             Eol::CrLf => b"\r\n",

@@ -20,6 +20,7 @@ mod row;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::sync::Arc;
 
@@ -149,6 +150,25 @@ pub struct Layout {
     pub fields: usize,
     /// For each column of the COPY, in its order, the field that holds it.
     pub field_of: Vec<usize>,
+}
+
+/// The first line that is a record, as it stands at the start of an input, with its line end.
+pub fn first_line<'a>(dialect: &Dialect, eol: Eol, bytes: &'a [u8]) -> &'a [u8] {
+    let mut rest = bytes;
+    loop {
+        let edge = match (dialect.comment, rest.first()) {
+            (Some(comment), Some(first)) if comment == *first => {
+                lines::comment_end(rest, 0, eol).map(|end| lines::skip_line_end(rest, end, eol))
+            }
+            _ => lines::find_edge(dialect, eol, rest, 0, false),
+        };
+        let (line, after) = rest.split_at(edge.unwrap_or(rest.len()));
+        let record = line.strip_suffix(eol.bytes()).unwrap_or(line);
+        if line.is_empty() || !lines::is_skipped(dialect, record) {
+            return line;
+        }
+        rest = after;
+    }
 }
 
 /// Decides from an input's header (`None`: it has none) how many fields its records have, and

@@ -6,6 +6,7 @@ mod fields;
 mod index;
 mod places;
 mod records;
+mod resumed;
 
 use std::io::Read;
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! as the JSON it is, an array column takes an array as an array literal, any other column takes
 //! arrays and objects as JSON text. Of equal keys the last counts, as in jsonb.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -12,13 +13,13 @@ use tokio_postgres::error::SqlState;
 
 use super::array::{Shape, literal};
 use super::parse::{Scalar, Syntax, key_end, skip_space, value};
-use super::record::{INVALID_UTF8, Records};
+use super::record::{INVALID_UTF8, Records, Walk};
 use super::string::{Unfit, unescape};
 use super::{cut, newlines};
 use crate::encode::field::FieldEncoder;
 use crate::encode::{Encoded, text};
 use crate::format::nearest::nearest;
-use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode};
+use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
 use crate::target::{PgType, TypeKind};
 use crate::{Error, Kind, Place, Result};
 
@@ -86,8 +87,8 @@ enum Found {
 
 /// Encodes chunks of JSON records. Lanes must have `client_encoding` UTF8.
 ///
-/// When `fill` has reported an error, the next call goes on after the broken record. Where that
-/// cannot be told, it is at the chunk's end.
+/// Where a broken record ends is told from lines and brackets. Where they do not tell, it is all
+/// that is left of the chunk.
 pub struct JsonEncoder {
     options: JsonOptions,
     forms: Vec<Form>,
@@ -99,6 +100,8 @@ pub struct JsonEncoder {
     slots: Vec<Slot>,
     stack: Vec<u8>,
     value: Vec<u8>,
+    /// Up to where the chunk's lines were counted, and how many: refusals may be many.
+    counted: Cell<(usize, u64)>,
 }
 
 /// What a column makes of arrays, objects and quotes.
@@ -159,6 +162,7 @@ impl JsonEncoder {
             slots: vec![ABSENT; options.columns.len()],
             stack: Vec::new(),
             value: Vec::new(),
+            counted: Cell::default(),
             options,
         }
     }
@@ -343,23 +347,31 @@ impl JsonEncoder {
         Ok(())
     }
 
+    /// The place in the chunk that is being encoded.
     fn place_at(&self, chunk: &Chunk, at: usize) -> Place {
         let ChunkData::Bytes(data) = &chunk.data else { return Place::default() };
-        let first = cut::first_record(data, chunk.byte);
-        let line = match at >= first {
-            true => chunk.line + newlines(&data[first..at]),
-            false => chunk.line - newlines(&data[at..first]),
-        };
+        let (from, lines) = Some(self.counted.get()).filter(|it| it.0 <= at).unwrap_or_default();
+        let lines = lines + newlines(&data[from..at]);
+        self.counted.set((at, lines));
+        self.place_of(chunk, data, at, lines)
+    }
+
+    /// The place behind so many lines of the chunk.
+    fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> Place {
+        // The chunk's line is that of its first record.
+        let before_first = newlines(&data[..cut::first_record(data, chunk.byte)]);
         Place {
             source: self.options.inputs.get(chunk.input).cloned(),
-            line: Some(line),
+            line: Some(chunk.line + lines - before_first),
             byte: Some(chunk.byte + at as u64),
             ..Place::default()
         }
     }
 
     fn error(&self, chunk: &Chunk, at: usize, message: &str) -> Error {
-        Error::new(Kind::Format, message).at(self.place_at(chunk, at))
+        Error::new(Kind::Format, message)
+            .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
+            .at(self.place_at(chunk, at))
     }
 
     fn syntax(&self, chunk: &Chunk, text: &[u8], data: &[u8], found: Syntax) -> Error {
@@ -396,6 +408,7 @@ impl ChunkEncoder for JsonEncoder {
         };
         self.records = Records::new(data, chunk.byte);
         self.row = 0;
+        self.counted.set((0, 0));
         self.binary =
             mode == Mode::Binary && self.options.columns.iter().all(|c| c.field.is_some());
         self.chunk = Some(chunk);
@@ -407,7 +420,9 @@ impl ChunkEncoder for JsonEncoder {
         let ChunkData::Bytes(data) = &chunk.data else { return Ok(false) };
         while out.binary.len() + out.text.len() < piece {
             let text = self.records.text(data);
-            let start = match self.records.next(data) {
+            let next = self.records.next(data);
+            self.row += 1;
+            let start = match next {
                 Ok(Some(start)) => start,
                 Ok(None) => return Ok(false),
                 Err(found) => {
@@ -415,7 +430,6 @@ impl ChunkEncoder for JsonEncoder {
                     return Err(self.syntax(&chunk, text, data, found));
                 }
             };
-            self.row += 1;
             match self.read(&chunk, text, start) {
                 Ok(end) => self.records.finish(end),
                 Err(Fault::Row { end, error }) => {
@@ -423,7 +437,10 @@ impl ChunkEncoder for JsonEncoder {
                     return Err(error);
                 }
                 Err(Fault::Syntax(found)) => {
-                    self.records.skip_broken(data, found.at);
+                    // As the walk over the records finds it, which knows no keys.
+                    let broken = value(text, start, &mut self.stack);
+                    let broken_at = broken.map_or_else(|found| found.at, |(_, end)| end);
+                    self.records.skip_broken(data, broken_at);
                     return Err(self.syntax(&chunk, text, data, found));
                 }
             }
@@ -434,24 +451,25 @@ impl ChunkEncoder for JsonEncoder {
 
     fn place(&self, chunk: &Chunk, row: u64) -> Place {
         let ChunkData::Bytes(data) = &chunk.data else { return Place::default() };
-        let mut records = Records::new(data, chunk.byte);
-        let mut stack = Vec::new();
-        let mut nth = 0;
-        loop {
-            let text = records.text(data);
-            match records.next(data) {
-                Ok(Some(start)) if nth == row => return self.place_at(chunk, start),
-                Ok(Some(start)) => {
-                    nth += 1;
-                    match value(text, start, &mut stack) {
-                        Ok((_, end)) => records.finish(end),
-                        Err(found) => records.skip_broken(data, found.at),
-                    }
-                }
-                Ok(None) => return self.place_at(chunk, data.len()),
-                Err(found) => records.skip_broken(data, found.at),
-            }
+        let nth = usize::try_from(row).unwrap_or(usize::MAX);
+        let start = Walk::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
+        self.place_of(chunk, data, start, newlines(&data[..start]))
+    }
+
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>> {
+        let ChunkData::Bytes(data) = &chunk.data else { return Err(no_such_row(0)) };
+        let mut walk = (0..).zip(Walk::new(data, chunk.byte));
+        let (mut lines, mut counted_to) = (0, 0);
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (_, record) = walk.find(|(nth, _)| nth == row).ok_or_else(|| no_such_row(*row))?;
+            lines += newlines(&data[counted_to..record.start]);
+            counted_to = record.start;
+            let place = self.place_of(chunk, data, record.start, lines);
+            let bytes = [data[record].trim_ascii_end(), b"\n"].concat();
+            records.push(Record { place, bytes });
         }
+        Ok(records)
     }
 }
 

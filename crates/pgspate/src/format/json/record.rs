@@ -4,8 +4,10 @@
 //! The walk depends on the chunk's bytes alone, so walking again finds the same records at the same
 //! ordinals, broken ones included.
 
+use std::ops::Range;
+
 use super::cut::first_record;
-use super::parse::{Syntax, skip_space};
+use super::parse::{Syntax, skip_space, value};
 
 /// What stands between records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,29 +95,132 @@ impl Records {
         }
     }
 
-    /// Goes on after a broken record: where a line ends with a closing bracket and the next one
-    /// begins with an opening one. That stands between records even if the bytes before are no
-    /// JSON. Items of an array have no such edge, so there the walk is over.
+    /// Goes on after a record that is broken at `from`, where it surely ends; if that cannot be
+    /// told, the walk is over.
     pub(crate) fn skip_broken(&mut self, data: &[u8], from: usize) {
-        let mut at = match self.between {
-            Between::Space => from.max(self.at + 1).min(data.len()),
-            _ => data.len(),
+        let edge = match self.between {
+            Between::Space => line_edge(data, self.at, from.max(self.at + 1)),
+            // Between two items the walk stands at the comma, which is behind it then.
+            Between::Comma(_) if data.get(self.at) == Some(&b',') => item_edge(data, from),
+            Between::Comma(_) => item_edge(data, self.at),
+            Between::Closed => None,
         };
-        while let Some(found) = memchr::memchr(b'\n', &data[at..]) {
-            let newline = at + found;
-            let line = data[..newline].trim_ascii_end();
-            at = skip_space(data, newline);
-            if let (Some(b'}' | b']'), Some(b'{' | b'[')) = (line.last(), data.get(at)) {
-                self.at = at;
-                if at > self.valid {
-                    self.valid = valid_end(data, at);
-                }
-                return;
-            }
+        let Some(edge) = edge else {
+            self.at = data.len();
+            self.valid = data.len();
+            self.between = Between::Closed;
+            return;
+        };
+        self.finish(edge);
+        if edge > self.valid {
+            self.valid = valid_end(data, edge);
         }
-        self.at = data.len();
-        self.valid = data.len();
-        self.between = Between::Closed;
+    }
+}
+
+/// Where the record after a broken one begins, which starts at `start` and is no JSON at `from`:
+/// where a line ends with a closing bracket and the next one begins with an opening one, as no
+/// value can have them. Or at a line that is a record by itself.
+fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
+    // What is wrong may be that a line ended.
+    let mut at = start + data[start..from.min(data.len())].trim_ascii_end().len();
+    while let Some(found) = memchr::memchr(b'\n', &data[at..]) {
+        let newline = at + found;
+        let before = data[start..newline].trim_ascii_end();
+        at = skip_space(data, newline);
+        if let Some(b'{' | b'[') = data.get(at)
+            && (matches!(before.last(), Some(b'}' | b']')) || is_record_line(data, before, at))
+        {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Whether the line at `at` is one value, and none that could be within the broken line `before`:
+/// another opening bracket follows, where that would have a comma, or all brackets are closed.
+fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
+    let end = memchr::memchr(b'\n', &data[at..]).map_or(data.len(), |found| at + found);
+    let line = data[at..end].trim_ascii_end();
+    let parsed = std::str::from_utf8(line).ok().map(|_| value(line, 0, &mut Vec::new()));
+    if !matches!(parsed, Some(Ok((_, len))) if len == line.len()) {
+        return false;
+    }
+    match data.get(skip_space(data, end)) {
+        Some(next) => matches!(next, b'{' | b'['),
+        None => {
+            let count = |bracket| memchr::memchr_iter(bracket, before).count();
+            count(b'{') == count(b'}') && count(b'[') == count(b']')
+        }
+    }
+}
+
+/// Where a broken item of an array ends, which starts at `at`: at the comma or the array's end
+/// behind brackets that fit together.
+fn item_edge(data: &[u8], at: usize) -> Option<usize> {
+    let mut open = Vec::new();
+    let mut pos = at;
+    while let Some(byte) = data.get(pos) {
+        match byte {
+            b'"' => pos = string_end(data, pos)?,
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            b',' | b']' if open.is_empty() => return Some(pos),
+            b'}' | b']' if open.pop() != Some(*byte) => return None,
+            _ => {}
+        }
+        pos += 1;
+    }
+    // A chunk ends between two items.
+    open.is_empty().then_some(data.len())
+}
+
+/// The closing quote of the string that opens at `at`, if it does so on the same line.
+fn string_end(data: &[u8], at: usize) -> Option<usize> {
+    let mut pos = at + 1;
+    loop {
+        pos += memchr::memchr3(b'"', b'\\', b'\n', data.get(pos..)?)?;
+        match data[pos] {
+            b'"' => return Some(pos),
+            b'\\' => pos += 2,
+            _ => return None,
+        }
+    }
+}
+
+/// A walk over where the records of one chunk stand, broken ones included.
+pub(super) struct Walk<'a> {
+    data: &'a [u8],
+    records: Records,
+    stack: Vec<u8>,
+}
+
+impl<'a> Walk<'a> {
+    /// Over a chunk that lies at offset `byte` of its input.
+    pub(super) fn new(data: &'a [u8], byte: u64) -> Walk<'a> {
+        Walk { data, records: Records::new(data, byte), stack: Vec::new() }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let Walk { data, records, stack } = self;
+        let text = records.text(data);
+        let (start, broken_at) = match records.next(data) {
+            Ok(Some(start)) => match value(text, start, stack) {
+                Ok((_, end)) => {
+                    records.finish(end);
+                    return Some(start..end);
+                }
+                Err(found) => (start, found.at),
+            },
+            Ok(None) => return None,
+            Err(found) => (skip_space(data, records.at), found.at),
+        };
+        records.skip_broken(data, broken_at);
+        Some(start..records.at.max(start))
     }
 }
 
@@ -131,7 +236,6 @@ fn valid_end(data: &[u8], from: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse::value;
     use super::*;
 
     fn walk(data: &str, byte: u64) -> Vec<Result<&str, Syntax>> {
@@ -185,8 +289,35 @@ mod tests {
         let seen = walk("{\"a\":}\n{\"b\":1}\n", 0);
         assert!(seen[0].is_err());
         assert_eq!(seen[1..], [Ok("{\"b\":1}")]);
-        let seen = walk("{\"a\n{\"b\":1}\n{\"c\":1}", 0);
-        assert!(seen[0].is_err());
-        assert_eq!(seen[1..], [Ok("{\"c\":1}")]);
+        for broken in ["{\"a", "{\"a\":1", "{", "oops", "}{", "\"", "{\"a\":[1,2}", "\u{1}"] {
+            let lines = format!("{broken}\n{{\"b\":1}}\n{{\"c\":1}}");
+            let seen = walk(&lines, 0);
+            assert!(seen[0].is_err(), "{broken}");
+            assert_eq!(seen[1..], [Ok("{\"b\":1}"), Ok("{\"c\":1}")], "{broken}");
+        }
+        // The last line may be within the brackets that are open.
+        assert_eq!(walk("{\"a\":tru}\n{\"b\":1}\n", 0).len(), 2);
+        assert_eq!(walk("{\"a\" [\n{\"b\":1}\n", 0).len(), 1);
+        let nested = "{\"a\" [\n{\"b\":1},\n{\"b\":2}\n]}\n{\"a\":[]}\n";
+        assert_eq!(walk(nested, 0)[1..], [Ok("{\"a\":[]}")]);
+    }
+
+    #[test]
+    fn a_broken_item_costs_only_itself_when_its_end_is_sure() {
+        for broken in ["{\"a\":}", "oops", "{\"a\":[1,],\"b\":{}}", "{\"]\\\"},{\":}", "", "{} {}"]
+        {
+            let array = format!("[{{\"b\":1}},{broken},{{\"c\":1}}]");
+            let seen: Vec<_> = walk(&array, 0).into_iter().flatten().collect();
+            assert_eq!([seen[0], seen[seen.len() - 1]], ["{\"b\":1}", "{\"c\":1}"], "{broken}");
+        }
+        for broken in ["{\"a\":[1}", "{\"a\n\"}", "{]", "{"] {
+            let array = format!("[{{\"b\":1}},{broken},{{\"c\":1}}]");
+            let seen = walk(&array, 0);
+            assert_eq!(
+                (seen[0], seen[1].is_err(), seen.len()),
+                (Ok("{\"b\":1}"), true, 2),
+                "{broken}"
+            );
+        }
     }
 }

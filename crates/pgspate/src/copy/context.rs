@@ -1,0 +1,102 @@
+//! What the server's messages say about which row and column they are about.
+//!
+//! Messages come in any language, and names and values in them may hold anything.
+
+use super::Job;
+use crate::Error;
+use crate::target::Refusal;
+
+/// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Context {
+    /// The line, counted from 1.
+    pub(super) line: Option<u64>,
+    pub(super) column: Option<String>,
+    /// The server was within something that COPY called, such as a trigger.
+    pub(super) is_within: bool,
+}
+
+impl Context {
+    pub(super) fn of(error: &Error, job: &Job) -> Context {
+        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+        Context::parse(context, &job.table_name, &job.columns)
+    }
+
+    /// The same, unless a value in the context may itself look like the line that is looked for.
+    pub(super) fn surely_of(error: &Error, job: &Job) -> Context {
+        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+        match starts(context, &job.table_name).nth(1) {
+            Some(_) => Context::default(),
+            None => Context::of(error, job),
+        }
+    }
+
+    /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
+    fn parse(context: &str, table: &str, columns: &[String]) -> Context {
+        let Some(start) = starts(context, table).next() else { return Context::default() };
+        let rest = &context[start..];
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let rest = &rest[digits..];
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (line, rest) = rest.split_at(end);
+        // After the line: a comma, the word for column, and the name.
+        let named = rest.strip_prefix(", ").and_then(|rest| rest.split_once(' '));
+        let column = named.and_then(|(_, rest)| {
+            let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
+            fitting.max_by_key(|name| name.len()).cloned()
+        });
+        let is_within = !context.starts_with("COPY ");
+        Context { line: line.parse().ok(), column, is_within }
+    }
+}
+
+/// Where in a context what it says about COPY goes on after the table's name, which may hold a
+/// line end.
+fn starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
+    let start = format!("COPY {table}, ");
+    let found: Vec<usize> = context.match_indices(&start).map(|(at, _)| at).collect();
+    let is_line = |at: &usize| *at == 0 || context.as_bytes()[at - 1] == b'\n';
+    let len = start.len();
+    found.into_iter().filter(is_line).map(move |at| at + len).collect::<Vec<_>>().into_iter()
+}
+
+/// The column that the server names, in a field of its own or in the context.
+pub(super) fn refused_column(error: &Error, job: &Job) -> Option<String> {
+    let own = error.refusal()?.column().map(str::to_owned);
+    own.or_else(|| Context::of(error, job).column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_with_any_names_in_any_language() {
+        let columns = ["a", "a b", "c, d: e", "line"].map(str::to_owned);
+        let context = |line: u64, column: Option<&str>| Context {
+            line: Some(line),
+            column: column.map(str::to_owned),
+            is_within: false,
+        };
+        for (text, table, expected) in [
+            ("COPY t, line 5, column a: \"12a\"", "t", context(5, Some("a"))),
+            ("COPY t, line 5, column a b: null input", "t", context(5, Some("a b"))),
+            (
+                "COPY x, line 7, line 5, column c, d: e: \"1\"",
+                "x, line 7",
+                context(5, Some("c, d: e")),
+            ),
+            ("COPY t, line 12: \"1\t2\"", "t", context(12, None)),
+            ("COPY t1, Zeile 3, Spalte a: \u{bb}x\u{ab}", "t1", context(3, Some("a"))),
+            (
+                "PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1",
+                "t",
+                Context { is_within: true, ..context(1, None) },
+            ),
+            ("SQL statement \"select 1\"", "u", Context::default()),
+            ("PL/pgSQL function check_t() line 3 at RAISE", "t", Context::default()),
+        ] {
+            assert_eq!(Context::parse(text, table, &columns), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Rows that are written and rows that are set aside, by a real server.
+
+mod random;
+mod refusals;
+
+use std::time::Duration;
+
+use crate::copy::{Commit, RejectsMax};
+use crate::ledger::Done;
+use std::sync::Arc;
+
+use pgspate_embedded::testing::{self, TestDb};
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::copy::{Connect, Lanes};
+use crate::format::Cutter;
+use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
+use crate::target::connect::{Dsn, Environment};
+
+/// A database, and a session in it.
+struct Session {
+    runtime: Runtime,
+    connection: Connection,
+    job: Job,
+    db: TestDb,
+}
+
+impl Session {
+    /// For csv into the columns of `t`, which `sql` makes.
+    fn new(sql: &str, columns: &[&str]) -> Session {
+        let db = testing::database();
+        db.run(sql);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        let dsn = Arc::new(Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap());
+        let connection = runtime.block_on(dsn.connect("sift")).unwrap();
+        let job = job(&runtime, dsn, columns);
+        Session { runtime, connection, job, db }
+    }
+
+    fn run(&self, sql: &str) {
+        self.runtime.block_on(self.connection.client.batch_execute(sql)).unwrap();
+    }
+
+    /// The first column of all rows, one a line.
+    fn ask(&self, sql: &str) -> String {
+        let answers = self.runtime.block_on(self.connection.client.simple_query(sql)).unwrap();
+        let values = answers.iter().filter_map(|answer| match answer {
+            tokio_postgres::SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or("~")),
+            _ => None,
+        });
+        values.collect::<Vec<_>>().join("\n")
+    }
+
+    /// The input's only chunk, sifted in the transaction that is open.
+    fn sift(&self, input: &[u8]) -> Result<Sifted> {
+        let chunk = Arc::new(chunk(input, self.job.columns.len()));
+        let mut encoder = (self.job.encoder)();
+        self.runtime.block_on(sift(&self.connection, &self.job, encoder.as_mut(), &chunk))
+    }
+}
+
+fn chunk(input: &[u8], fields: usize) -> Chunk {
+    let options = CutOptions {
+        dialect: Dialect::csv(),
+        header: false,
+        chunk_bytes: 1 << 30,
+        map: Arc::new(move |_| Ok((fields, (0..fields).collect()))),
+    };
+    let reader = Box::new(std::io::Cursor::new(input.to_vec()));
+    let mut cutter = DelimitedCutter::open("in.csv", reader, options).unwrap();
+    let chunk = cutter.next().unwrap().unwrap();
+    assert!(cutter.next().unwrap().is_none());
+    chunk
+}
+
+fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
+    let control = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
+    let connect: Connect = Arc::new(move || {
+        let dsn = Arc::clone(&dsn);
+        Box::pin(async move { dsn.connect("lane").await })
+    });
+    let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
+    let column = |name: &String| Column {
+        name: name.clone(),
+        encoder: None,
+        force_null: false,
+        force_not_null: false,
+    };
+    let encoded: Vec<Column> = names.iter().map(column).collect();
+    let list = columns.join(", ");
+    Job {
+        connect,
+        control,
+        encoder: Box::new(move || {
+            Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))
+        }),
+        binary_sql: format!("copy t ({list}) from stdin (format binary)"),
+        text_sql: format!("copy t ({list}) from stdin (format text)"),
+        mode: Mode::Text,
+        one_statement: false,
+        lanes: Lanes::Fixed(1),
+        table_name: "t".to_owned(),
+        columns: names,
+        input_names: vec!["in.csv".to_owned()],
+        may_drop_rows: false,
+        is_stream: false,
+        commit: Commit::EachChunk,
+        ledger: None,
+        done: Done::default(),
+        rejects: Some(RejectsMax::Any),
+        retry_for: Duration::ZERO,
+        lock_timeout: Duration::ZERO,
+    }
+}
+
+/// Ordinals and codes of the refused rows.
+fn codes(sifted: &Sifted) -> Vec<(u64, String)> {
+    let code = |it: &Reject| (it.row, it.sqlstate.code().to_owned());
+    sifted.rejects.iter().map(code).collect()
+}
+
+#[test]
+fn newlines_after_a_backslash_are_data() {
+    assert_eq!(line_end(b"a\nb\n", 0), Some(2));
+    assert_eq!(line_end(b"a\nb\n", 2), Some(4));
+    assert_eq!(line_end(b"a\\\nb\n", 0), Some(5));
+    assert_eq!(line_end(b"a\\\\\nb\n", 0), Some(4));
+    assert_eq!(line_end(b"\\\n\n", 2), Some(3));
+    assert_eq!(line_end(b"a", 0), None);
+}
+
+#[test]
+fn what_is_about_a_row() {
+    let is = |code: &str, named| is_about_a_row(&SqlState::from_code(code), named);
+    for code in ["22P02", "23505", "23503", "P0001", "54000", "44000", "21000", "U0001", "99999"] {
+        assert!(is(code, true) && is(code, false), "{code}");
+    }
+    for code in ["42601", "42P01", "0A000", "XX000", "HV000", "3F000"] {
+        assert!(is(code, true) && !is(code, false), "{code}");
+    }
+    for code in [
+        "08006", "25006", "28000", "40001", "40P01", "42501", "53100", "55P03", "57014", "58030",
+        "72000", "F0000", "XX001", "XX002",
+    ] {
+        assert!(!is(code, true) && !is(code, false), "{code}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Random rows against the same rows loaded one by one.
+
+use super::*;
+
+const TABLE: &str = "\
+create table parent (id int primary key);
+insert into parent select generate_series(0, 5);
+create table t (
+    id int primary key, v smallint check (v <> 3), s varchar(3) not null,
+    p int references parent, q int unique deferrable initially deferred,
+    r int4range, exclude using gist (r with &&));
+create function odd() returns trigger language plpgsql as $$
+begin
+    if new.s = 'no' then raise exception 'no' using errcode = 'P0002'; end if;
+    return new;
+end $$;
+create trigger odd before insert on t for each row execute function odd();";
+
+const COLUMNS: [&str; 6] = ["id", "v", "s", "p", "q", "r"];
+
+/// The same numbers each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    /// The first of them mostly: about so many in a hundred are another.
+    fn pick<'a>(&mut self, from: &[&'a str], others: u64) -> &'a str {
+        match self.below(100) < others {
+            true => from[1 + self.below(from.len() as u64 - 1) as usize],
+            false => from[0],
+        }
+    }
+}
+
+/// Records of which about so many in a thousand fields are bad, and some are by what they are
+/// next to.
+fn records(numbers: &mut Numbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
+    let record = |_| {
+        let id = numbers.below(rows * (30 + others) / 30 + 1);
+        let v = numbers.pick(&["1", "3", "x", "99999", "", "\"1\""], others);
+        let s = numbers.pick(&["ok", "long", "no", "", "\"\"", "\"a\nb\"", "\\\\"], others);
+        let p = numbers.pick(&["1", "9", "", "-1"], others);
+        let q = numbers.below(rows * 20);
+        let r = numbers.pick(&["", "\"[3,5)\"", "\"[4,9)\"", "empty", "\"[2,1]\""], others);
+        let more = numbers.pick(&["", ",", ",,", "\u{1}"], others / 2);
+        format!("{id},{v},{s},{p},{q},{r}{more}\n").into_bytes()
+    };
+    (0..rows).map(record).collect()
+}
+
+/// Loads the records one by one, as psql with `on_error_rollback` would. The codes of the refused.
+fn one_by_one(session: &Session, records: &[Vec<u8>]) -> Vec<(u64, String)> {
+    let client = &session.connection.client;
+    let work = async {
+        let mut refused = Vec::new();
+        client.batch_execute("begin").await.unwrap();
+        let statement = client.prepare("copy t from stdin (format csv)").await.unwrap();
+        for (row, record) in (0..).zip(records) {
+            let begin = "set constraints all immediate; savepoint one";
+            client.batch_execute(begin).await.unwrap();
+            let sink = client.copy_in::<_, Bytes>(&statement).await.unwrap();
+            let mut sink = Box::pin(sink);
+            sink.feed(Bytes::from(record.clone())).await.unwrap();
+            if let Err(error) = sink.as_mut().finish().await {
+                refused.push((row, error.code().unwrap().code().to_owned()));
+                client.batch_execute("rollback to savepoint one").await.unwrap();
+            }
+            client.batch_execute("release savepoint one").await.unwrap();
+        }
+        refused
+    };
+    session.runtime.block_on(work)
+}
+
+#[test]
+fn as_if_row_by_row() {
+    let session = Session::new(TABLE, &COLUMNS);
+    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let table = "select t::text from t order by id";
+    for (rows, others) in
+        [(1, 30), (7, 20), (60, 0), (60, 2), (60, 10), (60, 40), (400, 1), (400, 8)]
+    {
+        for _ in 0..3 {
+            let records = records(&mut numbers, rows, others);
+            let expected = one_by_one(&session, &records);
+            let written = session.ask(table);
+            session.run("rollback; begin");
+            let sifted = session.sift(&records.concat()).unwrap();
+            let input = String::from_utf8(records.concat()).unwrap();
+            assert_eq!(codes(&sifted), expected, "{input}");
+            assert_eq!(session.ask(table), written, "{input}");
+            assert_eq!(sifted.rows_written, rows - expected.len() as u64);
+            for reject in &sifted.rejects {
+                assert_eq!(reject.record, records[reject.row as usize]);
+            }
+            session.run("rollback");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Rows of record batches given out as JSON: loaded again, they are the same rows.
+
+#[allow(dead_code)]
+#[path = "support/arrow_load.rs"]
+mod load;
+
+use std::sync::Arc;
+
+use arrow_array::builder::*;
+use arrow_array::types::*;
+use arrow_array::*;
+use arrow_buffer::i256;
+use arrow_schema::{DataType, Field, Schema};
+use load::{pg_type, session};
+use pgspate::encode::Encoded;
+use pgspate::encode::arrow::ColumnEncoder;
+use pgspate::format::batches::{BatchColumn, BatchesEncoder};
+use pgspate::format::json::{JsonColumn, JsonEncoder, JsonOptions};
+use pgspate::format::{BatchSource, Chunk, ChunkData, ChunkEncoder, Mode};
+use pgspate::{Error, Kind, Result};
+
+/// Batches in memory, of which the last may be damaged.
+#[derive(Debug)]
+struct Held(Vec<RecordBatch>, bool);
+
+impl BatchSource for Held {
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
+        let damage = self.1.then(|| Err(Error::new(Kind::Format, "damaged")));
+        Ok(Box::new(self.0.clone().into_iter().map(Ok).chain(damage)))
+    }
+
+    fn rows(&self) -> u64 {
+        self.0.iter().map(|batch| batch.num_rows() as u64).sum()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        0
+    }
+}
+
+fn chunk(data: ChunkData) -> Arc<Chunk> {
+    Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 1, first_row: 10, data })
+}
+
+/// All rows as COPY text.
+fn text(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> String {
+    let mut out = Encoded::default();
+    encoder.begin(Arc::clone(chunk), Mode::Text).unwrap();
+    while encoder.fill(&mut out, 100).unwrap() {}
+    String::from_utf8_lossy(&out.text).into_owned()
+}
+
+fn encoder(batch: &RecordBatch, types: &[&str]) -> BatchesEncoder {
+    let columns =
+        batch.schema_ref().fields().iter().zip(types).enumerate().map(|(index, (field, ty))| {
+            let encoder = ColumnEncoder::new(field, &pg_type(ty), &session("UTC")).unwrap();
+            BatchColumn { name: format!("c{index}"), index, encoder }
+        });
+    BatchesEncoder::new(columns.collect()).unwrap()
+}
+
+/// Checks that the records of a column's rows are loaded as what its batches are loaded as. White
+/// space around a JSON value is the one thing that is lost.
+fn same(array: impl Array + 'static, types: &[&str]) {
+    let array: ArrayRef = Arc::new(array);
+    for ty in types {
+        let field = Field::new("in \"file\"", array.data_type().clone(), true);
+        same_field(field, &array, ty);
+    }
+}
+
+fn same_field(field: Field, array: &ArrayRef, ty: &str) {
+    let schema = Arc::new(Schema::new(vec![field]));
+    let batch = RecordBatch::try_new(schema, vec![Arc::clone(array)]).unwrap();
+    let mut batches = encoder(&batch, &[ty]);
+    let rows = batch.num_rows() as u64;
+    let halves = vec![batch.slice(0, 1), batch.slice(1, batch.num_rows() - 1)];
+    let chunk_of_rows = chunk(ChunkData::Rows(Arc::new(Held(halves, false))));
+    let expected = text(&mut batches, &chunk_of_rows);
+    let wanted: Vec<u64> = (0..rows).collect();
+    let records = batches.records(&chunk_of_rows, &wanted).unwrap();
+    let places: Vec<_> = records.iter().map(|record| record.place.row).collect();
+    assert_eq!(places, wanted.iter().map(|row| Some(row + 11)).collect::<Vec<_>>());
+    let json: Vec<u8> = records.into_iter().flat_map(|record| record.bytes).collect();
+    let column = JsonColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None };
+    let mut again = JsonEncoder::new(JsonOptions::new(vec![column]));
+    let found = text(&mut again, &chunk(ChunkData::Bytes(json.clone())));
+    assert_eq!(found, expected, "{ty} from {}", String::from_utf8_lossy(&json));
+}
+
+#[test]
+fn scalars_are_loaded_as_before() {
+    let numbers = ["int8", "numeric", "float8", "text"];
+    same(Int64Array::from(vec![Some(i64::MAX), None, Some(-1)]), &numbers);
+    same(UInt64Array::from(vec![u64::MAX, 0]), &numbers);
+    let floats = vec![1.5, -0.0, 1e300, f64::NAN, f64::INFINITY, 0.1];
+    same(Float64Array::from(floats), &["float8", "float4", "numeric", "int4", "text"]);
+    same(BooleanArray::from(vec![Some(true), None, Some(false)]), &["bool", "text"]);
+    let decimals = Decimal256Array::from(vec![i256::from_i128(i128::MAX), i256::from_i128(-5)]);
+    same(decimals.with_precision_and_scale(76, 3).unwrap(), &["numeric", "int4", "text"]);
+    same(Date32Array::from(vec![0, -800_000, 3_000_000]), &["date", "timestamp", "text"]);
+    let stamps = vec![1, -1, 1_700_000_000_123_456_789];
+    same(TimestampNanosecondArray::from(stamps), &["timestamp", "timestamptz", "date", "text"]);
+    same(
+        IntervalMonthDayNanoArray::from(vec![
+            IntervalMonthDayNano::new(-14, 3, 1_000),
+            IntervalMonthDayNano::new(0, 0, 0),
+        ]),
+        &["interval", "text"],
+    );
+    let uuids =
+        FixedSizeBinaryArray::try_from_iter([[7u8; 16], *b"abcdefghijklmnop"].iter()).unwrap();
+    same(uuids, &["uuid", "bytea"]);
+}
+
+#[test]
+fn strings_and_bytes_are_loaded_as_before() {
+    let hostile =
+        ["", "a\"b\\c\n\t\r\u{1}\u{7f}", "null", "\\N", "{\"a\": 1}", "é😀", " 1 ", "[1,"];
+    same(
+        StringArray::from(hostile.to_vec()),
+        &["text", "varchar", "int4", "bytea", "uuid", "text[]"],
+    );
+    let json = ["{\"a\" : [1, null]}", "\"s\"", "1.50", "[\n1]", "true"];
+    same(StringArray::from(json.to_vec()), &["json", "jsonb", "text"]);
+    same(BinaryArray::from(vec![&b"\x00\xff"[..], b"", b"abc"]), &["bytea"]);
+    same(BinaryArray::from(vec![&b"abc"[..], b"{}"]), &["text", "json", "uuid"]);
+    let mut keyed = StringDictionaryBuilder::<Int8Type>::new();
+    keyed.extend([Some("a"), None, Some("a"), Some("\"")]);
+    same(keyed.finish(), &["text", "json"]);
+}
+
+#[test]
+fn nested_values_are_loaded_as_before() {
+    let lists = || {
+        ListArray::from_iter_primitive::<Int32Type, _, _>(vec![
+            Some(vec![Some(1), None, Some(-3)]),
+            None,
+            Some(vec![]),
+        ])
+    };
+    same(lists(), &["int4[]", "text[]", "json", "jsonb", "text"]);
+    let fields = StructArray::from(vec![
+        (
+            Arc::new(Field::new("a\"", DataType::Int32, true)),
+            Arc::new(Int32Array::from(vec![Some(1), None])) as ArrayRef,
+        ),
+        (
+            Arc::new(Field::new("b", DataType::Utf8, true)),
+            Arc::new(StringArray::from(vec![None, Some("\u{0}é")])),
+        ),
+    ]);
+    same(fields, &["json", "text"]);
+}
+
+#[test]
+fn what_json_cannot_hold_is_refused_again() {
+    let refused = |array: ArrayRef| {
+        let batch = RecordBatch::try_from_iter([("a", array)]).unwrap();
+        let batches = encoder(&batch, &["text"]);
+        let rows = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+        let record = batches.records(&rows, &[0]).unwrap().remove(0).bytes;
+        let column = JsonColumn { name: "c0".to_owned(), ty: pg_type("text"), field: None };
+        let mut again = JsonEncoder::new(JsonOptions::new(vec![column]));
+        again.begin(chunk(ChunkData::Bytes(record)), Mode::Text).unwrap();
+        let error = again.fill(&mut Encoded::default(), 100).unwrap_err();
+        error.sqlstate().unwrap().code().to_owned()
+    };
+    assert_eq!(refused(Arc::new(StringArray::from(vec!["\u{0}"]))), "22P05");
+    assert_eq!(refused(Arc::new(BinaryArray::from(vec![&b"\xff"[..]]))), "22021");
+}
+
+#[test]
+fn columns_that_are_not_loaded_stay() {
+    let batch = RecordBatch::try_from_iter([
+        ("skipped", Arc::new(StringArray::from(vec!["x", "y"])) as ArrayRef),
+        ("b", Arc::new(Int32Array::from(vec![1, 2]))),
+    ])
+    .unwrap();
+    let int4 = ColumnEncoder::new(batch.schema().field(1), &pg_type("int4"), &session("UTC"));
+    let column = BatchColumn { name: "B".to_owned(), index: 1, encoder: int4.unwrap() };
+    let encoder = BatchesEncoder::new(vec![column]).unwrap();
+    let rows = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+    let records = encoder.records(&rows, &[1]).unwrap();
+    assert_eq!(records[0].bytes, b"{\"skipped\":\"y\",\"B\":2}\n");
+    assert!(encoder.records(&rows, &[2]).is_err());
+}
+
+#[test]
+fn a_damaged_batch_ends_its_chunk() {
+    let batch =
+        RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]);
+    let batch = batch.unwrap();
+    let mut encoder = encoder(&batch, &["int4"]);
+    let damaged = chunk(ChunkData::Rows(Arc::new(Held(vec![batch.clone()], true))));
+    encoder.begin(damaged.clone(), Mode::Text).unwrap();
+    let mut out = Encoded::default();
+    let error = encoder.fill(&mut out, 100).unwrap_err();
+    assert!(!pgspate::format::is_of_row(&error));
+    assert_eq!(out.text, b"1\n");
+    assert!(encoder.fill(&mut out, 100).is_err());
+    assert_eq!(encoder.records(&damaged, &[0]).unwrap().len(), 1);
+    assert!(encoder.records(&damaged, &[1]).is_err());
+    let whole = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+    assert_eq!(text(&mut encoder, &whole), "1\n");
+}
