@@ -283,12 +283,10 @@ impl Objects<'_> {
             }
             line.extend_from_slice(key);
             text.clear();
-            match write(row, &mut text) {
-                false => line.extend_from_slice(b"null"),
-                true if encoder.is_none_or(|it| it.is_json(&text)) => {
-                    line.extend_from_slice(&text);
-                }
-                true => json::write_string(&text, &mut line),
+            match (write(row, &mut text), encoder) {
+                (false, _) => line.extend_from_slice(b"null"),
+                (true, Some(encoder)) => encoder.append_json(&text, &mut line),
+                (true, None) => line.extend_from_slice(&text),
             }
         }
         line.extend_from_slice(b"}\n");

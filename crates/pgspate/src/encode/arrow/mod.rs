@@ -133,16 +133,18 @@ impl ColumnEncoder {
         &self.data_type
     }
 
-    /// Whether a text of the column's, put into a JSON object as it is, is loaded as the same value
-    /// again. Otherwise a JSON string of it is.
-    pub(crate) fn is_json(&self, text: &[u8]) -> bool {
+    /// Appends a text of the column's as JSON that is loaded as the same value again, or refused
+    /// again: a string that is no JSON would be taken by a json column.
+    pub(crate) fn append_json(&self, text: &[u8], out: &mut Vec<u8>) {
         let is_plain = self.data_type.is_numeric() || self.data_type == DataType::Boolean;
-        if !(self.is_json || is_plain) || std::str::from_utf8(text).is_err() {
-            return false;
+        if (self.is_json || is_plain) && is_json(text) {
+            out.extend_from_slice(text);
+            return;
         }
-        let parsed = value(text, skip_space(text, 0), &mut Vec::new());
-        let is_whole = |(_, end)| skip_space(text, end) == text.len();
-        parsed.is_ok_and(is_whole)
+        if self.is_json {
+            out.extend_from_slice(b"not_json ");
+        }
+        json::write_string(text, out);
     }
 
     /// Binds the encoder to a batch's column. `None` when the column is not of the type that the
@@ -230,6 +232,13 @@ impl ColumnEncoder {
             _ => text::scalar(array),
         }
     }
+}
+
+/// Whether a text is one JSON value.
+fn is_json(text: &[u8]) -> bool {
+    let parsed = value(text, skip_space(text, 0), &mut Vec::new());
+    let is_whole = |(_, end)| skip_space(text, end) == text.len();
+    std::str::from_utf8(text).is_ok() && parsed.is_ok_and(is_whole)
 }
 
 fn keyed(inner: ColumnEncoder) -> (Plan, Route) {
