@@ -5,12 +5,16 @@
 //! chance; what fails is printed as it can be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
 
 mod chance;
+#[path = "../support/disk.rs"]
+mod disk;
 mod plan;
 mod proxy;
 mod rule;
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
+mod servers;
+mod stops;
 mod trial;
 mod wire;
 mod wires;

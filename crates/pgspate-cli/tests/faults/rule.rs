@@ -38,17 +38,24 @@ pub(crate) fn check(scene: &Scene, proxy: &Proxy, lanes: &str, run: &Run) -> Res
     if run.stderr.contains("panicked") || run.stderr.contains("RUST_BACKTRACE") {
         return Err("it panicked".to_owned());
     }
+    if !run.stdout.is_empty() {
+        return Err(format!("it printed on stdout: {}", run.stdout));
+    }
     match run.status {
         Some(0) => match scene.difference() {
             None => Ok(End::Done),
             Some(difference) => Err(format!("exit status 0, but {difference}")),
         },
-        Some(2) if RESUMABLE => run_again_until_done(scene, proxy, lanes).map(|()| End::Resumed),
+        Some(2 | 130) if RESUMABLE => {
+            run_again_until_done(scene, proxy, lanes).map(|()| End::Resumed)
+        }
         Some(2) => nothing_or_what_is_said(scene, &run.stderr),
         // Killed by us, which is not its fault.
         None if RESUMABLE => run_again_until_done(scene, proxy, lanes).map(|()| End::Resumed),
         None => nothing_or_lanes(scene),
-        status => Err(format!("exit status {status:?}")),
+        // Stopped by us, in good order.
+        Some(130) if scene.rows() == 0 => Ok(End::Nothing),
+        status => Err(format!("exit status {status:?}, and {} rows are there", scene.rows())),
     }
 }
 
