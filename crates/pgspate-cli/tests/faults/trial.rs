@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::{Fault, Plan};
 use crate::proxy::{Proxy, Release};
-use crate::rule::{self, End};
+use crate::rule::{self, End, Ended};
 use crate::run::finish_within;
 use crate::scene::{LIMIT, Scene};
 
@@ -28,6 +28,15 @@ pub(crate) struct Trial {
     pub(crate) release: Release,
 }
 
+/// What is done to the command or the server while a message is held up.
+pub(crate) struct Harm<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) act: &'a mut dyn FnMut(&Child),
+    /// Once the load has ended: makes the server fit for the next one.
+    pub(crate) undo: &'a mut dyn FnMut(),
+    pub(crate) crashes_server: bool,
+}
+
 impl Trial {
     pub(crate) fn new(plan: Plan, lanes: u8) -> Trial {
         Trial { plan, lanes, release: Release::Resume }
@@ -35,7 +44,13 @@ impl Trial {
 
     /// Runs it; the error has all that is known about a broken rule.
     pub(crate) fn run(self, scene: &Scene) -> Result<End, String> {
-        let (proxy, run, end) = self.attempt(scene, |_| thread::sleep(STALL));
+        let mut harm = Harm {
+            name: "",
+            act: &mut |_| thread::sleep(STALL),
+            undo: &mut || {},
+            crashes_server: false,
+        };
+        let (proxy, said, end) = self.attempt(scene, &mut harm);
         let is_harmless = !proxy.has_fired()
             || (self.plan.fault == Fault::Stall && self.release == Release::Resume);
         let end = match end {
@@ -44,27 +59,19 @@ impl Trial {
             }
             end => end,
         };
-        end.map_err(|broken| report(&self.to_string(), &broken, &run, &proxy))
+        end.map_err(|broken| report(&self.to_string(), &broken, &said, &proxy))
     }
 
-    /// Runs it with a stall, and does `act` as soon as the message has come; then the message goes
-    /// on its way, if there still is one. `name` says what `act` does.
-    pub(crate) fn run_with(
-        self,
-        scene: &Scene,
-        name: &str,
-        act: impl FnOnce(&Child),
-    ) -> Result<End, String> {
+    /// Runs it with a stall, and does harm as soon as the message has come; then the message goes
+    /// on its way, if there still is one.
+    pub(crate) fn run_with(self, scene: &Scene, harm: &mut Harm<'_>) -> Result<End, String> {
         assert_eq!(self.plan.fault, Fault::Stall);
-        let (proxy, run, end) = self.attempt(scene, act);
-        end.map_err(|broken| report(&format!("{name} at {self}"), &broken, &run, &proxy))
+        let (proxy, said, end) = self.attempt(scene, harm);
+        let what = format!("{} at {self}", harm.name);
+        end.map_err(|broken| report(&what, &broken, &said, &proxy))
     }
 
-    fn attempt(
-        self,
-        scene: &Scene,
-        act: impl FnOnce(&Child),
-    ) -> (Proxy, String, Result<End, String>) {
+    fn attempt(self, scene: &Scene, harm: &mut Harm<'_>) -> (Proxy, String, Result<End, String>) {
         scene.reset();
         let begin = Instant::now();
         let proxy = Proxy::start(&scene.dsn, Some(self.plan));
@@ -78,27 +85,31 @@ impl Trial {
                 }
             }
             if proxy.has_fired() {
-                act(&child);
+                (harm.act)(&child);
             }
             proxy.release(self.release);
         }
-        let (run, end) = match finish_within(child, LIMIT) {
-            Ok(run) => {
-                let end = rule::check(scene, &proxy, &lanes, &run);
-                (run, end)
-            }
-            Err(run) => (run, Err(format!("it did not end within {LIMIT:?}"))),
-        };
+        let ended = finish_within(child, LIMIT);
         let seconds = begin.elapsed().as_secs();
-        (proxy, format!("it said, after {seconds} s: {}", run.stderr), end)
+        (harm.undo)();
+        let (said, end) = match ended {
+            Ok(run) => {
+                let (scene, proxy, lanes, run) = (scene, &proxy, &*lanes, &run);
+                let server_crashed = harm.crashes_server && proxy.has_fired();
+                let end = rule::check(&Ended { scene, proxy, lanes, run, server_crashed });
+                (run.stderr.clone(), end)
+            }
+            Err(run) => (run.stderr, Err(format!("it did not end within {LIMIT:?}"))),
+        };
+        (proxy, format!("it said, after {seconds} s: {said}"), end)
     }
 }
 
-fn report(what: &str, broken: &str, run: &str, proxy: &Proxy) -> String {
+fn report(what: &str, broken: &str, said: &str, proxy: &Proxy) -> String {
     let log = proxy.log();
     let lines: Vec<&str> = log.lines().collect();
     let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-    format!("{what}: {broken}\n{run}\nthe proxy:\n{tail}\n")
+    format!("{what}: {broken}\n{said}\nthe proxy:\n{tail}\n")
 }
 
 /// A plan, ` lanes=3`, and ` then=cut` for a stall that ends so.
