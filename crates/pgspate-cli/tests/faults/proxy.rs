@@ -108,6 +108,11 @@ impl Proxy {
         dsn
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Whether the fault has happened.
     pub(crate) fn has_fired(&self) -> bool {
         self.shared.state().fired
@@ -153,13 +158,6 @@ impl Drop for Proxy {
     }
 }
 
-/// What is to be done with a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Pass,
-    Do(Fault),
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,8 +167,14 @@ impl Shared {
         let _ = writeln!(self.state().log, "{:9.3?} {line}", self.begin.elapsed());
     }
 
-    /// Counts a message.
-    fn judge(&self, connection: usize, side: Side, message: &Message, commits: bool) -> Verdict {
+    /// Counts a message, and tells what is to happen to it.
+    fn judge(
+        &self,
+        connection: usize,
+        side: Side,
+        message: &Message,
+        commits: bool,
+    ) -> Option<Fault> {
         let mut state = self.state();
         state.messages += 1;
         state.commits += u64::from(commits);
@@ -179,7 +183,7 @@ impl Shared {
         let mark = if commits { " commit" } else { "" };
         let bytes = message.len();
         let _ = writeln!(state.log, "#{nth} {connection} {arrow} {kind} {bytes}{mark}");
-        let Some(plan) = state.plan.filter(|_| !state.fired) else { return Verdict::Pass };
+        let plan = state.plan.filter(|_| !state.fired)?;
         let is_here = match plan.at {
             At::Message(at) => state.messages == at,
             At::Commit(at) => commits && state.commits == at,
@@ -190,19 +194,18 @@ impl Shared {
             }
         };
         if !is_here || (plan.fault == Fault::SwallowCommit && !commits) {
-            return Verdict::Pass;
+            return None;
         }
         state.fired = true;
         drop(state);
         self.note(&format!("connection {connection}: {plan}"));
         self.has_fired.notify_all();
-        Verdict::Do(plan.fault)
+        Some(plan.fault)
     }
 
-    /// Once the faulty connection is cut.
+    /// Once the faulty connection is cut: the server is away, where that is planned.
     fn after_cut(&self) {
-        let state = self.state();
-        if state.plan.is_some_and(|plan| plan.away.is_some()) {
+        if self.state().plan.is_some_and(|plan| plan.away.is_some()) {
             self.goes_away.notify_one();
         }
     }
@@ -374,22 +377,22 @@ impl Connection<'_> {
     {
         self.wait_while_stalled().await?;
         match self.shared.judge(self.nth, side, message, is_commit) {
-            Verdict::Pass => message.pass(u64::MAX, from, to).await,
-            Verdict::Do(Fault::Cut) => Err(self.cut()),
-            Verdict::Do(Fault::CutInside) => {
+            None => message.pass(u64::MAX, from, to).await,
+            Some(Fault::Cut) => Err(self.cut()),
+            Some(Fault::CutInside) => {
                 message.pass(message.total() / 2, from, to).await?;
                 Err(self.cut())
             }
-            Verdict::Do(Fault::CutAfter) => {
+            Some(Fault::CutAfter) => {
                 message.pass(u64::MAX, from, to).await?;
                 Err(self.cut())
             }
-            Verdict::Do(Fault::Stall) => {
+            Some(Fault::Stall) => {
                 self.is_stalled.store(true, SeqCst);
                 self.wait_while_stalled().await?;
                 message.pass(u64::MAX, from, to).await
             }
-            Verdict::Do(Fault::SwallowCommit) => {
+            Some(Fault::SwallowCommit) => {
                 self.swallow.store(SWALLOWING, SeqCst);
                 message.pass(u64::MAX, from, to).await
             }
