@@ -53,6 +53,9 @@ pub(crate) fn check(ended: &Ended<'_>) -> Result<End, String> {
     if !run.stdout.is_empty() {
         return Err(format!("it printed on stdout: {}", run.stdout));
     }
+    if run.status == Some(2) && !run.stderr.starts_with("error: could not ") {
+        return Err("exit status 2, but no error is named".to_owned());
+    }
     let end = match run.status {
         Some(0) => match scene.difference() {
             None => Ok(End::Done),

@@ -91,7 +91,7 @@ impl Scene {
             return None;
         }
         let examples = "select format('%s rows, %s of them more than once; %s are missing, %s are \
-                                       others, such as id %s', \
+                                       surplus, such as id %s', \
              (select count(*) from t), \
              (select count(*) from (select 1 from t group by id having count(*) > 1) x), \
              (select count(*) from (select * from truth except all select * from t) x), \

@@ -37,13 +37,16 @@ fn stall_then_cut(at: At, lanes: u8) -> Trial {
 fn of_chance(chance: &mut Chance, messages: u64) -> Trial {
     let at = At::Message(chance.among(1..=messages + messages / 20));
     let fault = chance.pick(&[Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::Stall]);
+    let release = match fault {
+        Fault::Stall => chance.pick(&[Release::Resume, Release::Cut]),
+        _ => Release::Resume,
+    };
+    let is_cut = fault != Fault::Stall || release == Release::Cut;
     let plan = match chance.among(0..=3) {
-        0 => Plan::new(fault, at).away(Duration::from_millis(chance.among(0..=900))),
+        0 if is_cut => Plan::new(fault, at).away(Duration::from_millis(chance.among(0..=900))),
         _ => Plan::new(fault, at),
     };
     let lanes = chance.pick(&[1, 2, 3, 3]);
-    let release = chance.pick(&[Release::Resume, Release::Cut]);
-    let release = if fault == Fault::Stall { release } else { Release::Resume };
     Trial { release, ..Trial::new(plan, lanes) }
 }
 
