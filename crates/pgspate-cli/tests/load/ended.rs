@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
 
+use crate::disk::Disk;
 use crate::support::{Case, Run, ask, finish, session, spawn, wait_until};
 
 fn signal(child: &Child, name: &str) {
@@ -173,27 +172,6 @@ fn a_server_that_dies() {
     assert_eq!(run("select count(*) from t"), "0");
 }
 
-/// A small disk, mounted for as long as the value lives.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// `None` where we may not mount one.
-    fn mount(at: PathBuf, owner: &Path) -> Option<Disk> {
-        std::fs::create_dir(&at).unwrap();
-        let owner = std::fs::metadata(owner).unwrap();
-        let options = format!("size=8m,mode=700,uid={},gid={}", owner.uid(), owner.gid());
-        let mut mount = Command::new("mount");
-        let done = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output().ok()?;
-        done.status.success().then_some(Disk(at))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_disk_that_is_full() {
     let case = Case::new("");
@@ -203,7 +181,7 @@ fn a_disk_that_is_full() {
         return;
     };
     let run = |sql: &str| ask(&server.dsn(), sql);
-    run(&format!("create tablespace small location '{}'", disk.0.display()));
+    run(&format!("create tablespace small location '{}'", disk.path().display()));
     run("create table t (id int, note text) tablespace small");
     let mut rows = "id,note\n".to_owned();
     (0..150_000).for_each(|row| writeln!(rows, "{row},{:>99}", "").unwrap());

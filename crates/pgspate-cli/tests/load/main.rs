@@ -1,5 +1,7 @@
 //! `pgspate load` as users meet it: the real command, real files, a real PostgreSQL.
 
+#[path = "../support/disk.rs"]
+mod disk;
 mod embedded;
 mod ended;
 mod formats;
@@ -10,6 +12,8 @@ mod limits;
 mod moto;
 mod output;
 mod refused;
+#[path = "../support/run.rs"]
+mod run;
 mod server;
 mod store;
 mod support;

@@ -3,19 +3,15 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use pgspate_embedded::testing::{self, TestDb};
 use regex_lite::Regex;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 
 /// A folder to run in and a database to load into, both gone with the value.
 pub(crate) struct Case {
@@ -105,36 +101,7 @@ impl Case {
     }
 }
 
-/// The command in a folder, with nothing of our environment but `PATH`.
-pub(crate) fn command<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pgspate"));
-    command.args(args).current_dir(folder).env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", folder);
-    command
-}
-
-/// Starts it with pipes at all ends.
-pub(crate) fn spawn(command: &mut Command) -> Child {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-/// What a command did.
-pub(crate) struct Run {
-    pub(crate) status: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
 impl Run {
-    pub(crate) fn of(output: Output) -> Run {
-        let text = |bytes| String::from_utf8(bytes).expect("the command prints UTF-8");
-        Run {
-            status: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
-    }
-
     /// What it said when it failed, as a failure must be: exit 2 and nothing on stdout.
     #[track_caller]
     pub(crate) fn refusal(&self) -> String {
@@ -195,51 +162,4 @@ pub(crate) fn folded(text: &str) -> String {
         folded += &format!("{rest}\n");
     }
     folded
-}
-
-/// A session of the test's own, and what drives it.
-pub(crate) fn session(dsn: &str) -> (Runtime, Client) {
-    let runtime = Runtime::new().unwrap();
-    let client = runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
-    });
-    (runtime, client)
-}
-
-/// The last value that a server says to these statements; empty for none.
-pub(crate) fn ask(dsn: &str, sql: &str) -> String {
-    let (runtime, client) = session(dsn);
-    let messages = runtime.block_on(client.simple_query(sql)).unwrap();
-    let value = |message: &SimpleQueryMessage| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    };
-    messages.iter().rev().find_map(value).unwrap_or_default()
-}
-
-/// Waits until `condition` holds.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Waits for the end of a command, which must come.
-#[track_caller]
-pub(crate) fn finish(mut child: Child) -> Run {
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            let run = Run::of(child.wait_with_output().unwrap());
-            panic!("the command does not end: {}{}", run.stdout, run.stderr);
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Run::of(child.wait_with_output().unwrap())
 }

@@ -1,0 +1,419 @@
+//! A proxy between the command and the server that does one thing wrong, at a message of choice.
+//!
+//! Both sides see a connection as it is: what is not cut, stalled or swallowed passes unchanged and
+//! in order, and nothing is held back. Messages of all connections are counted in one sequence;
+//! the log has each of them, without its content.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio_postgres::config::Host;
+
+use crate::plan::{At, Fault, Plan};
+use crate::wire::{Commits, Message, Opening, Side, ends_commit};
+
+const READ_BYTES: usize = 64 << 10;
+
+/// Listens on loopback and passes on to one server; everything ends with the value.
+pub(crate) struct Proxy {
+    runtime: Option<Runtime>,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    config: tokio_postgres::Config,
+}
+
+/// What becomes of a stalled connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    Resume,
+    Cut,
+}
+
+struct Shared {
+    server: Server,
+    state: Mutex<State>,
+    has_fired: Condvar,
+    release: watch::Sender<Option<Release>>,
+    goes_away: Notify,
+    begin: Instant,
+}
+
+enum Server {
+    Tcp(String, u16),
+    Socket(PathBuf),
+}
+
+#[derive(Default)]
+struct State {
+    plan: Option<Plan>,
+    messages: u64,
+    commits: u64,
+    /// Messages of the kind that the plan asks for.
+    of_kind: u64,
+    fired: bool,
+    connections: Vec<AbortHandle>,
+    log: String,
+}
+
+impl Proxy {
+    /// Passes everything on to the server that `dsn` names, but for what `plan` says.
+    pub(crate) fn start(dsn: &str, plan: Option<Plan>) -> Proxy {
+        let config: tokio_postgres::Config = dsn.parse().unwrap();
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let server = match &config.get_hosts()[0] {
+            Host::Tcp(name) => Server::Tcp(name.clone(), port),
+            Host::Unix(folder) => Server::Socket(folder.join(format!(".s.PGSQL.{port}"))),
+        };
+        let shared = Arc::new(Shared {
+            server,
+            state: Mutex::new(State { plan, ..State::default() }),
+            has_fired: Condvar::new(),
+            release: watch::Sender::new(None),
+            goes_away: Notify::new(),
+            begin: Instant::now(),
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(Arc::clone(&shared).listen(listener, address));
+        Proxy { runtime: Some(runtime), shared, address, config }
+    }
+
+    /// The same database, by way of the proxy.
+    pub(crate) fn dsn(&self) -> String {
+        let quote = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
+        let mut dsn = format!("host={} port={}", self.address.ip(), self.address.port());
+        let password = self.config.get_password().map(String::from_utf8_lossy);
+        for (key, value) in [
+            ("user", self.config.get_user()),
+            ("dbname", self.config.get_dbname()),
+            ("password", password.as_deref()),
+            ("options", self.config.get_options()),
+        ] {
+            if let Some(value) = value {
+                let _ = write!(dsn, " {key}={}", quote(value));
+            }
+        }
+        dsn
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the fault has happened.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.shared.state().fired
+    }
+
+    /// Waits until the fault has happened; false if it has not in that time.
+    pub(crate) fn wait_until_fired(&self, limit: Duration) -> bool {
+        let state = self.shared.state();
+        let waited = self.shared.has_fired.wait_timeout_while(state, limit, |state| !state.fired);
+        waited.unwrap_or_else(PoisonError::into_inner).0.fired
+    }
+
+    /// Lets go of what is stalled, now and later.
+    pub(crate) fn release(&self, how: Release) {
+        self.shared.note(&format!("release: {how:?}"));
+        self.shared.release.send_replace(Some(how));
+    }
+
+    /// Passes everything on from now on.
+    pub(crate) fn disarm(&self) {
+        self.release(Release::Cut);
+        self.shared.state().plan = None;
+    }
+
+    /// Messages so far, and how many of them committed.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.shared.state();
+        (state.messages, state.commits)
+    }
+
+    /// What passed and what was done: number, connection, side, type, bytes.
+    pub(crate) fn log(&self) -> String {
+        self.shared.state().log.clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // A name that is being looked up is not waited for.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, line: &str) {
+        let _ = writeln!(self.state().log, "{:9.3?} {line}", self.begin.elapsed());
+    }
+
+    /// Counts a message, and tells what is to happen to it.
+    fn judge(
+        &self,
+        connection: usize,
+        side: Side,
+        message: &Message,
+        commits: bool,
+    ) -> Option<Fault> {
+        let mut state = self.state();
+        state.messages += 1;
+        state.commits += u64::from(commits);
+        let (nth, kind) = (state.messages, char::from(message.kind));
+        let arrow = if side == Side::Client { "->" } else { "<-" };
+        let mark = if commits { " commit" } else { "" };
+        let bytes = message.len();
+        let _ = writeln!(state.log, "#{nth} {connection} {arrow} {kind} {bytes}{mark}");
+        let plan = state.plan.filter(|_| !state.fired)?;
+        let is_here = match plan.at {
+            At::Message(at) => state.messages == at,
+            At::Commit(at) => commits && state.commits == at,
+            At::Kind(of, kind, at) => {
+                let is_of_kind = of == side && kind == message.kind;
+                state.of_kind += u64::from(is_of_kind);
+                is_of_kind && state.of_kind == at
+            }
+        };
+        if !is_here || (plan.fault == Fault::SwallowCommit && !commits) {
+            return None;
+        }
+        state.fired = true;
+        drop(state);
+        self.note(&format!("connection {connection}: {plan}"));
+        self.has_fired.notify_all();
+        Some(plan.fault)
+    }
+
+    /// Once the faulty connection is cut: the server is away, where that is planned.
+    fn after_cut(&self) {
+        if self.state().plan.is_some_and(|plan| plan.away.is_some()) {
+            self.goes_away.notify_one();
+        }
+    }
+
+    async fn listen(self: Arc<Shared>, mut listener: TcpListener, address: SocketAddr) {
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((client, _)) => self.accept(client),
+                    Err(error) => self.note(&format!("could not accept: {error}")),
+                },
+                () = self.goes_away.notified() => {
+                    drop(listener);
+                    listener = self.stay_away(address).await;
+                }
+            }
+        }
+    }
+
+    fn accept(self: &Arc<Shared>, client: TcpStream) {
+        let shared = Arc::clone(self);
+        let mut state = self.state();
+        let nth = state.connections.len() + 1;
+        let task = tokio::spawn(async move {
+            let why = match shared.serve(nth, client).await {
+                Ok(()) => "closed".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            shared.note(&format!("connection {nth}: {why}"));
+        });
+        state.connections.push(task.abort_handle());
+    }
+
+    /// As if no server were there: connections are gone, new ones refused. The port is kept.
+    async fn stay_away(&self, address: SocketAddr) -> TcpListener {
+        let kept = TcpSocket::new_v4().unwrap();
+        kept.set_reuseaddr(true).unwrap();
+        kept.bind(address).unwrap();
+        let (time, connections) = {
+            let state = self.state();
+            (state.plan.and_then(|plan| plan.away), state.connections.clone())
+        };
+        connections.iter().for_each(AbortHandle::abort);
+        self.note("away");
+        tokio::time::sleep(time.unwrap_or_default()).await;
+        self.note("back");
+        kept.listen(128).unwrap()
+    }
+
+    async fn serve(&self, nth: usize, client: TcpStream) -> io::Result<()> {
+        client.set_nodelay(true)?;
+        let connection = Connection::new(self, nth);
+        match &self.server {
+            Server::Tcp(name, port) => {
+                let server = TcpStream::connect((name.as_str(), *port)).await?;
+                server.set_nodelay(true)?;
+                connection.relay(client, server).await
+            }
+            Server::Socket(path) => {
+                connection.relay(client, UnixStream::connect(path).await?).await
+            }
+        }
+    }
+}
+
+/// How far a commit is whose answer is to be swallowed.
+const NOT_SWALLOWING: u8 = 0;
+const SWALLOWING: u8 = 1;
+const ANSWERED: u8 = 2;
+
+/// One connection; both directions look at it.
+struct Connection<'a> {
+    shared: &'a Shared,
+    nth: usize,
+    is_stalled: AtomicBool,
+    swallow: AtomicU8,
+}
+
+impl Connection<'_> {
+    fn new(shared: &Shared, nth: usize) -> Connection<'_> {
+        let (is_stalled, swallow) = (AtomicBool::new(false), AtomicU8::new(NOT_SWALLOWING));
+        Connection { shared, nth, is_stalled, swallow }
+    }
+
+    /// Passes messages both ways until either side closes.
+    async fn relay<S>(&self, mut client: TcpStream, server: S) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite,
+    {
+        let (from_client, mut to_client) = client.split();
+        let (from_server, mut to_server) = tokio::io::split(server);
+        let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
+        let mut from_server = BufReader::with_capacity(READ_BYTES, from_server);
+        loop {
+            let Some((message, opening)) = Message::read_opening(&mut from_client).await? else {
+                return Ok(());
+            };
+            self.pass(Side::Client, &message, false, &mut from_client, &mut to_server).await?;
+            match opening {
+                Opening::Startup | Opening::Cancel => break,
+                Opening::Encryption => {
+                    let answer = from_server.read_u8().await?;
+                    let message = Message::answer(answer);
+                    self.pass(Side::Server, &message, false, &mut from_server, &mut to_client)
+                        .await?;
+                    if answer != b'N' {
+                        return Err(io::Error::other("encrypted; a fault cannot be placed"));
+                    }
+                }
+            }
+        }
+        tokio::select! {
+            forth = self.forth(&mut from_client, &mut to_server) => forth,
+            back = self.back(&mut from_server, &mut to_client) => back,
+        }
+    }
+
+    async fn forth<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
+    where
+        R: AsyncBufRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let mut commits = Commits::default();
+        while let Some(message) = Message::read(from).await? {
+            let is_commit = commits.is_one(&message);
+            self.pass(Side::Client, &message, is_commit, from, to).await?;
+        }
+        Ok(())
+    }
+
+    async fn back<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
+    where
+        R: AsyncBufRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        while let Some(message) = Message::read(from).await? {
+            if self.swallow.load(SeqCst) == NOT_SWALLOWING {
+                self.pass(Side::Server, &message, false, from, to).await?;
+                continue;
+            }
+            message.skip(from).await?;
+            self.shared.note(&format!(
+                "connection {}: swallowed {} {}",
+                self.nth,
+                char::from(message.kind),
+                message.len()
+            ));
+            if ends_commit(&message) {
+                self.swallow.store(ANSWERED, SeqCst);
+            } else if message.kind == b'Z' && self.swallow.load(SeqCst) == ANSWERED {
+                return Err(self.cut());
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a message, and passes it on unless it is the one.
+    async fn pass<R, W>(
+        &self,
+        side: Side,
+        message: &Message,
+        is_commit: bool,
+        from: &mut R,
+        to: &mut W,
+    ) -> io::Result<()>
+    where
+        R: AsyncBufRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        self.wait_while_stalled().await?;
+        match self.shared.judge(self.nth, side, message, is_commit) {
+            None => message.pass(u64::MAX, from, to).await,
+            Some(Fault::Cut) => Err(self.cut()),
+            Some(Fault::CutInside) => {
+                message.pass(message.total() / 2, from, to).await?;
+                Err(self.cut())
+            }
+            Some(Fault::CutAfter) => {
+                message.pass(u64::MAX, from, to).await?;
+                Err(self.cut())
+            }
+            Some(Fault::Stall) => {
+                self.is_stalled.store(true, SeqCst);
+                self.wait_while_stalled().await?;
+                message.pass(u64::MAX, from, to).await
+            }
+            Some(Fault::SwallowCommit) => {
+                self.swallow.store(SWALLOWING, SeqCst);
+                message.pass(u64::MAX, from, to).await
+            }
+        }
+    }
+
+    async fn wait_while_stalled(&self) -> io::Result<()> {
+        if !self.is_stalled.load(SeqCst) {
+            return Ok(());
+        }
+        let mut release = self.shared.release.subscribe();
+        let how = *release.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        match how {
+            Some(Release::Cut) => Err(self.cut()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error that closes the connection.
+    fn cut(&self) -> io::Error {
+        self.shared.after_cut();
+        io::Error::other("cut")
+    }
+}

@@ -1,0 +1,257 @@
+//! Messages of PostgreSQL's protocol, version 3, as far as a proxy must tell them apart.
+//!
+//! A message is known by its head; only short ones are held whole, the others stream through.
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bodies up to this are held whole, and looked into: statements, tags, states.
+const HELD_BYTES_MAX: usize = 64 << 10;
+
+/// Far more than startup packets have, which hold a few names.
+const STARTUP_BYTES_MAX: usize = 64 << 10;
+
+const SSL_REQUEST: u32 = 80_877_103;
+const GSSENC_REQUEST: u32 = 80_877_104;
+const CANCEL_REQUEST: u32 = 80_877_102;
+
+/// Who sent a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+/// A packet that has no type byte, as all are before the session begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// It asks for encryption, and is answered by one byte.
+    Encryption,
+    Cancel,
+    Startup,
+}
+
+/// A message, of which the first bytes are here and the others perhaps still to be read.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// The type byte; `!` for a packet that has none.
+    pub(crate) kind: u8,
+    /// What was read so far: the head, and of a short message the body.
+    bytes: Vec<u8>,
+    head: usize,
+    /// Bytes of the body that are still to be read.
+    rest: u64,
+}
+
+impl Message {
+    /// The next message; `None` at the end of the stream.
+    pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Option<Message>> {
+        let mut kind = [0];
+        if from.read(&mut kind).await? == 0 {
+            return Ok(None);
+        }
+        let mut bytes = vec![kind[0], 0, 0, 0, 0];
+        from.read_exact(&mut bytes[1..]).await?;
+        let body = body_bytes(&bytes[1..])?;
+        let mut message = Message { kind: kind[0], bytes, head: 5, rest: body };
+        if body <= HELD_BYTES_MAX as u64 {
+            message.hold(from, body as usize).await?;
+        }
+        Ok(Some(message))
+    }
+
+    /// The next packet without a type byte, and what it is for.
+    pub(crate) async fn read_opening<R: AsyncRead + Unpin>(
+        from: &mut R,
+    ) -> io::Result<Option<(Message, Opening)>> {
+        let mut bytes = vec![0; 4];
+        if from.read(&mut bytes[..1]).await? == 0 {
+            return Ok(None);
+        }
+        from.read_exact(&mut bytes[1..]).await?;
+        let body = body_bytes(&bytes)? as usize;
+        if !(4..=STARTUP_BYTES_MAX).contains(&body) {
+            return Err(io::Error::other(format!("a startup packet of {body} bytes")));
+        }
+        let mut message = Message { kind: b'!', bytes, head: 4, rest: body as u64 };
+        message.hold(from, body).await?;
+        let opening = match u32::from_be_bytes(message.bytes[4..8].try_into().unwrap()) {
+            SSL_REQUEST | GSSENC_REQUEST => Opening::Encryption,
+            CANCEL_REQUEST => Opening::Cancel,
+            _ => Opening::Startup,
+        };
+        Ok(Some((message, opening)))
+    }
+
+    /// The one byte that answers a request for encryption.
+    pub(crate) fn answer(byte: u8) -> Message {
+        Message { kind: b'!', bytes: vec![byte], head: 0, rest: 0 }
+    }
+
+    async fn hold<R: AsyncRead + Unpin>(&mut self, from: &mut R, body: usize) -> io::Result<()> {
+        let at = self.bytes.len();
+        self.bytes.resize(at + body, 0);
+        self.rest = 0;
+        from.read_exact(&mut self.bytes[at..]).await.map(drop)
+    }
+
+    /// Bytes of the body.
+    pub(crate) fn len(&self) -> u64 {
+        (self.bytes.len() - self.head) as u64 + self.rest
+    }
+
+    /// The body, where it is held; else nothing.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.bytes[self.head..]
+    }
+
+    /// Passes the first `bytes` of head and body on, reading from `from` what is not here yet.
+    pub(crate) async fn pass<R, W>(&self, bytes: u64, from: &mut R, to: &mut W) -> io::Result<()>
+    where
+        R: AsyncBufRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let here = self.bytes.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        to.write_all(&self.bytes[..here]).await?;
+        let rest = self.rest.min(bytes - here as u64);
+        if tokio::io::copy_buf(&mut from.take(rest), to).await? < rest {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        to.flush().await
+    }
+
+    /// Bytes of head and body.
+    pub(crate) fn total(&self) -> u64 {
+        self.bytes.len() as u64 + self.rest
+    }
+
+    /// Reads the rest of it, for nobody.
+    pub(crate) async fn skip<R: AsyncRead + Unpin>(&self, from: &mut R) -> io::Result<()> {
+        tokio::io::copy(&mut from.take(self.rest), &mut tokio::io::sink()).await.map(drop)
+    }
+}
+
+/// The length that a head tells, without the four bytes that tell it.
+fn body_bytes(length: &[u8]) -> io::Result<u64> {
+    let length = u32::from_be_bytes(length.try_into().unwrap());
+    let body = length.checked_sub(4).filter(|_| length <= i32::MAX as u32);
+    body.map(u64::from).ok_or_else(|| io::Error::other(format!("a message of {length} bytes")))
+}
+
+/// Which of a client's messages commit.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    /// Names of prepared statements that do.
+    prepared: Vec<Vec<u8>>,
+}
+
+impl Commits {
+    /// Whether the server commits when it gets this: a simple query with the word, or the binding
+    /// of a prepared statement with it.
+    pub(crate) fn is_one(&mut self, message: &Message) -> bool {
+        let body = message.body();
+        let name_end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == 0);
+        match message.kind {
+            b'Q' => says_commit(body),
+            b'P' => {
+                let Some(end) = name_end(body) else { return false };
+                self.prepared.retain(|name| name != &body[..end]);
+                if says_commit(&body[end..]) {
+                    self.prepared.push(body[..end].to_vec());
+                }
+                false
+            }
+            b'B' => {
+                // After the portal's name comes the statement's.
+                let Some(rest) = name_end(body).map(|end| &body[end + 1..]) else { return false };
+                let Some(end) = name_end(rest) else { return false };
+                self.prepared.iter().any(|name| name == &rest[..end])
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether `commit` is a word of it, which it is not within `synchronous_commit`.
+fn says_commit(sql: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
+    sql.split(|byte| !is_part(byte)).any(|word| word.eq_ignore_ascii_case(b"commit"))
+}
+
+/// Whether the server is done with a commit: it has committed, rolled back, or refused.
+pub(crate) fn ends_commit(message: &Message) -> bool {
+    let tag = message.body();
+    let is_end = tag.starts_with(b"COMMIT") || tag.starts_with(b"ROLLBACK");
+    message.kind == b'E' || (message.kind == b'C' && is_end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn words_that_commit_and_names_that_only_hold_the_word() {
+        let is_one = |kind, body: &[u8]| {
+            let bytes = message(kind, body);
+            let read = run(Message::read(&mut bytes.as_slice())).unwrap().unwrap();
+            Commits::default().is_one(&read)
+        };
+        assert!(is_one(b'Q', b"set local synchronous_commit to off; COMMIT\0"));
+        assert!(is_one(b'Q', b"commit and chain\0"));
+        assert!(!is_one(b'Q', b"set synchronous_commit = off\0"));
+        assert!(!is_one(b'd', b"commit"));
+        let mut commits = Commits::default();
+        let mut is_one = |kind, body: &[u8]| {
+            let bytes = message(kind, body);
+            commits.is_one(&run(Message::read(&mut bytes.as_slice())).unwrap().unwrap())
+        };
+        assert!(!is_one(b'P', b"s1\0commit\0\0\0"));
+        assert!(!is_one(b'P', b"s2\0select 1\0\0\0"));
+        assert!(is_one(b'B', b"\0s1\0\0\0\0\0\0\0"));
+        assert!(!is_one(b'B', b"s1\0s2\0\0\0\0\0\0\0"));
+        assert!(!is_one(b'P', b"s1\0select 2\0\0\0"));
+        assert!(!is_one(b'B', b"\0s1\0\0\0\0\0\0\0"));
+    }
+
+    #[test]
+    fn short_messages_are_held_and_long_ones_stream() {
+        let long = vec![7; HELD_BYTES_MAX + 1];
+        let bytes = [message(b'C', b"COMMIT\0"), message(b'd', &long)].concat();
+        let mut from = bytes.as_slice();
+        let mut to = Vec::new();
+        let work = async {
+            let first = Message::read(&mut from).await.unwrap().unwrap();
+            assert!(ends_commit(&first));
+            first.pass(first.total(), &mut from, &mut to).await.unwrap();
+            let second = Message::read(&mut from).await.unwrap().unwrap();
+            assert_eq!((second.kind, second.len()), (b'd', long.len() as u64));
+            assert_eq!(second.body(), b"");
+            second.pass(second.total(), &mut from, &mut to).await.unwrap();
+            assert!(Message::read(&mut from).await.unwrap().is_none());
+        };
+        run(work);
+        assert_eq!(to, bytes);
+    }
+
+    #[test]
+    fn lengths_that_no_message_has() {
+        for bytes in [&[b'Q', 0, 0, 0, 3][..], &[b'Q', 0xff, 0, 0, 0], &[b'Q', 0]] {
+            assert!(run(Message::read(&mut { bytes })).is_err());
+        }
+        for bytes in [&[0, 0, 0, 7, 0, 0, 0][..], &[0, 1, 0x40, 0, 0]] {
+            assert!(run(Message::read_opening(&mut { bytes })).is_err());
+        }
+    }
+}
