@@ -121,6 +121,7 @@ mod tests {
         let snapshot = Snapshot {
             rows: 12_412_345,
             bytes: 1_900_000_000,
+            rejected: 0,
             lanes: 8,
             waiting: Waiting::Server("WALWrite".to_owned()),
         };

@@ -50,7 +50,9 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     }
     if let (1.., Some(file)) = (report.rows_rejected, &report.rejects) {
         let rows = plural(report.rows_rejected, "row");
+        let how = report.rejects_read_as.as_deref().unwrap_or_default();
         let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
+        let _ = writeln!(text, "  mended, they can be loaded with {how}");
     }
     if report.rows_kept_out > 0 {
         let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));

@@ -12,7 +12,7 @@ use crate::wires::long_run;
 /// Whether a load that did not come to its end is taken up by the same command. Off as long as
 /// there is no ledger: lanes commit one after the other, and what a load that ends between two
 /// commits has left behind only its error tells.
-pub(crate) const RESUMABLE: bool = false;
+pub(crate) const RESUMABLE: bool = true;
 
 /// Often enough for anything that helps at all.
 const AGAIN_MAX: usize = 5;

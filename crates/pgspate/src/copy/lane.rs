@@ -109,6 +109,7 @@ impl Lane<'_, '_> {
     /// Runs until there are no more chunks or the session has failed.
     fn session(&mut self, opened: &impl Fn(&Connection)) -> Result<Connection, Failure> {
         let (shared, runtime) = (self.shared, self.runtime);
+        self.refused = None;
         let failed = |error| Failure::of(shared.chunks(), error);
         let connection = runtime.block_on((shared.job.connect)()).map_err(failed)?;
         runtime.block_on(self.recall(&connection)).map_err(failed)?;

@@ -58,7 +58,7 @@ pub(crate) fn is_taken(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|said| {
         *said.code() == SqlState::UNIQUE_VIOLATION
             && said.schema() == Some("pgspate")
-            && said.table() == Some("ledger")
+            && matches!(said.table(), Some("ledger" | "reject"))
     })
 }
 

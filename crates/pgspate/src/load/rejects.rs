@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use futures_util::TryStreamExt;
 
 use super::Load;
+use crate::format::sniff::Format;
 use crate::ledger::{self, RejectRecord};
 use crate::{Error, Kind, Result};
 
@@ -42,6 +43,19 @@ fn is_of_job(path: &Path, job: i64) -> bool {
 }
 
 impl Load {
+    /// The flags by which the file is read as the inputs were.
+    pub(super) fn rejects_read_as(&self) -> String {
+        let format = self.reading.reject_format();
+        let header = match format {
+            Format::Csv | Format::Tsv | Format::Text if self.reading.reject_header().is_empty() => {
+                " --header no"
+            }
+            Format::Csv | Format::Tsv | Format::Text => " --header yes",
+            _ => "",
+        };
+        format!("--format {}{header}", format.name())
+    }
+
     /// Writes the rows that were set aside so far to their file; how many there are.
     pub(super) fn write_rejects(&self) -> Result<u64> {
         let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) else {

@@ -125,6 +125,8 @@ pub struct Report {
     pub rows_rejected: u64,
     /// The file that has them.
     pub rejects: Option<String>,
+    /// How that file is to be loaded again, once it is mended.
+    pub rejects_read_as: Option<String>,
     /// Its job in the ledger, if it has one.
     pub job: Option<i64>,
     /// Rows that earlier runs of the job have written: all of them, if nothing was left to do.
@@ -207,6 +209,7 @@ impl Report {
             chunks: outcome.chunks,
             rows_rejected: watch.copy.snapshot().rejected,
             rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
+            rejects_read_as: load.options.rejects.as_ref().map(|_| load.rejects_read_as()),
             job,
             rows_before,
             seconds,
