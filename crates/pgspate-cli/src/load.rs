@@ -169,6 +169,7 @@ fn options(args: LoadArgs) -> Options {
         no_ledger: args.no_ledger,
         restart: args.restart,
         retry_for: Duration::from_secs(args.retry_for.into()),
+        stall_timeout: Duration::from_secs(args.stall_timeout.into()),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
 
+use super::session::Sessions;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
@@ -69,7 +70,7 @@ struct Lane<'a, 'b> {
 pub(super) fn run(
     shared: &Shared<'_>,
     nth: u64,
-    opened: impl Fn(&Connection),
+    sessions: &Sessions,
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
     let tally = Tally::default();
@@ -77,7 +78,7 @@ pub(super) fn run(
     let mut patience = Patience::new(shared.job.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
-        let failure = match lane.session(&opened) {
+        let failure = match lane.session(sessions) {
             Ok(connection) => return Some(Finished { connection, tally: lane.tally }),
             Err(failure) => failure,
         };
@@ -107,22 +108,28 @@ pub(super) fn run(
 
 impl Lane<'_, '_> {
     /// Runs until there are no more chunks or the session has failed.
-    fn session(&mut self, opened: &impl Fn(&Connection)) -> Result<Connection, Failure> {
+    fn session(&mut self, sessions: &Sessions) -> Result<Connection, Failure> {
         let (shared, runtime) = (self.shared, self.runtime);
         self.refused = None;
         let failed = |error| Failure::of(shared.chunks(), error);
-        let connection = runtime.block_on((shared.job.connect)()).map_err(failed)?;
-        runtime.block_on(self.recall(&connection)).map_err(failed)?;
-        let opening = Stream::open(shared.job, connection, shared.is_alone);
-        let stream = runtime.block_on(opening).map_err(failed)?;
-        opened(stream.connection());
+        let opening = async {
+            let connection = (shared.job.connect)().await?;
+            self.recall(&connection).await?;
+            Stream::open(shared.job, connection, shared.is_alone).await
+        };
+        let stream = runtime.block_on(in_time(shared, opening)).map_err(failed)?;
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
+        let (session, pulse) = (stream.session(), stream.pulse());
         let task = runtime.spawn(stream.serve(receiver));
+        sessions.add(session, pulse, task.abort_handle());
         self.feed(&sender);
         drop(sender);
-        let served = runtime.block_on(task).map_err(|panicked| {
-            let error = Error::new(Kind::Bug, "a lane's task panicked").because(panicked);
-            Failure::of(0, error)
+        let served = runtime.block_on(task).map_err(|ended| {
+            let error = match ended.is_cancelled() {
+                true => stalled(shared),
+                false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
+            };
+            Failure::of(shared.chunks(), error)
         })?;
         let confirmed = usize::try_from(served.tally.chunks).unwrap_or(usize::MAX);
         self.in_flight.drain(..confirmed.min(self.in_flight.len()));
@@ -367,6 +374,25 @@ fn drain(
         });
     }
     true
+}
+
+/// What `opening` gives, in bounded time and as long as the load goes on.
+async fn in_time<T>(shared: &Shared<'_>, opening: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut opening = std::pin::pin!(opening);
+    let until = Instant::now() + shared.job.stall_timeout;
+    loop {
+        match tokio::time::timeout(LOOK, opening.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) if shared.is_over() || Instant::now() > until => return Err(stalled(shared)),
+            Err(_) => {}
+        }
+    }
+}
+
+fn stalled(shared: &Shared<'_>) -> Error {
+    let seconds = shared.job.stall_timeout.as_secs();
+    let message = format!("connection was given up: no answer for {seconds} s");
+    Error::new(Kind::Connect, "could not copy").because(Error::new(Kind::Connect, message))
 }
 
 /// Whether the server takes no more connections, for this role or at all.

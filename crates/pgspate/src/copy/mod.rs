@@ -13,6 +13,7 @@ mod pipe;
 mod progress;
 mod retry;
 mod run;
+mod session;
 mod settle;
 mod shared;
 mod sift;
@@ -118,6 +119,8 @@ pub struct Job {
     pub rejects: Option<RejectsMax>,
     /// How long a lane goes on trying when a connection is lost.
     pub retry_for: Duration,
+    /// How long a connection over which nothing comes any more is waited for.
+    pub stall_timeout: Duration,
     /// How long a lane waits for a lock that another session holds; zero for ever.
     pub lock_timeout: Duration,
 }

@@ -1,12 +1,11 @@
 //! Watches the lanes' backends: what they wait for, and whether they wait for each other.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::session::{Report, Sessions};
 use super::shared::Shared;
 use super::{Commit, Waiting};
-use crate::target::connect::{Canceller, Connection};
 
 /// Short loads end before the first look, and pay nothing for it.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -28,38 +27,42 @@ select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, 
                                     concat_ws(', ', quote_literal(nullif(b.application_name, '')),
                                               'role ' || b.usename, b.state)), ', ')
            from pg_stat_activity b
-           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
+           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end,
+       pid, coalesce(state_change::text, '')
 from pg_stat_activity a where pid = any($1)";
-
-/// A lane's session, as others see it.
-pub(super) struct Session {
-    pid: i32,
-    canceller: Canceller,
-}
-
-impl Session {
-    pub(super) fn of(connection: &Connection) -> Session {
-        Session { pid: connection.backend_pid(), canceller: connection.canceller() }
-    }
-}
 
 /// How often statements are cancelled that must not go on: one may begin after the last time.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long they may take to end.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a look has shown.
+struct Look {
+    /// The most frequent wait event of the backends; `None` where they wait for us.
+    event: Option<String>,
+    reports: Vec<Report>,
+}
 
 /// Looks at `pg_stat_activity` now and then.
 pub(super) struct Monitor<'a> {
     shared: &'a Shared<'a>,
-    sessions: &'a Mutex<Vec<Session>>,
+    sessions: &'a Sessions,
     runtime: &'a tokio::runtime::Handle,
     looked: Instant,
     nanos: [u64; 3],
-    cancelled: Option<Instant>,
+    cancelled: Option<Cancelled>,
+}
+
+/// When statements were first cancelled, and when last.
+struct Cancelled {
+    first: Instant,
+    last: Instant,
 }
 
 impl<'a> Monitor<'a> {
     pub(super) fn new(
         shared: &'a Shared<'a>,
-        sessions: &'a Mutex<Vec<Session>>,
+        sessions: &'a Sessions,
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
         let looked = Instant::now();
@@ -76,7 +79,10 @@ impl<'a> Monitor<'a> {
         let [source, encode, send] = [0, 1, 2].map(|nth| now[nth].saturating_sub(self.nanos[nth]));
         self.nanos = now;
         let look = async { tokio::time::timeout(PATIENCE, self.look()).await.ok().flatten() };
-        let waiting = match self.runtime.block_on(look) {
+        let looked = self.runtime.block_on(look);
+        let reports = looked.as_ref().map(|look| look.reports.as_slice());
+        self.sessions.abort_stalled(reports, self.shared.job.stall_timeout);
+        let waiting = match looked.map(|look| look.event) {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
@@ -87,31 +93,38 @@ impl<'a> Monitor<'a> {
     }
 
     /// Once the load is to end: ends statements that wait for something, such as a lock, and which
-    /// would otherwise be waited for.
+    /// would otherwise be waited for. Sessions that do not end then are cut off.
     pub(super) fn cancel_statements(&mut self) {
-        if self.cancelled.is_some_and(|last| last.elapsed() < CANCEL_INTERVAL) {
-            return;
+        let now = Instant::now();
+        let cancelled = match &mut self.cancelled {
+            Some(cancelled) if cancelled.last.elapsed() < CANCEL_INTERVAL => return,
+            Some(cancelled) => cancelled,
+            none => none.insert(Cancelled { first: now, last: now }),
+        };
+        cancelled.last = now;
+        if cancelled.first.elapsed() > CANCEL_PATIENCE {
+            self.sessions.abort();
         }
-        self.cancelled = Some(Instant::now());
-        for session in self.sessions.lock().expect("no panic while held").iter() {
-            let canceller = session.canceller.clone();
+        for canceller in self.sessions.cancellers() {
             // A request that gets lost is made again.
             self.runtime.spawn(async move { drop(canceller.cancel().await) });
         }
     }
 
-    /// The most frequent wait event of the backends, `None` within where they wait for us; or no
-    /// answer at all.
-    async fn look(&self) -> Option<Option<String>> {
+    /// `None` where the server does not answer.
+    async fn look(&self) -> Option<Look> {
         let client = &self.shared.job.control.client;
-        let pids: Vec<i32> = {
-            let sessions = self.sessions.lock().expect("no panic while held");
-            sessions.iter().map(|session| session.pid).collect()
-        };
+        let pids = self.sessions.pids();
         let rows = client.query(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();
+        let mut reports = Vec::with_capacity(rows.len());
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+            reports.push(Report {
+                pid: row.get(6),
+                waits_for_client: kind == "Client" || state.starts_with("idle"),
+                changed: row.get(7),
+            });
             let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
             if row.get(4) && has_sent && self.shared.job.one_statement {
                 // The refusal is already there; what is still sent would be thrown away.
@@ -134,6 +147,7 @@ impl<'a> Monitor<'a> {
             }
         }
         let count = |event: &String| events.iter().filter(|other| *other == event).count();
-        Some(events.iter().max_by_key(|event| count(event)).cloned())
+        let event = events.iter().max_by_key(|event| count(event)).cloned();
+        Some(Look { event, reports })
     }
 }

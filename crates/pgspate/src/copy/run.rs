@@ -1,6 +1,5 @@
 //! Runs a job: starts lanes, adds more while that helps, and commits them together.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -9,12 +8,12 @@ use tokio_postgres::error::SqlState;
 
 use super::commit::commit;
 use super::lane::{self, Finished};
-use super::monitor::{Monitor, Session};
+use super::monitor::Monitor;
+use super::session::Sessions;
 use super::settle::settle;
 use super::shared::{Failure, Shared};
 use super::{Commit, End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
-use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
 /// How long a number of lanes is tried before it is judged.
@@ -103,18 +102,14 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
         Lanes::Fixed(lanes) => (lanes, lanes),
         Lanes::Auto(first, most) => (first, most.max(first)),
     };
-    let sessions = Mutex::new(Vec::new());
+    let sessions = Sessions::default();
     thread::scope(|scope| {
         let sessions = &sessions;
         let start = |nth: usize| {
-            let note = move |connection: &Connection| {
-                let session = Session::of(connection);
-                sessions.lock().expect("no panic while held").push(session);
-            };
             shared.progress.lanes.fetch_add(1, Relaxed);
             let watcher = thread::current();
             scope.spawn(move || {
-                let finished = lane::run(shared, nth as u64, note, runtime);
+                let finished = lane::run(shared, nth as u64, sessions, runtime);
                 watcher.unpark();
                 finished
             })

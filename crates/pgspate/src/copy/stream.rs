@@ -14,11 +14,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, CopyInSink, Statement};
 
 use super::lane::Message;
+use super::session::Pulse;
 use super::shared::{Failure, Refused, RefusedBy};
 use super::{Commit, Job};
 use crate::format::{Chunk, Mode};
 use crate::ledger::{JobId, Seal, is_taken};
-use crate::target::connect::Connection;
+use crate::target::connect::{Canceller, Connection};
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
@@ -76,6 +77,7 @@ pub(super) struct Stream {
     /// Rows for the ledger that are written with the last chunk.
     seals: Vec<Seal>,
     tally: Tally,
+    pulse: Arc<Pulse>,
 }
 
 /// A chunk, and how all of its rows were meant to go.
@@ -132,11 +134,18 @@ impl Stream {
             chunk_written: 0,
             seals: Vec::new(),
             tally: Tally::default(),
+            pulse: Arc::default(),
         })
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    /// The session's process id, and what cancels its statements.
+    pub(super) fn session(&self) -> (i32, Canceller) {
+        (self.connection.backend_pid(), self.connection.canceller())
+    }
+
+    /// What beats as long as the stream goes on.
+    pub(super) fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
     }
 
     /// Streams what comes until there is no more.
@@ -158,9 +167,13 @@ impl Stream {
                 // Nothing to go on with, so the server's answer can be waited for.
                 Err(_) => {
                     self.end().await?;
-                    messages.recv().await
+                    self.pulse.wait_for_input(true);
+                    let message = messages.recv().await;
+                    self.pulse.wait_for_input(false);
+                    message
                 }
             };
+            self.pulse.beat();
             match waiting {
                 Some(Message::Chunk(next, mode)) => self.chunk = Some((next, mode)),
                 Some(Message::Piece(mode, piece)) => self.write(mode, piece).await?,

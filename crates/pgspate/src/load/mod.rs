@@ -76,6 +76,8 @@ pub struct Options {
     pub rejects_max: Option<RejectsMax>,
     /// How long to go on trying when a connection is lost.
     pub retry_for: Duration,
+    /// How long to wait for a connection over which nothing comes any more.
+    pub stall_timeout: Duration,
     /// How long to wait for a lock that another session holds; zero for ever.
     pub lock_timeout: Duration,
 }
@@ -98,6 +100,8 @@ pub struct Load {
     identity: Option<Identity>,
     found: Found,
     opened: Option<Opened>,
+    /// The connection was left because nothing came over it any more.
+    is_silent: bool,
 }
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -154,6 +158,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         identity,
         found,
         opened: None,
+        is_silent: false,
     })
 }
 
@@ -207,13 +212,13 @@ impl Load {
             }
             None => self.try_out()?,
         }
-        self.open_job()?;
+        self.open_job(watch)?;
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
             rejects::check(path, opened.job.0, &self.reading.names())?;
         }
         let outcome = self.attempts(watch, widened)?;
         self.write_rejects()?;
-        self.finish_job(outcome.chunks)?;
+        self.finish_job(outcome.chunks, watch)?;
         Ok(outcome)
     }
 
@@ -304,6 +309,7 @@ impl Load {
                 .as_ref()
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             retry_for: self.options.retry_for,
+            stall_timeout: self.options.stall_timeout,
             lock_timeout: self.options.lock_timeout,
         })
     }

@@ -1,14 +1,20 @@
 //! A load's side of the ledger: what it is known by, and where it stands.
 
 use serde_json::Value;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::Load;
 use super::reading::Reading;
+use super::{Load, Watch};
+use crate::copy::Patience;
 use crate::ledger::{self, Found, Identity, SourcePrint};
 use crate::plan::Plan;
 use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
+
+/// The server may be busy when it is asked about the ledger, and is given more time than a
+/// connection that nothing comes over.
+const ANSWER_PATIENCE: u32 = 2;
 
 /// What the load is known by, if its plan keeps a ledger. Blocks.
 pub(super) fn identity(
@@ -122,56 +128,76 @@ impl Load {
     }
 
     /// Opens the load's job, if it keeps a ledger. `made_table`: by this run.
-    pub(super) fn open_job(&mut self) -> Result<()> {
+    pub(super) fn open_job(&mut self, watch: &Watch) -> Result<()> {
         let Some(identity) = &mut self.identity else { return Ok(()) };
         identity.table_oid = self.made.unwrap_or(self.table.oid);
-        let made = self.made.is_some();
-        let client = &self.connection.client;
-        let opening = ledger::open(client, identity, self.options.restart, made);
-        self.opened = Some(self.runtime.block_on(opening)?);
+        let identity = identity.clone();
+        let (made, restart) = (self.made.is_some(), self.options.restart);
+        let opened = self.persist(watch, async |client: &Client| {
+            ledger::open(client, &identity, restart, made).await
+        })?;
+        self.opened = Some(opened);
         Ok(())
     }
 
     /// Connects anew where the connection was lost meanwhile, and reads what is written by now.
     pub(super) fn reopen_job(&mut self) -> Result<()> {
         self.reconnect()?;
-        let Some(opened) = &mut self.opened else { return Ok(()) };
-        let reading = ledger::read_done(&self.connection.client, opened.job);
-        opened.done = self.runtime.block_on(reading)?;
+        let Some(job) = self.opened.as_ref().map(|opened| opened.job) else { return Ok(()) };
+        let done = self.ask(async |client: &Client| ledger::read_done(client, job).await)?;
+        if let Some(opened) = &mut self.opened {
+            opened.done = done;
+        }
         Ok(())
     }
 
     fn reconnect(&mut self) -> Result<()> {
-        if !self.connection.is_closed() {
+        if !self.connection.is_closed() && !self.is_silent {
             return Ok(());
         }
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
-        if let Some(identity) = &self.identity {
-            let key = identity.lock_key();
-            self.runtime.block_on(ledger::hold(&connection.client, key))?;
-        }
         self.connection = connection.into();
-        Ok(())
+        self.is_silent = false;
+        match self.identity.as_ref().map(Identity::lock_key) {
+            Some(key) => self.ask(async |client: &Client| ledger::hold(client, key).await),
+            None => Ok(()),
+        }
     }
 
-    /// Says in the ledger that everything is written; tries again as long as lanes do.
-    pub(super) fn finish_job(&mut self, chunks: u64) -> Result<()> {
-        let Some(opened) = &self.opened else { return Ok(()) };
-        let job = opened.job;
-        let mut patience = crate::copy::Patience::new(self.options.retry_for);
+    /// Asks the server over the load's own connection; in bounded time, so that a connection that
+    /// is lost without a word is noticed.
+    fn ask<T>(&mut self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+        let limit = self.options.stall_timeout * ANSWER_PATIENCE;
+        let asked = async { tokio::time::timeout(limit, question(&self.connection.client)).await };
+        self.runtime.block_on(asked).unwrap_or_else(|_| {
+            self.is_silent = true;
+            let seconds = limit.as_secs();
+            let message = format!("{} gave no answer for {seconds} s", self.connection.place());
+            Err(Error::new(Kind::Connect, message))
+        })
+    }
+
+    /// The same, and again while the server is away, as long as lanes would try.
+    fn persist<T>(
+        &mut self,
+        watch: &Watch,
+        question: impl AsyncFn(&Client) -> Result<T>,
+    ) -> Result<T> {
+        let mut patience = Patience::new(self.options.retry_for);
         loop {
-            let finished = self.reconnect().and_then(|()| {
-                self.runtime.block_on(ledger::finish(&self.connection.client, job, chunks))
-            });
-            let error = match finished {
-                Ok(sums) => return self.reconcile(&sums),
-                Err(error) => error,
-            };
-            match patience.next_pause().filter(|_| error.is_retryable()) {
-                Some(pause) => std::thread::sleep(pause),
-                None => return Err(error),
+            match self.ask(&question) {
+                Err(error) if error.is_retryable() => self.wait(error, &mut patience, watch)?,
+                result => return result,
             }
         }
+    }
+
+    /// Says in the ledger that everything is written.
+    pub(super) fn finish_job(&mut self, chunks: u64, watch: &Watch) -> Result<()> {
+        let Some(job) = self.opened.as_ref().map(|opened| opened.job) else { return Ok(()) };
+        let sums =
+            self.persist(watch, async |client: &Client| ledger::finish(client, job, chunks).await)?;
+        self.reconcile(&sums)
     }
 
     fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
@@ -196,6 +222,6 @@ impl Load {
     pub(super) fn forget_job(&mut self) {
         let Some(opened) = self.opened.take() else { return };
         // It would be forgotten when the load is run again, too.
-        let _ = self.runtime.block_on(ledger::clear(&self.connection.client, opened.job, true));
+        let _ = self.ask(async |client: &Client| ledger::clear(client, opened.job, true).await);
     }
 }

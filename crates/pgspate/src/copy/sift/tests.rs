@@ -111,6 +111,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
         retry_for: Duration::ZERO,
+        stall_timeout: Duration::from_secs(60),
         lock_timeout: Duration::ZERO,
     }
 }
