@@ -12,6 +12,7 @@ mod limits;
 mod moto;
 mod output;
 mod refused;
+mod rejects;
 #[path = "../support/run.rs"]
 mod run;
 mod server;

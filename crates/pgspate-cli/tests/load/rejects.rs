@@ -1,0 +1,263 @@
+//! `--rejects`: rows that are refused are set aside, each once, and the rest is loaded.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::support::{Case, folded, session, spawn, wait_until};
+
+const TABLE: &str = "\
+create table kind (id int primary key);
+insert into kind select generate_series(1, 9);
+create table t (id int primary key, kind int references kind, name varchar(5) not null,
+                price numeric check (price >= 0), during int4range,
+                exclude using gist (during with &&))";
+
+/// One good row, then one for each way to be bad, then another good one.
+const MIXED: &str = "\
+id,kind,name,price,during
+1,1,one,1.50,\"[1,2)\"
+x,1,two,1,\"[2,3)\"
+1,1,three,1,\"[3,4)\"
+4,10,four,1,\"[4,5)\"
+5,1,,1,\"[5,6)\"
+6,1,six,-1,\"[6,7)\"
+7,1,seven plus,1,\"[7,8)\"
+8,1,eight,1,\"[1,9)\"
+9,1,nine,1
+10,1,ten,1,\"[10,11)\",more
+11,1,a\0b,1,\"[11,12)\"
+99999999999,1,big,1,\"[12,13)\"
+13,1,\"13\"\"\",2,\"[13,14)\"
+";
+
+fn reasons(case: &Case, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(case.path(file)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_kind_of_refusal() {
+    let case = Case::new(TABLE);
+    case.put("t.csv", MIXED);
+    let run = case.load("t.csv --format csv --rejects bad.csv --lanes 1");
+    assert_snapshot!(run.partial(), @r#"
+    format csv: as given
+    delimiter ",": 5 fields in each line
+    header yes: the first line names the table's columns
+    public.t: 2 rows, 270 B in [TIME], [RATE]
+      stage         busy  per lane
+      source [TIME] [TIME]
+      encode [TIME] [TIME]
+      server [TIME] [TIME]
+      commit [TIME]
+      1 lane, 1 chunk, 447 B of binary COPY, [SIZE] of WAL
+      2 rows left to the server as text
+      11 rows set aside in bad.csv, the reasons in bad.csv.json
+      mended, they can be loaded with --format csv --header yes
+    warning: foreign key "t_kind_fkey" is checked for each row after its chunk
+    open it with [PSQL] -c 'table public.t limit 10'
+    "#);
+    assert_eq!(case.rows("t").len(), 2);
+    let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
+    // All but the two good rows, as they stand in the input, with its header.
+    let expected: String = MIXED
+        .split_inclusive('\n')
+        .enumerate()
+        .filter(|(n, _)| ![1, 13].contains(n))
+        .map(|it| it.1)
+        .collect();
+    assert_eq!(bad, expected);
+    let shown: Vec<String> = reasons(&case, "bad.csv.json")
+        .iter()
+        .map(|it| format!("{} {} {} {}", it["line"], it["column"], it["sqlstate"], it["message"]))
+        .collect();
+    assert_snapshot!(folded(&shown.join("\n")), @r#"
+    3 "id" "22P02" "invalid input syntax for type integer: \"x\""
+    4 null "23505" "duplicate key value violates unique constraint \"t_pkey\""
+    5 null "23503" "insert or update on table \"t\" violates foreign key constraint
+          … \"t_kind_fkey\""
+    6 "name" "23502" "null value in column \"name\" of relation \"t\" violates not-null
+          … constraint"
+    7 null "23514" "new row for relation \"t\" violates check constraint \"t_price_check\""
+    8 "name" "22001" "value too long for type character varying(5)"
+    9 null "23P01" "conflicting key value violates exclusion constraint \"t_during_excl\""
+    10 null "22P04" "missing data for column \"during\""
+    11 null "22P04" "extra data after last expected column"
+    12 null "22021" "invalid byte sequence for encoding \"UTF8\": 0x00"
+    13 "id" "22003" "value \"99999999999\" is out of range for type integer"
+    "#);
+    // Mended, the file can be loaded as it is.
+    case.put("mended.csv", "id,kind,name,price,during\n3,1,three,1,\"[3,4)\"\n");
+    case.load("mended.csv --table t --format csv --header yes").success();
+    assert_eq!(case.rows("t").len(), 3);
+}
+
+#[test]
+fn invalid_bytes_and_open_quotes() {
+    let case = Case::new("create table t (id int, note text)");
+    case.put("t.csv", b"id,note\n1,a\n2,\xff\n3,c\n4,\"open\n5,e\n");
+    assert_eq!(case.load("t.csv --rejects bad.csv").status, Some(1));
+    assert_eq!(case.rows("t"), ["(1,a)", "(3,c)"]);
+    assert_eq!(fs::read(case.path("bad.csv")).unwrap(), b"id,note\n2,\xff\n4,\"open\n5,e\n");
+}
+
+/// Rows of several chunks; every thousandth is bad in one of three ways.
+fn many() -> (String, u64) {
+    let mut text = "id,note\n".to_owned();
+    let mut bad = 0;
+    for id in 0..100_000 {
+        match id % 3000 {
+            0 => writeln!(text, "{id}x,{:>90}", ""),
+            1000 => writeln!(text, "{id}"),
+            2000 => writeln!(text, "{},{:>90}", id - 1, ""),
+            _ => writeln!(text, "{id},{:>90}", ""),
+        }
+        .unwrap();
+        bad += u64::from(id % 1000 == 0);
+    }
+    (text, bad)
+}
+
+#[test]
+fn a_load_that_is_killed_sets_every_row_aside_once() {
+    let case = Case::new("create table t (id int primary key, note text)");
+    let (text, bad) = many();
+    case.put("t.csv", text);
+    let (runtime, holder) = session(&case.db.dsn());
+    let last = "begin; insert into t values (99999, 'of another session')";
+    runtime.block_on(holder.batch_execute(last)).unwrap();
+    let mut child = spawn(&mut case.load_command("t.csv --rejects bad.csv --lanes 2 --quiet"));
+    let count = |table: &str| -> u64 {
+        let is_there = case.value(&format!("select to_regclass('{table}') is not null"));
+        if is_there == "f" {
+            0
+        } else {
+            case.value(&format!("select count(*) from {table}")).parse().unwrap()
+        }
+    };
+    wait_until("rows are set aside", || count("pgspate.reject") > 20);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    assert_eq!(case.load("t.csv --rejects bad.csv --lanes 2").status, Some(1));
+    let reasons = reasons(&case, "bad.csv.json");
+    assert_eq!((reasons.len() as u64, count("t")), (bad, 100_000 - bad));
+    let lines: Vec<u64> = reasons.iter().map(|it| it["line"].as_u64().unwrap()).collect();
+    assert!(lines.iter().enumerate().all(|(nth, line)| *line == nth as u64 * 1000 + 2));
+    let file = fs::read_to_string(case.path("bad.csv")).unwrap();
+    assert_eq!(file.lines().count() as u64, bad + 1);
+}
+
+#[test]
+fn a_load_that_stopped_goes_on_with_rejects() {
+    let case = Case::new("create table t (id int primary key, note text)");
+    let (text, bad) = many();
+    case.put("t.csv", text.replacen("0x,", "0,", 1));
+    let said = case.load("t.csv --commit chunk --lanes 1 --quiet").refusal();
+    assert!(said.contains("missing data for column \"note\""), "{said}");
+    assert_eq!(case.load("t.csv --lanes 1 --rejects bad.csv --quiet").status, Some(1));
+    assert_eq!(case.value("select count(*) from t"), (100_000 - bad + 1).to_string());
+}
+
+#[test]
+fn more_than_there_may_be() {
+    let case = Case::new("create table t (id int primary key, note text)");
+    let (text, bad) = many();
+    case.put("t.csv", text);
+    let stopped = case.load("t.csv --rejects bad.csv --max-rejects 10 --lanes 1 --quiet");
+    let said = stopped.refusal();
+    assert!(said.contains("rows are refused, and at most 10 may be"), "{said}");
+    assert!(said.contains("`--max-rejects`"), "{said}");
+    let share = case.load("t.csv --rejects bad.csv --max-rejects 0.05% --lanes 1 --quiet");
+    assert!(share.refusal().contains("at most 0.05 % may be"), "{}", share.stderr);
+    let run = case.load("t.csv --rejects bad.csv --max-rejects 1% --lanes 1 --json --quiet");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["rows_rejected"].as_u64(), Some(bad));
+}
+
+#[test]
+fn files_that_are_not_ours_to_write() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\nx\n");
+    case.put("bad.csv", "something else\n");
+    assert_snapshot!(case.refusal("t.csv --header yes --rejects bad.csv"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: "bad.csv" exists already
+
+    hint: Name another file for `--rejects`, or remove that one.
+    "#);
+    assert_snapshot!(case.refusal("t.csv --header yes --rejects t.csv"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: "t.csv" is what is to be loaded
+
+    hint: Name another file for `--rejects`.
+    "#);
+    assert_snapshot!(case.refusal("t.csv --header yes --rejects no/such/folder"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not write rejects to "no/such/folder"
+      caused by: No such file or directory (os error 2)
+    "#);
+    assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "something else\n");
+    // Without a row that is refused there is no file.
+    case.put("good.csv", "id\n1\n");
+    case.load("good.csv --table t --header yes --rejects none.csv").success();
+    assert!(!case.path("none.csv").exists() && !case.path("none.csv.json").exists());
+}
+
+#[test]
+fn json_and_standard_input() {
+    let case = Case::new("create table t (id int, tags text[])");
+    case.put(
+        "t.json",
+        "{\"id\": 1, \"tags\": [\"a\"]}\n{\"id\": \"x\"}\n{\"id\": 3 4}\n{\"id\": 4}\n",
+    );
+    assert_eq!(case.load("t.json --rejects bad.json --quiet").status, Some(1));
+    assert_eq!(case.rows("t"), ["(1,{a})", "(4,)"]);
+    assert_eq!(
+        fs::read_to_string(case.path("bad.json")).unwrap(),
+        "{\"id\": \"x\"}\n{\"id\": 3 4}\n"
+    );
+    let rows = "id,tags\n7,{}\ny,{}\n8,{}\n";
+    let run = case.load_from(rows, "- --table t --rejects bad.csv --quiet");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    assert_eq!(case.rows("t").len(), 4);
+    assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id,tags\ny,{}\n");
+}
+
+#[test]
+fn where_rows_cannot_be_set_aside() {
+    let case = Case::new(
+        "create table t (id int primary key, parent int references t); \
+         create table u (id int)",
+    );
+    case.put("t.csv", "id,parent\n1,\n2,1\n");
+    assert_snapshot!(case.refusal("t.csv --rejects bad.csv"), @r#"
+    error: rows cannot be set aside: one COPY statement: rows may refer to each other by
+          … foreign key "t_parent_fkey"
+
+    hint: Load without `--rejects`: the first row that is refused is named.
+    "#);
+    assert_snapshot!(case.refusal("t.csv --table u --ignore-unknown --rejects bad.csv --no-ledger"), @"
+    error: rows cannot be set aside: they are kept in the ledger
+
+    hint: Leave `--no-ledger` out.
+    ");
+    assert_snapshot!(case.refusal("t.csv --table u --ignore-unknown --rejects bad.csv --commit end"), @"
+    error: rows cannot be set aside: each chunk is committed on its own
+
+    hint: Leave `--commit end` out.
+    ");
+    assert_snapshot!(case.refusal("t.csv --table u --max-rejects 3"), @"
+    error: the following required arguments were not provided:
+      --rejects <FILE>
+
+    Usage: pgspate load --rejects <FILE> --to <DSN> --quiet --table <TABLE> --max-rejects
+          … <N|P%> <SOURCE>...
+
+    For more information, try '--help'.
+    ");
+}
