@@ -34,6 +34,9 @@ _pgspate() {
             pgspate,server)
                 cmd="pgspate__subcmd__server"
                 ;;
+            pgspate,status)
+                cmd="pgspate__subcmd__status"
+                ;;
             pgspate__subcmd__help,completions)
                 cmd="pgspate__subcmd__help__subcmd__completions"
                 ;;
@@ -51,6 +54,9 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help,server)
                 cmd="pgspate__subcmd__help__subcmd__server"
+                ;;
+            pgspate__subcmd__help,status)
+                cmd="pgspate__subcmd__help__subcmd__status"
                 ;;
             pgspate__subcmd__help__subcmd__server,dsn)
                 cmd="pgspate__subcmd__help__subcmd__server__subcmd__dsn"
@@ -101,7 +107,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load server completions man reference help"
+            opts="-h -V --help --version load status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -129,7 +135,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help)
-            opts="load server completions man reference help"
+            opts="load status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -282,8 +288,22 @@ _pgspate() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        pgspate__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --plan --lanes --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --plan --lanes --commit --rejects --max-rejects --restart --no-ledger --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -302,6 +322,30 @@ _pgspate() {
                     return 0
                     ;;
                 --lanes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --commit)
+                    COMPREPLY=($(compgen -W "auto end chunk" -- "${cur}"))
+                    return 0
+                    ;;
+                --rejects)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rejects)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lock-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -535,6 +579,24 @@ _pgspate() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__status)
+            opts="-h --to --forget --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

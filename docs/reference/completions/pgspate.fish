@@ -27,6 +27,7 @@ end
 complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "man" -d 'Print the manual page'
@@ -35,6 +36,14 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print thi
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'The table, as SQL writes it; named after the first source by default' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lanes -d 'Connections that load at the same time: a number, or auto' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l commit -d 'When to commit: at the end, with each chunk, or auto by the size of the input' -r -f -a "auto\t'At the end below 1 GiB, with each chunk above'
+end\t'All at the end: a load that fails leaves nothing behind'
+chunk\t'Each chunk: a load that stops goes on from there when it is run again'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rejects -d 'Set rows that are refused aside in this file, and load the rest' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l max-rejects -d 'Stop when more rows are refused than this: a number, or a share such as 0.5%' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l retry-for -d 'How long to go on trying when the server is away' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
@@ -56,11 +65,17 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'The
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Make the table when it is missing, with the types that the input needs'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Begin anew, whatever the ledger says of earlier runs; what they wrote stays'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Pass over fields and keys that no column is named after'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Where the ledger is: a URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print it as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "start" -d 'Start it, if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "stop" -d 'Stop it'
@@ -80,12 +95,13 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "start" -d 'Start it, if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "stop" -d 'Stop it'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "status" -d 'Say whether it runs, and where its data is'

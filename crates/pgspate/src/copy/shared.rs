@@ -179,7 +179,7 @@ impl<'a> Shared<'a> {
                 seal.position
             );
             return Err(Error::new(Kind::Ledger, message).hint(
-                "The source is not what it was. Begin anew with `--restart`; what is written stays.",
+                "The source is not what it was. `--restart` begins anew; what is written stays.",
             ));
         }
         self.progress.rows.fetch_add(seal.rows_in, Relaxed);

@@ -195,8 +195,8 @@ pub async fn open(
     prune(client).await?;
     let row = client
         .query_one(
-            "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
-                                      sources, options) \
+            "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, \
+                                      made_table, sources, options) \
              values ($1, $2, $3, $4, $5, $6, $7::text::jsonb, $8::text::jsonb) returning job",
             &[
                 &identity.key(),

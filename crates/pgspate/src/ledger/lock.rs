@@ -21,7 +21,8 @@ select a.pid, a.backend_start::timestamptz(0)::text, coalesce(a.application_name
 from pg_locks l join pg_stat_activity a on a.pid = l.pid
 where l.locktype = 'advisory' and l.granted and l.objsubid = 1
   and l.database = (select oid from pg_database where datname = current_database())
-  and l.classid = (($1::bigint >> 32) & 4294967295)::oid and l.objid = ($1::bigint & 4294967295)::oid";
+  and l.classid = (($1::bigint >> 32) & 4294967295)::oid
+  and l.objid = ($1::bigint & 4294967295)::oid";
 
 /// Takes the lock for this session.
 ///

@@ -11,7 +11,8 @@ const VERSION: i32 = 1;
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and must be the same when it is cut again. `reject` has the rows that were set aside.
+/// the byte at which the chunk begins in its input, and must be the same when it is cut again.
+/// `reject` has the rows that were set aside.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
