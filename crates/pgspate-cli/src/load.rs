@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use pgspate::copy::Commit;
+use pgspate::copy::{Commit, Limits};
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
 use pgspate::{Error, Kind, Result, source};
@@ -168,8 +168,10 @@ fn options(args: LoadArgs) -> Options {
         rejects_max: args.max_rejects,
         no_ledger: args.no_ledger,
         restart: args.restart,
-        retry_for: Duration::from_secs(args.retry_for.into()),
-        stall_timeout: Duration::from_secs(args.stall_timeout.into()),
-        lock_timeout: Duration::from_secs(args.lock_timeout.into()),
+        limits: Limits {
+            retry_for: Duration::from_secs(args.retry_for.into()),
+            stall_timeout: Duration::from_secs(args.stall_timeout.into()),
+            lock_timeout: Duration::from_secs(args.lock_timeout.into()),
+        },
     }
 }

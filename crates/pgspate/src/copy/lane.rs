@@ -75,7 +75,7 @@ pub(super) fn run(
 ) -> Option<Finished> {
     let tally = Tally::default();
     let mut lane = Lane { shared, nth, runtime, in_flight: VecDeque::new(), refused: None, tally };
-    let mut patience = Patience::new(shared.job.retry_for);
+    let mut patience = Patience::new(shared.job.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.session(sessions) {
@@ -379,7 +379,7 @@ fn drain(
 /// What `opening` gives, in bounded time and as long as the load goes on.
 async fn in_time<T>(shared: &Shared<'_>, opening: impl Future<Output = Result<T>>) -> Result<T> {
     let mut opening = std::pin::pin!(opening);
-    let until = Instant::now() + shared.job.stall_timeout;
+    let until = Instant::now() + shared.job.limits.stall_timeout;
     loop {
         match tokio::time::timeout(LOOK, opening.as_mut()).await {
             Ok(done) => return done,
@@ -390,7 +390,7 @@ async fn in_time<T>(shared: &Shared<'_>, opening: impl Future<Output = Result<T>
 }
 
 fn stalled(shared: &Shared<'_>) -> Error {
-    let seconds = shared.job.stall_timeout.as_secs();
+    let seconds = shared.job.limits.stall_timeout.as_secs();
     let message = format!("connection was given up: no answer for {seconds} s");
     Error::new(Kind::Connect, "could not copy").because(Error::new(Kind::Connect, message))
 }

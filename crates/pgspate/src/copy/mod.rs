@@ -117,12 +117,29 @@ pub struct Job {
     /// Whether rows that are refused are set aside, and how many. Only with a ledger, where each
     /// chunk is committed.
     pub rejects: Option<RejectsMax>,
-    /// How long a lane goes on trying when a connection is lost.
+    /// How long lanes wait.
+    pub limits: Limits,
+}
+
+/// How long a load waits for what may never come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How long to go on trying when a connection is lost: a minute unless told.
     pub retry_for: Duration,
-    /// How long a connection over which nothing comes any more is waited for.
+    /// How long to wait for a connection over which nothing comes any more: a minute.
     pub stall_timeout: Duration,
-    /// How long a lane waits for a lock that another session holds; zero for ever.
+    /// How long to wait for a lock that another session holds: five minutes; zero is for ever.
     pub lock_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            retry_for: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(60),
+            lock_timeout: Duration::from_secs(300),
+        }
+    }
 }
 
 /// What was done.

@@ -81,7 +81,7 @@ impl<'a> Monitor<'a> {
         let look = async { tokio::time::timeout(PATIENCE, self.look()).await.ok().flatten() };
         let looked = self.runtime.block_on(look);
         let reports = looked.as_ref().map(|look| look.reports.as_slice());
-        self.sessions.abort_stalled(reports, self.shared.job.stall_timeout);
+        self.sessions.abort_stalled(reports, self.shared.job.limits.stall_timeout);
         let waiting = match looked.map(|look| look.event) {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,

@@ -260,7 +260,7 @@ impl<'a> Shared<'a> {
         let is_lock = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
         let blocker = self.blocker.lock().expect("no panic while held").take();
         let Some(blocker) = blocker.filter(|_| is_lock) else { return error };
-        let seconds = self.job.lock_timeout.as_secs();
+        let seconds = self.job.limits.lock_timeout.as_secs();
         error.hint(format!(
             "The lock was held for {seconds} s by {blocker}. End that session, or wait longer with \
              `--lock-timeout`."

@@ -100,7 +100,8 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
     }
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \
-         delete from pgspate.reject where job = {job}; delete from pgspate.job where job = {job}; commit"
+         delete from pgspate.reject where job = {job}; \
+         delete from pgspate.job where job = {job}; commit"
     );
     let failed = server_error(format!("could not forget job {job}"));
     client.batch_execute(&sql).await.map_err(failed)

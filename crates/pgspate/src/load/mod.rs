@@ -22,7 +22,7 @@ pub use create::{NewTable, Widened};
 pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
-use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience, RejectsMax};
+use crate::copy::{self, Commit, Connect, End, Job, Lanes, Limits, Outcome, Patience, RejectsMax};
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
 use crate::plan::{Plan, Request};
@@ -74,12 +74,8 @@ pub struct Options {
     pub rejects: Option<PathBuf>,
     /// How many rows may be set aside; any number otherwise.
     pub rejects_max: Option<RejectsMax>,
-    /// How long to go on trying when a connection is lost.
-    pub retry_for: Duration,
-    /// How long to wait for a connection over which nothing comes any more.
-    pub stall_timeout: Duration,
-    /// How long to wait for a lock that another session holds; zero for ever.
-    pub lock_timeout: Duration,
+    /// How long to wait for what may never come.
+    pub limits: Limits,
 }
 
 /// A load that is ready to run.
@@ -224,7 +220,7 @@ impl Load {
 
     /// Starts over while that promises to help.
     fn attempts(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
-        let mut patience = Patience::new(self.options.retry_for);
+        let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             match self.attempt(watch) {
@@ -308,9 +304,7 @@ impl Load {
                 .rejects
                 .as_ref()
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
-            retry_for: self.options.retry_for,
-            stall_timeout: self.options.stall_timeout,
-            lock_timeout: self.options.lock_timeout,
+            limits: self.options.limits,
         })
     }
 

@@ -167,7 +167,7 @@ impl Load {
     /// Asks the server over the load's own connection; in bounded time, so that a connection that
     /// is lost without a word is noticed.
     fn ask<T>(&mut self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-        let limit = self.options.stall_timeout * ANSWER_PATIENCE;
+        let limit = self.options.limits.stall_timeout * ANSWER_PATIENCE;
         let asked = async { tokio::time::timeout(limit, question(&self.connection.client)).await };
         self.runtime.block_on(asked).unwrap_or_else(|_| {
             self.is_silent = true;
@@ -183,7 +183,7 @@ impl Load {
         watch: &Watch,
         question: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
-        let mut patience = Patience::new(self.options.retry_for);
+        let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             match self.ask(&question) {
                 Err(error) if error.is_retryable() => self.wait(error, &mut patience, watch)?,

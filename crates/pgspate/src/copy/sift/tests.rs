@@ -3,9 +3,7 @@
 mod random;
 mod refusals;
 
-use std::time::Duration;
-
-use crate::copy::{Commit, RejectsMax};
+use crate::copy::{Commit, Limits, RejectsMax};
 use crate::ledger::Done;
 use std::sync::Arc;
 
@@ -110,9 +108,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         ledger: None,
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
-        retry_for: Duration::ZERO,
-        stall_timeout: Duration::from_secs(60),
-        lock_timeout: Duration::ZERO,
+        limits: Limits::default(),
     }
 }
 
