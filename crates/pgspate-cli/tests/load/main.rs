@@ -4,12 +4,14 @@ mod embedded;
 mod ended;
 mod formats;
 mod input;
+mod kept;
 mod ledger;
 mod limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
 mod moto;
 mod output;
 mod refused;
+mod replace;
 mod server;
 mod store;
 mod support;

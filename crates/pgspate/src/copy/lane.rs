@@ -92,9 +92,10 @@ impl Lane<'_, '_> {
         let failed = |error| Failure::of(shared.chunks(), error);
         let connection = runtime.block_on((shared.job.connect)()).map_err(failed)?;
         runtime.block_on(self.recall(&connection)).map_err(failed)?;
+        // First, as opening may wait for a lock, and has to end when the load is stopped.
+        opened(&connection);
         let opening = Stream::open(shared.job, connection, shared.is_alone);
         let stream = runtime.block_on(opening).map_err(failed)?;
-        opened(stream.connection());
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
         let task = runtime.spawn(stream.serve(receiver));
         self.feed(&sender);

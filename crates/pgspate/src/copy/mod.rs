@@ -102,6 +102,17 @@ pub struct Job {
     pub retry_for: Duration,
     /// How long a lane waits for a lock that another session holds; zero for ever.
     pub lock_timeout: Duration,
+    /// What else belongs to the transaction, for one lane that commits at the end.
+    pub around: Option<Around>,
+}
+
+/// Statements within the transaction of a lane that does everything in one.
+#[derive(Debug, Clone, Default)]
+pub struct Around {
+    /// Before the first COPY.
+    pub before: String,
+    /// After the last one.
+    pub after: String,
 }
 
 /// What was done.

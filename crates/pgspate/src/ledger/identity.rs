@@ -20,7 +20,7 @@ const SOURCES_KEPT: usize = 1000;
 /// What a job is about.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The command: `load`.
+    /// The command: `load`, and what makes it another one: `load --replace`.
     pub command: &'static str,
     /// The table, as SQL writes it.
     pub table: String,
@@ -33,6 +33,8 @@ pub struct Identity {
     pub sources: Vec<SourcePrint>,
     /// Options that change what the rows are, or how chunks are cut, by name.
     pub options: Map<String, Value>,
+    /// Its rows are in a shadow table until the last one is in.
+    pub in_shadow: bool,
 }
 
 /// One source as it was found.
@@ -95,6 +97,11 @@ impl Identity {
     /// The number for the lock that a run holds.
     pub fn lock_key(&self) -> i64 {
         lock_key(&self.key())
+    }
+
+    /// Whether the old rows go.
+    pub fn replaces(&self) -> bool {
+        self.command == "load --replace"
     }
 
     /// The key, and the state in which sources and options are.
@@ -229,6 +236,7 @@ mod tests {
             keeps_rows: true,
             sources: vec![source("/a.csv"), source("/b.csv")],
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
+            in_shadow: false,
         }
     }
 

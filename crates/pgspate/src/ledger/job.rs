@@ -154,8 +154,15 @@ pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result
     let row = client.query_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
     let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
     if record.finished.is_some() {
-        let counts = record.table_oid == identity.table_oid && !is_void(client, identity).await?;
+        // Replacing once more is what was asked for.
+        let counts = !identity.replaces()
+            && record.table_oid == identity.table_oid
+            && !is_void(client, identity).await?;
         return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
+    }
+    if identity.replaces() && !identity.in_shadow {
+        // It was one transaction, which came to nothing or to its end.
+        return Ok(Found::Nothing);
     }
     let done = read_done(client, JobId(record.job)).await?;
     let is_another = record.table_oid != identity.table_oid;
@@ -302,6 +309,30 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
         job.map_err(failed())?;
     }
     Ok(())
+}
+
+/// What makes the rows of other jobs count no more, to be run in the transaction that empties
+/// their table; empty where there is no ledger, or none that this role may write.
+pub(crate) async fn emptied_sql(
+    client: &Client,
+    table_oid: u32,
+    except: Option<JobId>,
+) -> Result<String> {
+    let look = "select to_regclass('pgspate.job') is not null";
+    let has_ledger: bool = client.query_one(look, &[]).await.map_err(failed())?.get(0);
+    if !has_ledger {
+        return Ok(String::new());
+    }
+    let look = "select has_schema_privilege('pgspate', 'USAGE') \
+                and has_table_privilege('pgspate.job', 'UPDATE')";
+    if !client.query_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(String::new());
+    }
+    let except = except.map_or(0, |job| job.0);
+    Ok(format!(
+        "update pgspate.job set table_oid = 0 where job <> {except} and table_oid in \
+         (select {table_oid}::oid union select relid from pg_partition_tree({table_oid}::oid))"
+    ))
 }
 
 fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {

@@ -12,6 +12,6 @@ mod status;
 
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
-pub(crate) use job::{JobId, clear, finish, is_taken, read_done};
+pub(crate) use job::{JobId, clear, emptied_sql, finish, is_taken, read_done};
 pub(crate) use lock::hold;
 pub use status::{JobStatus, forget, list};

@@ -6,6 +6,7 @@
 mod create;
 mod reading;
 mod record;
+mod replace;
 mod report;
 mod sample;
 mod watch;
@@ -23,7 +24,8 @@ pub use watch::Watch;
 use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience};
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
-use crate::plan::{Plan, Request};
+use crate::format::Mode;
+use crate::plan::{Plan, Replace, Request, Wish};
 use crate::source::{self, Input};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, Table, server_error};
@@ -72,6 +74,10 @@ pub struct Options {
     pub retry_for: Duration,
     /// How long to wait for a lock that another session holds; zero for ever.
     pub lock_timeout: Duration,
+    /// The input's rows instead of those that the table has.
+    pub replace: Option<Replace>,
+    /// All rows become visible at once.
+    pub atomic: bool,
 }
 
 /// A load that is ready to run.
@@ -122,7 +128,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(new))
         }
     };
-    let request = request(&options, &dsn, &reading, &connection);
+    let mut request = request(&options, &dsn, &reading, &connection);
+    let existing = new_table.is_none().then_some(&table);
+    request.wish = runtime.block_on(replace::wish(&options, &connection, existing))?;
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
     let identity = record::identity(&reading, &plan, &session, &table)?;
@@ -275,8 +283,8 @@ impl Load {
                 server_version,
                 ignore_unknown,
             )?,
-            binary_sql: self.plan.binary_sql(),
-            text_sql: self.plan.text_sql(),
+            binary_sql: self.plan.copy_sql(Mode::Binary, &self.plan.table),
+            text_sql: self.plan.copy_sql(Mode::Text, &self.plan.table),
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
@@ -290,6 +298,7 @@ impl Load {
             done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
             retry_for: self.options.retry_for,
             lock_timeout: self.options.lock_timeout,
+            around: self.around()?,
         })
     }
 
@@ -394,6 +403,7 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connect
         lanes: options.lanes,
         commit: options.commit,
         ledger: !options.no_ledger,
+        wish: Wish::default(),
         shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),

@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use super::Load;
 use super::reading::Reading;
 use crate::ledger::{self, Found, Identity, SourcePrint};
-use crate::plan::Plan;
+use crate::plan::{Method, Plan};
 use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
 
@@ -43,14 +43,21 @@ pub(super) fn identity(
     options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
     options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
     options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
+    let at_once = plan.at_once.as_ref();
+    let command = match at_once.map(|at_once| at_once.replaces) {
+        Some(true) => "load --replace",
+        Some(false) => "load --atomic",
+        None => "load",
+    };
     let is_plain = matches!(table.kind, 'r' | 'p');
     Ok(Some(Identity {
-        command: "load",
+        command,
         table: plan.table.clone(),
         table_oid: table.oid,
         keeps_rows: is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row),
         sources,
         options,
+        in_shadow: at_once.is_some_and(|at_once| at_once.method == Method::Swap),
     }))
 }
 
@@ -100,7 +107,7 @@ impl Load {
         if self.plan.one_statement {
             return Ok(());
         }
-        let sql = self.plan.text_sql();
+        let sql = self.plan.trial_sql();
         self.runtime.block_on(async {
             let connection = self.dsn.connect("pgspate load").await?;
             let client = &connection.client;

@@ -1,12 +1,14 @@
 //! The server and the table: connecting, and the facts that plans are made from.
 
 pub mod connect;
+mod dependents;
 mod ident;
 mod refusal;
 mod session;
 mod table;
 mod types;
 
+pub use dependents::{Bonds, Reference};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub use refusal::Refusal;
 pub use table::{Column, Table, Trigger};
