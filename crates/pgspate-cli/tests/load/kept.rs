@@ -25,7 +25,7 @@ create index t_lower on t (lower(b) desc nulls last) where c > 1;
 alter index t_lower alter column 1 set statistics 77;
 create unique index t_ident on t (a);
 alter table t replica identity using index t_ident;
-alter table t cluster on t_lower;
+alter table t cluster on t_ident;
 create statistics t_stats (ndistinct, mcv) on a, b from t;
 alter statistics t_stats set statistics 55;
 create trigger noted before update on t for each row when (new.a > 0) execute function note();

@@ -17,8 +17,38 @@ fn the_plan_says_how_and_why() {
     );
     case.put("t.csv", "id,note\n1,a\n");
     let plan = |args: &str| folded(&case.load(&format!("t.csv --table t --plan {args}")).stdout);
-    assert_snapshot!(plan("--replace"), @"");
-    assert_snapshot!(plan("--atomic"), @"");
+    assert_snapshot!(plan("--replace"), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    replace  one transaction, truncate and COPY FREEZE: constraint other_t_fkey on table
+          … public.other depends on it; index pg_toast.pg_toast_16761_index depends on it
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id    integer  binary (int4)
+             note  text     binary (bytes)
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_t_fkey of public.other is dropped, added and checked again
+    "#);
+    assert_snapshot!(plan("--atomic"), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    at once  one transaction: constraint other_t_fkey on table public.other depends on it;
+          … index pg_toast.pg_toast_16761_index depends on it
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id    integer  binary (int4)
+             note  text     binary (bytes)
+    "#);
     let json = case.load("t.csv --table t --plan --replace --json").stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["at_once"]["method"], "transaction");
@@ -117,17 +147,57 @@ fn partitioned_tables_and_partitions() {
     );
     let before = dump(&case);
     case.put("t.csv", "id\n1\n2\n11\n");
-    assert_snapshot!(folded(&case.load("t.csv --table t --replace --plan").stdout), @"");
+    assert_snapshot!(folded(&case.load("t.csv --table t --replace --plan").stdout), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": no other was found
+    input    header yes: the first line names the table's columns
+    table    public.t
+    replace  one transaction, truncate and COPY: it is partitioned; constraint high_pkey on
+          … table public.high depends on it; constraint low_pkey on table public.low
+          … depends on it; and 5 more
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id  integer  binary (int4)
+             at           not in the input: null
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_id_fkey of public.other is dropped, added and checked again
+    warning  a transaction in repeatable read that began before the load ends finds the
+          … table empty, as after any TRUNCATE
+    "#);
     case.load("t.csv --table t --replace").success();
     assert_eq!(ids(&case, "t"), "1 2 11");
     case.put("low.csv", "id\n1\n3\n");
-    assert_snapshot!(folded(&case.load("low.csv --replace --plan").stdout), @"");
+    assert_snapshot!(folded(&case.load("low.csv --replace --plan").stdout), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": no other was found
+    input    header yes: the first line names the table's columns
+    table    public.low
+    replace  one transaction, truncate and COPY FREEZE: it is a partition; constraint
+          … other_id_fkey1 on table public.other depends on it
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id  integer  binary (int4)
+             at           not in the input: null
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_id_fkey of public.other is dropped, added and checked again
+    "#);
     case.load("low.csv --table low --replace").success();
     assert_eq!(ids(&case, "t"), "1 3 11");
     assert_eq!(dump(&case), before);
     // Its partition would not take it.
     case.put("low.csv", "id\n1\n12\n");
-    assert_snapshot!(case.refusal("low.csv --table low --replace"), @"");
+    assert_snapshot!(case.refusal("low.csv --table low --replace"), @r#"
+    error: could not load "low.csv" into public.low
+      caused by: new row for relation "low" violates partition constraint (SQLSTATE 23514)
+      caused by: Failing row contains (12, null)
+      at: low.csv, line 3, byte 5
+    "#);
 }
 
 #[test]
@@ -143,7 +213,19 @@ fn what_cannot_be_replaced() {
     for table in ["parent", "v", "p"] {
         said += &case.refusal(&format!("a.csv --header yes --table {table} --replace"));
     }
-    assert_snapshot!(said, @"");
+    assert_snapshot!(said, @"
+    error: other tables inherit from public.parent, and their rows are rows of it
+
+    hint: Empty what is to be empty yourself, with `truncate public.parent` for all of them
+          … or `truncate only public.parent`, and load without `--replace`.
+    error: public.v is a view, whose rows cannot be replaced
+
+    hint: Replace those of the table beneath it.
+    error: foreign key c_p of public.c is not valid or not enforced, and could not be made
+          … so again
+
+    hint: `alter table public.c validate constraint c_p`, or drop it.
+    ");
 }
 
 #[test]

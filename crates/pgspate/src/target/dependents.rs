@@ -208,7 +208,8 @@ keys(oid) as (select oid from pg_constraint where conrelid = $1),
 part(classid, objid) as (
   select 'pg_class'::regclass, $1::oid
   union select 'pg_class'::regclass, reltoastrelid from pg_class where oid = $1
-  union select 'pg_class'::regclass, indexrelid from pg_index where indrelid = $1
+  union select 'pg_class'::regclass, indexrelid from pg_index where indrelid in (
+        select unnest(array[oid, reltoastrelid]) from pg_class where oid = $1)
   union select 'pg_class'::regclass, oid from owned
   union select 'pg_type'::regclass, reltype from pg_class where oid = $1
   union select 'pg_type'::regclass, typarray from pg_type where typrelid = $1
