@@ -70,7 +70,8 @@ pub(crate) fn dump(case: &Case) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     // Newer ones guard against hostile content with a word of their own making.
-    let is_kept = |line: &&str| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict");
+    let is_kept =
+        |line: &&str| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict");
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
@@ -90,6 +91,9 @@ pub(crate) fn watch(case: &Case, mut load: Child, sql: &str, answers: &[&str]) {
     seen.push(case.value(sql));
     seen.dedup();
     let is_expected = seen.iter().all(|it| answers.contains(&it.as_str()));
-    assert!(is_expected && seen.is_sorted_by_key(|it| answers.iter().position(|a| a == it)), "{seen:?}");
+    assert!(
+        is_expected && seen.is_sorted_by_key(|it| answers.iter().position(|a| a == it)),
+        "{seen:?}"
+    );
     assert_eq!(seen.last().map(String::as_str), answers.last().copied());
 }

@@ -22,9 +22,9 @@ pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
 use crate::copy::{self, Commit, Connect, End, Job, Lanes, Outcome, Patience};
+use crate::format::Mode;
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
-use crate::format::Mode;
 use crate::plan::{Plan, Replace, Request, Wish};
 use crate::source::{self, Input};
 use crate::target::connect::{Connection, Dsn};

@@ -4,12 +4,12 @@
 //! of it can be seen; if it does not, nothing has happened.
 
 use super::{Load, Options};
+use crate::Result;
 use crate::copy::Around;
 use crate::ledger;
 use crate::plan::{AtOnce, Method, Wish};
 use crate::target::connect::Connection;
 use crate::target::{Bonds, Reference, Table};
-use crate::Result;
 
 /// What was asked for, with the facts that it depends on. No table: it is made for the load.
 pub(super) async fn wish(
@@ -52,7 +52,8 @@ fn around(table: &str, at_once: &AtOnce, emptied: &str) -> Around {
         after += &format!("alter table {other} add constraint {name} {definition}; ");
         if let Some(comment) = comment {
             let comment = comment.replace('\'', "''");
-            after += &format!("comment on constraint {name} on {other} is E'{}'; ", escape(&comment));
+            after +=
+                &format!("comment on constraint {name} on {other} is E'{}'; ", escape(&comment));
         }
     }
     before += &format!("truncate {table}; {emptied}");

@@ -120,7 +120,8 @@ async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::E
         truncate_triggers: facts.get(2),
         fixed: fixed(client, oid).await?,
     };
-    let may_read = "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
+    let may_read =
+        "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
     if matches!(table.kind, 'r' | 'p') && client.query_one(may_read, &[&oid]).await?.get(0) {
         let look = format!("select not exists (select from {})", table.sql_name);
         bonds.is_empty = client.query_one(&look, &[]).await?.get(0);
@@ -139,10 +140,7 @@ fn reference(row: &Row) -> Reference {
 }
 
 /// Why no other table can take this one's place; to be asked without a search path.
-pub(crate) async fn fixed(
-    client: &Client,
-    oid: u32,
-) -> Result<Vec<String>, tokio_postgres::Error> {
+pub(crate) async fn fixed(client: &Client, oid: u32) -> Result<Vec<String>, tokio_postgres::Error> {
     // What depends on partitions and their keys says no more than that they are some.
     let ordinary = "select relkind = 'r' and not relispartition from pg_class where oid = $1";
     let is_ordinary = client.query_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
