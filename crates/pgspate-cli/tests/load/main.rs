@@ -2,6 +2,7 @@
 
 mod embedded;
 mod ended;
+mod exchange;
 mod formats;
 mod input;
 mod kept;

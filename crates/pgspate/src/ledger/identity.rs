@@ -188,6 +188,13 @@ pub(super) fn lock_key(key: &str) -> i64 {
     first.unwrap_or_default().cast_signed()
 }
 
+/// SHA-256 of texts in order, in hexadecimal.
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut digest = Context::new(&SHA256);
+    parts.into_iter().for_each(|part| add(&mut digest, part));
+    hex(digest.finish().as_ref())
+}
+
 /// Length first, so that no two lists of parts are alike.
 fn add(digest: &mut Context, part: &str) {
     digest.update(&(part.len() as u64).to_le_bytes());

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::identity::Identity;
-use super::{lock, schema};
+use super::{lock, schema, shadow};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -160,11 +160,22 @@ pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result
             && !is_void(client, identity).await?;
         return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
     }
-    if identity.replaces() && !identity.in_shadow {
+    let job = JobId(record.job);
+    let has_shadow = shadow::state(client, job).await?.is_some();
+    if identity.in_shadow || has_shadow {
+        // Nothing of it is in the table, so that it can as well begin anew.
+        let is_same = record.fingerprint == fingerprint && record.table_oid == identity.table_oid;
+        if !(identity.in_shadow && has_shadow && is_same) {
+            return Ok(Found::Nothing);
+        }
+        let done = read_done(client, job).await?;
+        return Ok(Found::Unfinished(record, done.chunks(), done.rows_written()));
+    }
+    if identity.replaces() {
         // It was one transaction, which came to nothing or to its end.
         return Ok(Found::Nothing);
     }
-    let done = read_done(client, JobId(record.job)).await?;
+    let done = read_done(client, job).await?;
     let is_another = record.table_oid != identity.table_oid;
     if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
         return Ok(Found::Nothing);
@@ -254,8 +265,12 @@ async fn prune(client: &Client) -> Result<()> {
     client.execute(sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
 
-/// Forgets an unfinished job that no longer counts.
+/// Forgets an unfinished job that no longer counts, after its shadow table.
 async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
+    let sql = "select job from pgspate.job where key = $1 and finished is null";
+    for row in client.query(sql, &[&identity.key()]).await.map_err(failed())? {
+        shadow::drop(client, JobId(row.get(0))).await?;
+    }
     let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
                returning job) delete from pgspate.ledger using gone where ledger.job = gone.job";
     let gone = client.execute(sql, &[&identity.key()]).await;
@@ -300,8 +315,9 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
 }
 
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
-/// nothing behind; with `whole`, the job too.
+/// nothing behind; with `whole`, the job too. Its shadow table goes first.
 pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
+    shadow::drop(client, job).await?;
     let chunks = client.execute("delete from pgspate.ledger where job = $1", &[&job.0]).await;
     chunks.map_err(failed())?;
     if whole {
@@ -309,6 +325,19 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
         job.map_err(failed())?;
     }
     Ok(())
+}
+
+/// Whether the job is finished.
+pub(crate) async fn is_finished(client: &Client, job: JobId) -> Result<bool> {
+    let sql = "select exists (select from pgspate.job where job = $1 and finished is not null)";
+    Ok(client.query_one(sql, &[&job.0]).await.map_err(failed())?.get(0))
+}
+
+/// Notes that the job's rows are in a table of another oid now; to be run in the transaction that
+/// gives that table its name.
+pub(crate) async fn move_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
+    let sql = "update pgspate.job set table_oid = $2 where job = $1";
+    client.execute(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
 }
 
 /// What makes the rows of other jobs count no more, to be run in the transaction that empties

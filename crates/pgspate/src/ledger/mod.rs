@@ -8,10 +8,14 @@ mod identity;
 mod job;
 mod lock;
 mod schema;
+pub(crate) mod shadow;
 mod status;
 
+pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
-pub(crate) use job::{JobId, clear, emptied_sql, finish, is_taken, read_done};
+pub(crate) use job::{
+    JobId, clear, emptied_sql, finish, is_finished, is_taken, move_to, read_done,
+};
 pub(crate) use lock::hold;
 pub use status::{JobStatus, forget, list};

@@ -9,6 +9,7 @@ mod record;
 mod replace;
 mod report;
 mod sample;
+mod shadow;
 mod watch;
 
 use std::sync::Arc;
@@ -210,7 +211,9 @@ impl Load {
             None => self.try_out()?,
         }
         self.open_job()?;
+        self.prepare_shadow()?;
         let outcome = self.attempts(watch, widened)?;
+        self.complete_shadow(outcome.chunks, watch)?;
         self.finish_job(outcome.chunks)?;
         Ok(outcome)
     }
@@ -283,8 +286,8 @@ impl Load {
                 server_version,
                 ignore_unknown,
             )?,
-            binary_sql: self.plan.copy_sql(Mode::Binary, &self.plan.table),
-            text_sql: self.plan.copy_sql(Mode::Text, &self.plan.table),
+            binary_sql: self.plan.copy_sql(Mode::Binary, &self.destination()),
+            text_sql: self.plan.copy_sql(Mode::Text, &self.destination()),
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
@@ -361,7 +364,7 @@ impl Load {
         }
         let error = Error::new(kind, message).because(error);
         let kept = if self.opened.is_some() { self.rows_kept() } else { 0 };
-        if kept == 0 {
+        if kept == 0 || !self.keeps_shadow(&error) {
             self.forget_job();
             return self.undo_create(error);
         }
@@ -370,7 +373,7 @@ impl Load {
             Some(_) => "the load goes on from there once nothing stands in its way",
             None => "the same command, run again, loads the rest",
         };
-        let go_on = format!("{kept} {are} in the table; {how}.");
+        let go_on = format!("{kept} {are} in {}; {how}.", self.where_kept());
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),

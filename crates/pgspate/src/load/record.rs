@@ -148,7 +148,7 @@ impl Load {
         Ok(())
     }
 
-    fn reconnect(&mut self) -> Result<()> {
+    pub(super) fn reconnect(&mut self) -> Result<()> {
         if !self.connection.is_closed() {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Load {
         }
     }
 
-    fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
+    pub(super) fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
         let (rows_in, out) = (sums.rows_in, sums.rows_written + sums.rows_rejected);
         if rows_in == out || (self.plan.may_drop_rows && out < rows_in) {
             return Ok(());
