@@ -223,7 +223,8 @@ select distinct case when d.classid = 'pg_rewrite'::regclass
                      else pg_describe_object(d.classid, d.objid, d.objsubid) end || ' depends on it'
 from pg_depend d join part p on (d.refclassid, d.refobjid) = (p.classid, p.objid)
 left join pg_rewrite w on d.classid = 'pg_rewrite'::regclass and w.oid = d.objid
-where not exists (select from part q where (q.classid, q.objid) = (d.classid, d.objid))
+where d.classid <> 'pg_publication_rel'::regclass
+  and not exists (select from part q where (q.classid, q.objid) = (d.classid, d.objid))
   and not exists (select from owned o where o.oid = d.refobjid and not o.is_identity
                     and d.refclassid = 'pg_class'::regclass)
 union all

@@ -59,7 +59,10 @@ impl Load {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = &self.connection.client;
-            client.batch_execute(BEGIN).await?;
+            client.batch_execute(&format!("{BEGIN}; {NO_LIMITS}")).await?;
+            // The backend of a run that was cut off goes on with its index to the end.
+            let lock = format!("lock table {} in share row exclusive mode", names.shadow);
+            client.batch_execute(&lock).await?;
             let indexes = write(client, names, recipe::BUILD).await?;
             client.batch_execute("rollback").await?;
             Ok(indexes)
