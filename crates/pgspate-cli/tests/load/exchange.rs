@@ -266,6 +266,8 @@ fn bad_input_leaves_nothing_behind() {
       caused by: could not complete the new rows of public.t
       caused by: could not create unique index "t_pkey" (SQLSTATE 23505)
       caused by: Key (id)=(9) is duplicated
+
+    hint: Load with `--replace=truncate` to be told which line it is.
     "#);
     case.put("t.csv", format!("kind,{}", rows(1).replace('\n', "\n2,")).trim_end_matches("2,"));
     assert_snapshot!(case.load("t.csv --table t --replace --quiet").refusal(), @r#"
@@ -274,6 +276,8 @@ fn bad_input_leaves_nothing_behind() {
       caused by: insert or update on table "t" violates foreign key constraint
           … "t_kind_fkey" (SQLSTATE 23503)
       caused by: Key (kind)=(2) is not present in table "kind"
+
+    hint: Load with `--replace=truncate` to be told which line it is.
     "#);
     assert_eq!((sum(&case).as_str(), shadows(&case).as_str()), ("1 from 1", "0"));
 }
@@ -376,4 +380,103 @@ fn a_transaction_that_would_see_half_of_it() {
     runtime.block_on(reader.batch_execute("commit")).unwrap();
     case.load(args).success();
     assert_eq!(sum(&case), format!("{ROWS} from 7"));
+}
+
+/// Statements as a role that owns little; what it makes is gone with the case.
+struct Owner {
+    name: String,
+    dsn: String,
+}
+
+impl Owner {
+    fn new(case: &Case, rights: &str) -> Owner {
+        let name = format!("{}_owner", case.db.name());
+        let dsn = format!("{} user={name} password=secret", case.db.dsn());
+        case.db.run(&format!("create role {name} login password 'secret'"));
+        case.db.run(&rights.replace(":owner", &name));
+        Owner { name, dsn }
+    }
+
+    fn load(&self, case: &Case, args: &str) -> crate::support::Run {
+        let mut command = case.command(&["load", "--to", &self.dsn]);
+        crate::support::Run::of(command.args(args.split_whitespace()).output().unwrap())
+    }
+
+    fn forget(self, case: &Case) {
+        case.db.run(&format!("drop owned by {0} cascade; drop role {0}", self.name));
+    }
+}
+
+#[test]
+fn a_role_with_few_rights() {
+    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    case.put("t.csv", rows(7));
+    let owner = Owner::new(
+        &case,
+        "create schema pgspate authorization :owner; grant select, insert, truncate on t to :owner",
+    );
+    let method = |args: &str| {
+        let json = owner.load(&case, &format!("t.csv --table t --plan --json {args}")).stdout;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let reason = json["at_once"]["reason"].as_str().unwrap().to_owned();
+        format!("{}: {reason}\n", json["at_once"]["method"].as_str().unwrap())
+    };
+    let mut said = method("--replace");
+    owner.load(&case, "t.csv --table t --replace").success();
+    case.db.run(&format!("alter table t owner to {}", owner.name));
+    said += &method("--replace");
+    case.db.run(&format!("grant create on schema public to {}", owner.name));
+    said += &method("--replace");
+    let grant = format!("grant create on database \"{}\" to {}", case.db.name(), owner.name);
+    case.db.run(&grant);
+    said += &method("--replace");
+    assert_snapshot!(folded(&said), @"
+    transaction: this role does not own it; this role may not create tables in schema
+          … public; this role may not create schemas in the database
+    transaction: its owner may not create tables in schema public; this role may not create
+          … tables in schema public; this role may not create schemas in the database
+    transaction: this role may not create schemas in the database
+    swap: nothing is bound to the table itself; readers wait for the exchange only
+    ");
+    owner.load(&case, "t.csv --table t --replace").success();
+    assert_eq!(sum(&case), format!("{ROWS} from 7"));
+    owner.forget(&case);
+}
+
+#[test]
+fn the_owner_and_who_else_may_do_what() {
+    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    case.put("t.csv", rows(7));
+    let owner = Owner::new(
+        &case,
+        "grant create on schema public to :owner; alter table t owner to :owner; \
+         grant select on t to public; \
+         alter default privileges grant all on tables to public; \
+         alter default privileges grant all on sequences to public; \
+         alter default privileges for role :owner grant insert on tables to pg_monitor",
+    );
+    let before = dump(&case);
+    case.load("t.csv --table t --replace=swap").success();
+    assert_eq!(dump(&case), before);
+    assert_eq!(case.value("select tableowner from pg_tables where tablename = 't'"), owner.name);
+    owner.forget(&case);
+}
+
+#[test]
+fn sessions_that_are_ended_are_no_loss() {
+    let case = Case::new(
+        "create table t (id int primary key, note text); insert into t values (1, 'old')",
+    );
+    case.put("t.csv", rows(7));
+    for commit in ["chunk", "end"] {
+        let args = format!("t.csv --table t --replace --quiet --commit {commit}");
+        let (child, holder) = before_the_exchange(&case, &args);
+        let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+                   where datname = current_database() and application_name like 'pgspate load%'";
+        assert_ne!(case.value(end), "0");
+        holder("commit");
+        finish(child).success();
+        assert_eq!((sum(&case), shadows(&case)), (format!("{ROWS} from 7"), "0".to_owned()));
+        case.db.run("truncate t; insert into t values (1, 'old')");
+    }
 }

@@ -43,7 +43,8 @@ impl Load {
                     return Ok(());
                 }
                 self.build(&names, watch)?;
-                self.wait_for_snapshots(&names, watch)?;
+                let seen = self.wait_for_snapshots(&names, watch)?;
+                self.plan.warnings.extend(seen);
                 self.take_place(job, &names, chunks, watch)
             });
             let Err(error) = completed else { return Ok(()) };
@@ -72,7 +73,7 @@ impl Load {
         let indexes = indexes.ok_or_else(|| {
             Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
         })?;
-        self.build_indexes(indexes, watch)?;
+        self.build_indexes(indexes, watch).map_err(|error| self.hint_line(error))?;
         let complete = async {
             let client = &self.connection.client;
             let timeout = self.options.lock_timeout.as_millis().min(i32::MAX as u128);
@@ -85,7 +86,17 @@ impl Load {
             client.batch_execute(&format!("analyze {}", names.shadow)).await?;
             Ok(())
         };
-        self.cancellable(watch, &[], complete)
+        self.cancellable(watch, &[], complete).map_err(|error| self.hint_line(error))
+    }
+
+    /// For rows that contradict each other or other tables: how to be told which.
+    fn hint_line(&self, error: Error) -> Error {
+        let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
+        let replaces = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
+        match is_about_rows && replaces {
+            true => error.hint("Load with `--replace=truncate` to be told which line it is."),
+            false => error,
+        }
     }
 
     /// Builds indexes at the same time, over connections of their own.
@@ -125,7 +136,7 @@ impl Load {
 
     /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
     /// what was committed before its snapshot, of the shadow too once this has the table's name.
-    fn wait_for_snapshots(&self, names: &Names, watch: &Watch) -> Result<()> {
+    fn wait_for_snapshots(&self, names: &Names, watch: &Watch) -> Result<Option<String>> {
         let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
         let limit = match self.options.lock_timeout {
             Duration::ZERO if is_strict => Duration::MAX,
@@ -140,7 +151,14 @@ impl Load {
         let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
         while !old.is_empty() {
             if started.elapsed() >= limit {
-                let Some(first) = old.first().filter(|_| is_strict) else { return Ok(()) };
+                let first = &old[0];
+                if !is_strict {
+                    return Ok(Some(format!(
+                        "{} began before all rows were there, and sees only some of them if it \
+                         reads the table in that transaction for the first time; `--atomic` waits",
+                        first.who
+                    )));
+                }
                 let message = format!("could not put the new rows of {} in place", names.table);
                 let cause = format!(
                     "{} began before they were all there, and would see only some of them",
@@ -159,7 +177,7 @@ impl Load {
             let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
             old.retain(|it| now.contains(it));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The exchange, as soon as the lock is to be had.
