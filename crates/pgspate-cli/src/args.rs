@@ -84,6 +84,17 @@ pub(crate) enum HeaderArg {
     No,
 }
 
+/// `--replace`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum ReplaceArg {
+    /// As the table allows
+    Auto,
+    /// In one transaction that empties the table first; readers wait for its end
+    Truncate,
+    /// By a shadow table that takes its place; readers wait for the exchange only
+    Swap,
+}
+
 /// `--commit`.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum CommitArg {
@@ -132,6 +143,21 @@ pub(crate) struct LoadArgs {
     /// Make the table when it is missing, with the types that the input needs
     #[arg(long)]
     pub(crate) create: bool,
+
+    /// The input's rows instead of those that the table has, which stay until all are there
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
+    )]
+    pub(crate) replace: Option<ReplaceArg>,
+
+    /// All rows become visible at once, or with --replace instead of the old ones
+    #[arg(long)]
+    pub(crate) atomic: bool,
 
     /// Show what would be done, and why, and stop
     #[arg(long)]

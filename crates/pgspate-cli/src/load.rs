@@ -7,10 +7,11 @@ use std::time::Duration;
 use pgspate::copy::{Commit, Limits};
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
+use pgspate::plan::Replace;
 use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::args::{CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg};
+use crate::args::{CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReplaceArg};
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
@@ -173,5 +174,11 @@ fn options(args: LoadArgs) -> Options {
             stall_timeout: Duration::from_secs(args.stall_timeout.into()),
             lock_timeout: Duration::from_secs(args.lock_timeout.into()),
         },
+        replace: args.replace.map(|how| match how {
+            ReplaceArg::Auto => Replace::Auto,
+            ReplaceArg::Truncate => Replace::Truncate,
+            ReplaceArg::Swap => Replace::Swap,
+        }),
+        atomic: args.atomic,
     }
 }

@@ -51,8 +51,12 @@ fn render(job: &JobStatus) -> String {
         0 => String::new(),
         rows => format!(", {} set aside", count(rows)),
     };
+    let shadow = match &job.shadow {
+        Some(schema) => format!(", so far in the shadow table in schema {schema}"),
+        None => String::new(),
+    };
     format!(
-        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}\n",
+        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}{shadow}\n",
         job.job,
         job.command,
         job.table,

@@ -11,7 +11,12 @@ use crate::numbers::{bytes, rate, seconds, thousands};
 pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = String::new();
     let rows = thousands(report.rows_written);
-    let made = if report.created { " (created)" } else { "" };
+    let replaced = report.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
+    let made = match (report.created, replaced) {
+        (true, _) => " (created)",
+        (false, true) => " (replaced)",
+        (false, false) => "",
+    };
     let speed = rate(report.bytes as f64 / report.seconds.max(1e-9));
     let _ = writeln!(
         text,

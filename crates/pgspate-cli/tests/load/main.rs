@@ -4,8 +4,10 @@
 mod disk;
 mod embedded;
 mod ended;
+mod exchange;
 mod formats;
 mod input;
+mod kept;
 mod ledger;
 mod limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
@@ -13,6 +15,7 @@ mod moto;
 mod output;
 mod refused;
 mod rejects;
+mod replace;
 #[path = "../support/run.rs"]
 mod run;
 mod server;

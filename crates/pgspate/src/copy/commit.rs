@@ -16,7 +16,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
 /// elsewhere has written none, and yet has something to commit.
 pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
-    let working: Vec<_> = lanes.iter().filter(|lane| lane.tally.chunks > 0).collect();
+    let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.around.is_some();
+    let working: Vec<_> = lanes.iter().filter(has_work).collect();
     for (nth, lane) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         // The ledger tells what became of a transaction; without one, its number does.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
 use super::session::Sessions;
@@ -112,14 +113,24 @@ impl Lane<'_, '_> {
         let (shared, runtime) = (self.shared, self.runtime);
         self.refused = None;
         let failed = |error| Failure::of(shared.chunks(), error);
-        let opening = async {
+        let connecting = async {
             let connection = (shared.job.connect)().await?;
             self.recall(&connection).await?;
-            Stream::open(shared.job, connection, shared.is_alone).await
+            Ok(connection)
         };
-        let stream = runtime.block_on(in_time(shared, opening)).map_err(failed)?;
+        let limit = Some(shared.job.limits.stall_timeout);
+        let connection = runtime.block_on(in_time(shared, None, limit, connecting));
+        let connection = connection.map_err(failed)?;
+        // Opening may wait for a lock: it has to be seen, and to end when the load is stopped.
+        let session = (connection.backend_pid(), connection.canceller());
+        let open = runtime.spawn(std::future::pending::<()>());
+        sessions.add(session.clone(), Arc::default(), open.abort_handle());
+        let opening = Stream::open(shared.job, connection, shared.is_alone);
+        let stream = runtime.block_on(in_time(shared, Some(&open), None, opening));
+        open.abort();
+        let stream = stream.map_err(failed)?;
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
-        let (session, pulse) = (stream.session(), stream.pulse());
+        let pulse = stream.pulse();
         let task = runtime.spawn(stream.serve(receiver));
         sessions.add(session, pulse, task.abort_handle());
         self.feed(&sender);
@@ -376,14 +387,24 @@ fn drain(
     true
 }
 
-/// What `opening` gives, in bounded time and as long as the load goes on.
-async fn in_time<T>(shared: &Shared<'_>, opening: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut opening = std::pin::pin!(opening);
-    let until = Instant::now() + shared.job.limits.stall_timeout;
+/// What `work` gives, within `limit` and as long as the load goes on and `open` does.
+async fn in_time<T>(
+    shared: &Shared<'_>,
+    open: Option<&JoinHandle<()>>,
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    let started = Instant::now();
     loop {
-        match tokio::time::timeout(LOOK, opening.as_mut()).await {
+        let is_late = limit.is_some_and(|limit| started.elapsed() > limit);
+        let is_shut = open.is_some_and(JoinHandle::is_finished);
+        match tokio::time::timeout(LOOK, work.as_mut()).await {
             Ok(done) => return done,
-            Err(_) if shared.is_over() || Instant::now() > until => return Err(stalled(shared)),
+            // What it waits for is cancelled, and answers; or else it is shut.
+            Err(_) if is_late || is_shut || (open.is_none() && shared.is_over()) => {
+                return Err(stalled(shared));
+            }
             Err(_) => {}
         }
     }

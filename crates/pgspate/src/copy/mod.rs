@@ -119,6 +119,8 @@ pub struct Job {
     pub rejects: Option<RejectsMax>,
     /// How long lanes wait.
     pub limits: Limits,
+    /// What else belongs to the transaction, for one lane that commits at the end.
+    pub around: Option<Around>,
 }
 
 /// How long a load waits for what may never come.
@@ -130,6 +132,15 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long to wait for a lock that another session holds: five minutes; zero is for ever.
     pub lock_timeout: Duration,
+}
+
+/// Statements within the transaction of a lane that does everything in one.
+#[derive(Debug, Clone, Default)]
+pub struct Around {
+    /// Before the first COPY.
+    pub before: String,
+    /// After the last one.
+    pub after: String,
 }
 
 impl Default for Limits {

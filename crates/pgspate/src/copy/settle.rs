@@ -107,6 +107,9 @@ async fn judge(
     let failed = |error| refused_copy(&connection, error);
     connection.client.batch_execute(&limits(job)).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
+    if let Some(around) = &job.around {
+        connection.client.batch_execute(&around.before).await.map_err(failed)?;
+    }
     let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();

@@ -19,7 +19,7 @@ use super::shared::{Failure, Refused, RefusedBy};
 use super::{Commit, Job};
 use crate::format::{Chunk, Mode};
 use crate::ledger::{JobId, Seal, is_taken};
-use crate::target::connect::{Canceller, Connection};
+use crate::target::connect::Connection;
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
@@ -66,6 +66,8 @@ pub(super) struct Stream {
     may_drop_rows: bool,
     commit: Commit,
     ledger: Option<JobId>,
+    /// What ends the transaction, but for its commit.
+    after: Option<String>,
     /// The COPY that pieces go to.
     open: Option<Open>,
     /// What has all of its pieces, and is to be ended.
@@ -116,8 +118,13 @@ impl Stream {
         let what = || "could not prepare to copy".to_owned();
         let client = &connection.client;
         client.batch_execute(&limits(job)).await.map_err(server_error(what()))?;
-        let begin = if is_alone { "begin" } else { BEGIN };
+        // COPY FREEZE does not go with the snapshots of other isolation levels.
+        let begin = if is_alone && job.around.is_none() { "begin" } else { BEGIN };
         client.batch_execute(begin).await.map_err(server_error(what()))?;
+        if let Some(around) = &job.around {
+            let made_ready = client.batch_execute(&around.before).await;
+            made_ready.map_err(|error| refused_copy(&connection, error))?;
+        }
         let text = client.prepare(&job.text_sql).await.map_err(server_error(what()))?;
         let binary = client.prepare(&job.binary_sql).await.map_err(server_error(what()))?;
         Ok(Stream {
@@ -128,6 +135,7 @@ impl Stream {
             may_drop_rows: job.may_drop_rows,
             commit: job.commit,
             ledger: job.ledger,
+            after: job.around.as_ref().map(|around| around.after.clone()),
             open: None,
             ending: None,
             chunk: None,
@@ -136,11 +144,6 @@ impl Stream {
             tally: Tally::default(),
             pulse: Arc::default(),
         })
-    }
-
-    /// The session's process id, and what cancels its statements.
-    pub(super) fn session(&self) -> (i32, Canceller) {
-        (self.connection.backend_pid(), self.connection.canceller())
     }
 
     /// What beats as long as the stream goes on.
@@ -315,12 +318,15 @@ impl Stream {
             self.tally.rows_written += written;
             spread(&mut self.seals, written);
         }
-        if self.commit == Commit::EachChunk || self.tally.chunks == 0 {
+        if self.commit == Commit::EachChunk || (self.tally.chunks == 0 && self.after.is_none()) {
             return Ok(());
         }
         let mut sql = "set constraints all immediate".to_owned();
         if let (Some(job), false) = (self.ledger, self.seals.is_empty()) {
             sql = format!("{}; {sql}", job.seal_sql(&self.seals));
+        }
+        if let Some(after) = &self.after {
+            sql = format!("{sql}; {after}");
         }
         let chunk = self.chunk.clone();
         let checked = self.connection.client.batch_execute(&sql).await;

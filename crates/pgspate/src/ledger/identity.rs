@@ -22,7 +22,7 @@ const SOURCES_KEPT: usize = 1000;
 /// What a job is about.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The command: `load`.
+    /// The command: `load`, and what makes it another one: `load --replace`.
     pub command: &'static str,
     /// The table, as SQL writes it.
     pub table: String,
@@ -35,6 +35,8 @@ pub struct Identity {
     pub sources: Vec<SourcePrint>,
     /// Options that change what the rows are, or how chunks are cut, by name.
     pub options: Map<String, Value>,
+    /// Its rows are in a shadow table until the last one is in.
+    pub in_shadow: bool,
 }
 
 /// One source as it was found.
@@ -108,6 +110,11 @@ impl Identity {
     /// The number for the lock that a run holds.
     pub fn lock_key(&self) -> i64 {
         lock_key(&self.key())
+    }
+
+    /// Whether the old rows go.
+    pub fn replaces(&self) -> bool {
+        self.command == "load --replace"
     }
 
     /// The key, and the state in which sources and options are.
@@ -194,6 +201,13 @@ pub(super) fn lock_key(key: &str) -> i64 {
     first.unwrap_or_default().cast_signed()
 }
 
+/// SHA-256 of texts in order, in hexadecimal.
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut digest = Context::new(&SHA256);
+    parts.into_iter().for_each(|part| add(&mut digest, part));
+    hex(digest.finish().as_ref())
+}
+
 /// Length first, so that no two lists of parts are alike.
 fn add(digest: &mut Context, part: &str) {
     digest.update(&(part.len() as u64).to_le_bytes());
@@ -242,6 +256,7 @@ mod tests {
             keeps_rows: true,
             sources: vec![source("/a.csv"), source("/b.csv")],
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
+            in_shadow: false,
         }
     }
 

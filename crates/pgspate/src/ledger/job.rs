@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::identity::Identity;
-use super::{lock, schema};
+use super::{lock, schema, shadow};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -154,10 +154,28 @@ pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result
     let row = client.query_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
     let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
     if record.finished.is_some() {
-        let counts = record.table_oid == identity.table_oid && !is_void(client, identity).await?;
+        // Replacing once more is what was asked for.
+        let counts = !identity.replaces()
+            && record.table_oid == identity.table_oid
+            && !is_void(client, identity).await?;
         return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
     }
-    let done = read_done(client, JobId(record.job)).await?;
+    let job = JobId(record.job);
+    let has_shadow = shadow::state(client, job).await?.is_some();
+    if identity.in_shadow || has_shadow {
+        // Nothing of it is in the table, so that it can as well begin anew.
+        let is_same = record.fingerprint == fingerprint && record.table_oid == identity.table_oid;
+        if !(identity.in_shadow && has_shadow && is_same) {
+            return Ok(Found::Nothing);
+        }
+        let done = read_done(client, job).await?;
+        return Ok(Found::Unfinished(record, done.chunks(), done.rows_written()));
+    }
+    if identity.replaces() {
+        // It was one transaction, which came to nothing or to its end.
+        return Ok(Found::Nothing);
+    }
+    let done = read_done(client, job).await?;
     let is_another = record.table_oid != identity.table_oid;
     if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
         return Ok(Found::Nothing);
@@ -249,8 +267,12 @@ async fn prune(client: &Client) -> Result<()> {
     client.execute(sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
 
-/// Forgets an unfinished job that no longer counts.
+/// Forgets an unfinished job that no longer counts, after its shadow table.
 async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
+    let sql = "select job from pgspate.job where key = $1 and finished is null";
+    for row in client.query(sql, &[&identity.key()]).await.map_err(failed())? {
+        shadow::drop(client, JobId(row.get(0))).await?;
+    }
     let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
                              returning job), \
                rejects as (delete from pgspate.reject using gone where reject.job = gone.job) \
@@ -297,8 +319,9 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
 }
 
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
-/// nothing behind; with `whole`, the job too.
+/// nothing behind; with `whole`, the job too. Its shadow table goes first.
 pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
+    shadow::drop(client, job).await?;
     for table in ["ledger", "reject"] {
         let sql = format!("delete from pgspate.{table} where job = $1");
         client.execute(&sql, &[&job.0]).await.map_err(failed())?;
@@ -308,6 +331,43 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
         job.map_err(failed())?;
     }
     Ok(())
+}
+
+/// Whether the job is finished.
+pub(crate) async fn is_finished(client: &Client, job: JobId) -> Result<bool> {
+    let sql = "select exists (select from pgspate.job where job = $1 and finished is not null)";
+    Ok(client.query_one(sql, &[&job.0]).await.map_err(failed())?.get(0))
+}
+
+/// Notes that the job's rows are in a table of another oid now; to be run in the transaction that
+/// gives that table its name.
+pub(crate) async fn move_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
+    let sql = "update pgspate.job set table_oid = $2 where job = $1";
+    client.execute(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
+}
+
+/// What makes the rows of other jobs count no more, to be run in the transaction that empties
+/// their table; empty where there is no ledger, or none that this role may write.
+pub(crate) async fn emptied_sql(
+    client: &Client,
+    table_oid: u32,
+    except: Option<JobId>,
+) -> Result<String> {
+    let look = "select to_regclass('pgspate.job') is not null";
+    let has_ledger: bool = client.query_one(look, &[]).await.map_err(failed())?.get(0);
+    if !has_ledger {
+        return Ok(String::new());
+    }
+    let look = "select has_schema_privilege('pgspate', 'USAGE') \
+                and has_table_privilege('pgspate.job', 'UPDATE')";
+    if !client.query_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(String::new());
+    }
+    let except = except.map_or(0, |job| job.0);
+    Ok(format!(
+        "update pgspate.job set table_oid = 0 where job <> {except} and table_oid in \
+         (select {table_oid}::oid union select relid from pg_partition_tree({table_oid}::oid))"
+    ))
 }
 
 pub(super) fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {

@@ -9,11 +9,15 @@ mod job;
 mod lock;
 mod reject;
 mod schema;
+pub(crate) mod shadow;
 mod status;
 
+pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
-pub(crate) use job::{JobId, clear, finish, is_taken, read_done};
+pub(crate) use job::{
+    JobId, clear, emptied_sql, finish, is_finished, is_taken, move_to, read_done,
+};
 pub(crate) use lock::hold;
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::identity::lock_key;
-use super::{lock, schema};
+use super::{JobId, lock, schema, shadow};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -25,6 +25,8 @@ pub struct JobStatus {
     pub finished: Option<String>,
     /// The session that works on it, in words.
     pub worker: Option<String>,
+    /// The schema of its shadow table, if its rows are in one so far.
+    pub shadow: Option<String>,
     /// Chunks that are written.
     pub chunks: i64,
     /// Rows read, of these chunks.
@@ -71,14 +73,17 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
             None => lock::holder(client, lock_key(row.get(6))).await?,
             Some(_) => None,
         };
+        let job = JobId(row.get(0));
+        let shadow = shadow::state(client, job).await?.map(|_| shadow::schema_name(job));
         jobs.push(JobStatus {
-            job: row.get(0),
+            job: job.0,
             command: row.get(1),
             table: row.get(2),
             sources: row.get(3),
             started: row.get(4),
             finished,
             worker,
+            shadow,
             chunks: row.get(7),
             rows_in: row.get(8),
             rows_written: row.get(9),
@@ -88,7 +93,8 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
     Ok(jobs)
 }
 
-/// Forgets a job. Its rows stay in the table, and its sources can be loaded again.
+/// Forgets a job. Its rows stay in the table, and its sources can be loaded again; rows in a
+/// shadow table go with it.
 ///
 /// # Errors
 /// When there is no such job, or a session works on it.
@@ -98,6 +104,7 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
         let message = format!("job {job} is under way in {worker}");
         return Err(Error::new(Kind::Ledger, message).hint("Stop it first."));
     }
+    shadow::drop(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \
          delete from pgspate.reject where job = {job}; \

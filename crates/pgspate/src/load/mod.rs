@@ -7,8 +7,10 @@ mod create;
 mod reading;
 mod record;
 mod rejects;
+mod replace;
 mod report;
 mod sample;
+mod shadow;
 mod watch;
 
 use std::path::PathBuf;
@@ -23,9 +25,10 @@ pub use report::{PlanReport, Report};
 pub use watch::Watch;
 
 use crate::copy::{self, Commit, Connect, End, Job, Lanes, Limits, Outcome, Patience, RejectsMax};
+use crate::format::Mode;
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
-use crate::plan::{Plan, Request};
+use crate::plan::{Plan, Replace, Request, Wish};
 use crate::source::{self, Input};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, Table, server_error};
@@ -76,6 +79,10 @@ pub struct Options {
     pub rejects_max: Option<RejectsMax>,
     /// How long to wait for what may never come.
     pub limits: Limits,
+    /// The input's rows instead of those that the table has.
+    pub replace: Option<Replace>,
+    /// All rows become visible at once.
+    pub atomic: bool,
 }
 
 /// A load that is ready to run.
@@ -128,7 +135,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
             (table, Some(new))
         }
     };
-    let request = request(&options, &dsn, &reading, &connection);
+    let mut request = request(&options, &dsn, &reading, &connection);
+    let existing = new_table.is_none().then_some(&table);
+    request.wish = runtime.block_on(replace::wish(&options, &connection, existing))?;
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = runtime.block_on(limit_lanes(&connection, plan.lanes))?;
     let identity = record::identity(&reading, &plan, &session, &table)?;
@@ -212,8 +221,10 @@ impl Load {
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
             rejects::check(path, opened.job.0, &self.reading.names())?;
         }
+        self.prepare_shadow()?;
         let outcome = self.attempts(watch, widened)?;
         self.write_rejects()?;
+        self.complete_shadow(outcome.chunks, watch)?;
         self.finish_job(outcome.chunks, watch)?;
         Ok(outcome)
     }
@@ -286,8 +297,8 @@ impl Load {
                 server_version,
                 ignore_unknown,
             )?,
-            binary_sql: self.plan.binary_sql(),
-            text_sql: self.plan.text_sql(),
+            binary_sql: self.plan.copy_sql(Mode::Binary, &self.destination()),
+            text_sql: self.plan.copy_sql(Mode::Text, &self.destination()),
             mode: self.plan.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
@@ -305,6 +316,7 @@ impl Load {
                 .as_ref()
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             limits: self.options.limits,
+            around: self.around()?,
         })
     }
 
@@ -367,7 +379,7 @@ impl Load {
         }
         let error = Error::new(kind, message).because(error);
         let kept = self.kept().unwrap_or_default();
-        if kept.rows_written + kept.rows_rejected == 0 {
+        if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
             self.forget_job();
             return self.undo_create(error);
         }
@@ -385,7 +397,7 @@ impl Load {
             Some(_) => "the load goes on from there once nothing stands in its way",
             None => "the same command, run again, loads the rest",
         };
-        let go_on = format!("{rows} {are} in the table{set_aside}; {how}.");
+        let go_on = format!("{rows} {are} in {}{set_aside}; {how}.", self.where_kept());
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),
@@ -419,6 +431,7 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connect
         commit: options.commit,
         ledger: !options.no_ledger,
         rejects: options.rejects.is_some(),
+        wish: Wish::default(),
         shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),

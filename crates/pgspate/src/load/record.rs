@@ -8,7 +8,7 @@ use super::reading::Reading;
 use super::{Load, Watch};
 use crate::copy::Patience;
 use crate::ledger::{self, Found, Identity, SourcePrint};
-use crate::plan::Plan;
+use crate::plan::{Method, Plan};
 use crate::target::{Session, Table};
 use crate::{Error, Kind, Result};
 
@@ -49,14 +49,21 @@ pub(super) fn identity(
     options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
     options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
     options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
+    let at_once = plan.at_once.as_ref();
+    let command = match at_once.map(|at_once| at_once.replaces) {
+        Some(true) => "load --replace",
+        Some(false) => "load --atomic",
+        None => "load",
+    };
     let is_plain = matches!(table.kind, 'r' | 'p');
     Ok(Some(Identity {
-        command: "load",
+        command,
         table: plan.table.clone(),
         table_oid: table.oid,
         keeps_rows: is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row),
         sources,
         options,
+        in_shadow: at_once.is_some_and(|at_once| at_once.method == Method::Swap),
     }))
 }
 
@@ -106,7 +113,7 @@ impl Load {
         if self.plan.one_statement {
             return Ok(());
         }
-        let sql = self.plan.text_sql();
+        let sql = self.plan.trial_sql();
         self.runtime.block_on(async {
             let connection = self.dsn.connect("pgspate load").await?;
             let client = &connection.client;
@@ -151,7 +158,7 @@ impl Load {
         Ok(())
     }
 
-    fn reconnect(&mut self) -> Result<()> {
+    pub(super) fn reconnect(&mut self) -> Result<()> {
         if !self.connection.is_closed() && !self.is_silent {
             return Ok(());
         }
@@ -200,7 +207,7 @@ impl Load {
         self.reconcile(&sums)
     }
 
-    fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
+    pub(super) fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {
         let (rows_in, out) = (sums.rows_in, sums.rows_written + sums.rows_rejected);
         if rows_in == out || (self.plan.may_drop_rows && out < rows_in) {
             return Ok(());

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Load, Watch, Widened};
 use crate::copy::{Lanes, Outcome};
 use crate::format::Mode;
-use crate::plan::way;
+use crate::plan::{AtOnce, Method, way};
 use crate::target::connect::Connection;
 
 /// What a load will do.
@@ -15,6 +15,9 @@ pub struct PlanReport {
     pub table: String,
     /// The statement that makes the table first, if there is none yet.
     pub create: Option<String>,
+    /// How rows become visible at once, where they are to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_once: Option<AtOnceReport>,
     /// What was found out about the input.
     pub input: Vec<String>,
     /// `binary` or `text`.
@@ -33,6 +36,30 @@ pub struct PlanReport {
     pub omitted: Vec<OmittedColumn>,
     /// What will make it slow, and other things to know.
     pub warnings: Vec<String>,
+}
+
+/// How rows become visible at once.
+#[derive(Debug, Clone, Serialize)]
+pub struct AtOnceReport {
+    /// `transaction`, or `swap` for a shadow table that takes the table's place.
+    pub method: &'static str,
+    /// Why.
+    pub reason: String,
+    /// Whether the old rows go.
+    pub replaces: bool,
+    /// Whether rows are written frozen.
+    pub freeze: bool,
+}
+
+impl AtOnceReport {
+    fn new(at_once: &AtOnce) -> AtOnceReport {
+        let method = match at_once.method {
+            Method::OneTransaction => "transaction",
+            Method::Swap => "swap",
+        };
+        let AtOnce { reason, replaces, freeze, .. } = at_once.clone();
+        AtOnceReport { method, reason, replaces, freeze }
+    }
 }
 
 /// A column that will be written.
@@ -72,6 +99,7 @@ impl PlanReport {
         PlanReport {
             table: plan.table.clone(),
             create: load.new_table.as_ref().map(|new| new.sql.clone()),
+            at_once: plan.at_once.as_ref().map(AtOnceReport::new),
             input: load.reading.sniffed.evidence.clone(),
             path: path(plan.mode),
             path_reason: plan.mode_reason.clone(),
@@ -99,6 +127,9 @@ pub struct Report {
     pub table: String,
     /// Whether the table was made for it.
     pub created: bool,
+    /// How rows became visible at once, where they did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_once: Option<AtOnceReport>,
     /// Inputs.
     pub inputs: usize,
     /// Rows read.
@@ -194,6 +225,7 @@ impl Report {
         Report {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
+            at_once: load.plan.at_once.as_ref().map(AtOnceReport::new),
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,

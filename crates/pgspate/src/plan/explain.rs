@@ -14,6 +14,10 @@ impl fmt::Display for Plan {
             Mode::Text => "text COPY",
         };
         writeln!(f, "table    {}", self.table)?;
+        if let Some(at_once) = &self.at_once {
+            let word = if at_once.replaces { "replace" } else { "at once" };
+            writeln!(f, "{word:8} {}: {}", at_once.what(), at_once.reason)?;
+        }
         if self.one_statement {
             writeln!(f, "path     text COPY: one statement reads everything in order")?;
         } else {

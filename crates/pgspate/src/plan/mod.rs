@@ -8,11 +8,13 @@ mod commit;
 mod encoding;
 mod explain;
 mod lanes;
+mod replace;
 
 use arrow_schema::Field;
 
 pub use columns::{PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
+pub use replace::{AtOnce, Method, Replace, Wish};
 
 use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
@@ -60,6 +62,8 @@ pub struct Request {
     pub ledger: bool,
     /// Whether rows that are refused are to be set aside.
     pub rejects: bool,
+    /// Whether rows are to become visible at once, and what of.
+    pub wish: Wish,
     /// The input's encoding, as PostgreSQL names it.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string is NULL.
@@ -89,6 +93,8 @@ pub struct Plan {
     pub one_statement: bool,
     /// When rows become part of the table.
     pub commit: Commit,
+    /// How rows become visible at once, where they are to.
+    pub at_once: Option<AtOnce>,
     /// Whether chunks get a row in the ledger.
     pub ledger: bool,
     /// Where chunks may end.
@@ -120,17 +126,19 @@ impl Plan {
         let omitted = columns::omitted(table, &columns);
         let encoding = encoding::choose(input, request)?;
         let (mode, mode_reason) = choose_mode(session, &columns, encoding.as_deref());
-        let (lanes, lanes_reason, one_statement) = lanes::choose(table, input, request);
+        // Rows that are set aside are kept there.
+        let ledger = request.ledger && (!input.is_stream || request.rejects);
+        let at_once = replace::choose(table, &request.wish, input, ledger)?;
+        let written = replace::written(table, at_once.as_ref());
+        let (lanes, lanes_reason, one_statement) = lanes::choose(&written, input, request);
         let mode = if one_statement { Mode::Text } else { mode };
         if request.rejects {
             commit::check_rejects(request, one_statement.then_some(lanes_reason.as_str()))?;
         }
-        // Rows that are set aside are kept there.
-        let ledger = request.ledger && (!input.is_stream || request.rejects);
         let commit = commit::choose(input, request, ledger, one_statement)?;
-        Ok(Plan {
+        let mut plan = Plan {
             table: table.sql_name.clone(),
-            warnings: warnings(table, &columns),
+            warnings: warnings(&written, &columns),
             columns,
             omitted,
             mode,
@@ -139,33 +147,40 @@ impl Plan {
             lanes_reason,
             one_statement,
             commit,
+            at_once: None,
             ledger,
             chunk_bytes: CHUNK_BYTES,
             encoding,
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
-        })
-    }
-
-    /// `COPY table (columns) FROM STDIN` in binary format.
-    pub fn binary_sql(&self) -> String {
-        self.copy_sql("format binary")
-    }
-
-    /// `COPY table (columns) FROM STDIN` in text format, in the input's encoding.
-    pub fn text_sql(&self) -> String {
-        match &self.encoding {
-            Some(encoding) => {
-                let quoted = encoding.replace('\'', "''");
-                self.copy_sql(&format!("format text, encoding '{quoted}'"))
-            }
-            None => self.copy_sql("format text"),
+        };
+        if let Some(at_once) = at_once {
+            plan.keep_at_once(request, at_once)?;
         }
+        Ok(plan)
     }
 
-    fn copy_sql(&self, options: &str) -> String {
+    /// A COPY as the load will begin, but for what only its transaction allows.
+    pub fn trial_sql(&self) -> String {
+        Plan { at_once: None, ..self.clone() }.copy_sql(Mode::Text, &self.table)
+    }
+
+    /// `COPY into (columns) FROM STDIN`, in binary or in text in the input's encoding. `into` is a
+    /// table as SQL writes it.
+    pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
         let quoted = self.columns.iter().map(|column| crate::target::quote_ident(&column.name));
         let columns = quoted.collect::<Vec<_>>().join(", ");
-        format!("copy {} ({columns}) from stdin ({options})", self.table)
+        let mut options = match mode {
+            Mode::Binary => "format binary",
+            Mode::Text => "format text",
+        }
+        .to_owned();
+        if let (Mode::Text, Some(encoding)) = (mode, &self.encoding) {
+            options += &format!(", encoding '{}'", encoding.replace('\'', "''"));
+        }
+        if self.at_once.as_ref().is_some_and(|at_once| at_once.freeze) {
+            options += ", freeze";
+        }
+        format!("copy {into} ({columns}) from stdin ({options})")
     }
 }
 

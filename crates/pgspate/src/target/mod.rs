@@ -1,12 +1,16 @@
 //! The server and the table: connecting, and the facts that plans are made from.
 
 pub mod connect;
+mod dependents;
 mod ident;
+pub(crate) mod likeness;
 mod refusal;
 mod session;
 mod table;
 mod types;
 
+pub(crate) use dependents::fixed;
+pub use dependents::{Bonds, Reference};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub use refusal::Refusal;
 pub use table::{Column, Table, Trigger};

@@ -109,6 +109,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),
+        around: None,
     }
 }
 

@@ -1,0 +1,301 @@
+//! `--replace` and `--atomic` in one transaction: all or nothing, and everything else is kept.
+
+use insta::assert_snapshot;
+
+use crate::kept::{DEPENDING, EVERYTHING, dump, signal, watch};
+use crate::support::{Case, ask, finish, folded, session, spawn, wait_until};
+
+fn ids(case: &Case, table: &str) -> String {
+    case.value(&format!("select string_agg(id::text, ' ' order by id) from {table}"))
+}
+
+#[test]
+fn the_plan_says_how_and_why() {
+    let case = Case::new(
+        "create table t (id int primary key, note text); \
+         create table other (t int references t)",
+    );
+    case.put("t.csv", "id,note\n1,a\n");
+    let plan = |args: &str| folded(&case.load(&format!("t.csv --table t --plan {args}")).stdout);
+    assert_snapshot!(plan("--replace"), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    replace  one transaction, truncate and COPY FREEZE: constraint other_t_fkey on table
+          … public.other depends on it
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id    integer  binary (int4)
+             note  text     binary (bytes)
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_t_fkey of public.other is dropped, added and checked again
+    "#);
+    assert_snapshot!(plan("--atomic"), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": 2 fields in each line
+    input    header yes: the first line names the table's columns
+    table    public.t
+    at once  one transaction: constraint other_t_fkey on table public.other depends on it
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id    integer  binary (int4)
+             note  text     binary (bytes)
+    "#);
+    let json = case.load("t.csv --table t --plan --replace --json").stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["at_once"]["method"], "transaction");
+    assert_eq!(
+        (&json["at_once"]["replaces"], &json["at_once"]["freeze"]),
+        (&true.into(), &true.into())
+    );
+}
+
+#[test]
+fn afterwards_the_table_holds_the_input_and_nothing_else() {
+    let case = Case::new("create table t (id int primary key); insert into t values (1), (2), (3)");
+    case.put("t.csv", "id\n3\n4\n");
+    assert_snapshot!(case.load("t.csv --table t --replace --quiet").success(), @"");
+    assert_eq!(ids(&case, "t"), "3 4");
+    // What was asked for is the content, so that it is done again and again.
+    case.db.run("insert into t values (9)");
+    case.load("t.csv --table t --replace").success();
+    assert_eq!(ids(&case, "t"), "3 4");
+    case.put("none.csv", "id\n");
+    case.load("none.csv --table t --replace --header yes --format csv").success();
+    assert_eq!(case.rows("t").len(), 0);
+    // The same without a ledger, and from standard input.
+    case.load("t.csv --table t --replace --no-ledger").success();
+    assert_eq!(ids(&case, "t"), "3 4");
+    case.load_from("id\n7\n", "- --table t --replace --header yes --format csv").success();
+    assert_eq!(ids(&case, "t"), "7");
+}
+
+#[test]
+fn loads_from_before_count_no_more() {
+    let case = Case::new("create table t (id int)");
+    case.put("a.csv", "id\n1\n");
+    case.put("b.csv", "id\n2\n");
+    case.load("a.csv --table t --header yes").success();
+    case.load("a.csv --table t --header yes").success();
+    assert_eq!(ids(&case, "t"), "1");
+    case.load("b.csv --table t --header yes --replace").success();
+    assert_eq!(ids(&case, "t"), "2");
+    case.load("a.csv --table t --header yes").success();
+    assert_eq!(ids(&case, "t"), "1 2");
+}
+
+#[test]
+fn a_bad_row_leaves_everything_as_it_was() {
+    let case = Case::new("create table t (id int primary key); insert into t values (1), (2)");
+    // The first two are in the table already, and are no reason to refuse the input.
+    case.put("t.csv", "id\n1\n2\nx\n");
+    assert_snapshot!(case.refusal("t.csv --table t --replace --header yes"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
+      at: t.csv, line 4, byte 7, column "id"
+    "#);
+    assert_eq!(ids(&case, "t"), "1 2");
+}
+
+#[test]
+fn rows_are_frozen() {
+    let case = Case::new(
+        "create extension pageinspect; create extension pg_visibility; \
+         create table t (id int, note text); insert into t values (0, '')",
+    );
+    let rows: String = (0..50_000).map(|id| format!("{id},note {id}\n")).collect();
+    case.put("t.csv", rows);
+    let frozen = "select count(*) filter (where all_frozen) || ' of ' || count(*) \
+                  from pg_visibility_map('t')";
+    case.load("t.csv --table t --header no --replace").success();
+    let said = case.value(frozen);
+    let (some, all) = said.split_once(" of ").unwrap();
+    assert!(all != "0" && some == all, "{said}");
+    case.load("t.csv --table t --header no --no-ledger").success();
+    assert!(case.value(frozen) != said);
+    let first = "select t_infomask & 768 from heap_page_items(get_raw_page('t', 0)) limit 1";
+    assert_eq!(case.value(first), "768");
+}
+
+#[test]
+fn whatever_the_table_has_is_kept() {
+    let case = Case::new(&format!("{EVERYTHING}; {DEPENDING}"));
+    let before = dump(&case);
+    case.put("t.csv", "a,b,c\n1,x,0.5\n2,y,1.5\n");
+    let sequences = "select last_value from t_i_seq union all select last_value from t_s_seq";
+    let numbers = case.db.query(sequences);
+    case.load("t.csv --table t --replace=truncate --header yes").success();
+    assert_eq!(dump(&case), before);
+    assert_eq!(case.value("select string_agg(a || b, ' ' order by a) from v"), "1x 2y");
+    assert_ne!(case.db.query(sequences), numbers, "sequences go on");
+    assert_eq!(case.value("select min(i) > 3 and min(s) > 2 from t"), "t");
+    // A row that others refer to must be there again.
+    case.put("u.csv", "a,b,c\n1,y,1.5\n");
+    assert_snapshot!(case.refusal("u.csv --table t --replace=truncate --header yes"), @r#"
+    error: could not load "u.csv" into public.t
+      caused by: insert or update on table "other" violates foreign key constraint
+          … "other_t" (SQLSTATE 23503)
+      caused by: Key (t)=(2) is not present in table "t"
+    "#);
+    assert_eq!(dump(&case), before);
+}
+
+#[test]
+fn partitioned_tables_and_partitions() {
+    let case = Case::new(
+        "create table t (id int primary key, at date) partition by range (id); \
+         create table low partition of t for values from (0) to (10); \
+         create table high partition of t for values from (10) to (20); \
+         create table other (id int references t); \
+         insert into t values (1), (11); insert into other values (1), (11)",
+    );
+    let before = dump(&case);
+    case.put("t.csv", "id\n1\n2\n11\n");
+    assert_snapshot!(folded(&case.load("t.csv --table t --replace --plan").stdout), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": no other was found
+    input    header yes: the first line names the table's columns
+    table    public.t
+    replace  one transaction, truncate and COPY: it is partitioned
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id  integer  binary (int4)
+             at           not in the input: null
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_id_fkey of public.other is dropped, added and checked again
+    warning  a transaction in repeatable read that began before the load ends finds the
+          … table empty, as after any TRUNCATE
+    "#);
+    case.load("t.csv --table t --replace").success();
+    assert_eq!(ids(&case, "t"), "1 2 11");
+    case.put("low.csv", "id\n1\n3\n");
+    assert_snapshot!(folded(&case.load("low.csv --replace --plan").stdout), @r#"
+    input    format csv: the name ends with .csv
+    input    delimiter ",": no other was found
+    input    header yes: the first line names the table's columns
+    table    public.low
+    replace  one transaction, truncate and COPY FREEZE: it is a partition
+    path     binary COPY: every column has an exact encoder; fields that it does not take
+          … go as text
+    lanes    1: the input is small
+    chunks   4 MiB of input, cut at record edges
+    commit   all at the end: a load that fails leaves nothing behind
+    columns  id  integer  binary (int4)
+             at           not in the input: null
+    warning  readers of the table and of public.other wait while the load runs
+    warning  foreign key other_id_fkey of public.other is dropped, added and checked again
+    "#);
+    case.load("low.csv --table low --replace").success();
+    assert_eq!(ids(&case, "t"), "1 3 11");
+    assert_eq!(dump(&case), before);
+    // Its partition would not take it.
+    case.put("low.csv", "id\n1\n12\n");
+    assert_snapshot!(case.refusal("low.csv --table low --replace"), @r#"
+    error: could not load "low.csv" into public.low
+      caused by: new row for relation "low" violates partition constraint (SQLSTATE 23514)
+      caused by: Failing row contains (12, null)
+      at: low.csv, line 3, byte 5
+    "#);
+}
+
+#[test]
+fn what_cannot_be_replaced() {
+    let case = Case::new(
+        "create table parent (id int); create table child () inherits (parent); \
+         create table t (id int); create view v as select * from t; \
+         create table p (id int primary key); create table c (p int); \
+         alter table c add constraint c_p foreign key (p) references p not valid",
+    );
+    case.put("a.csv", "id\n1\n");
+    let mut said = String::new();
+    for table in ["parent", "v", "p"] {
+        said += &case.refusal(&format!("a.csv --header yes --table {table} --replace"));
+    }
+    assert_snapshot!(said, @"
+    error: other tables inherit from public.parent, and their rows are rows of it
+
+    hint: Empty what is to be empty yourself, with `truncate public.parent` for all of them
+          … or `truncate only public.parent`, and load without `--replace`.
+    error: public.v is a view, whose rows cannot be replaced
+
+    hint: Replace those of the table beneath it.
+    error: foreign key c_p of public.c is not valid or not enforced, and could not be made
+          … so again
+
+    hint: `alter table public.c validate constraint c_p`, or drop it.
+    ");
+}
+
+#[test]
+fn a_lock_that_is_not_let_go() {
+    let case = Case::new("create table t (id int); insert into t values (1)");
+    case.put("t.csv", "id\n2\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime
+        .block_on(holder.batch_execute("set application_name = 'reader'; begin; table t"))
+        .unwrap();
+    let said = case.refusal("t.csv --header yes --table t --replace --lock-timeout 1");
+    let pid =
+        ask(&case.db.dsn(), "select pid from pg_stat_activity where application_name = 'reader'");
+    assert_snapshot!(said.replace(&pid, "[PID]"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: canceling statement due to lock timeout (SQLSTATE 55P03)
+
+    hint: The lock was held for [TIME] by session [PID] ('reader', role postgres, idle in
+          … transaction). End that session, or wait longer with `--lock-timeout`.
+    "#);
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    case.load("t.csv --header yes --table t --replace --lock-timeout 1").success();
+    assert_eq!(ids(&case, "t"), "2");
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_the_lock() {
+    let case = Case::new("create table t (id int); insert into t values (1)");
+    case.put("t.csv", "id\n2\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute("begin; table t")).unwrap();
+    let child = spawn(&mut case.load_command("t.csv --header yes --table t --quiet --replace"));
+    let blocked = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and wait_event_type = 'Lock'";
+    wait_until("the load waits for the lock", || case.value(blocked) == "1");
+    signal(&child, "-INT");
+    assert_eq!(finish(child).status, Some(130));
+    wait_until("nobody waits", || case.value(blocked) == "0");
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    assert_eq!(ids(&case, "t"), "1");
+}
+
+#[test]
+fn killed_it_leaves_the_old_rows() {
+    let case = Case::new("create table t (id int, note text); insert into t values (1)");
+    let mut child = spawn(&mut case.load_command("- --table t --replace --format csv --header no"));
+    let mut pipe = child.stdin.take().unwrap();
+    let rows = format!("5,{:>999}\n", "").repeat(10_000);
+    std::io::Write::write_all(&mut pipe, rows.as_bytes()).unwrap();
+    let lanes = "select count(*) from pg_stat_activity where datname = current_database() \
+                 and query like 'copy%' and state = 'active'";
+    wait_until("rows are being copied", || case.value(lanes) == "1");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(ids(&case, "t"), "1");
+}
+
+#[test]
+fn appended_rows_appear_at_once() {
+    let case = Case::new("create table t (id int); insert into t values (0)");
+    let rows: String = (1..400_000).map(|id| format!("{id}\n")).collect();
+    case.put("t.csv", rows);
+    let load = spawn(&mut case.load_command("t.csv --table t --atomic --header no --quiet"));
+    watch(&case, load, "select count(*) from t", &["1", "400000"]);
+}

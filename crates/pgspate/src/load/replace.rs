@@ -1,0 +1,66 @@
+//! `--replace` and `--atomic`: new rows become visible at once, the old ones go with that.
+//!
+//! What a lane does around its COPY when everything is one transaction. Until it commits, nothing
+//! of it can be seen; if it does not, nothing has happened.
+
+use super::{Load, Options};
+use crate::Result;
+use crate::copy::Around;
+use crate::ledger;
+use crate::plan::{AtOnce, Method, Wish};
+use crate::target::connect::Connection;
+use crate::target::{Bonds, Reference, Table};
+
+/// What was asked for, with the facts that it depends on. No table: it is made for the load.
+pub(super) async fn wish(
+    options: &Options,
+    connection: &Connection,
+    table: Option<&Table>,
+) -> Result<Wish> {
+    if options.replace.is_none() && !options.atomic {
+        return Ok(Wish::default());
+    }
+    let bonds = match table {
+        Some(table) => Some(Bonds::read(&connection.client, table).await?),
+        None => None,
+    };
+    Ok(Wish { replace: options.replace, atomic: options.atomic, bonds })
+}
+
+impl Load {
+    /// What a lane does besides COPY, if everything is its one transaction. Nothing if that is
+    /// committed already, though its answer got lost.
+    pub(super) fn around(&self) -> Result<Option<Around>> {
+        let Some(at_once) = &self.plan.at_once else { return Ok(None) };
+        let is_done = self.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0);
+        if at_once.method != Method::OneTransaction || !at_once.replaces || is_done {
+            return Ok(None);
+        }
+        let job = self.opened.as_ref().map(|opened| opened.job);
+        let oid = self.made.unwrap_or(self.table.oid);
+        let emptied = ledger::emptied_sql(&self.connection.client, oid, job);
+        let emptied = self.runtime.block_on(emptied)?;
+        Ok(Some(around(&self.plan.table, at_once, &emptied)))
+    }
+}
+
+/// The statements of the one transaction that replaces all rows.
+fn around(table: &str, at_once: &AtOnce, emptied: &str) -> Around {
+    let (mut before, mut after) = (String::new(), String::new());
+    for Reference { table: other, name, definition, comment, .. } in &at_once.references {
+        before += &format!("alter table {other} drop constraint {name}; ");
+        after += &format!("alter table {other} add constraint {name} {definition}; ");
+        if let Some(comment) = comment {
+            let comment = comment.replace('\'', "''");
+            after +=
+                &format!("comment on constraint {name} on {other} is E'{}'; ", escape(&comment));
+        }
+    }
+    before += &format!("truncate {table}; {emptied}");
+    Around { before, after }
+}
+
+/// For an `E''` string, which means the same whatever `standard_conforming_strings` is.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\")
+}

@@ -1,0 +1,352 @@
+//! From the last row to the exchange: indexes, constraints and statistics of the shadow, the wait
+//! for those who could see half of it, and for the lock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+use tokio_postgres::error::SqlState;
+
+use super::exchange::{self, Refused, run};
+use super::recipe::{self, Names, write};
+use super::{BEGIN, Load};
+use crate::copy::{Lanes, Patience};
+use crate::ledger::{self, JobId};
+use crate::load::{LOOK, Watch};
+use crate::target::connect::{Canceller, Connection};
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Indexes that are built at the same time, at most: each takes `maintenance_work_mem`.
+const BUILDERS_MAX: usize = 4;
+
+/// One attempt to get the lock: as long as others are made to queue behind it.
+const LOCK_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// Between two attempts: they get what they wanted.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long to wait, if that was not asked for, for transactions that could see half of the rows.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Load {
+    /// Completes the shadow of `chunks` chunks and puts it in the table's place; tries again as
+    /// long as lanes do.
+    pub(in crate::load) fn complete_shadow(&mut self, chunks: u64, watch: &Watch) -> Result<()> {
+        let Some((job, names)) = self.names() else { return Ok(()) };
+        let mut patience = Patience::new(self.options.limits.retry_for);
+        loop {
+            let completed = self.reconnect().and_then(|()| {
+                // The answer to the last commit may have got lost.
+                let client = &self.connection.client;
+                if self.runtime.block_on(ledger::is_finished(client, job))? {
+                    return Ok(());
+                }
+                self.build(&names, watch)?;
+                let seen = self.wait_for_snapshots(&names, watch)?;
+                self.plan.warnings.extend(seen);
+                self.take_place(job, &names, chunks, watch)
+            });
+            let Err(error) = completed else { return Ok(()) };
+            match patience.next_pause().filter(|_| error.is_retryable()) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// Builds what the shadow lacks.
+    fn build(&self, names: &Names, watch: &Watch) -> Result<()> {
+        let what = || format!("could not complete {}", names.shadow);
+        let build = async {
+            let client = &self.connection.client;
+            client.batch_execute(&format!("{BEGIN}; {NO_LIMITS}")).await?;
+            // The backend of a run that was cut off goes on with its index to the end.
+            let lock = format!("lock table {} in share row exclusive mode", names.shadow);
+            client.batch_execute(&lock).await?;
+            let indexes = write(client, names, recipe::BUILD).await?;
+            client.batch_execute("rollback").await?;
+            Ok(indexes)
+        };
+        let indexes = self.cancellable(watch, &[], build)?;
+        let indexes: Option<Vec<String>> = indexes.into_iter().collect();
+        let indexes = indexes.ok_or_else(|| {
+            Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
+        })?;
+        self.build_indexes(indexes, watch).map_err(|error| self.hint_line(error))?;
+        let complete = async {
+            let client = &self.connection.client;
+            let timeout = self.options.limits.lock_timeout.as_millis().min(i32::MAX as u128);
+            let limits = format!("{NO_LIMITS}; set local lock_timeout = {timeout}");
+            client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
+            let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
+            let end = if constrained.is_ok() { "commit" } else { "rollback" };
+            client.batch_execute(end).await?;
+            constrained?;
+            client.batch_execute(&format!("analyze {}", names.shadow)).await?;
+            Ok(())
+        };
+        self.cancellable(watch, &[], complete).map_err(|error| self.hint_line(error))
+    }
+
+    /// For rows that contradict each other or other tables: how to be told which.
+    fn hint_line(&self, error: Error) -> Error {
+        let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
+        let replaces = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
+        match is_about_rows && replaces {
+            true => error.hint("Load with `--replace=truncate` to be told which line it is."),
+            false => error,
+        }
+    }
+
+    /// Builds indexes at the same time, over connections of their own.
+    fn build_indexes(&self, indexes: Vec<String>, watch: &Watch) -> Result<()> {
+        let most = match self.plan.lanes {
+            Lanes::Fixed(lanes) => lanes,
+            Lanes::Auto(_, most) => most,
+        };
+        let builders = indexes.len().min(most).min(BUILDERS_MAX);
+        let mut connections = Vec::with_capacity(builders);
+        for _ in 0..builders {
+            let name = format!("pgspate load {}", self.table.name);
+            connections.push(self.runtime.block_on(self.dsn.connect(&name))?);
+        }
+        let cancellers: Vec<_> = connections.iter().map(Connection::canceller).collect();
+        let queue = Arc::new(std::sync::Mutex::new(indexes));
+        let build = async {
+            let builders = connections.iter().map(|connection| {
+                let queue = Arc::clone(&queue);
+                async move {
+                    loop {
+                        // The server lists the largest first, so that none of them is the last.
+                        let next = {
+                            let mut queue = queue.lock().expect("no panic while held");
+                            if queue.is_empty() { None } else { Some(queue.remove(0)) }
+                        };
+                        let Some(sql) = next else { return Ok(()) };
+                        let sql = format!("{BEGIN}; {NO_LIMITS}; {sql}; commit");
+                        connection.client.batch_execute(&sql).await?;
+                    }
+                }
+            });
+            try_join_all(builders).await.map(drop)
+        };
+        self.cancellable(watch, &cancellers, build)
+    }
+
+    /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
+    /// what was committed before its snapshot, of the shadow too once this has the table's name.
+    fn wait_for_snapshots(&self, names: &Names, watch: &Watch) -> Result<Option<String>> {
+        let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
+        let limit = match self.options.limits.lock_timeout {
+            Duration::ZERO if is_strict => Duration::MAX,
+            Duration::ZERO => SNAPSHOT_PATIENCE,
+            limit if is_strict => limit,
+            limit => limit.min(SNAPSHOT_PATIENCE),
+        };
+        let client = &self.connection.client;
+        let failed = || server_error("could not look up who reads".to_owned());
+        let started = Instant::now();
+        let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+        let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
+        while !old.is_empty() {
+            if started.elapsed() >= limit {
+                let first = &old[0];
+                if !is_strict {
+                    return Ok(Some(format!(
+                        "{} began before all rows were there, and sees only some of them if it \
+                         reads the table in that transaction for the first time; `--atomic` waits",
+                        first.who
+                    )));
+                }
+                let message = format!("could not put the new rows of {} in place", names.table);
+                let cause = format!(
+                    "{} began before they were all there, and would see only some of them",
+                    first.who
+                );
+                return Err(Error::new(Kind::Server, message)
+                    .because(Error::new(Kind::Server, cause))
+                    .with_sqlstate(SqlState::LOCK_NOT_AVAILABLE)
+                    .hint(
+                        "End that session, or wait longer with `--lock-timeout`; without \
+                         `--atomic` it is not waited for.",
+                    ));
+            }
+            self.pause(LOOK, watch)?;
+            let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+            let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
+            old.retain(|it| now.contains(it));
+        }
+        Ok(None)
+    }
+
+    /// The exchange, as soon as the lock is to be had.
+    fn take_place(&self, job: JobId, names: &Names, chunks: u64, watch: &Watch) -> Result<()> {
+        let limit = self.options.limits.lock_timeout;
+        let started = Instant::now();
+        let what = || format!("could not put the new rows of {} in place", names.table);
+        loop {
+            let attempt = async {
+                let client = &self.connection.client;
+                let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+                let left = if limit.is_zero() { LOCK_ATTEMPT } else { left.min(LOCK_ATTEMPT) };
+                client.batch_execute(&format!("{BEGIN}; {NO_LIMITS}")).await?;
+                let sql = format!("set local lock_timeout = {}", left.as_millis());
+                client.batch_execute(&sql).await?;
+                let exchanged = self.exchange(job, names, chunks).await;
+                if exchanged.is_err() {
+                    client.batch_execute("rollback").await?;
+                }
+                exchanged
+            };
+            let error = match self.cancellable_refused(watch, &[], attempt)? {
+                Ok(sums) => return self.reconcile(&sums),
+                Err(error) => error,
+            };
+            let Refused::Server(refused) = &error else { return Err(error.into_error(what())) };
+            let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
+            let is_lock = refused.code().is_some_and(|code| codes.contains(code));
+            if is_lock && (limit.is_zero() || started.elapsed() < limit) {
+                self.pause(LOCK_PAUSE, watch)?;
+                continue;
+            }
+            let error = error.into_error(what());
+            return Err(if is_lock { self.name_blockers(error, names) } else { error });
+        }
+    }
+
+    async fn exchange(
+        &self,
+        job: JobId,
+        names: &Names,
+        chunks: u64,
+    ) -> Result<ledger::Seal, Refused> {
+        let client = &self.connection.client;
+        exchange::lock(client, names).await?;
+        self.check_bonds(names).await?;
+        if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
+            let look = format!("select exists (select from {})", names.table);
+            if client.query_one(&look, &[]).await?.get(0) {
+                return Err(Refused::Changed("it is no longer empty".to_owned()));
+            }
+        }
+        let new = exchange::exchange(client, names, self.session.server_version).await?;
+        let sums = ledger::finish(client, job, chunks).await.map_err(Refused::Other)?;
+        ledger::move_to(client, job, new).await.map_err(Refused::Other)?;
+        client.batch_execute("commit").await?;
+        Ok(sums)
+    }
+
+    /// To an error for a lock that was not to be had: who has it.
+    fn name_blockers(&self, error: Error, names: &Names) -> Error {
+        let client = &self.connection.client;
+        let asked = async { client.query_one(BLOCKERS, &[&names.oid]).await };
+        let who: Option<String> = self.runtime.block_on(asked).ok().and_then(|row| row.get(0));
+        let seconds = self.options.limits.lock_timeout.as_secs();
+        let who = who.unwrap_or_else(|| "other sessions, one after another".to_owned());
+        error.hint(format!(
+            "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
+             `--lock-timeout`."
+        ))
+    }
+
+    /// Waits, unless the user stops the load.
+    fn pause(&self, pause: Duration, watch: &Watch) -> Result<()> {
+        let until = Instant::now() + pause;
+        loop {
+            if watch.copy.is_cancelled() {
+                return Err(stopped());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Runs what can be refused, and has the server end it when the user stops the load.
+    fn cancellable<T>(
+        &self,
+        watch: &Watch,
+        others: &[Canceller],
+        work: impl Future<Output = Result<T, Refused>>,
+    ) -> Result<T> {
+        let what = format!("could not complete the new rows of {}", self.plan.table);
+        let done = self.cancellable_refused(watch, others, work)?;
+        done.map_err(|refused| refused.into_error(what))
+    }
+
+    fn cancellable_refused<T>(
+        &self,
+        watch: &Watch,
+        others: &[Canceller],
+        work: impl Future<Output = Result<T, Refused>>,
+    ) -> Result<Result<T, Refused>> {
+        let own = self.connection.canceller();
+        self.runtime.block_on(async {
+            let mut work = std::pin::pin!(work);
+            loop {
+                tokio::select! {
+                    done = &mut work => {
+                        let is_stopped = done.is_err() && watch.copy.is_cancelled();
+                        return if is_stopped { Err(stopped()) } else { Ok(done) };
+                    }
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+                if watch.copy.is_cancelled() {
+                    for canceller in std::iter::once(&own).chain(others) {
+                        // A request that gets lost is made again.
+                        let _ = canceller.cancel().await;
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Nothing ends what is under way but its end.
+const NO_LIMITS: &str = "\
+select set_config(name, '0', true) from pg_settings
+where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout',
+               'idle_in_transaction_session_timeout')";
+
+fn stopped() -> Error {
+    Error::new(Kind::Cancelled, "stopped by the user")
+}
+
+/// A transaction that began before the last row was committed.
+#[derive(PartialEq, Eq)]
+struct Snapshot {
+    pid: i32,
+    transaction: String,
+    xmin: String,
+    who: String,
+}
+
+impl Snapshot {
+    fn read(row: &tokio_postgres::Row) -> Snapshot {
+        Snapshot { pid: row.get(0), transaction: row.get(1), xmin: row.get(2), who: row.get(3) }
+    }
+}
+
+/// Sessions that have taken a snapshot. Those that clean up read no tables for anybody.
+const SNAPSHOTS: &str = "\
+select a.pid, l.virtualtransaction, a.backend_xmin::text,
+       format('session %s (%s)', a.pid, concat_ws(', ',
+              quote_literal(nullif(a.application_name, '')), 'role ' || a.usename))
+from pg_stat_activity a join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid'
+  and l.granted and l.mode = 'ExclusiveLock'
+where a.datname = current_database() and a.pid <> pg_backend_pid()
+  and age(a.backend_xmin) > age(pg_snapshot_xmax(pg_current_snapshot())::xid)
+  and a.backend_type not in ('autovacuum worker', 'parallel worker')
+  and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)";
+
+/// Who holds locks on a table.
+const BLOCKERS: &str = "\
+select string_agg(distinct format('session %s (%s)', a.pid, concat_ws(', ',
+                  quote_literal(nullif(a.application_name, '')), 'role ' || a.usename, a.state)),
+                  ', ')
+from pg_locks l join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.granted and l.relation = $1 and a.pid <> pg_backend_pid()
+  and l.database = (select oid from pg_database where datname = current_database())";

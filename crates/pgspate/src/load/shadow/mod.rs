@@ -1,0 +1,134 @@
+//! A shadow table: filled by all lanes while nobody sees it, and then put in the table's place.
+//!
+//! It is made with the job and named after it, so that a run that was cut off goes on with it.
+//! Before the first row is loaded, the exchange is tried out and rolled back: a table that cannot
+//! be copied in every respect is filled in one transaction instead.
+
+mod build;
+mod exchange;
+mod recipe;
+
+use tokio_postgres::error::SqlState;
+
+use super::Load;
+use crate::ledger::{self, JobId, shadow};
+use crate::plan::{Method, Plan, Replace};
+use crate::target::likeness::{Property, likeness};
+use crate::target::{fixed, server_error};
+use crate::{Error, Kind, Result};
+use exchange::Refused;
+use recipe::Names;
+
+/// How every transaction here begins: names that the server writes are complete, and nothing of
+/// the role's settings becomes part of the copy.
+const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
+                     set local default_tablespace = ''; set local standard_conforming_strings = on";
+
+impl Load {
+    /// The job, and the table's and the shadow's names, if there is to be a shadow.
+    fn names(&self) -> Option<(JobId, Names)> {
+        let at_once = self.plan.at_once.as_ref()?;
+        let job = self.opened.as_ref()?.job;
+        let is_swap = at_once.method == Method::Swap;
+        is_swap.then(|| (job, Names::new(&self.table, self.table.oid, shadow::schema_name(job))))
+    }
+
+    /// The table that COPY writes to, as SQL writes it.
+    pub(super) fn destination(&self) -> String {
+        self.names().map_or_else(|| self.plan.table.clone(), |(_, names)| names.shadow)
+    }
+
+    /// Makes the shadow or finds it again, if there is to be one; changes the plan where the table
+    /// turns out to be one that cannot be copied.
+    pub(super) fn prepare_shadow(&mut self) -> Result<()> {
+        let Some((job, names)) = self.names() else { return Ok(()) };
+        let failed = || server_error(format!("could not make a shadow of {}", names.table));
+        let runtime = self.runtime.clone();
+        let client = &self.connection.client;
+        let state = runtime.block_on(self.state(&names)).map_err(failed())?;
+        let known = runtime.block_on(shadow::state(client, job))?;
+        if known.as_deref() == Some(&state) {
+            return Ok(());
+        }
+        if known.is_some() {
+            // The table has changed since, and rows in a copy of it as it was are of no use.
+            runtime.block_on(ledger::clear(client, job, false))?;
+            self.reopen_job()?;
+        }
+        let client = &self.connection.client;
+        let version = self.session.server_version;
+        let tried = runtime.block_on(exchange::try_out(client, job, &names, version));
+        match tried {
+            Ok(()) => {}
+            Err(Refused::Server(error)) if error.as_db_error().is_none() => {
+                return Err(failed()(error));
+            }
+            // A lock that others have now they may not have then.
+            Err(Refused::Server(error)) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
+            Err(refused) => return self.do_without_shadow(&refused),
+        }
+        runtime.block_on(exchange::make(client, job, &names, &state)).map_err(|refused| {
+            refused.into_error(format!("could not make a shadow of {}", names.table))
+        })
+    }
+
+    /// The table's state as far as a copy of it depends on it.
+    async fn state(&self, names: &Names) -> Result<String, tokio_postgres::Error> {
+        let client = &self.connection.client;
+        client.batch_execute(BEGIN).await?;
+        let properties: Vec<Property> =
+            likeness(client, names.oid, self.session.server_version).await?;
+        client.batch_execute("rollback").await?;
+        Ok(ledger::digest(properties.iter().flat_map(|(name, it)| [name.as_str(), it.as_str()])))
+    }
+
+    /// Plans anew for one transaction.
+    fn do_without_shadow(&mut self, refused: &Refused) -> Result<()> {
+        let why = format!("a copy of the table would not be exact: {refused}");
+        if self.options.replace == Some(Replace::Swap) {
+            let message = format!("no other table can take the place of {}", self.plan.table);
+            return Err(Error::new(Kind::Plan, message)
+                .because(Error::new(Kind::Plan, why))
+                .hint("With `--replace` alone it is done in one transaction."));
+        }
+        if let Some(bonds) = &mut self.request.wish.bonds {
+            bonds.fixed.insert(0, why.clone());
+        }
+        let facts = self.reading.facts();
+        self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
+        self.plan.warnings.push(format!("no shadow table: {why}"));
+        if let Some(identity) = &mut self.identity {
+            identity.in_shadow = false;
+        }
+        Ok(())
+    }
+
+    /// Whether what is in the shadow is worth keeping after this error: the same command may go
+    /// on with it. Not where the input itself is refused.
+    pub(super) fn keeps_shadow(&self, error: &Error) -> bool {
+        if self.names().is_none() {
+            return true;
+        }
+        match error.sqlstate().map(|code| &code.code()[..2]) {
+            Some(class) => ["08", "40", "53", "55", "57", "58"].contains(&class),
+            None => matches!(error.kind(), Kind::Source | Kind::Connect | Kind::Cancelled),
+        }
+    }
+
+    /// Where rows are that a later run goes on from, in words.
+    pub(super) fn where_kept(&self) -> String {
+        match self.names() {
+            Some((_, names)) => format!("the shadow table {}", names.shadow),
+            None => "the table".to_owned(),
+        }
+    }
+
+    /// Whether something has come to depend on the table that would be lost.
+    async fn check_bonds(&self, names: &Names) -> Result<(), Refused> {
+        let fixed = fixed(&self.connection.client, names.oid).await.map_err(Refused::Server)?;
+        match fixed.first() {
+            None => Ok(()),
+            Some(why) => Err(Refused::Changed(why.clone())),
+        }
+    }
+}

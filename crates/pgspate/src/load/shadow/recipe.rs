@@ -1,0 +1,295 @@
+//! The statements that make a shadow table like the table, written by the server from what its
+//! catalog has.
+//!
+//! Whatever they miss, [`likeness`](crate::target::likeness) finds before the tables are
+//! exchanged. Every query is asked without a search path, so that all names are complete.
+
+use tokio_postgres::Client;
+
+use crate::target::{Table, quote_ident};
+
+/// The table and its shadow by all the names that statements need.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    /// The table's oid.
+    pub(super) oid: u32,
+    /// The table, as SQL writes it.
+    pub(super) table: String,
+    /// The shadow's schema, which needs no quotes.
+    pub(super) schema: String,
+    /// The shadow, as SQL writes it.
+    pub(super) shadow: String,
+}
+
+impl Names {
+    pub(super) fn new(table: &Table, oid: u32, schema: String) -> Names {
+        let shadow = format!("{schema}.{}", quote_ident(&table.name));
+        Names { oid, table: table.sql_name.clone(), schema, shadow }
+    }
+
+    /// The query with its names filled in as literals.
+    fn fill(&self, sql: &str) -> String {
+        let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        sql.replace(":oid", &self.oid.to_string())
+            .replace(":table", &literal(&self.table))
+            .replace(":schema", &literal(&self.schema))
+            .replace(":shadow", &literal(&self.shadow))
+    }
+}
+
+/// What a query of this module writes. NULL is a statement that could not be written.
+pub(super) async fn write(
+    client: &Client,
+    names: &Names,
+    sql: &str,
+) -> Result<Vec<Option<String>>, tokio_postgres::Error> {
+    let rows = client.query(&names.fill(sql), &[]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Makes the shadow without indexes and without anything that would slow COPY down.
+pub(super) const MAKE: &str = "\
+with options as (
+  select '' as prefix, o from pg_class, unnest(reloptions) o where oid = :oid
+  union all
+  select 'toast.', o from pg_class t join pg_class c on c.reltoastrelid = t.oid,
+         unnest(t.reloptions) o where c.oid = :oid)
+select format('create %stable %s (like %s including all excluding indexes excluding statistics) '
+              'using heap%s%s',
+              case relpersistence when 'u' then 'unlogged ' else '' end, :shadow, :table,
+              (select ' with (' || string_agg(prefix || split_part(o, '=', 1) || ' = '
+                                 || quote_literal(substr(o, strpos(o, '=') + 1)), ', ') || ')'
+               from options),
+              ' tablespace ' || quote_ident(spcname))
+from pg_class c left join pg_tablespace s on s.oid = c.reltablespace where c.oid = :oid
+union all
+select format('alter table %s alter column %I set statistics %s', :shadow, attname, attstattarget)
+from pg_attribute where attrelid = :oid and attnum > 0 and not attisdropped and attstattarget >= 0
+union all
+select format('alter table %s alter column %I set (%s)', :shadow, attname,
+              (select string_agg(split_part(o, '=', 1) || ' = '
+                                 || quote_literal(substr(o, strpos(o, '=') + 1)), ', ')
+               from unnest(attoptions) o))
+from pg_attribute where attrelid = :oid and attnum > 0 and not attisdropped
+  and attoptions is not null
+union all
+select format(statement, n, r)
+from pg_class c, (values ('grant all on schema %1$I to %2$I', :schema),
+                         ('alter table %1$s owner to %2$I', :shadow)) v(statement, n),
+     pg_get_userbyid(relowner) r
+where c.oid = :oid and r <> current_user";
+
+/// The identity columns' sequences: schema and name of the table's, and the name of the shadow's.
+const IDENTITIES: &str = "\
+select o.relnamespace::regnamespace::text, quote_ident(o.relname),
+       quote_ident(n.relname), q.seqtypid::regtype::text
+from pg_depend d join pg_class o on o.oid = d.objid
+join pg_sequence q on q.seqrelid = o.oid
+join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+join pg_attribute b on b.attrelid = :shadow::regclass and b.attname = a.attname
+join pg_depend e on e.refobjid = b.attrelid and e.refobjsubid = b.attnum
+join pg_class n on n.oid = e.objid
+where d.refobjid = :oid and d.deptype = 'i' and e.deptype = 'i' and o.relkind = 'S'
+  and n.relkind = 'S' and d.classid = 'pg_class'::regclass and e.classid = 'pg_class'::regclass
+  and d.refclassid = 'pg_class'::regclass and e.refclassid = 'pg_class'::regclass
+order by a.attnum";
+
+/// An identity column's sequences, by names as SQL writes them.
+pub(super) struct Identity {
+    /// The schema of the table's.
+    pub(super) schema: String,
+    /// The name of the table's.
+    pub(super) name: String,
+    /// The name of the shadow's, in the shadow's schema.
+    pub(super) new_name: String,
+    /// The type of the table's.
+    pub(super) ty: String,
+}
+
+pub(super) async fn identities(
+    client: &Client,
+    names: &Names,
+) -> Result<Vec<Identity>, tokio_postgres::Error> {
+    let rows = client.query(&names.fill(IDENTITIES), &[]).await?;
+    let read = |row: &tokio_postgres::Row| Identity {
+        schema: row.get(0),
+        name: row.get(1),
+        new_name: row.get(2),
+        ty: row.get(3),
+    };
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Builds the indexes that the shadow lacks, each on its own.
+pub(super) const BUILD: &str = "\
+select format('set local default_tablespace = %L; ', coalesce(s.spcname, ''))
+       || case when starts_with(def, prefix) then
+            format('create %sindex %I on %s %s', case when indisunique then 'unique ' else '' end,
+                   i.relname, :shadow, substr(def, length(prefix) + 1)) end
+from pg_index x join pg_class i on i.oid = x.indexrelid
+left join pg_tablespace s on s.oid = i.reltablespace,
+pg_get_indexdef(i.oid) def,
+format('CREATE %sINDEX %I ON %s ', case when indisunique then 'UNIQUE ' else '' end, i.relname,
+       :table) prefix
+where x.indrelid = :oid and not x.indisexclusion
+  and not exists (select from pg_class b where b.relname = i.relname
+                    and b.relnamespace = to_regnamespace(:schema))
+order by pg_relation_size(i.oid) desc";
+
+/// What follows: constraints that the shadow lacks, and what indexes are set to.
+pub(super) const CONSTRAIN: &str = "\
+select statement from (
+  select 1 as nth, conname as name, case
+    when contype = 'x' or i.indisexclusion
+      then format('alter table %s add constraint %I %s', :shadow, conname,
+                  pg_get_constraintdef(c.oid))
+    else format('alter table %1$s add constraint %2$I %3$s using index %2$I%4$s%5$s', :shadow, conname,
+                case contype when 'p' then 'primary key' else 'unique' end,
+                case when condeferrable then ' deferrable' end,
+                case when condeferred then ' initially deferred' end) end as statement
+  from pg_constraint c join pg_index i on i.indexrelid = c.conindid
+  where conrelid = :oid and contype in ('p', 'u', 'x') and not exists (
+    select from pg_constraint b where b.conrelid = to_regclass(:shadow) and b.conname = c.conname)
+  union all
+  select 2, relname, format('alter index %s.%I alter column %s set statistics %s', :schema, relname,
+                         attnum, attstattarget)
+  from pg_index join pg_class i on i.oid = indexrelid join pg_attribute a on attrelid = i.oid
+  where indrelid = :oid and attstattarget >= 0
+  union all
+  select 3, relname, format('comment on index %s.%I is %L', :schema, relname, description)
+  from pg_index join pg_class i on i.oid = indexrelid
+  join pg_description on objoid = i.oid and classoid = 'pg_class'::regclass and objsubid = 0
+  where indrelid = :oid
+  union all
+  select 4, relname, format('alter table %s cluster on %I', :shadow, relname)
+  from pg_index join pg_class i on i.oid = indexrelid where indrelid = :oid and indisclustered
+  union all
+  select 5, '', case relreplident
+    when 'n' then format('alter table %s replica identity nothing', :shadow)
+    when 'f' then format('alter table %s replica identity full', :shadow)
+    else (select format('alter table %s replica identity using index %I', :shadow, relname)
+          from pg_index join pg_class i on i.oid = indexrelid
+          where indrelid = :oid and indisreplident) end
+  from pg_class where oid = :oid and relreplident <> 'd'
+  union all
+  select 6, conname, format('alter table %s add constraint %I %s', :shadow, conname,
+                            pg_get_constraintdef(c.oid))
+  from pg_constraint c where conrelid = :oid and contype = 'f' and not exists (
+    select from pg_constraint b where b.conrelid = to_regclass(:shadow) and b.conname = c.conname)
+  union all
+  select 7, stxname, case when starts_with(def, prefix) and right(def, length(suffix)) = suffix then
+    format('create statistics %s.%I%s from %s', :schema, stxname,
+           substr(def, length(prefix) + 1, length(def) - length(prefix) - length(suffix)),
+           :shadow) end
+  from pg_statistic_ext e join pg_namespace n on n.oid = stxnamespace,
+  pg_get_statisticsobjdef(e.oid) def,
+  format('CREATE STATISTICS %I.%I', nspname, stxname) prefix,
+  concat(' FROM ', :table) suffix
+  where stxrelid = :oid and not exists (
+    select from pg_statistic_ext b where b.stxrelid = to_regclass(:shadow)
+      and b.stxname = e.stxname)
+  union all
+  select 8, stxname, format(statement, :schema, stxname, value)
+  from pg_statistic_ext e, lateral (values
+    ('alter statistics %s.%I set statistics %s', nullif(coalesce(stxstattarget, -1), -1)::text),
+    ('comment on statistics %s.%I is %3$L', obj_description(e.oid, 'pg_statistic_ext')),
+    ('alter statistics %s.%I owner to %I',
+     nullif(pg_get_userbyid(stxowner), current_user))) v(statement, value)
+  where stxrelid = :oid and value is not null) s
+order by nth, name";
+
+/// Before the table is dropped: sequences of serial columns must outlive it.
+pub(super) const DETACH: &str = "\
+select format('alter sequence %s owned by none', s.oid::regclass)
+from pg_depend d join pg_class s on s.oid = d.objid
+where d.refobjid = :oid and d.deptype = 'a' and d.refobjsubid > 0 and s.relkind = 'S'
+  and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass";
+
+/// After the shadow has the table's name, to be written before: all that is only said about it.
+pub(super) const DRESS: &str = "\
+with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+           where c.oid = :oid),
+serial as (
+  select s.oid::regclass as name, a.attname from pg_depend d join pg_class s on s.oid = d.objid
+  join pg_attribute a on a.attrelid = :oid and a.attnum = d.refobjsubid
+  where d.refobjid = :oid and d.deptype = 'a' and d.refobjsubid > 0 and s.relkind = 'S'
+    and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass),
+number as (
+  select s.* from pg_depend d join pg_class s on s.oid = d.objid
+  where d.refobjid = :oid and d.deptype = 'i' and s.relkind = 'S'
+    and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass),
+-- What privileges are on: the table as it is, and as its shadow is.
+holder as (
+  select 'table' as kind, :table as name, coalesce(t.relacl, acldefault('r', t.relowner)) as acl,
+         coalesce(s.relacl, acldefault('r', s.relowner)) as other
+  from t, pg_class s where s.oid = to_regclass(:shadow)
+  union all
+  select 'sequence', format('%I.%I', t.nspname, o.relname),
+         coalesce(o.relacl, acldefault('s', o.relowner)),
+         coalesce(s.relacl, acldefault('s', s.relowner))
+  from t, number o join pg_class s on s.relname = o.relname
+    and s.relnamespace = to_regnamespace(:schema)),
+differing as (
+  select * from holder where array(select x::text from aclexplode(acl) x order by 1)
+                          <> array(select x::text from aclexplode(other) x order by 1)),
+statement(nth, name, text) as (
+  select 1, name::text, format('alter sequence %s owned by %s.%I', name, :table, attname) from serial
+  union all
+  select 2, stxname::text, format('alter statistics %s.%I set schema %I', :schema, stxname, nspname)
+  from pg_statistic_ext join pg_namespace n on n.oid = stxnamespace where stxrelid = :oid
+  union all
+  select distinct 3, name, format('revoke all on %s %s from %s', kind, name,
+    case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end)
+  from differing, aclexplode(other)
+  union all
+  select 4, name, format('grant %s on %s %s to %s%s', privilege_type, kind, name,
+    case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end,
+    case when is_grantable then ' with grant option' end)
+  from differing, aclexplode(acl)
+  union all
+  select 5, attname::text, format('grant %s (%I) on table %s to %s%s', privilege_type, attname, :table,
+    case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end,
+    case when is_grantable then ' with grant option' end)
+  from pg_attribute, aclexplode(attacl) where attrelid = :oid and not attisdropped
+  union all
+  select 6, 'r', format('alter table %s enable row level security', :table) from t where relrowsecurity
+  union all
+  select 6, 'f', format('alter table %s force row level security', :table)
+  from t where relforcerowsecurity
+  union all
+  select 7, polname::text, format('create policy %I on %s as %s for %s to %s%s%s', polname, :table,
+    case when polpermissive then 'permissive' else 'restrictive' end,
+    case polcmd when 'r' then 'select' when 'a' then 'insert' when 'w' then 'update'
+                when 'd' then 'delete' else 'all' end,
+    (select string_agg(case role when 0 then 'public'
+                       else quote_ident(pg_get_userbyid(role)) end, ', ') from unnest(polroles) role),
+    ' using (' || pg_get_expr(polqual, polrelid) || ')',
+    ' with check (' || pg_get_expr(polwithcheck, polrelid) || ')')
+  from pg_policy where polrelid = :oid
+  union all
+  select 8, tgname::text, pg_get_triggerdef(oid) from pg_trigger where tgrelid = :oid and not tgisinternal
+  union all
+  select 9, tgname::text, format('alter table %s %s trigger %I', :table,
+    case tgenabled when 'D' then 'disable' when 'A' then 'enable always' else 'enable replica' end,
+    tgname)
+  from pg_trigger where tgrelid = :oid and not tgisinternal and tgenabled <> 'O'
+  union all
+  select 10, 'table', format('comment on table %s is %L', :table, obj_description(:oid, 'pg_class'))
+  where obj_description(:oid, 'pg_class') is not null
+  union all
+  select 11, conname::text, format('comment on constraint %I on %s is %L', conname, :table, description)
+  from pg_constraint c join pg_description on objoid = c.oid and classoid = 'pg_constraint'::regclass
+  where conrelid = :oid
+  union all
+  select 12, tgname::text, format('comment on trigger %I on %s is %L', tgname, :table, description)
+  from pg_trigger g join pg_description on objoid = g.oid and classoid = 'pg_trigger'::regclass
+  where tgrelid = :oid and not tgisinternal
+  union all
+  select 13, polname::text, format('comment on policy %I on %s is %L', polname, :table, description)
+  from pg_policy p join pg_description on objoid = p.oid and classoid = 'pg_policy'::regclass
+  where polrelid = :oid
+  union all
+  select 14, number.relname::text, format('comment on sequence %I.%I is %L', t.nspname, number.relname,
+    description)
+  from t, number join pg_description on objoid = number.oid and classoid = 'pg_class'::regclass)
+select text from statement order by nth, name";

@@ -1,0 +1,240 @@
+//! How rows become visible all at once, in place of the old ones or beside them.
+//!
+//! Two ways, both of which leave the old rows alone until the new ones are complete: everything in
+//! one transaction, which is right for every table; or a shadow table that is filled by all lanes
+//! and then takes the table's name, where nothing is bound to the table itself.
+
+use std::borrow::Cow;
+
+use super::{InputFacts, Plan, Request};
+use crate::copy::{Commit, Lanes};
+use crate::target::{Bonds, Reference, Table};
+use crate::{Error, Kind, Result};
+
+/// Below this many stored bytes one transaction is done before a shadow table is made.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// The reasons that are told; more are counted.
+const REASONS_MAX: usize = 3;
+
+/// What the user asked for, and what is bound to the table.
+#[derive(Debug, Clone, Default)]
+pub struct Wish {
+    /// The input's rows instead of the old ones, by this method.
+    pub replace: Option<Replace>,
+    /// All rows become visible at once.
+    pub atomic: bool,
+    /// What is bound to the table; `None` for a table that is made for the load.
+    pub bonds: Option<Bonds>,
+}
+
+/// How old rows are to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replace {
+    /// As the table allows.
+    Auto,
+    /// In one transaction that empties the table first.
+    Truncate,
+    /// By a shadow table that takes its place.
+    Swap,
+}
+
+/// How rows become visible at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// In one transaction, over one lane.
+    OneTransaction,
+    /// In a shadow table, which takes the table's place.
+    Swap,
+}
+
+/// A plan's part about it.
+#[derive(Debug, Clone)]
+pub struct AtOnce {
+    /// How.
+    pub method: Method,
+    /// Why so.
+    pub reason: String,
+    /// Whether the old rows go.
+    pub replaces: bool,
+    /// Whether no reader may ever see anything in between, whatever has to wait for it.
+    pub is_strict: bool,
+    /// Whether rows are written frozen, which spares a later pass over them.
+    pub freeze: bool,
+    /// Foreign keys that are dropped, and added and checked again in the same transaction.
+    pub references: Vec<Reference>,
+}
+
+impl AtOnce {
+    /// What is done, in words.
+    pub fn what(&self) -> &'static str {
+        match (self.method, self.replaces, self.freeze) {
+            (Method::OneTransaction, false, _) => "one transaction",
+            (Method::OneTransaction, true, false) => "one transaction, truncate and COPY",
+            (Method::OneTransaction, true, true) => "one transaction, truncate and COPY FREEZE",
+            (Method::Swap, ..) => "shadow table, which takes the table's place",
+        }
+    }
+}
+
+impl Wish {
+    fn is_none(&self) -> bool {
+        self.replace.is_none() && !self.atomic
+    }
+}
+
+/// The method, if there has to be one.
+pub(super) fn choose(
+    table: &Table,
+    wish: &Wish,
+    input: &InputFacts,
+    has_ledger: bool,
+) -> Result<Option<AtOnce>> {
+    if wish.is_none() {
+        return Ok(None);
+    }
+    let none = Bonds::default();
+    let bonds = wish.bonds.as_ref().unwrap_or(&none);
+    if wish.replace.is_some() {
+        refuse(table, bonds)?;
+    }
+    let obstacle = obstacle(wish, bonds, has_ledger, input);
+    let is_small = input.stored_bytes.is_some_and(|bytes| bytes < SMALL_BYTES);
+    let (method, reason) = match (wish.replace, obstacle) {
+        (Some(Replace::Swap), Some(why)) => {
+            let message = format!("no other table can take the place of {}: {why}", table.sql_name);
+            return Err(Error::new(Kind::Plan, message)
+                .hint("With `--replace` alone it is done in one transaction."));
+        }
+        (Some(Replace::Truncate), _) => (Method::OneTransaction, "as asked".to_owned()),
+        (Some(Replace::Swap), None) => (Method::Swap, "as asked".to_owned()),
+        (_, Some(why)) => (Method::OneTransaction, why),
+        (_, None) if is_small => (Method::OneTransaction, "the input is small".to_owned()),
+        (_, None) => {
+            let reason = "nothing is bound to the table itself; readers wait for the exchange only";
+            (Method::Swap, reason.to_owned())
+        }
+    };
+    let replaces = wish.replace.is_some();
+    let is_whole = matches!(method, Method::OneTransaction) && replaces;
+    Ok(Some(AtOnce {
+        method,
+        reason,
+        replaces,
+        is_strict: wish.atomic,
+        freeze: is_whole && bonds.is_heap && bonds.manager.is_none(),
+        references: if is_whole { bonds.references.clone() } else { Vec::new() },
+    }))
+}
+
+/// Tables whose rows cannot be replaced, or not without doing more than was asked for.
+fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
+    let name = &table.sql_name;
+    if table.kind == 'v' {
+        let message = format!("{name} is a view, whose rows cannot be replaced");
+        return Err(Error::new(Kind::Plan, message).hint("Replace those of the table beneath it."));
+    }
+    if bonds.has_children && bonds.manager.is_none() {
+        let message = format!("other tables inherit from {name}, and their rows are rows of it");
+        return Err(Error::new(Kind::Plan, message).hint(format!(
+            "Empty what is to be empty yourself, with `truncate {name}` for all of them or \
+             `truncate only {name}`, and load without `--replace`."
+        )));
+    }
+    if let Some(key) = bonds.references.iter().find(|key| !key.is_whole) {
+        let Reference { table: other, name: constraint, .. } = key;
+        let message = format!(
+            "foreign key {constraint} of {other} is not valid or not enforced, and could not be \
+             made so again"
+        );
+        return Err(Error::new(Kind::Plan, message)
+            .hint(format!("`alter table {other} validate constraint {constraint}`, or drop it.")));
+    }
+    Ok(())
+}
+
+/// Why a shadow table will not do, if so.
+fn obstacle(wish: &Wish, bonds: &Bonds, has_ledger: bool, input: &InputFacts) -> Option<String> {
+    if wish.bonds.is_none() {
+        return Some("the table is made for this load".to_owned());
+    }
+    if let Some(manager) = &bonds.manager {
+        return Some(format!("{manager} manages the table"));
+    }
+    if wish.replace.is_none() && !bonds.is_empty {
+        return Some("rows are added to those that the table has".to_owned());
+    }
+    if !has_ledger {
+        let why = if input.is_stream { "standard input has no" } else { "without a" };
+        return Some(format!(
+            "{why} ledger, and nothing else would know of a shadow table that a crash leaves"
+        ));
+    }
+    let (told, rest) = bonds.fixed.split_at(bonds.fixed.len().min(REASONS_MAX));
+    match rest.len() {
+        _ if told.is_empty() => None,
+        0 => Some(told.join("; ")),
+        more => Some(format!("{}; and {more} more", told.join("; "))),
+    }
+}
+
+/// The table that COPY writes to, as far as plans depend on it: a shadow table gets its indexes and
+/// foreign keys after its rows.
+pub(super) fn written<'a>(table: &'a Table, at_once: Option<&AtOnce>) -> Cow<'a, Table> {
+    if at_once.is_none_or(|at_once| at_once.method == Method::OneTransaction) {
+        return Cow::Borrowed(table);
+    }
+    let (indexes, foreign_keys) = (Vec::new(), Vec::new());
+    Cow::Owned(Table { indexes, foreign_keys, ..table.clone() })
+}
+
+impl Plan {
+    /// Makes the plan one that keeps to its method.
+    pub(super) fn keep_at_once(&mut self, request: &Request, at_once: AtOnce) -> Result<()> {
+        if at_once.method == Method::OneTransaction {
+            if request.rejects {
+                let message = "rows cannot be set aside: all rows are to be visible at once, and \
+                               the table takes that in one transaction only";
+                return Err(Error::new(Kind::Plan, message).hint("Leave `--rejects` out."));
+            }
+            if request.commit == Some(Commit::EachChunk) {
+                let message = "chunks cannot be committed one by one: all rows are to be visible \
+                               at once, and the table takes that in one transaction only";
+                return Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."));
+            }
+            self.commit = Commit::AtEnd;
+            if self.lanes != Lanes::Fixed(1) {
+                self.lanes = Lanes::Fixed(1);
+                "everything is one transaction".clone_into(&mut self.lanes_reason);
+            }
+        }
+        let bonds = request.wish.bonds.clone().unwrap_or_default();
+        if at_once.method == Method::OneTransaction && at_once.replaces {
+            self.warnings.extend(warnings(&at_once, &bonds));
+        }
+        self.at_once = Some(at_once);
+        Ok(())
+    }
+}
+
+/// What comes with a transaction that empties the table first.
+fn warnings(at_once: &AtOnce, bonds: &Bonds) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut waiting = "readers of the table".to_owned();
+    for Reference { table, name, .. } in &at_once.references {
+        waiting.push_str(&format!(" and of {table}"));
+        warnings.push(format!("foreign key {name} of {table} is dropped, added and checked again"));
+    }
+    warnings.insert(0, format!("{waiting} wait while the load runs"));
+    for trigger in &bonds.truncate_triggers {
+        warnings.push(format!("trigger \"{trigger}\" runs for the TRUNCATE"));
+    }
+    if !at_once.freeze {
+        warnings.push(
+            "a transaction in repeatable read that began before the load ends finds the table \
+             empty, as after any TRUNCATE"
+                .to_owned(),
+        );
+    }
+    warnings
+}
