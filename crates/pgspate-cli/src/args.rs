@@ -19,6 +19,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Load files into a table, in parallel, exactly as \copy would
     Load(Box<LoadArgs>),
+    /// Make rows of a table like a source: only what differs is written
+    Sync(Box<SyncArgs>),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL
@@ -93,6 +95,163 @@ pub(crate) enum ReplaceArg {
     Truncate,
     /// By a shadow table that takes its place; readers wait for the exchange only
     Swap,
+}
+
+/// How sources are read: the same for every command that has some.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct ReadArgs {
+    /// Format of the input; found out by default
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+
+    /// Whether the first record names the columns
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) header: HeaderArg,
+
+    /// Between two fields: one byte, or \t
+    #[arg(long, value_name = "CHAR", value_parser = byte)]
+    pub(crate) delimiter: Option<u8>,
+
+    /// Around a field: one byte, or none
+    #[arg(long, value_name = "CHAR", value_parser = quote)]
+    pub(crate) quote: Option<QuoteArg>,
+
+    /// Before a quote that is data; the quote itself by default
+    #[arg(long, value_name = "CHAR", value_parser = byte)]
+    pub(crate) escape: Option<u8>,
+
+    /// The unquoted field that means NULL
+    #[arg(long, value_name = "STRING")]
+    pub(crate) null: Option<String>,
+
+    /// Columns in which a quoted NULL string is NULL too
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) force_null: Vec<String>,
+
+    /// Columns in which an unquoted NULL string is itself
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) force_not_null: Vec<String>,
+
+    /// Pass over lines that begin with this
+    #[arg(long, value_name = "CHAR", value_parser = byte)]
+    pub(crate) comment: Option<u8>,
+
+    /// Pass over empty lines, which to COPY are records of one empty field
+    #[arg(long)]
+    pub(crate) skip_blank_lines: bool,
+
+    /// Encoding of the input, as PostgreSQL names it
+    #[arg(long, value_name = "ENCODING")]
+    pub(crate) encoding: Option<String>,
+
+    /// The columns that the fields go to, in the fields' order
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) columns: Option<Vec<String>>,
+
+    /// Pass over fields and keys that no column is named after
+    #[arg(long)]
+    pub(crate) ignore_unknown: bool,
+
+    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) source_option: Vec<(String, String)>,
+}
+
+/// Arguments of `pgspate sync`.
+#[derive(clap::Args)]
+pub(crate) struct SyncArgs {
+    /// Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
+    #[arg(required = true, value_name = "SOURCE")]
+    pub(crate) sources: Vec<String>,
+
+    /// The table, as SQL writes it; named after the first source by default
+    #[arg(long, short, value_name = "TABLE")]
+    pub(crate) table: Option<String>,
+
+    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
+    #[arg(long, value_name = "DSN")]
+    pub(crate) to: Option<String>,
+
+    /// The columns that identify a row; the primary key's by default
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) key: Vec<String>,
+
+    /// What becomes like the source.
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+
+    /// Columns that are not compared, and written only when something else differs
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) ignore_columns: Vec<String>,
+
+    /// Which of rows with the same key counts; they are refused otherwise
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(crate) keep: Option<KeepArg>,
+
+    /// Change nothing: count what differs, with examples; exit 1 if anything does
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Show the statements, and stop
+    #[arg(long)]
+    pub(crate) plan: bool,
+
+    /// Refuse to delete more of the scope than this
+    #[arg(long, default_value = "50%", value_name = "P%", value_parser = share, help_heading = "Safety")]
+    pub(crate) max_delete: f64,
+
+    /// Let a source without rows empty the scope
+    #[arg(long, help_heading = "Safety")]
+    pub(crate) allow_empty: bool,
+
+    /// How long to go on trying when another session is in the way
+    #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) retry_for: u32,
+
+    /// How long to wait for a lock that another session holds; 0 for ever
+    #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) lock_timeout: u32,
+
+    /// How the sources are read.
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
+
+    /// Print the report as JSON on stdout
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    /// Print errors only
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// What a sync makes like its source.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ScopeArgs {
+    /// Rows whose values in these columns occur in the source
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) scope_by: Vec<String>,
+
+    /// `all` for the whole table, or an SQL predicate over its columns
+    #[arg(long, value_name = "PREDICATE")]
+    pub(crate) scope: Option<String>,
+
+    /// Update and insert, and delete nothing
+    #[arg(long)]
+    pub(crate) no_delete: bool,
+
+    /// Insert only
+    #[arg(long)]
+    pub(crate) insert_only: bool,
+}
+
+/// `--keep`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum KeepArg {
+    /// The last one in the source
+    Last,
 }
 
 /// `--commit`.
@@ -205,61 +364,9 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) lock_timeout: u32,
 
-    /// Format of the input; found out by default
-    #[arg(long, value_enum, help_heading = "Reading")]
-    pub(crate) format: Option<FormatArg>,
-
-    /// Whether the first record names the columns
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Reading")]
-    pub(crate) header: HeaderArg,
-
-    /// Between two fields: one byte, or \t
-    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
-    pub(crate) delimiter: Option<u8>,
-
-    /// Around a field: one byte, or none
-    #[arg(long, value_name = "CHAR", value_parser = quote, help_heading = "Reading")]
-    pub(crate) quote: Option<QuoteArg>,
-
-    /// Before a quote that is data; the quote itself by default
-    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
-    pub(crate) escape: Option<u8>,
-
-    /// The unquoted field that means NULL
-    #[arg(long, value_name = "STRING", help_heading = "Reading")]
-    pub(crate) null: Option<String>,
-
-    /// Columns in which a quoted NULL string is NULL too
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
-    pub(crate) force_null: Vec<String>,
-
-    /// Columns in which an unquoted NULL string is itself
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
-    pub(crate) force_not_null: Vec<String>,
-
-    /// Pass over lines that begin with this
-    #[arg(long, value_name = "CHAR", value_parser = byte, help_heading = "Reading")]
-    pub(crate) comment: Option<u8>,
-
-    /// Pass over empty lines, which to COPY are records of one empty field
-    #[arg(long, help_heading = "Reading")]
-    pub(crate) skip_blank_lines: bool,
-
-    /// Encoding of the input, as PostgreSQL names it
-    #[arg(long, value_name = "ENCODING", help_heading = "Reading")]
-    pub(crate) encoding: Option<String>,
-
-    /// The columns that the fields go to, in the fields' order
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = "Reading")]
-    pub(crate) columns: Option<Vec<String>>,
-
-    /// Pass over fields and keys that no column is named after
-    #[arg(long, help_heading = "Reading")]
-    pub(crate) ignore_unknown: bool,
-
-    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = "Reading")]
-    pub(crate) source_option: Vec<(String, String)>,
+    /// How the sources are read.
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
 
     /// Print the report, or with --plan the plan, as JSON on stdout
     #[arg(long, help_heading = "Output")]
@@ -289,6 +396,13 @@ fn lanes(value: &str) -> Result<LanesArg, String> {
         _ if value == "auto" => Ok(LanesArg::Auto),
         Ok(lanes @ 1..=64) => Ok(LanesArg::Fixed(lanes)),
         _ => Err("expected auto, or a number from 1 to 64".to_owned()),
+    }
+}
+
+fn share(value: &str) -> Result<f64, String> {
+    match value.trim().trim_end_matches('%').trim_end().parse() {
+        Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
+        _ => Err("expected a share from 0% to 100%".to_owned()),
     }
 }
 

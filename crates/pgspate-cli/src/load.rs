@@ -11,7 +11,9 @@ use pgspate::plan::Replace;
 use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::args::{CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReplaceArg};
+use crate::args::{
+    CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg,
+};
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
@@ -91,7 +93,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
 
 /// The first Ctrl-C (or SIGTERM) rolls back what is in flight, the second ends at once. Before
 /// anything is `running`, so does the first.
-fn stop_on_interrupt(watch: &Arc<Watch>, running: &Arc<AtomicBool>, runtime: &Handle) {
+pub(crate) fn stop_on_interrupt(watch: &Arc<Watch>, running: &Arc<AtomicBool>, runtime: &Handle) {
     let (watch, running) = (Arc::clone(watch), Arc::clone(running));
     runtime.spawn(async move {
         interrupted().await;
@@ -123,9 +125,41 @@ async fn interrupted() {
 
 fn options(args: LoadArgs) -> Options {
     Options {
-        sources: args.sources,
+        lanes: match args.lanes {
+            LanesArg::Auto => None,
+            LanesArg::Fixed(lanes) => Some(lanes),
+        },
+        create: args.create,
+        commit: match args.commit {
+            CommitArg::Auto => None,
+            CommitArg::End => Some(Commit::AtEnd),
+            CommitArg::Chunk => Some(Commit::EachChunk),
+        },
+        rejects: args.rejects,
+        rejects_max: args.max_rejects,
+        no_ledger: args.no_ledger,
+        restart: args.restart,
+        limits: Limits {
+            retry_for: Duration::from_secs(args.retry_for.into()),
+            stall_timeout: Duration::from_secs(args.stall_timeout.into()),
+            lock_timeout: Duration::from_secs(args.lock_timeout.into()),
+        },
+        replace: args.replace.map(|how| match how {
+            ReplaceArg::Auto => Replace::Auto,
+            ReplaceArg::Truncate => Replace::Truncate,
+            ReplaceArg::Swap => Replace::Swap,
+        }),
+        atomic: args.atomic,
+        ..reading(args.sources, args.table, args.read)
+    }
+}
+
+/// The sources, the table, and how the sources are read.
+pub(crate) fn reading(sources: Vec<String>, table: Option<String>, args: ReadArgs) -> Options {
+    Options {
+        sources,
         source: source::Options { store: args.source_option, ..source::Options::default() },
-        table: args.table,
+        table,
         read: Overrides {
             format: args.format.map(|format| match format {
                 FormatArg::Csv => Format::Csv,
@@ -155,30 +189,6 @@ fn options(args: LoadArgs) -> Options {
         ignore_unknown: args.ignore_unknown,
         force_null: args.force_null,
         force_not_null: args.force_not_null,
-        lanes: match args.lanes {
-            LanesArg::Auto => None,
-            LanesArg::Fixed(lanes) => Some(lanes),
-        },
-        create: args.create,
-        commit: match args.commit {
-            CommitArg::Auto => None,
-            CommitArg::End => Some(Commit::AtEnd),
-            CommitArg::Chunk => Some(Commit::EachChunk),
-        },
-        rejects: args.rejects,
-        rejects_max: args.max_rejects,
-        no_ledger: args.no_ledger,
-        restart: args.restart,
-        limits: Limits {
-            retry_for: Duration::from_secs(args.retry_for.into()),
-            stall_timeout: Duration::from_secs(args.stall_timeout.into()),
-            lock_timeout: Duration::from_secs(args.lock_timeout.into()),
-        },
-        replace: args.replace.map(|how| match how {
-            ReplaceArg::Auto => Replace::Auto,
-            ReplaceArg::Truncate => Replace::Truncate,
-            ReplaceArg::Swap => Replace::Swap,
-        }),
-        atomic: args.atomic,
+        ..Options::default()
     }
 }

@@ -13,6 +13,7 @@ mod progress;
 mod server;
 mod status;
 mod summary;
+mod sync;
 mod target;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let yes = |()| Answer::Yes;
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
+        Command::Sync(args) => sync::run(*args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),

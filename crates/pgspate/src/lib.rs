@@ -13,6 +13,8 @@ pub mod ledger;
 pub mod load;
 pub mod plan;
 pub mod source;
+pub(crate) mod stage;
+pub mod sync;
 pub mod target;
 
 pub use error::{Error, Kind, Place, Result};

@@ -121,6 +121,8 @@ pub struct Job {
     pub limits: Limits,
     /// What else belongs to the transaction, for one lane that commits at the end.
     pub around: Option<Around>,
+    /// Whether the session of the one lane is wanted afterwards, for what is in it alone.
+    pub keeps_session: bool,
 }
 
 /// How long a load waits for what may never come.
@@ -184,8 +186,8 @@ pub struct Outcome {
 
 /// How a run ended.
 pub enum End {
-    /// Everything is committed.
-    Done(Outcome),
+    /// Everything is committed. The session that did it, if it is wanted.
+    Done(Outcome, Option<Connection>),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
     /// A connection was lost, or something else that may not happen again. What is written, the

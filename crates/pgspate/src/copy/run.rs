@@ -67,7 +67,7 @@ pub fn run(
         return if may_go_on { Ok(End::Interrupted(error)) } else { Err(error) };
     }
     let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
-    Ok(End::Done(Outcome {
+    let outcome = Outcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
         rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
         rows_rejected: finished.iter().map(|lane| lane.tally.rows_rejected).sum(),
@@ -80,7 +80,9 @@ pub fn run(
         send_seconds: send,
         commit_seconds: started.elapsed().as_secs_f64(),
         bytes_sent: progress.sent.load(Relaxed),
-    }))
+    };
+    let session = finished.into_iter().next().filter(|_| job.keeps_session);
+    Ok(End::Done(outcome, session.map(|lane| lane.connection)))
 }
 
 /// Whether the server refused something because of another transaction, which may be ours. Which

@@ -11,6 +11,7 @@ mod replace;
 mod report;
 mod sample;
 mod shadow;
+mod staging;
 mod watch;
 
 use std::path::PathBuf;
@@ -30,13 +31,14 @@ use crate::format::sniff::Overrides;
 use crate::ledger::{self, Found, Identity, Opened};
 use crate::plan::{Plan, Replace, Request, Wish};
 use crate::source::{self, Input};
+use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, Table, server_error};
 use crate::{Error, Kind, Result};
 use reading::Reading;
 
 /// How often one that waits looks whether it should.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]
@@ -103,6 +105,8 @@ pub struct Load {
     identity: Option<Identity>,
     found: Found,
     opened: Option<Opened>,
+    /// What rows are staged in, if they are not for the table itself.
+    stage: Option<Stage>,
     /// The connection was left because nothing came over it any more.
     is_silent: bool,
 }
@@ -163,8 +167,30 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         identity,
         found,
         opened: None,
+        stage: None,
         is_silent: false,
     })
+}
+
+/// Looks at inputs and table, and plans to stage rows for the table rather than to write them.
+pub(crate) fn prepare_stage(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
+    let options = Options { lanes: Some(1), no_ledger: true, create: false, ..options };
+    let mut load = prepare(options, dsn, runtime)?;
+    // What makes writing to the table slow or special does not count for the stage.
+    let bare = Table {
+        kind: 'r',
+        triggers: Vec::new(),
+        foreign_keys: Vec::new(),
+        self_references: Vec::new(),
+        indexes: Vec::new(),
+        partitions: 0,
+        row_security: false,
+        ..load.table.clone()
+    };
+    load.plan = Plan::make(&bare, &load.session, &load.reading.facts(), &load.request)?;
+    let columns = load.plan.columns.iter().map(|column| column.name.as_str());
+    load.stage = Some(Stage::of(&load.table, columns));
+    Ok(load)
 }
 
 impl Load {
@@ -222,7 +248,7 @@ impl Load {
             rejects::check(path, opened.job.0, &self.reading.names())?;
         }
         self.prepare_shadow()?;
-        let outcome = self.attempts(watch, widened)?;
+        let (outcome, _) = self.attempts(watch, widened)?;
         self.write_rejects()?;
         self.complete_shadow(outcome.chunks, watch)?;
         self.finish_job(outcome.chunks, watch)?;
@@ -230,12 +256,16 @@ impl Load {
     }
 
     /// Starts over while that promises to help.
-    fn attempts(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
+    fn attempts(
+        &mut self,
+        watch: &Arc<Watch>,
+        widened: &mut Vec<Widened>,
+    ) -> Result<(Outcome, Option<Connection>)> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             match self.attempt(watch) {
-                Ok(End::Done(outcome)) => return Ok(outcome),
+                Ok(End::Done(outcome, session)) => return Ok((outcome, session)),
                 Ok(End::LanesConflict) if self.reading.is_stream() => {
                     return Err(Error::new(Kind::Server, "two rows have the same unique key")
                         .hint("Load with `--lanes 1` to be told which."));
@@ -282,9 +312,16 @@ impl Load {
     fn job(&self) -> Result<Job> {
         let dsn = Arc::new(self.dsn.clone());
         let name: Arc<str> = format!("pgspate load {}", self.table.name).into();
+        let stage = self.stage.clone().map(Arc::new);
         let connect: Connect = Arc::new(move || {
-            let (dsn, name) = (Arc::clone(&dsn), Arc::clone(&name));
-            Box::pin(async move { dsn.connect(&name).await })
+            let (dsn, name, stage) = (Arc::clone(&dsn), Arc::clone(&name), stage.clone());
+            Box::pin(async move {
+                let connection = dsn.connect(&name).await?;
+                if let Some(stage) = stage {
+                    stage.make(&connection.client).await?;
+                }
+                Ok(connection)
+            })
         });
         let server_version = self.session.server_version;
         let ignore_unknown = self.options.ignore_unknown;
@@ -317,6 +354,7 @@ impl Load {
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             limits: self.options.limits,
             around: self.around()?,
+            keeps_session: self.stage.is_some(),
         })
     }
 
@@ -368,7 +406,10 @@ impl Load {
             [first, rest @ ..] => format!("\"{first}\" and {} more", rest.len()),
             [] => "nothing".to_owned(),
         };
-        let message = format!("could not load {from} into {}", self.plan.table);
+        let message = match self.stage {
+            None => format!("could not load {from} into {}", self.plan.table),
+            Some(_) => format!("could not sync {} with {from}", self.plan.table),
+        };
         let kind = error.kind();
         let mut error = error;
         if self.plan.encoding.is_none() {

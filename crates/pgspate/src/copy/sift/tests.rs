@@ -110,6 +110,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),
         around: None,
+        keeps_session: false,
     }
 }
 

@@ -35,6 +35,9 @@ impl Load {
 
     /// The table that COPY writes to, as SQL writes it.
     pub(super) fn destination(&self) -> String {
+        if self.stage.is_some() {
+            return crate::stage::NAME.to_owned();
+        }
         self.names().map_or_else(|| self.plan.table.clone(), |(_, names)| names.shadow)
     }
 

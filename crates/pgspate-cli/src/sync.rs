@@ -1,0 +1,139 @@
+//! `pgspate sync`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use pgspate::Result;
+use pgspate::copy::Limits;
+use pgspate::load::{self, Watch};
+use pgspate::sync::{self, Options, Report, Scope};
+
+use crate::args::{ScopeArgs, SyncArgs};
+use crate::errors::Style;
+use crate::load::{print_json, reading, runtime, stop_on_interrupt};
+use crate::numbers::{bytes, seconds, thousands};
+use crate::output::{data, say, say_line};
+use crate::progress::ProgressLine;
+use crate::{Answer, target};
+
+pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
+    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
+    let runtime = runtime()?;
+    let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
+    let watch = Arc::new(Watch::default());
+    let running = Arc::new(AtomicBool::new(false));
+    stop_on_interrupt(&watch, &running, runtime.handle());
+    let sync = sync::prepare(options(args), target.dsn, runtime.handle())?;
+    if plan_only {
+        for statement in sync.statements() {
+            data(format!("{statement};\n"))?;
+        }
+        return Ok(Answer::Yes);
+    }
+    if !quiet {
+        for found in sync.evidence() {
+            say_line(style.dim(found));
+        }
+    }
+    running.store(true, Relaxed);
+    let line = ProgressLine::start(sync.table(), &watch, quiet);
+    let result = sync.run(&watch);
+    drop(line);
+    let report = result?;
+    if json {
+        print_json(&report)?;
+    }
+    if !quiet {
+        say(render(&report, style));
+    }
+    Ok(if report.is_check && !report.is_same() { Answer::No } else { Answer::Yes })
+}
+
+/// The report in a few lines.
+fn render(report: &Report, style: Style) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let Report { inserted, updated, deleted, unchanged, .. } = *report;
+    let mut line = |text_of: &str| {
+        let _ = writeln!(text, "{text_of}");
+    };
+    let would = if report.is_check { " would be" } else { "" };
+    line(&format!(
+        "{}: {} inserted, {} updated, {} deleted{would}; {} unchanged of {}",
+        style.strong(&report.table),
+        thousands(inserted),
+        thousands(updated),
+        thousands(deleted),
+        thousands(unchanged),
+        thousands(report.rows_in),
+    ));
+    if report.is_check {
+        let examples = &report.examples;
+        let all = [
+            ("insert", &examples.insert),
+            ("update", &examples.update),
+            ("delete", &examples.delete),
+        ];
+        for (what, keys) in all {
+            if !keys.is_empty() {
+                line(&format!("  {what}  {}", keys.join("; ")));
+            }
+        }
+        return text;
+    }
+    line(&format!(
+        "  staged in {}, compared and written in {}",
+        seconds(report.stage_seconds),
+        seconds(report.write_seconds)
+    ));
+    line(&format!(
+        "  {} of WAL, {} blocks read, {} changed; {} dead rows, {} updates within their page",
+        bytes(report.wal_bytes),
+        thousands(report.blocks_read),
+        thousands(report.blocks_dirtied),
+        thousands(report.dead_rows),
+        thousands(report.updated_hot),
+    ));
+    line(&format!(
+        "  table {} to {}, indexes {} to {}",
+        bytes(report.table_bytes[0]),
+        bytes(report.table_bytes[1]),
+        bytes(report.index_bytes[0]),
+        bytes(report.index_bytes[1]),
+    ));
+    for advice in &report.advice {
+        line(&format!("{} {advice}", style.warning("advice:")));
+    }
+    text
+}
+
+fn options(args: SyncArgs) -> Options {
+    let mut load: load::Options = reading(args.sources, args.table, args.read);
+    load.limits = Limits {
+        retry_for: Duration::from_secs(args.retry_for.into()),
+        lock_timeout: Duration::from_secs(args.lock_timeout.into()),
+        ..Limits::default()
+    };
+    Options {
+        load,
+        key: args.key,
+        scope: scope(args.scope),
+        ignored: args.ignore_columns,
+        max_delete: args.max_delete,
+        may_empty: args.allow_empty,
+        keeps_last: args.keep.is_some(),
+        is_check: args.check,
+    }
+}
+
+fn scope(args: ScopeArgs) -> Scope {
+    match args.scope {
+        Some(all) if all.trim() == "all" => Scope::All,
+        Some(predicate) => Scope::Where(predicate),
+        None if !args.scope_by.is_empty() => Scope::By(args.scope_by),
+        None if args.insert_only => Scope::InsertOnly,
+        None => Scope::NoDelete,
+    }
+}

@@ -1,0 +1,82 @@
+//! The stage: a temporary table that is filled through `copy`, for statements that compare.
+//!
+//! It has the target's columns and types and none of its constraints, indexes or triggers, so
+//! whatever the types take can be staged. It lives and dies with its session.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use crate::target::{Table, quote_ident, server_error};
+use crate::{Error, Result};
+
+/// The table, as statements name it.
+pub(crate) const NAME: &str = "pg_temp.pgspate_stage";
+
+/// Memory for the pages of temporary tables: what does not fit is written to temporary files.
+const TEMP_BUFFERS: &str = "128MB";
+
+/// What a session runs before rows are staged in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage {
+    sql: String,
+}
+
+impl Stage {
+    /// For these columns of the table.
+    pub(crate) fn of<'a>(table: &Table, columns: impl Iterator<Item = &'a str>) -> Stage {
+        let columns: Vec<_> = columns.map(quote_ident).collect();
+        let sql = format!(
+            "set temp_buffers = '{TEMP_BUFFERS}'; \
+             create temporary table pgspate_stage on commit preserve rows as \
+             select {} from {} with no data",
+            columns.join(", "),
+            table.sql_name
+        );
+        Stage { sql }
+    }
+
+    /// Makes it in a session.
+    pub(crate) async fn make(&self, client: &Client) -> Result<()> {
+        let failed = server_error("could not make a temporary table to stage rows in".to_owned());
+        client.batch_execute(&self.sql).await.map_err(|error| {
+            let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+            let error = failed(error);
+            match is_forbidden {
+                true => error.hint(
+                    "The role needs `grant temporary on database` the database, and SELECT on the \
+                     table.",
+                ),
+                false => error,
+            }
+        })
+    }
+}
+
+/// For temporary space that ran out: how much there was to stage, and what to change.
+pub(crate) fn hint_space(error: Error, staged_bytes: u64) -> Error {
+    let megabytes = staged_bytes.div_ceil(1 << 20);
+    match error.sqlstate().map(SqlState::code) {
+        Some("53400") => error.hint(format!(
+            "{megabytes} MiB are staged, and comparing them may take as much again in temporary \
+             files: raise temp_file_limit to at least {} MB for this role, or sync fewer rows at a \
+             time with `--scope`. The table is as it was.",
+            2 * megabytes
+        )),
+        Some("53100") => error.hint(format!(
+            "{megabytes} MiB are staged, and comparing them may take as much again: there is too \
+             little space where temp_tablespaces points to, or else in the database's own \
+             tablespace. The table is as it was."
+        )),
+        _ => error,
+    }
+}
+
+/// Statistics of what is staged, without which no plan is to be trusted. Its rows and bytes.
+pub(crate) async fn analyze(client: &Client) -> Result<(u64, u64)> {
+    let failed = || server_error("could not analyze the staged rows".to_owned());
+    client.batch_execute(&format!("analyze {NAME}")).await.map_err(failed())?;
+    let sql =
+        format!("select (select count(*) from {NAME}), pg_total_relation_size('{NAME}'::regclass)");
+    let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+    Ok((row.get::<_, i64>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs()))
+}

@@ -1,0 +1,151 @@
+//! Which columns identify a row, which are compared, and how.
+//!
+//! Rows are matched by the types' own equality, as unique indexes match them, with NULL equal to
+//! NULL. They are compared by what they hold: where equal values may look different (`1.0` and
+//! `1.00`, `Ada` and `ada` in citext), what differs is written.
+
+use tokio_postgres::Client;
+
+use crate::plan::PlannedColumn;
+use crate::target::{Column, Table, TypeKind, quote_ident, server_error};
+use crate::{Error, Kind, Result};
+
+/// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
+/// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,
+/// network addresses.
+const SAME_WHEN_EQUAL: [u32; 17] =
+    [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
+
+/// The primary key's columns, in its order.
+const PRIMARY_KEY: &str = "\
+select a.attname::text
+from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
+order by k.nth";
+
+/// Columns whose collation is nondeterministic.
+const LENIENT: &str = "\
+select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
+where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
+
+/// A column of the target that the source has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SyncColumn {
+    /// As SQL writes it.
+    pub(super) name: String,
+    pub(super) is_nullable: bool,
+    /// Equal values are the same value.
+    pub(super) is_exact: bool,
+    /// Never written by an update: the server forbids it.
+    pub(super) is_fixed: bool,
+    /// Not compared.
+    pub(super) is_ignored: bool,
+}
+
+/// The columns by their part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Columns {
+    pub(super) key: Vec<SyncColumn>,
+    pub(super) others: Vec<SyncColumn>,
+}
+
+/// The names of the primary key's columns.
+pub(super) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<String>> {
+    names(client, PRIMARY_KEY, table).await
+}
+
+/// The names of columns with a nondeterministic collation.
+pub(super) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String>> {
+    names(client, LENIENT, table).await
+}
+
+async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
+    let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
+    let rows = client.query(sql, &[&table.oid]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+impl Columns {
+    /// Sorts the written columns. `key`: as the user names them, or the primary key's.
+    pub(super) fn sort(
+        table: &Table,
+        written: &[PlannedColumn],
+        key: &[String],
+        ignored: &[String],
+        lenient: &[String],
+    ) -> Result<Columns> {
+        if key.is_empty() {
+            let message = format!("{} has no primary key to match rows by", table.sql_name);
+            return Err(Error::new(Kind::Usage, message)
+                .hint("Name the columns that identify a row with `--key a,b`."));
+        }
+        for name in key.iter().chain(ignored) {
+            let is_written = written.iter().any(|column| column.name == *name);
+            let is_there = table.columns.iter().any(|column| column.name == *name);
+            let problem = match (is_there, is_written) {
+                (_, true) => continue,
+                (true, false) => format!("column \"{name}\" is not in the source"),
+                (false, _) => {
+                    format!("column \"{name}\" of relation \"{}\" does not exist", table.name)
+                }
+            };
+            return Err(Error::new(Kind::Usage, problem));
+        }
+        let column = |name: &str| table.columns.iter().find(|column| column.name == name);
+        let sorted = |name: &str| -> Option<SyncColumn> {
+            let mut sorted = SyncColumn::of(column(name)?);
+            sorted.is_exact &= !lenient.iter().any(|other| other == name);
+            sorted.is_ignored = ignored.iter().any(|other| other == name);
+            Some(sorted)
+        };
+        let others = written.iter().map(|column| column.name.as_str());
+        let others = others.filter(|name| !key.iter().any(|of_key| of_key == name));
+        Ok(Columns {
+            key: key.iter().filter_map(|name| sorted(name)).collect(),
+            others: others.filter_map(sorted).collect(),
+        })
+    }
+
+    /// All, the key first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &SyncColumn> {
+        self.key.iter().chain(&self.others)
+    }
+
+    /// Those whose difference makes a row another one. Of the key, those that can be equal and
+    /// yet differ.
+    pub(super) fn compared(&self) -> impl Iterator<Item = &SyncColumn> {
+        let key = self.key.iter().filter(|column| !column.is_exact);
+        key.chain(&self.others).filter(|column| !column.is_ignored && !column.is_fixed)
+    }
+
+    /// Those that an update sets.
+    pub(super) fn set(&self) -> impl Iterator<Item = &SyncColumn> {
+        let key = self.key.iter().filter(|column| !column.is_exact);
+        key.chain(&self.others).filter(|column| !column.is_fixed)
+    }
+}
+
+impl SyncColumn {
+    fn of(column: &Column) -> SyncColumn {
+        let base = column.ty.base();
+        let is_exact = base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid);
+        SyncColumn {
+            name: quote_ident(&column.name).into_owned(),
+            is_nullable: !column.not_null,
+            is_exact,
+            is_fixed: column.is_identity,
+            is_ignored: false,
+        }
+    }
+
+    /// Whether the columns of two rows match, NULL with NULL. Arrays have that equality, and it
+    /// can be hashed and sorted, which `is not distinct from` cannot.
+    pub(super) fn matches(&self, left: &str, right: &str) -> String {
+        let name = &self.name;
+        match self.is_nullable {
+            true => format!("array[{left}.{name}] = array[{right}.{name}]"),
+            false => format!("{left}.{name} = {right}.{name}"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A scope of a table made equal to a source: only what differs is written.
+//!
+//! The source is staged in a temporary table; then one transaction deletes what the source does
+//! not have, updates what differs and inserts what is missing. Unchanged rows are read and nothing
+//! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones.
+
+mod columns;
+mod pin;
+mod report;
+mod statements;
+mod write;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+
+pub use report::{Examples, Report};
+pub use statements::Scope;
+
+use crate::copy::Patience;
+use crate::load::{self, Load, Watch};
+use crate::target::connect::{Connection, Dsn};
+use crate::{Error, Kind, Result};
+use columns::Columns;
+use statements::Statements;
+
+/// What to make equal to what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The source, how to read it, and the table.
+    pub load: load::Options,
+    /// The columns that identify a row; the primary key's by default.
+    pub key: Vec<String>,
+    /// The rows that are to be as in the source.
+    pub scope: Scope,
+    /// Columns that are not compared, and written only with a row of which something else differs.
+    pub ignored: Vec<String>,
+    /// At most such a share of the scope may be deleted, in percent.
+    pub max_delete: f64,
+    /// A source without rows may empty the scope.
+    pub may_empty: bool,
+    /// Of rows with the same key the last one counts; they are refused otherwise.
+    pub keeps_last: bool,
+    /// Change nothing; say what differs.
+    pub is_check: bool,
+}
+
+/// A sync that is ready to run.
+pub struct Sync {
+    load: Load,
+    options: Options,
+    columns: Columns,
+    runtime: Handle,
+}
+
+/// Looks at source and table. Changes nothing. Blocks; call it from a thread that is not one of
+/// `runtime`'s.
+///
+/// # Errors
+/// As [`load::prepare`]; and columns or scopes that do not fit the table and the source.
+pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
+    if options.load.sources.is_empty() {
+        return Err(Error::new(Kind::Usage, "no source is named"));
+    }
+    let load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
+    let (table, client) = (load.table(), &load.control().client);
+    let lenient = runtime.block_on(columns::lenient(client, table))?;
+    let key = match options.key.is_empty() {
+        false => options.key.clone(),
+        true => runtime.block_on(columns::primary_key(client, table))?,
+    };
+    let columns = Columns::sort(table, load.columns(), &key, &options.ignored, &lenient)?;
+    if let Scope::By(names) = &options.scope {
+        for name in names {
+            if !load.columns().iter().any(|column| column.name == *name) {
+                let message = format!("column \"{name}\" of the scope is not in the source");
+                return Err(Error::new(Kind::Usage, message));
+            }
+        }
+    }
+    Ok(Sync { load, options, columns, runtime: runtime.clone() })
+}
+
+impl Sync {
+    /// The table, as SQL writes it.
+    pub fn table(&self) -> &str {
+        &self.load.table().sql_name
+    }
+
+    /// What was found out about the input, in words.
+    pub fn evidence(&self) -> &[String] {
+        self.load.evidence()
+    }
+
+    /// The statements, in words that SQL knows; for `--plan`.
+    pub fn statements(&self) -> Vec<String> {
+        let statements = self.build();
+        [statements.delete(), statements.update(), Some(statements.insert())]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Makes the scope equal to the source. Blocks until that is committed or rolled back.
+    ///
+    /// # Errors
+    /// Whatever staging or the server refuses; a source with equal keys; more rows to delete than
+    /// may be. The table is as it was then.
+    pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
+        let started = Instant::now();
+        let (session, outcome) = self.load.stage(watch)?;
+        let stage_seconds = started.elapsed().as_secs_f64();
+        let mut patience = Patience::new(self.options.load.limits.retry_for);
+        let runtime = self.runtime.clone();
+        let written = Instant::now();
+        let mut report = loop {
+            let attempt = write::write(&session, &self, outcome.bytes_sent);
+            match runtime.block_on(until_cancelled(watch, &session, attempt)) {
+                Ok(report) => break report,
+                Err(error) if write::may_pass(&error) && !session.is_closed() => {
+                    let Some(pause) = patience.next_pause() else { return Err(self.failed(error)) };
+                    std::thread::sleep(pause);
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+        };
+        report.stage_seconds = stage_seconds;
+        report.write_seconds = written.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn build(&self) -> Statements<'_> {
+        Statements {
+            table: &self.load.table().sql_name,
+            columns: &self.columns,
+            scope: &self.options.scope,
+            keeps_last: self.options.keeps_last,
+        }
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        let kind = error.kind();
+        Error::new(kind, format!("could not sync {}", self.table())).because(error)
+    }
+}
+
+/// What `work` gives; when the user stops it, the statement is cancelled and rolled back.
+async fn until_cancelled<T>(
+    watch: &Watch,
+    session: &Connection,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(load::LOOK, work.as_mut()).await {
+            Ok(done) if watch.copy.is_cancelled() => {
+                return done.map_err(|_| Error::new(Kind::Cancelled, "stopped by the user"));
+            }
+            Ok(done) => return done,
+            // A request that gets lost is made again.
+            Err(_) if watch.copy.is_cancelled() => drop(session.cancel().await),
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The transaction that writes what differs.
+
+use tokio_postgres::{Client, Row};
+
+use super::pin::{self, Cost};
+use super::report::{Facts, advice};
+use super::statements::{Scope, Statements};
+use super::{Examples, Report, Sync};
+use crate::stage;
+use crate::target::connect::Connection;
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Sizes of a table with all its parts, and of its indexes.
+const SIZES: &str = "\
+select coalesce(sum(pg_relation_size(relid)), 0)::bigint,
+       coalesce(sum(pg_indexes_size(relid)), 0)::bigint
+from (select relid::oid from pg_partition_tree($1::oid::regclass) union select $1::oid) parts(relid)";
+
+/// What this transaction has done to the table's parts: updates, and those that were HOT.
+const UPDATES: &str = "\
+select coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::bigint,
+       coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::bigint
+from (select relid::oid from pg_partition_tree($1::oid::regclass) union select $1::oid) parts(relid)";
+
+/// The table's fillfactor; and indexes that no query has used and which are not unique.
+const FACTS: &str = "\
+select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
+                 where c.oid = $1::oid and option_name = 'fillfactor'), 100),
+       array(select i.indexrelid::regclass::text
+             from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
+             where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
+               and i.indkey::int2[] && array(select attnum from pg_attribute
+                                            where attrelid = $1 and attname = any($2))
+             order by 1),
+       array(select array_to_string(array(select a.attname from pg_attribute a
+                                          where a.attrelid = $1 and a.attnum = any(i.indkey)), ', ')
+             from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
+             where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
+               and i.indkey::int2[] && array(select attnum from pg_attribute
+                                            where attrelid = $1 and attname = any($2))
+             order by i.indexrelid::regclass::text)";
+
+/// Whether the transaction may pass when it is tried again: another session was in its way.
+pub(super) fn may_pass(error: &Error) -> bool {
+    error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+}
+
+/// Compares and writes, in one transaction.
+pub(super) async fn write(session: &Connection, sync: &Sync, staged_bytes: u64) -> Result<Report> {
+    let client = &session.client;
+    let lock = lock(sync);
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error| session.explain(what, error)
+    };
+    // Before the snapshot is taken: whoever had the lock has committed by then.
+    let locked = client.batch_execute(&format!("select pg_advisory_lock({lock})")).await;
+    locked.map_err(failed("could not wait for another sync of the same scope"))?;
+    let result = in_transaction(session, sync).await;
+    if result.is_err() {
+        // What the transaction has failed of is told; if the session is gone, so is the lock.
+        let _ = client.batch_execute("rollback").await;
+    }
+    let _ = client.batch_execute(&format!("select pg_advisory_unlock({lock})")).await;
+    result.map_err(|error| stage::hint_space(error, staged_bytes))
+}
+
+async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
+    let client = &session.client;
+    let statements = sync.build();
+    let table = sync.load.table();
+    let timeout = sync.options.load.limits.lock_timeout.as_millis().min(i32::MAX as u128);
+    let failed = || server_error("could not begin to compare".to_owned());
+    let begin = format!(
+        "begin isolation level repeatable read; set local lock_timeout = {timeout}; {}",
+        pin::SETTINGS
+    );
+    client.batch_execute(&begin).await.map_err(failed())?;
+    let (rows, _) = check_source(client, sync, &statements).await?;
+    let mut report = Report {
+        table: table.sql_name.clone(),
+        rows_in: rows,
+        is_check: sync.options.is_check,
+        ..Report::default()
+    };
+    let before = sizes(client, table.oid).await?;
+    if sync.options.is_check {
+        check(client, &statements, &mut report).await?;
+        client.batch_execute("rollback").await.map_err(failed())?;
+    } else {
+        let cost = change(client, sync, &statements, &mut report).await?;
+        let what = "could not look up what was written";
+        let row = client.query_one(UPDATES, &[&table.oid]).await;
+        report.updated_hot = number(&row.map_err(server_error(what.to_owned()))?, 1);
+        let committed = client.batch_execute("commit").await;
+        committed.map_err(|error| session.explain("could not commit", error))?;
+        report.wal_bytes = cost.wal_bytes;
+        report.blocks_hit = cost.blocks_hit;
+        report.blocks_read = cost.blocks_read;
+        report.blocks_dirtied = cost.blocks_dirtied;
+        report.dead_rows = report.updated + report.deleted;
+    }
+    let after = sizes(client, table.oid).await?;
+    report.table_bytes = [before[0], after[0]];
+    report.index_bytes = [before[1], after[1]];
+    let matched = rows.saturating_sub(report.inserted);
+    report.unchanged = matched.saturating_sub(report.updated);
+    report.advice = advice(&report, &facts(client, sync).await?);
+    Ok(report)
+}
+
+/// Analyzes what is staged, and refuses what cannot be meant.
+async fn check_source(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+) -> Result<(u64, u64)> {
+    let failed = || server_error("could not look at the staged rows".to_owned());
+    let options = &sync.options;
+    if statements.keeps_last {
+        client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
+    }
+    let (rows, bytes) = stage::analyze(client).await?;
+    let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
+    if deletes_all && !options.may_empty && !options.is_check {
+        let message = "the source has no rows: all rows of the scope would be deleted";
+        return Err(
+            Error::new(Kind::Plan, message).hint("Say `--allow-empty` if that is what is meant.")
+        );
+    }
+    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
+    if let Some(first) = duplicates.first() {
+        let examples: Vec<String> = duplicates
+            .iter()
+            .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
+            .collect();
+        let message = format!(
+            "{} keys are in the source more than once: {}",
+            first.get::<_, i64>(0),
+            examples.join(", ")
+        );
+        return Err(Error::new(Kind::Plan, message)
+            .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."));
+    }
+    if let Some(sql) = statements.strays() {
+        let row = client.query_one(&sql, &[]).await.map_err(server_error(
+            "could not compare the source with the predicate of `--scope`".to_owned(),
+        ))?;
+        let (outside, taken) = (number(&row, 0), number(&row, 1));
+        if outside + taken > 0 {
+            let message = format!(
+                "{outside} rows of the source are not in the scope, and {taken} have the key of a \
+                 row outside of it"
+            );
+            return Err(Error::new(Kind::Plan, message)
+                .hint("Widen `--scope`, or leave these rows out of the source."));
+        }
+    }
+    if let Some(sql) = statements.movers() {
+        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+        if number(&row, 0) > 0 {
+            let message = format!(
+                "{} rows of the source have the key of a row in a scope that the source does not \
+                 have",
+                number(&row, 0)
+            );
+            return Err(Error::new(Kind::Plan, message)
+                .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
+        }
+    }
+    Ok((rows, bytes))
+}
+
+/// Deletes, updates, inserts: in this order values may move between rows.
+async fn change(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    report: &mut Report,
+) -> Result<Cost> {
+    let mut all = Cost::default();
+    let what = |what: &str| server_error(format!("could not {what}"));
+    if let Some(sql) = statements.delete() {
+        let cost = pin::execute(client, &sql).await.map_err(what("delete rows"))?;
+        report.deleted = cost.rows;
+        all.add(cost);
+        guard(client, sync, statements, report.deleted).await?;
+    }
+    if let Some(sql) = statements.update() {
+        let cost = pin::execute(client, &sql).await.map_err(what("update rows"))?;
+        report.updated = cost.rows;
+        all.add(cost);
+    }
+    let cost = pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?;
+    report.inserted = cost.rows;
+    all.add(cost);
+    Ok(all)
+}
+
+/// Refuses to delete more of the scope than may be.
+async fn guard(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    deleted: u64,
+) -> Result<()> {
+    let (Some(sql), 1..) = (statements.count_scope(), deleted) else { return Ok(()) };
+    let failed = server_error("could not count the rows of the scope".to_owned());
+    let row = client.query_one(&sql, &[]).await.map_err(failed)?;
+    let all = number(&row, 0) + deleted;
+    let may = sync.options.max_delete;
+    if deleted as f64 <= all as f64 * may / 100.0 {
+        return Ok(());
+    }
+    let share = 100.0 * deleted as f64 / all as f64;
+    let message = format!(
+        "{deleted} of {all} rows of the scope ({share:.1} %) would be deleted, and at most {may} % \
+         may be"
+    );
+    Err(Error::new(Kind::Plan, message)
+        .hint("See with `--check` which, and raise `--max-delete` if that is what is meant."))
+}
+
+/// Counts what differs.
+async fn check(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
+    let [delete, update, insert] = statements.check();
+    let mut counts = [(0, Vec::new()), (0, Vec::new()), (0, Vec::new())];
+    for (sql, count) in [delete, update, insert].into_iter().zip(&mut counts) {
+        let Some(sql) = sql else { continue };
+        let failed = || server_error("could not compare".to_owned());
+        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+        *count = (number(&row, 0), row.get::<_, Option<Vec<String>>>(1).unwrap_or_default());
+    }
+    let [(deleted, delete), (updated, update), (inserted, insert)] = counts;
+    (report.deleted, report.updated, report.inserted) = (deleted, updated, inserted);
+    report.examples = Examples { insert, update, delete };
+    Ok(())
+}
+
+async fn sizes(client: &Client, oid: u32) -> Result<[u64; 2]> {
+    let failed = server_error("could not look up the table's size".to_owned());
+    let row = client.query_one(SIZES, &[&oid]).await.map_err(failed)?;
+    Ok([number(&row, 0), number(&row, 1)])
+}
+
+async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
+    let table = sync.load.table();
+    let failed = server_error("could not look up the table's indexes".to_owned());
+    let set: Vec<&str> = sync.load.columns().iter().map(|column| column.name.as_str()).collect();
+    let row = client.query_one(FACTS, &[&table.oid, &set]).await.map_err(failed)?;
+    let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
+    Ok(Facts { fillfactor: row.get(0), unused: names.into_iter().zip(columns).collect() })
+}
+
+fn number(row: &Row, nth: usize) -> u64 {
+    row.get::<_, i64>(nth).unsigned_abs()
+}
+
+/// The number that stands for the table and the scope.
+fn lock(sync: &Sync) -> String {
+    let scope = match &sync.options.scope {
+        Scope::By(columns) => format!("by {}", columns.join(",")),
+        Scope::Where(predicate) => format!("where {predicate}"),
+        Scope::All => "all".to_owned(),
+        Scope::NoDelete | Scope::InsertOnly => "some".to_owned(),
+    };
+    let scope = scope.replace('\'', "''").replace('\\', "\\\\");
+    format!("hashtextextended(E'pgspate sync {scope}', {})", sync.load.table().oid)
+}
