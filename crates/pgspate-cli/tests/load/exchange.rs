@@ -391,8 +391,8 @@ struct Owner {
 impl Owner {
     fn new(case: &Case, rights: &str) -> Owner {
         let name = format!("{}_owner", case.db.name());
-        let dsn = format!("{} user={name} password=secret", case.db.dsn());
-        case.db.run(&format!("create role {name} login password 'secret'"));
+        let dsn = format!("{} options='-c role={name}'", case.db.dsn());
+        case.db.run(&format!("create role {name} login"));
         case.db.run(&rights.replace(":owner", &name));
         Owner { name, dsn }
     }
@@ -413,7 +413,8 @@ fn a_role_with_few_rights() {
     case.put("t.csv", rows(7));
     let owner = Owner::new(
         &case,
-        "create schema pgspate authorization :owner; grant select, insert, truncate on t to :owner",
+        "revoke create on schema public from public; create schema pgspate authorization :owner; \
+         grant select, insert, truncate on t to :owner",
     );
     let method = |args: &str| {
         let json = owner.load(&case, &format!("t.csv --table t --plan --json {args}")).stdout;

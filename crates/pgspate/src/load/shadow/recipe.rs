@@ -143,7 +143,8 @@ select statement from (
     when contype = 'x' or i.indisexclusion
       then format('alter table %s add constraint %I %s', :shadow, conname,
                   pg_get_constraintdef(c.oid))
-    else format('alter table %1$s add constraint %2$I %3$s using index %2$I%4$s%5$s', :shadow, conname,
+    else format('alter table %1$s add constraint %2$I %3$s using index %2$I%4$s%5$s', :shadow,
+                conname,
                 case contype when 'p' then 'primary key' else 'unique' end,
                 case when condeferrable then ' deferrable' end,
                 case when condeferred then ' initially deferred' end) end as statement
@@ -233,7 +234,8 @@ differing as (
   select * from holder where array(select x::text from aclexplode(acl) x order by 1)
                           <> array(select x::text from aclexplode(other) x order by 1)),
 statement(nth, name, text) as (
-  select 1, name::text, format('alter sequence %s owned by %s.%I', name, :table, attname) from serial
+  select 1, name::text, format('alter sequence %s owned by %s.%I', name, :table, attname)
+  from serial
   union all
   select 2, stxname::text, format('alter statistics %s.%I set schema %I', :schema, stxname, nspname)
   from pg_statistic_ext join pg_namespace n on n.oid = stxnamespace where stxrelid = :oid
@@ -247,12 +249,14 @@ statement(nth, name, text) as (
     case when is_grantable then ' with grant option' end)
   from differing, aclexplode(acl)
   union all
-  select 5, attname::text, format('grant %s (%I) on table %s to %s%s', privilege_type, attname, :table,
+  select 5, attname::text, format('grant %s (%I) on table %s to %s%s', privilege_type, attname,
+    :table,
     case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end,
     case when is_grantable then ' with grant option' end)
   from pg_attribute, aclexplode(attacl) where attrelid = :oid and not attisdropped
   union all
-  select 6, 'r', format('alter table %s enable row level security', :table) from t where relrowsecurity
+  select 6, 'r', format('alter table %s enable row level security', :table)
+  from t where relrowsecurity
   union all
   select 6, 'f', format('alter table %s force row level security', :table)
   from t where relforcerowsecurity
@@ -262,12 +266,14 @@ statement(nth, name, text) as (
     case polcmd when 'r' then 'select' when 'a' then 'insert' when 'w' then 'update'
                 when 'd' then 'delete' else 'all' end,
     (select string_agg(case role when 0 then 'public'
-                       else quote_ident(pg_get_userbyid(role)) end, ', ') from unnest(polroles) role),
+                       else quote_ident(pg_get_userbyid(role)) end, ', ')
+     from unnest(polroles) role),
     ' using (' || pg_get_expr(polqual, polrelid) || ')',
     ' with check (' || pg_get_expr(polwithcheck, polrelid) || ')')
   from pg_policy where polrelid = :oid
   union all
-  select 8, tgname::text, pg_get_triggerdef(oid) from pg_trigger where tgrelid = :oid and not tgisinternal
+  select 8, tgname::text, pg_get_triggerdef(oid) from pg_trigger
+  where tgrelid = :oid and not tgisinternal
   union all
   select 9, tgname::text, format('alter table %s %s trigger %I', :table,
     case tgenabled when 'D' then 'disable' when 'A' then 'enable always' else 'enable replica' end,
@@ -277,8 +283,10 @@ statement(nth, name, text) as (
   select 10, 'table', format('comment on table %s is %L', :table, obj_description(:oid, 'pg_class'))
   where obj_description(:oid, 'pg_class') is not null
   union all
-  select 11, conname::text, format('comment on constraint %I on %s is %L', conname, :table, description)
-  from pg_constraint c join pg_description on objoid = c.oid and classoid = 'pg_constraint'::regclass
+  select 11, conname::text, format('comment on constraint %I on %s is %L', conname, :table,
+    description)
+  from pg_constraint c
+  join pg_description on objoid = c.oid and classoid = 'pg_constraint'::regclass
   where conrelid = :oid
   union all
   select 12, tgname::text, format('comment on trigger %I on %s is %L', tgname, :table, description)
@@ -289,7 +297,7 @@ statement(nth, name, text) as (
   from pg_policy p join pg_description on objoid = p.oid and classoid = 'pg_policy'::regclass
   where polrelid = :oid
   union all
-  select 14, number.relname::text, format('comment on sequence %I.%I is %L', t.nspname, number.relname,
-    description)
+  select 14, number.relname::text, format('comment on sequence %I.%I is %L', t.nspname,
+    number.relname, description)
   from t, number join pg_description on objoid = number.oid and classoid = 'pg_class'::regclass)
 select text from statement order by nth, name";
