@@ -206,6 +206,20 @@ fn partitioned_tables_and_partitions() {
 }
 
 #[test]
+fn a_table_that_is_made() {
+    let case = Case::new("");
+    // The sample has numbers only, so that the load starts over with a wider column.
+    let mut rows = "id,code\n".to_owned();
+    (0..200_000).for_each(|id| rows += &format!("{id},{}\n", id * 7));
+    case.put("t.csv", rows + "200000,x\n");
+    for _ in 0..2 {
+        case.load("t.csv --create --replace").success();
+        assert_eq!(case.value("select count(*) from t where code = 'x' or id < 5"), "6");
+        assert_eq!(case.value("select count(*) from t"), "200001");
+    }
+}
+
+#[test]
 fn what_cannot_be_replaced() {
     let case = Case::new(
         "create table parent (id int); create table child () inherits (parent); \

@@ -49,11 +49,12 @@ left join pg_tablespace s on s.oid = c.reltablespace
 left join pg_class t on t.oid = c.reltoastrelid
 where c.oid = $1";
 
+/// Not the number of dimensions that an array was declared with, which counts for nothing.
 const COLUMNS: &str = "\
 select 'column ' || quote_ident(a.attname), concat_ws('|',
   row_number() over (order by a.attnum), format_type(a.atttypid, a.atttypmod),
   a.attcollation::regcollation, a.attnotnull, a.attidentity, a.attgenerated, a.attstorage,
-  :compression, coalesce(a.attstattarget, -1), a.attndims,
+  :compression, coalesce(a.attstattarget, -1),
   array(select o from unnest(a.attoptions) o order by o),
   array(select x::text from aclexplode(a.attacl) x order by 1),
   quote_nullable(pg_get_expr(d.adbin, d.adrelid)),

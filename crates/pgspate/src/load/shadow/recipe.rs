@@ -30,10 +30,24 @@ impl Names {
     /// The query with its names filled in as literals.
     fn fill(&self, sql: &str) -> String {
         let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
-        sql.replace(":oid", &self.oid.to_string())
-            .replace(":table", &literal(&self.table))
-            .replace(":schema", &literal(&self.schema))
-            .replace(":shadow", &literal(&self.shadow))
+        let words = [
+            (":oid", self.oid.to_string()),
+            (":table", literal(&self.table)),
+            (":schema", literal(&self.schema)),
+            (":shadow", literal(&self.shadow)),
+        ];
+        let mut filled = String::with_capacity(sql.len() * 2);
+        let mut rest = sql;
+        // In one pass, as a table may be called like one of these words.
+        while let Some(at) = rest.find(':') {
+            let (before, from) = rest.split_at(at);
+            filled.push_str(before);
+            let found = words.iter().find(|(word, _)| from.starts_with(word));
+            let (put, len) = found.map_or((":", 1), |(word, literal)| (literal, word.len()));
+            filled.push_str(put);
+            rest = &from[len..];
+        }
+        filled + rest
     }
 }
 
@@ -301,3 +315,24 @@ statement(nth, name, text) as (
     number.relname, description)
   from t, number join pg_description on objoid = number.oid and classoid = 'pg_class'::regclass)
 select text from statement order by nth, name";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_filled_in_as_literals_and_once() {
+        let names = Names {
+            oid: 7,
+            table: "public.\":shadow'\"".to_owned(),
+            schema: "pgspate_job_1".to_owned(),
+            shadow: "pgspate_job_1.\":shadow'\"".to_owned(),
+        };
+        let filled = names.fill("where a = :oid and b::text = :table or :shadow::regclass = c :");
+        assert_eq!(
+            filled,
+            "where a = 7 and b::text = 'public.\":shadow''\"' or \
+             'pgspate_job_1.\":shadow''\"'::regclass = c :"
+        );
+    }
+}
