@@ -56,7 +56,8 @@ fn render(job: &JobStatus) -> String {
         None => String::new(),
     };
     format!(
-        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}{shadow}\n",
+        "job {}  {} {from} into {}\n  began {}; {state}\n  \
+         {} rows in {} chunks{rejected}{shadow}\n",
         job.job,
         job.command,
         job.table,

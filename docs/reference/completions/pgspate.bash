@@ -303,7 +303,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --plan --lanes --commit --rejects --max-rejects --restart --no-ledger --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --replace --atomic --plan --lanes --commit --rejects --max-rejects --restart --no-ledger --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -319,6 +319,10 @@ _pgspate() {
                     ;;
                 --to)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --replace)
+                    COMPREPLY=($(compgen -W "auto truncate swap" -- "${cur}"))
                     return 0
                     ;;
                 --lanes)

@@ -35,6 +35,9 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Prin
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'The table, as SQL writes it; named after the first source by default' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l replace -d 'The input\'s rows instead of those that the table has, which stay until all are there' -r -f -a "auto\t'As the table allows'
+truncate\t'In one transaction that empties the table first; readers wait for its end'
+swap\t'By a shadow table that takes its place; readers wait for the exchange only'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lanes -d 'Connections that load at the same time: a number, or auto' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l commit -d 'When to commit: at the end, with each chunk, or auto by the size of the input' -r -f -a "auto\t'At the end below 1 GiB, with each chunk above'
 end\t'All at the end: a load that fails leaves nothing behind'
@@ -64,6 +67,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l encoding -d 'En
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Make the table when it is missing, with the types that the input needs'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'All rows become visible at once, or with --replace instead of the old ones'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Begin anew, whatever the ledger says of earlier runs; what they wrote stays'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for'

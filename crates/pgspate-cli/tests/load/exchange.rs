@@ -186,7 +186,7 @@ fn killed_at_any_moment_it_leaves_the_old_rows_and_goes_on() {
         chunk,
         "select count(*) > 0 from pg_stat_activity where query like '%create index t_note%' \
          and pid <> pg_backend_pid() and state = 'active'",
-        "select count(*) > 0 from pg_stat_activity where query like 'analyze%' \
+        "select count(*) > 0 from pg_stat_activity where query like '%analyze pgspate%' \
          and pid <> pg_backend_pid() and state = 'active'",
     ];
     for moment in moments {
@@ -391,8 +391,8 @@ struct Owner {
 impl Owner {
     fn new(case: &Case, rights: &str) -> Owner {
         let name = format!("{}_owner", case.db.name());
-        let dsn = format!("{} user={name} password=secret", case.db.dsn());
-        case.db.run(&format!("create role {name} login password 'secret'"));
+        let dsn = format!("{} options='-c role={name}'", case.db.dsn());
+        case.db.run(&format!("create role {name} login"));
         case.db.run(&rights.replace(":owner", &name));
         Owner { name, dsn }
     }
@@ -413,7 +413,8 @@ fn a_role_with_few_rights() {
     case.put("t.csv", rows(7));
     let owner = Owner::new(
         &case,
-        "create schema pgspate authorization :owner; grant select, insert, truncate on t to :owner",
+        "revoke create on schema public from public; create schema pgspate authorization :owner; \
+         grant select, insert, truncate on t to :owner",
     );
     let method = |args: &str| {
         let json = owner.load(&case, &format!("t.csv --table t --plan --json {args}")).stdout;
@@ -479,4 +480,42 @@ fn sessions_that_are_ended_are_no_loss() {
         assert_eq!((sum(&case), shadows(&case)), (format!("{ROWS} from 7"), "0".to_owned()));
         case.db.run("truncate t; insert into t values (1, 'old')");
     }
+}
+
+#[test]
+fn names_of_all_kinds() {
+    let case = Case::new(
+        "create schema \"S.1\"; create unlogged table \"S.1\".\":table's\" (\"Id\" smallint \
+             generated always as identity (minvalue -9 maxvalue 9 increment -1 start 2) \
+             primary key, \
+             \"a\"\"b\" text unique, \"select\" int[] default '{1}', at date) \
+             with (toast_tuple_target = 200); \
+         create index \":oid\" on \"S.1\".\":table's\" (\"select\", (lower(\"a\"\"b\"))); \
+         create statistics \"S.1\".\"St at\" on \"select\", at from \"S.1\".\":table's\"; \
+         create policy \"P.p\" on \"S.1\".\":table's\" using (\"a\"\"b\" <> ' :schema'); \
+         insert into \"S.1\".\":table's\" (\"a\"\"b\") values ('old'), ('older')",
+    );
+    let before = dump(&case);
+    case.put("t.csv", "\"a\"\"b\",at\nx,2024-01-01\ny,\n");
+    let mut command = case.load_command("t.csv --replace=swap --quiet --header yes --table");
+    let run = crate::support::Run::of(command.arg("\"S.1\".\":table's\"").output().unwrap());
+    assert_eq!(run.success(), "");
+    assert_eq!(dump(&case), before);
+    assert_eq!(case.rows("\"S.1\".\":table's\""), ["(-1,y,{1},)", "(0,x,{1},2024-01-01)"]);
+}
+
+#[test]
+fn what_a_copy_does_not_have_keeps_the_table_in_its_place() {
+    let case = Case::new(
+        "create table t (id int, note text); insert into t values (-1, 'old'); \
+         alter table t add constraint positive check (id > 0) not valid",
+    );
+    let before = dump(&case);
+    let oid = case.value("select 't'::regclass::oid");
+    case.put("t.csv", rows(7));
+    let said = case.load("t.csv --table t --replace --lanes 2").success();
+    let said: Vec<&str> = said.lines().filter(|line| line.contains("shadow")).collect();
+    assert_snapshot!(said.join("\n"), @"warning: no shadow table: a copy of the table would not be exact: constraint positive");
+    assert_eq!((sum(&case), shadows(&case)), (format!("{ROWS} from 7"), "0".to_owned()));
+    assert_eq!((dump(&case), case.value("select 't'::regclass::oid")), (before, oid));
 }

@@ -20,7 +20,12 @@ create table t (
     with (fillfactor = 70, autovacuum_enabled = off, toast.autovacuum_vacuum_threshold = 99);
 alter table t drop column gone;
 alter table t alter b set statistics 321, alter b set (n_distinct = -0.5),
-    alter e set storage external, alter e set compression pglz;
+    alter e set storage external;
+do $$ begin
+    if current_setting('server_version_num')::int >= 140000 then
+        execute 'alter table t alter e set compression pglz';
+    end if;
+end $$;
 create index t_lower on t (lower(b) desc nulls last) where c > 1;
 alter index t_lower alter column 1 set statistics 77;
 create unique index t_ident on t (a);
@@ -58,22 +63,49 @@ create function f(t) returns int language sql as 'select $1.a';
 create publication p for table t;
 create rule counted as on delete to t do also update other set n = n + 1";
 
-/// What pg_dump says of the case's schema, without what differs from run to run.
+/// What pg_dump says of the case's schema, without what differs from run to run; where there is
+/// none for servers of this version, what the catalog's views say.
 pub(crate) fn dump(case: &Case) -> String {
     let installed = pgspate_embedded::testing::installation(&|_| {}).unwrap();
     let own = installed.program("pg_dump");
     let program = if own.exists() { own } else { "pg_dump".into() };
-    let output = Command::new(program)
-        .args(["--schema-only", "--exclude-schema=pgspate", "--dbname", &case.db.dsn()])
-        .output()
-        .expect("pg_dump is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let args = ["--schema-only", "--exclude-schema=pgspate", "--dbname", &case.db.dsn()];
+    let output = Command::new(program).args(args).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        let views = case.db.query(VIEWS).into_iter().map(|row| row[0].clone().unwrap());
+        return views.collect::<Vec<_>>().join("\n");
+    };
     let text = String::from_utf8(output.stdout).unwrap();
     // Newer ones guard against hostile content with a word of their own making.
     let is_kept =
         |line: &&str| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict");
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
+
+const VIEWS: &str = "\
+select v::text from (
+  select to_jsonb(x) from information_schema.columns x
+  union all select to_jsonb(x) from information_schema.table_privileges x
+  union all select to_jsonb(x) from information_schema.column_privileges x
+  union all select to_jsonb(x) from information_schema.usage_privileges x
+  union all select to_jsonb(x) from information_schema.triggers x
+  union all select to_jsonb(x) from information_schema.key_column_usage x
+  union all select to_jsonb(x) from information_schema.check_constraints x
+  union all select to_jsonb(x) from pg_tables x
+  union all select to_jsonb(x) from pg_indexes x
+  union all select to_jsonb(x) from pg_policies x
+  union all select to_jsonb(x) - 'last_value' from pg_sequences x
+  union all select jsonb_build_array(conrelid::regclass, conname, pg_get_constraintdef(oid))
+            from pg_constraint
+  union all select jsonb_build_array(pg_describe_object(classoid, objoid, objsubid), description)
+            from pg_description
+  union all select jsonb_build_array(attrelid::regclass, attname, attstattarget, attoptions,
+                                     attstorage) from pg_attribute where not attisdropped
+  union all select jsonb_build_array(oid::regclass, reloptions, relreplident) from pg_class
+) s(v)
+where v::text not like '%pg_toast%' and v::text not like '%\"pg_catalog\"%'
+  and v::text not like '%\"information_schema\"%' and v::text not like '%\"pgspate%'
+order by 1";
 
 pub(crate) fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();

@@ -238,3 +238,104 @@ fn warnings(at_once: &AtOnce, bonds: &Bonds) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(kind: char) -> Table {
+        Table {
+            oid: 1,
+            schema: "public".to_owned(),
+            name: "t".to_owned(),
+            sql_name: "public.t".to_owned(),
+            kind,
+            columns: Vec::new(),
+            triggers: Vec::new(),
+            foreign_keys: vec!["f".to_owned()],
+            self_references: Vec::new(),
+            indexes: vec![("t_pkey".to_owned(), true)],
+            partitions: 0,
+            row_security: false,
+        }
+    }
+
+    fn input() -> InputFacts {
+        InputFacts { stored_bytes: Some(1 << 30), ..InputFacts::default() }
+    }
+
+    fn heap() -> Bonds {
+        Bonds { is_heap: true, ..Bonds::default() }
+    }
+
+    fn chosen(bonds: Bonds, replace: Option<Replace>) -> Result<AtOnce> {
+        let wish = Wish { replace, atomic: true, bonds: Some(bonds) };
+        choose(&table('r'), &wish, &input(), true).map(|it| it.expect("it was asked for"))
+    }
+
+    #[test]
+    fn nothing_that_was_not_asked_for() {
+        let wish = Wish { bonds: Some(heap()), ..Wish::default() };
+        assert!(choose(&table('r'), &wish, &input(), true).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_shadow_where_nothing_is_in_its_way() {
+        let at_once = chosen(heap(), Some(Replace::Auto)).unwrap();
+        assert_eq!((at_once.method, at_once.freeze), (Method::Swap, false));
+        let written = written(&table('r'), Some(&at_once)).into_owned();
+        assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
+
+        let bound = |what: &str| Bonds { fixed: vec![what.to_owned(); 5], ..heap() };
+        let at_once = chosen(bound("a view"), Some(Replace::Auto)).unwrap();
+        assert_eq!((at_once.method, at_once.freeze), (Method::OneTransaction, true));
+        assert_eq!(at_once.reason, "a view; a view; a view; and 2 more");
+        let error = chosen(bound("a view"), Some(Replace::Swap)).unwrap_err();
+        assert!(error.to_string().contains("public.t: a view"), "{error}");
+
+        let wish = Wish { replace: Some(Replace::Auto), atomic: false, bonds: Some(heap()) };
+        let without_ledger = choose(&table('r'), &wish, &input(), false).unwrap().unwrap();
+        assert_eq!(without_ledger.method, Method::OneTransaction);
+        let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
+        let small = choose(&table('r'), &wish, &small, true).unwrap().unwrap();
+        assert_eq!(
+            (small.method, small.reason.as_str()),
+            (Method::OneTransaction, "the input is small")
+        );
+    }
+
+    #[test]
+    fn rows_are_frozen_where_the_table_keeps_them_itself() {
+        let truncate = |bonds| chosen(bonds, Some(Replace::Truncate)).unwrap().freeze;
+        assert!(truncate(heap()));
+        assert!(!truncate(Bonds::default()));
+        assert!(!truncate(Bonds { manager: Some("Citus".to_owned()), ..heap() }));
+    }
+
+    #[test]
+    fn rows_are_added_in_one_transaction_unless_there_are_none() {
+        let added = chosen(heap(), None).unwrap();
+        assert_eq!(
+            (added.method, added.replaces, added.freeze),
+            (Method::OneTransaction, false, false)
+        );
+        let first = chosen(Bonds { is_empty: true, ..heap() }, None).unwrap();
+        assert_eq!((first.method, first.replaces), (Method::Swap, false));
+    }
+
+    #[test]
+    fn what_is_not_replaced() {
+        let wish = Wish { replace: Some(Replace::Auto), atomic: false, bonds: Some(heap()) };
+        assert!(choose(&table('v'), &wish, &input(), true).is_err());
+        assert!(chosen(Bonds { has_children: true, ..heap() }, Some(Replace::Auto)).is_err());
+        let key = Reference {
+            table: "public.o".to_owned(),
+            name: "o_t".to_owned(),
+            definition: String::new(),
+            comment: None,
+            is_whole: false,
+        };
+        let error = chosen(Bonds { references: vec![key], ..heap() }, Some(Replace::Auto));
+        assert!(error.unwrap_err().to_string().starts_with("foreign key o_t of public.o"));
+    }
+}

@@ -209,7 +209,9 @@ part(classid, objid) as (
   union select 'pg_class'::regclass, indexrelid from pg_index where indrelid in (
         select unnest(array[oid, reltoastrelid]) from pg_class where oid = $1)
   union select 'pg_class'::regclass, oid from owned
-  union select 'pg_type'::regclass, reltype from pg_class where oid = $1
+  union select 'pg_type'::regclass, unnest(array[c.reltype, t.reltype]) from pg_class c
+        left join pg_class t on t.oid = c.reltoastrelid where c.oid = $1
+  union select 'pg_type'::regclass, reltype from pg_class where oid in (select oid from owned)
   union select 'pg_type'::regclass, typarray from pg_type where typrelid = $1
   union select 'pg_attrdef'::regclass, oid from pg_attrdef where adrelid = $1
   union select 'pg_constraint'::regclass, oid from keys

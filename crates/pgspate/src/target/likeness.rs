@@ -49,11 +49,12 @@ left join pg_tablespace s on s.oid = c.reltablespace
 left join pg_class t on t.oid = c.reltoastrelid
 where c.oid = $1";
 
+/// Not the number of dimensions that an array was declared with, which counts for nothing.
 const COLUMNS: &str = "\
 select 'column ' || quote_ident(a.attname), concat_ws('|',
   row_number() over (order by a.attnum), format_type(a.atttypid, a.atttypmod),
   a.attcollation::regcollation, a.attnotnull, a.attidentity, a.attgenerated, a.attstorage,
-  :compression, coalesce(a.attstattarget, -1), a.attndims,
+  :compression, coalesce(a.attstattarget, -1),
   array(select o from unnest(a.attoptions) o order by o),
   array(select x::text from aclexplode(a.attacl) x order by 1),
   quote_nullable(pg_get_expr(d.adbin, d.adrelid)),
@@ -74,7 +75,8 @@ const INDEXES: &str = "\
 select 'index ' || quote_ident(c.relname), concat_ws('|', pg_get_indexdef(c.oid), i.indisprimary,
   i.indisclustered, i.indisreplident, i.indisvalid, i.indisready, i.indimmediate, s.spcname,
   array(select o from unnest(c.reloptions) o order by o),
-  array(select coalesce(attstattarget, -1) from pg_attribute where attrelid = c.oid order by attnum),
+  array(select coalesce(attstattarget, -1) from pg_attribute where attrelid = c.oid
+        order by attnum),
   pg_get_userbyid(c.relowner), quote_nullable(obj_description(c.oid, 'pg_class')))
 from pg_index i join pg_class c on c.oid = i.indexrelid
 left join pg_tablespace s on s.oid = c.reltablespace
@@ -92,7 +94,8 @@ const POLICIES: &str = "\
 select 'policy ' || quote_ident(polname), concat_ws('|', polcmd, polpermissive,
   array(select case role when 0 then 'public' else pg_get_userbyid(role) end
         from unnest(polroles) role order by 1),
-  quote_nullable(pg_get_expr(polqual, polrelid)), quote_nullable(pg_get_expr(polwithcheck, polrelid)),
+  quote_nullable(pg_get_expr(polqual, polrelid)),
+  quote_nullable(pg_get_expr(polwithcheck, polrelid)),
   quote_nullable(obj_description(oid, 'pg_policy')))
 from pg_policy where polrelid = $1 order by 1, 2";
 

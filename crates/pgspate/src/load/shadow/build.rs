@@ -83,7 +83,8 @@ impl Load {
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
             client.batch_execute(end).await?;
             constrained?;
-            client.batch_execute(&format!("analyze {}", names.shadow)).await?;
+            let analyze = format!("begin; {NO_LIMITS}; analyze {}; commit", names.shadow);
+            client.batch_execute(&analyze).await?;
             Ok(())
         };
         self.cancellable(watch, &[], complete).map_err(|error| self.hint_line(error))

@@ -30,10 +30,24 @@ impl Names {
     /// The query with its names filled in as literals.
     fn fill(&self, sql: &str) -> String {
         let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
-        sql.replace(":oid", &self.oid.to_string())
-            .replace(":table", &literal(&self.table))
-            .replace(":schema", &literal(&self.schema))
-            .replace(":shadow", &literal(&self.shadow))
+        let words = [
+            (":oid", self.oid.to_string()),
+            (":table", literal(&self.table)),
+            (":schema", literal(&self.schema)),
+            (":shadow", literal(&self.shadow)),
+        ];
+        let mut filled = String::with_capacity(sql.len() * 2);
+        let mut rest = sql;
+        // In one pass, as a table may be called like one of these words.
+        while let Some(at) = rest.find(':') {
+            let (before, from) = rest.split_at(at);
+            filled.push_str(before);
+            let found = words.iter().find(|(word, _)| from.starts_with(word));
+            let (put, len) = found.map_or((":", 1), |(word, literal)| (literal, word.len()));
+            filled.push_str(put);
+            rest = &from[len..];
+        }
+        filled + rest
     }
 }
 
@@ -143,7 +157,8 @@ select statement from (
     when contype = 'x' or i.indisexclusion
       then format('alter table %s add constraint %I %s', :shadow, conname,
                   pg_get_constraintdef(c.oid))
-    else format('alter table %1$s add constraint %2$I %3$s using index %2$I%4$s%5$s', :shadow, conname,
+    else format('alter table %1$s add constraint %2$I %3$s using index %2$I%4$s%5$s', :shadow,
+                conname,
                 case contype when 'p' then 'primary key' else 'unique' end,
                 case when condeferrable then ' deferrable' end,
                 case when condeferred then ' initially deferred' end) end as statement
@@ -233,7 +248,8 @@ differing as (
   select * from holder where array(select x::text from aclexplode(acl) x order by 1)
                           <> array(select x::text from aclexplode(other) x order by 1)),
 statement(nth, name, text) as (
-  select 1, name::text, format('alter sequence %s owned by %s.%I', name, :table, attname) from serial
+  select 1, name::text, format('alter sequence %s owned by %s.%I', name, :table, attname)
+  from serial
   union all
   select 2, stxname::text, format('alter statistics %s.%I set schema %I', :schema, stxname, nspname)
   from pg_statistic_ext join pg_namespace n on n.oid = stxnamespace where stxrelid = :oid
@@ -247,12 +263,14 @@ statement(nth, name, text) as (
     case when is_grantable then ' with grant option' end)
   from differing, aclexplode(acl)
   union all
-  select 5, attname::text, format('grant %s (%I) on table %s to %s%s', privilege_type, attname, :table,
+  select 5, attname::text, format('grant %s (%I) on table %s to %s%s', privilege_type, attname,
+    :table,
     case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end,
     case when is_grantable then ' with grant option' end)
   from pg_attribute, aclexplode(attacl) where attrelid = :oid and not attisdropped
   union all
-  select 6, 'r', format('alter table %s enable row level security', :table) from t where relrowsecurity
+  select 6, 'r', format('alter table %s enable row level security', :table)
+  from t where relrowsecurity
   union all
   select 6, 'f', format('alter table %s force row level security', :table)
   from t where relforcerowsecurity
@@ -262,12 +280,14 @@ statement(nth, name, text) as (
     case polcmd when 'r' then 'select' when 'a' then 'insert' when 'w' then 'update'
                 when 'd' then 'delete' else 'all' end,
     (select string_agg(case role when 0 then 'public'
-                       else quote_ident(pg_get_userbyid(role)) end, ', ') from unnest(polroles) role),
+                       else quote_ident(pg_get_userbyid(role)) end, ', ')
+     from unnest(polroles) role),
     ' using (' || pg_get_expr(polqual, polrelid) || ')',
     ' with check (' || pg_get_expr(polwithcheck, polrelid) || ')')
   from pg_policy where polrelid = :oid
   union all
-  select 8, tgname::text, pg_get_triggerdef(oid) from pg_trigger where tgrelid = :oid and not tgisinternal
+  select 8, tgname::text, pg_get_triggerdef(oid) from pg_trigger
+  where tgrelid = :oid and not tgisinternal
   union all
   select 9, tgname::text, format('alter table %s %s trigger %I', :table,
     case tgenabled when 'D' then 'disable' when 'A' then 'enable always' else 'enable replica' end,
@@ -277,8 +297,10 @@ statement(nth, name, text) as (
   select 10, 'table', format('comment on table %s is %L', :table, obj_description(:oid, 'pg_class'))
   where obj_description(:oid, 'pg_class') is not null
   union all
-  select 11, conname::text, format('comment on constraint %I on %s is %L', conname, :table, description)
-  from pg_constraint c join pg_description on objoid = c.oid and classoid = 'pg_constraint'::regclass
+  select 11, conname::text, format('comment on constraint %I on %s is %L', conname, :table,
+    description)
+  from pg_constraint c
+  join pg_description on objoid = c.oid and classoid = 'pg_constraint'::regclass
   where conrelid = :oid
   union all
   select 12, tgname::text, format('comment on trigger %I on %s is %L', tgname, :table, description)
@@ -289,7 +311,28 @@ statement(nth, name, text) as (
   from pg_policy p join pg_description on objoid = p.oid and classoid = 'pg_policy'::regclass
   where polrelid = :oid
   union all
-  select 14, number.relname::text, format('comment on sequence %I.%I is %L', t.nspname, number.relname,
-    description)
+  select 14, number.relname::text, format('comment on sequence %I.%I is %L', t.nspname,
+    number.relname, description)
   from t, number join pg_description on objoid = number.oid and classoid = 'pg_class'::regclass)
 select text from statement order by nth, name";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_filled_in_as_literals_and_once() {
+        let names = Names {
+            oid: 7,
+            table: "public.\":shadow'\"".to_owned(),
+            schema: "pgspate_job_1".to_owned(),
+            shadow: "pgspate_job_1.\":shadow'\"".to_owned(),
+        };
+        let filled = names.fill("where a = :oid and b::text = :table or :shadow::regclass = c :");
+        assert_eq!(
+            filled,
+            "where a = 7 and b::text = 'public.\":shadow''\"' or \
+             'pgspate_job_1.\":shadow''\"'::regclass = c :"
+        );
+    }
+}
