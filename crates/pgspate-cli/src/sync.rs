@@ -59,16 +59,21 @@ fn render(report: &Report, style: Style) -> String {
     let mut line = |text_of: &str| {
         let _ = writeln!(text, "{text_of}");
     };
-    let would = if report.is_check { " would be" } else { "" };
-    line(&format!(
-        "{}: {} inserted, {} updated, {} deleted{would}; {} unchanged of {}",
-        style.strong(&report.table),
-        thousands(inserted),
-        thousands(updated),
-        thousands(deleted),
-        thousands(unchanged),
-        thousands(report.rows_in),
-    ));
+    let table = style.strong(&report.table);
+    let (inserted, updated) = (thousands(inserted), thousands(updated));
+    let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
+    let all = thousands(report.rows_in);
+    line(&match (report.is_check, report.is_same()) {
+        (true, true) => format!("{table}: like the source, {all} rows"),
+        (true, false) => format!(
+            "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
+             {unchanged} of {all} unchanged"
+        ),
+        _ => format!(
+            "{table}: {inserted} inserted, {updated} updated, {deleted} deleted; \
+             {unchanged} of {all} unchanged"
+        ),
+    });
     if report.is_check {
         let examples = &report.examples;
         let all = [

@@ -175,7 +175,12 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
 /// Looks at inputs and table, and plans to stage rows for the table rather than to write them.
 pub(crate) fn prepare_stage(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let options = Options { lanes: Some(1), no_ledger: true, create: false, ..options };
-    let mut load = prepare(options, dsn, runtime)?;
+    let mut load = prepare(options, dsn, runtime).map_err(|error| {
+        let is_missing = error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE);
+        let hint = "Make the table first; `pgspate load --create` does, with the types that the \
+                    source needs.";
+        if is_missing { error.hint(hint) } else { error }
+    })?;
     // What makes writing to the table slow or special does not count for the stage.
     let bare = Table {
         kind: 'r',

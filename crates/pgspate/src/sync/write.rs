@@ -135,11 +135,8 @@ async fn check_source(
             .iter()
             .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
             .collect();
-        let message = format!(
-            "{} keys are in the source more than once: {}",
-            first.get::<_, i64>(0),
-            examples.join(", ")
-        );
+        let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
+        let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
         return Err(Error::new(Kind::Plan, message)
             .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."));
     }
@@ -149,10 +146,13 @@ async fn check_source(
         ))?;
         let (outside, taken) = (number(&row, 0), number(&row, 1));
         if outside + taken > 0 {
-            let message = format!(
-                "{outside} rows of the source are not in the scope, and {taken} have the key of a \
-                 row outside of it"
-            );
+            let message = match outside {
+                0 => format!(
+                    "{} of the source: the key of a row out of the scope",
+                    some(taken, "row")
+                ),
+                _ => format!("{} of the source out of the scope", some(outside, "row")),
+            };
             return Err(Error::new(Kind::Plan, message)
                 .hint("Widen `--scope`, or leave these rows out of the source."));
         }
@@ -162,9 +162,8 @@ async fn check_source(
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
         if number(&row, 0) > 0 {
             let message = format!(
-                "{} rows of the source have the key of a row in a scope that the source does not \
-                 have",
-                number(&row, 0)
+                "{} of the source: the key of a row in a scope that the source does not have",
+                some(number(&row, 0), "row")
             );
             return Err(Error::new(Kind::Plan, message)
                 .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
@@ -269,4 +268,10 @@ fn lock(sync: &Sync) -> String {
     };
     let scope = scope.replace('\'', "''").replace('\\', "\\\\");
     format!("hashtextextended(E'pgspate sync {scope}', {})", sync.load.table().oid)
+}
+
+/// `1 row`, `2 rows`.
+fn some(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
 }

@@ -1,0 +1,133 @@
+//! What is written, what is not, and what is said about it.
+
+use insta::assert_snapshot;
+
+use crate::support::{Case, folded, redact};
+use crate::{counts, sync};
+
+const TABLE: &str = "create table t (meter int, at int, value numeric, note text, \
+                                     primary key (meter, at))";
+
+fn case() -> Case {
+    let case = Case::new(TABLE);
+    case.db.run(
+        "insert into t select m, a, a * 10, 'n' || a from generate_series(1, 3) m, \
+         generate_series(1, 4) a",
+    );
+    case
+}
+
+/// Meter 2 with one row changed, one gone, one new; meter 9 is new.
+const SOURCE: &str = "\
+meter,at,value,note
+2,1,10,n1
+2,2,99,n2
+2,3,30,n3
+2,5,50,n5
+9,1,10,n1
+";
+
+#[test]
+fn scopes_of_the_source() {
+    let case = case();
+    case.put("t.csv", SOURCE);
+    assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);
+    assert_eq!(case.value("select count(*) from t where meter in (1, 3)"), "8");
+    let rows = "select string_agg(concat_ws(',', meter, at, value, note), ' ' order by meter, at) \
+                from t where meter in (2, 9)";
+    assert_eq!(case.value(rows), "2,1,10,n1 2,2,99,n2 2,3,30,n3 2,5,50,n5 9,1,10,n1");
+    assert_eq!(counts(&case, "t.csv --scope-by meter"), [0, 0, 0, 5]);
+}
+
+#[test]
+fn other_scopes() {
+    let case = case();
+    case.put("t.csv", SOURCE);
+    assert_eq!(counts(&case, "t.csv --insert-only"), [2, 0, 0, 3]);
+    assert_eq!(counts(&case, "t.csv --no-delete"), [0, 1, 0, 4]);
+    assert_eq!(counts(&case, "t.csv --scope all --max-delete 100%"), [0, 0, 9, 5]);
+    assert_eq!(case.rows("t").len(), 5);
+    case.put("m.csv", "meter,at,value,note\n9,2,1,x\n");
+    let mut command = crate::command(&case, "m.csv --table t --json --quiet --max-delete 100%");
+    let run = crate::finish(crate::spawn(command.args(["--scope", "meter = 9 and at > 0"])));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select string_agg(at::text, ',') from t where meter = 9"), "2");
+}
+
+#[test]
+fn what_is_said() {
+    let case = case();
+    case.put("t.csv", SOURCE);
+    let check = sync(&case, "t.csv --scope-by meter --check");
+    assert_eq!((check.status, check.stdout.as_str()), (Some(1), ""));
+    assert_snapshot!(redact(&check.stderr), @r#"
+    format csv: the name ends with .csv
+    delimiter ",": 4 fields in each line
+    header yes: the first line names the table's columns
+    public.t: 2 to insert, 1 to update, 1 to delete; 2 of 5 unchanged
+      insert  2, 5; 9, 1
+      update  2, 2
+      delete  2, 4
+    "#);
+    assert_eq!(case.rows("t").len(), 12);
+    let run = sync(&case, "t.csv --scope-by meter");
+    let blocks = regex_lite::Regex::new(r"\d+ blocks read, \d+ changed").unwrap();
+    assert_snapshot!(blocks.replace(&run.success(), "[BLOCKS]"), @r#"
+    format csv: the name ends with .csv
+    delimiter ",": 4 fields in each line
+    header yes: the first line names the table's columns
+    public.t: 2 inserted, 1 updated, 1 deleted; 2 of 5 unchanged
+      staged in [TIME], compared and written in [TIME]
+      [SIZE] of WAL, [BLOCKS]; 2 dead rows, 1 updates within their page
+      table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB
+    "#);
+    let same = sync(&case, "t.csv --scope-by meter --check --quiet");
+    assert_eq!(same.status, Some(0));
+    assert_snapshot!(folded(&sync(&case, "t.csv --scope-by meter --plan").stdout), @"
+    delete from public.t t where exists (select from (select distinct meter from
+          … pg_temp.pgspate_stage) scopes where t.meter = scopes.meter) and not exists
+          … (select from pg_temp.pgspate_stage s where t.meter = s.meter and t.at = s.at);
+    update public.t t set value = s.value, note = s.note from pg_temp.pgspate_stage s where
+          … t.meter = s.meter and t.at = s.at and (t.note is distinct from s.note or
+          … row(t.value)::record *<> row(s.value)::record);
+    insert into public.t (meter, at, value, note) select s.meter, s.at, s.value, s.note
+          … from pg_temp.pgspate_stage s where not exists (select from public.t t where
+          … t.meter = s.meter and t.at = s.at);
+    ");
+}
+
+#[test]
+fn unchanged_rows_are_not_written() {
+    let case = case();
+    case.put("t.csv", SOURCE);
+    // A new version has another place and xmin, a lock shows in xmax.
+    let rows = "select string_agg(concat_ws(' ', meter, at, ctid, xmin, xmax), ';' order by meter, at) \
+                from t where (meter, at) in ((2, 1), (2, 3), (1, 1))";
+    let before = case.value(rows);
+    assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);
+    assert_eq!(case.value(rows), before);
+    // What was pruned while reading is logged once.
+    sync(&case, "t.csv --scope-by meter --quiet");
+    let run = sync(&case, "t.csv --scope-by meter --json --quiet");
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["wal_bytes"], &report["dead_rows"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn ignored_columns_come_along() {
+    let case = case();
+    case.put("t.csv", "meter,at,value,note\n1,1,10,other\n1,2,0,other\n1,3,30,n3\n1,4,40,n4\n");
+    assert_eq!(counts(&case, "t.csv --scope-by meter --ignore-columns note"), [0, 1, 0, 3]);
+    let notes = "select string_agg(note, ' ' order by at) from t where meter = 1";
+    assert_eq!(case.value(notes), "n1 other n3 n4");
+}
+
+#[test]
+fn columns_that_the_source_does_not_have() {
+    let case = case();
+    case.put("t.csv", "at,meter,value\n1,1,11\n7,1,70\n");
+    assert_eq!(counts(&case, "t.csv --no-delete"), [1, 1, 0, 0]);
+    let rows = "select string_agg(concat_ws(',', at, value, note), ' ' order by at) from t \
+                where meter = 1 and at in (1, 7)";
+    assert_eq!(case.value(rows), "1,11,n1 7,70");
+}

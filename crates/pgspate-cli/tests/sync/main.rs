@@ -1,0 +1,35 @@
+//! `pgspate sync` as users meet it: the real command, real files, a real PostgreSQL.
+
+mod changes;
+mod concurrent;
+mod refused;
+#[path = "../support/run.rs"]
+mod run;
+#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[path = "../load/support.rs"]
+mod support;
+mod types;
+
+use std::process::Command;
+
+use run::{Run, finish, spawn};
+use support::Case;
+
+/// `pgspate sync` with these arguments, split at spaces, into the case's database.
+fn command(case: &Case, args: &str) -> Command {
+    let mut command = case.command(&["sync", "--to", &case.db.dsn()]);
+    command.args(args.split_whitespace());
+    command
+}
+
+fn sync(case: &Case, args: &str) -> Run {
+    finish(spawn(&mut command(case, args)))
+}
+
+/// Inserted, updated, deleted and unchanged rows, as the report has them.
+fn counts(case: &Case, args: &str) -> [u64; 4] {
+    let run = sync(case, &format!("{args} --json --quiet"));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    ["inserted", "updated", "deleted", "unchanged"].map(|name| report[name].as_u64().unwrap())
+}

@@ -1,0 +1,126 @@
+//! What cannot be meant is refused, and the table is as it was.
+
+use insta::assert_snapshot;
+
+use crate::support::Case;
+use crate::{counts, sync};
+
+fn case() -> Case {
+    let case = Case::new("create table t (id int primary key, kind text not null, n int)");
+    case.db.run("insert into t select i, 'a', i from generate_series(1, 10) i");
+    case
+}
+
+/// What a sync says that must fail and leave everything as it was.
+fn refusal(case: &Case, args: &str) -> String {
+    let before = case.contents();
+    let said = sync(case, &format!("{args} --quiet")).refusal();
+    assert_eq!(case.contents(), before);
+    said
+}
+
+#[test]
+fn too_many_rows_to_delete() {
+    let case = case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
+    assert_snapshot!(refusal(&case, "t.csv --scope all"), @"
+    error: could not sync public.t
+      caused by: 8 of 10 rows of the scope (80.0 %) would be deleted, and at most 50 % may
+          … be
+
+    hint: See with `--check` which, and raise `--max-delete` if that is what is meant.
+    ");
+    assert_eq!(counts(&case, "t.csv --scope all --max-delete 80%"), [0, 0, 8, 2]);
+}
+
+#[test]
+fn a_source_without_rows() {
+    let case = case();
+    case.put("t.csv", "id,kind,n\n");
+    assert_snapshot!(refusal(&case, "t.csv --scope all --header yes"), @"
+    error: could not sync public.t
+      caused by: the source has no rows: all rows of the scope would be deleted
+
+    hint: Say `--allow-empty` if that is what is meant.
+    ");
+    let all = "t.csv --scope all --header yes --allow-empty --max-delete 100%";
+    assert_eq!(counts(&case, all), [0, 0, 10, 0]);
+}
+
+#[test]
+fn equal_keys_in_the_source() {
+    let case = case();
+    case.put("t.csv", "id,kind,n\n1,a,5\n2,b,2\n1,c,7\n");
+    assert_snapshot!(refusal(&case, "t.csv --no-delete"), @"
+    error: could not sync public.t
+      caused by: 1 key of the source occur more than once: (1) 2 times
+
+    hint: Name more columns with `--key`, or keep the last of them with `--keep last`.
+    ");
+    assert_eq!(counts(&case, "t.csv --no-delete --keep last"), [0, 2, 0, 0]);
+    assert_eq!(case.value("select kind || n from t where id = 1"), "c7");
+}
+
+#[test]
+fn rows_outside_of_the_scope() {
+    let case = case();
+    case.put("t.csv", "id,kind,n\n1,b,5\n20,b,6\n");
+    let mut command = crate::command(&case, "t.csv --quiet");
+    let run = crate::finish(crate::spawn(command.args(["--scope", "kind = 'b'"])));
+    assert_snapshot!(run.refusal(), @"
+    error: could not sync public.t
+      caused by: 1 row of the source: the key of a row out of the scope
+
+    hint: Widen `--scope`, or leave these rows out of the source.
+    ");
+    assert_snapshot!(refusal(&case, "t.csv --scope-by kind"), @"
+    error: could not sync public.t
+      caused by: 1 row of the source: the key of a row in a scope that the source does not
+          … have
+
+    hint: Add the columns of `--scope-by` to `--key`, or use `--scope all`.
+    ");
+    assert_eq!(case.value("select count(*) from t where kind = 'a'"), "10");
+}
+
+#[test]
+fn keys_and_scopes_that_do_not_fit() {
+    let case = Case::new("create table t (a int, b json); create table u (id int primary key)");
+    case.put("t.csv", "a,b\n1,{}\n");
+    assert_snapshot!(refusal(&case, "t.csv --no-delete"), @"
+    error: public.t has no primary key to match rows by
+
+    hint: Name the columns that identify a row with `--key a,b`.
+    ");
+    assert_snapshot!(refusal(&case, "t.csv --no-delete --key c"), @r#"error: column "c" of relation "t" does not exist"#);
+    assert_snapshot!(refusal(&case, "t.csv --scope-by c --key a"), @r#"error: column "c" of the scope is not in the source"#);
+    assert_snapshot!(refusal(&case, "t.csv --no-delete --key b"), @"
+    error: could not sync public.t
+      caused by: could not look at the staged rows
+      caused by: could not identify an equality operator for type json (SQLSTATE 42883)
+    ");
+    assert_snapshot!(refusal(&case, "t.csv --no-delete --key a --table none"), @r#"
+    error: relation "none" does not exist
+
+    hint: Make the table first; `pgspate load --create` does, with the types that the
+          … source needs.
+    "#);
+}
+
+#[test]
+fn rows_that_the_table_does_not_take() {
+    let case = case();
+    case.put("t.csv", "id,kind,n\n1,b,5\n20,,6\n");
+    assert_snapshot!(refusal(&case, "t.csv --no-delete"), @r#"
+    error: could not sync public.t
+      caused by: could not insert rows
+      caused by: null value in column "kind" of relation "t" violates not-null constraint
+          … (SQLSTATE 23502)
+      caused by: Failing row contains (20, null, 6)
+    "#);
+    case.put("bad.csv", "id,kind,n\n1,b,5\n20,b,x\n");
+    assert_snapshot!(refusal(&case, "bad.csv --table t --no-delete"), @r#"
+    error: could not sync public.t with "bad.csv"
+      caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
+    "#);
+}
