@@ -37,6 +37,9 @@ _pgspate() {
             pgspate,status)
                 cmd="pgspate__subcmd__status"
                 ;;
+            pgspate,sync)
+                cmd="pgspate__subcmd__sync"
+                ;;
             pgspate__subcmd__help,completions)
                 cmd="pgspate__subcmd__help__subcmd__completions"
                 ;;
@@ -57,6 +60,9 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help,status)
                 cmd="pgspate__subcmd__help__subcmd__status"
+                ;;
+            pgspate__subcmd__help,sync)
+                cmd="pgspate__subcmd__help__subcmd__sync"
                 ;;
             pgspate__subcmd__help__subcmd__server,dsn)
                 cmd="pgspate__subcmd__help__subcmd__server__subcmd__dsn"
@@ -107,7 +113,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load status server completions man reference help"
+            opts="-h -V --help --version load sync status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -135,7 +141,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help)
-            opts="load status server completions man reference help"
+            opts="load sync status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -289,6 +295,20 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__sync)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -598,6 +618,112 @@ _pgspate() {
             fi
             case "${prev}" in
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__sync)
+            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --plan --max-delete --allow-empty --retry-for --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scope-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scope)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ignore-columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep)
+                    COMPREPLY=($(compgen -W "last" -- "${cur}"))
+                    return 0
+                    ;;
+                --max-delete)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lock-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "csv tsv text json parquet arrow" -- "${cur}"))
+                    return 0
+                    ;;
+                --header)
+                    COMPREPLY=($(compgen -W "auto yes no" -- "${cur}"))
+                    return 0
+                    ;;
+                --delimiter)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --quote)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --escape)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --null)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --force-null)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --force-not-null)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --comment)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --encoding)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --source-option)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

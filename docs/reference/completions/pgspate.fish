@@ -27,6 +27,7 @@ end
 complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
@@ -76,6 +77,45 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'The table, as SQL writes it; named after the first source by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l to -d 'Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l key -d 'The columns that identify a row; the primary key\'s by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope-by -d 'Rows whose values in these columns occur in the source' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope -d '`all` for the whole table, or an SQL predicate over its columns' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-columns -d 'Columns that are not compared, and written only when something else differs' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Which of rows with the same key counts; they are refused otherwise' -r -f -a "last\t'The last one in the source'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more of the scope than this' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'How long to go on trying when another session is in the way' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+tsv\t'Delimited by tabs'
+text\t'COPY\'s text: tabs, \\N and backslash escapes'
+json\t'One object per line, or an array of objects'
+parquet\t'Parquet'
+arrow\t'Arrow IPC, file or stream'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l header -d 'Whether the first record names the columns' -r -f -a "auto\t'Find out'
+yes\t'It does'
+no\t'It does not'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l delimiter -d 'Between two fields: one byte, or \\t' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l quote -d 'Around a field: one byte, or none' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l escape -d 'Before a quote that is data; the quote itself by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l null -d 'The unquoted field that means NULL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-null -d 'Columns in which a quoted NULL string is NULL too' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-not-null -d 'Columns in which an unquoted NULL string is itself' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l comment -d 'Pass over lines that begin with this' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Encoding of the input, as PostgreSQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert, and delete nothing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Change nothing: count what differs, with examples; exit 1 if anything does'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l plan -d 'Show the statements, and stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Let a source without rows empty the scope'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown -d 'Pass over fields and keys that no column is named after'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print the report as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Where the ledger is: a URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print it as JSON on stdout'
@@ -99,13 +139,14 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "start" -d 'Start it, if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "stop" -d 'Stop it'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "status" -d 'Say whether it runs, and where its data is'
