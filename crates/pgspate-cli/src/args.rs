@@ -198,7 +198,10 @@ pub(crate) struct SyncArgs {
     pub(crate) plan: bool,
 
     /// Refuse to delete more of the scope than this
-    #[arg(long, default_value = "50%", value_name = "P%", value_parser = share, help_heading = "Safety")]
+    #[arg(
+        long, default_value = "50%", value_name = "P%", value_parser = share,
+        help_heading = "Safety"
+    )]
     pub(crate) max_delete: f64,
 
     /// Let a source without rows empty the scope

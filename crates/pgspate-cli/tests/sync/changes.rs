@@ -101,7 +101,8 @@ fn unchanged_rows_are_not_written() {
     let case = case();
     case.put("t.csv", SOURCE);
     // A new version has another place and xmin, a lock shows in xmax.
-    let rows = "select string_agg(concat_ws(' ', meter, at, ctid, xmin, xmax), ';' order by meter, at) \
+    let rows = "select string_agg(concat_ws(' ', meter, at, ctid, xmin, xmax), ';' \
+                                  order by meter, at) \
                 from t where (meter, at) in ((2, 1), (2, 3), (1, 1))";
     let before = case.value(rows);
     assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);

@@ -48,8 +48,8 @@ fn two_syncs_of_one_scope_queue_up() {
     wait_until("the first sync waits for the row", || waits(&case));
     case.put("u.csv", rows(20_000, 2));
     let second = spawn(&mut command(&case, "u.csv --table t --scope all --quiet"));
-    let advisory = "select count(*) from pg_locks where locktype = 'advisory' and not granted \
-                    and database = (select oid from pg_database where datname = current_database())";
+    let advisory = "select count(*) from pg_locks l join pg_database d on d.oid = l.database \
+                    where locktype = 'advisory' and not granted and datname = current_database()";
     wait_until("the second sync waits for the first", || case.value(advisory) == "1");
     runtime.block_on(other.batch_execute("commit")).unwrap();
     finish(first).success();

@@ -92,8 +92,10 @@ fn keys_and_scopes_that_do_not_fit() {
 
     hint: Name the columns that identify a row with `--key a,b`.
     ");
-    assert_snapshot!(refusal(&case, "t.csv --no-delete --key c"), @r#"error: column "c" of relation "t" does not exist"#);
-    assert_snapshot!(refusal(&case, "t.csv --scope-by c --key a"), @r#"error: column "c" of the scope is not in the source"#);
+    let said = refusal(&case, "t.csv --no-delete --key c");
+    assert_snapshot!(said, @r#"error: column "c" of relation "t" does not exist"#);
+    let said = refusal(&case, "t.csv --scope-by c --key a");
+    assert_snapshot!(said, @r#"error: column "c" of the scope is not in the source"#);
     assert_snapshot!(refusal(&case, "t.csv --no-delete --key b"), @"
     error: could not sync public.t
       caused by: could not look at the staged rows

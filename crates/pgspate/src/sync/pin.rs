@@ -10,7 +10,8 @@ use tokio_postgres::Client;
 /// For the transaction alone.
 pub(super) const SETTINGS: &str = "\
 set local jit = off; set local enable_nestloop = off; set local work_mem = '256MB'; \
-set local hash_mem_multiplier = 2; set local enable_hashjoin = on; set local enable_mergejoin = on; set local enable_seqscan = on";
+set local hash_mem_multiplier = 2; set local enable_hashjoin = on; \
+set local enable_mergejoin = on; set local enable_seqscan = on";
 
 /// What a statement took.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -15,13 +15,15 @@ use crate::{Error, Kind, Result};
 const SIZES: &str = "\
 select coalesce(sum(pg_relation_size(relid)), 0)::bigint,
        coalesce(sum(pg_indexes_size(relid)), 0)::bigint
-from (select relid::oid from pg_partition_tree($1::oid::regclass) union select $1::oid) parts(relid)";
+from (select relid::oid from pg_partition_tree($1::oid::regclass)
+      union select $1::oid) parts(relid)";
 
 /// What this transaction has done to the table's parts: updates, and those that were HOT.
 const UPDATES: &str = "\
 select coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::bigint,
        coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::bigint
-from (select relid::oid from pg_partition_tree($1::oid::regclass) union select $1::oid) parts(relid)";
+from (select relid::oid from pg_partition_tree($1::oid::regclass)
+      union select $1::oid) parts(relid)";
 
 /// The table's fillfactor; and indexes that no query has used and which are not unique.
 const FACTS: &str = "\
