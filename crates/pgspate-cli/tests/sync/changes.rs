@@ -83,17 +83,23 @@ fn what_is_said() {
     "#);
     let same = sync(&case, "t.csv --scope-by meter --check --quiet");
     assert_eq!(same.status, Some(0));
-    assert_snapshot!(folded(&sync(&case, "t.csv --scope-by meter --plan").stdout), @"
-    delete from public.t t where exists (select from (select distinct meter from
-          … pg_temp.pgspate_stage) scopes where t.meter = scopes.meter) and not exists
-          … (select from pg_temp.pgspate_stage s where t.meter = s.meter and t.at = s.at);
-    update public.t t set value = s.value, note = s.note from pg_temp.pgspate_stage s where
-          … t.meter = s.meter and t.at = s.at and (t.note is distinct from s.note or
+    assert_snapshot!(folded(&sync(&case, "t.csv --scope-by meter --plan").stdout), @r#"
+    create temporary table pgspate_diff on commit drop as select t."pgspate tid",
+          … t."pgspate part", s.ctid is not null as "pgspate stays", s.meter, s.at,
+          … s.value, s.note from (select t.*, t.ctid as "pgspate tid", t.tableoid as
+          … "pgspate part" from public.t t where exists (select from (select distinct meter
+          … from pg_temp.pgspate_stage) scopes where t.meter = scopes.meter)) t full join
+          … pg_temp.pgspate_stage s on t.meter = s.meter and t.at = s.at where t."pgspate
+          … tid" is null or s.ctid is null or (t.note is distinct from s.note or
           … row(t.value)::record *<> row(s.value)::record);
+    delete from public.t t using pg_temp.pgspate_diff s where t.ctid = s."pgspate tid" and
+          … t.tableoid = s."pgspate part" and not s."pgspate stays";
+    update public.t t set value = s.value, note = s.note from pg_temp.pgspate_diff s where
+          … t.ctid = s."pgspate tid" and t.tableoid = s."pgspate part" and s."pgspate
+          … stays";
     insert into public.t (meter, at, value, note) select s.meter, s.at, s.value, s.note
-          … from pg_temp.pgspate_stage s where not exists (select from public.t t where
-          … t.meter = s.meter and t.at = s.at);
-    ");
+          … from pg_temp.pgspate_diff s where s."pgspate tid" is null;
+    "#);
 }
 
 #[test]

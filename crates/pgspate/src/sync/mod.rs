@@ -96,10 +96,22 @@ impl Sync {
     /// The statements, in words that SQL knows; for `--plan`.
     pub fn statements(&self) -> Vec<String> {
         let statements = self.build();
-        [statements.delete(), statements.update(), Some(statements.insert())]
-            .into_iter()
-            .flatten()
-            .collect()
+        let mut all = vec![statements.diff()];
+        let (deletes, updates) = self.writes();
+        all.extend(deletes.then(|| statements.delete()));
+        all.extend(updates.then(|| statements.update()));
+        all.push(statements.insert());
+        all
+    }
+
+    /// Whether rows may be deleted, and whether they may be updated.
+    fn writes(&self) -> (bool, bool) {
+        let has_more = self.columns.set().next().is_some();
+        match self.options.scope {
+            Scope::By(_) | Scope::Where(_) | Scope::All => (true, has_more),
+            Scope::NoDelete => (false, has_more),
+            Scope::InsertOnly => (false, false),
+        }
     }
 
     /// Makes the scope equal to the source. Blocks until that is committed or rolled back.

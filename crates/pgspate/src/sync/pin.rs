@@ -87,6 +87,7 @@ fn nested_loops_are_indexed(node: &Value) -> bool {
 fn is_indexed(node: &Value) -> bool {
     let children = node["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
     match node["Node Type"].as_str().unwrap_or_default() {
+        "Tid Scan" => true,
         "Index Scan" | "Index Only Scan" | "Bitmap Heap Scan" => {
             !node["Index Cond"].is_null() || !children.is_empty()
         }

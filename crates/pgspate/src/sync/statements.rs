@@ -6,6 +6,15 @@
 use super::columns::{Columns, SyncColumn};
 use crate::stage::NAME;
 
+/// The table of differences.
+pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
+/// Its own columns, by names that no table has.
+const TID: &str = "\"pgspate tid\"";
+const PART: &str = "\"pgspate part\"";
+const STAYS: &str = "\"pgspate stays\"";
+/// The target's version that a difference is about.
+const AT: &str = "t.ctid = s.\"pgspate tid\" and t.tableoid = s.\"pgspate part\"";
+
 /// What of the target is to be like the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
@@ -67,9 +76,13 @@ impl Statements<'_> {
         ))
     }
 
-    /// Rows of other scopes whose key the source has.
+    /// Rows of other scopes whose key the source has. There can be none where the scope's columns
+    /// are of the key.
     pub(super) fn movers(&self) -> Option<String> {
         let Scope::By(_) = self.scope else { return None };
+        if self.scope_columns().iter().all(|column| self.columns.key.contains(column)) {
+            return None;
+        }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
             "select count(*) from {} t join {NAME} s on {matches} where not ({scope})",
@@ -77,32 +90,53 @@ impl Statements<'_> {
         ))
     }
 
-    /// Rows of the target in the scope.
-    pub(super) fn count_scope(&self) -> Option<String> {
-        let scope = self.in_scope()?;
-        Some(format!("select count(*) from {} t where {scope}", self.table))
+    /// What differs, found in one pass over both: for each row the place of the target's version,
+    /// whether the source has it, and what the source says.
+    pub(super) fn diff(&self) -> String {
+        let (table, matches) = (self.table, self.matches("t", "s"));
+        let columns = list(self.columns.all(), "s");
+        let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
+        let differs = differs.map_or_else(String::new, |differs| format!(" or ({differs})"));
+        let (from, is_gone) = match self.in_scope() {
+            Some(scope) => (
+                format!(
+                    "(select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t where {scope}) t \
+                     full join {NAME} s on {matches}"
+                ),
+                " or s.ctid is null",
+            ),
+            None => (
+                format!(
+                    "{NAME} s left join \
+                     (select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t) t on {matches}"
+                ),
+                "",
+            ),
+        };
+        format!(
+            "create temporary table pgspate_diff on commit drop as \
+             select t.{TID}, t.{PART}, s.ctid is not null as {STAYS}, {columns} \
+             from {from} where t.{TID} is null{is_gone}{differs}"
+        )
     }
 
-    pub(super) fn delete(&self) -> Option<String> {
-        let (scope, matches) = (self.in_scope()?, self.matches("t", "s"));
-        Some(format!(
-            "delete from {} t where {scope} and not exists (select from {NAME} s where {matches})",
-            self.table
-        ))
+    /// How many rows of the difference are to be deleted, to be updated and to be inserted.
+    pub(super) fn count(&self) -> String {
+        format!(
+            "select count(*) filter (where not {STAYS}), \
+                    count(*) filter (where {STAYS} and {TID} is not null), \
+                    count(*) filter (where {TID} is null) from {DIFF}"
+        )
     }
 
-    pub(super) fn update(&self) -> Option<String> {
-        if *self.scope == Scope::InsertOnly {
-            return None;
-        }
-        let set: Vec<_> = self.columns.set().map(|it| format!("{0} = s.{0}", it.name)).collect();
-        let differs = self.differs()?;
-        let matches = self.matches("t", "s");
-        Some(format!(
-            "update {} t set {} from {NAME} s where {matches} and ({differs})",
-            self.table,
-            set.join(", ")
-        ))
+    pub(super) fn delete(&self) -> String {
+        format!("delete from {} t using {DIFF} s where {AT} and not s.{STAYS}", self.table)
+    }
+
+    pub(super) fn update(&self) -> String {
+        let set = self.columns.set().map(|it| format!("{0} = s.{0}", it.name));
+        let set = set.collect::<Vec<_>>().join(", ");
+        format!("update {} t set {set} from {DIFF} s where {AT} and s.{STAYS}", self.table)
     }
 
     pub(super) fn insert(&self) -> String {
@@ -112,36 +146,36 @@ impl Statements<'_> {
             false => "",
         };
         format!(
-            "insert into {table} ({into}) {overriding}select {from} from {NAME} s \
-             where not exists (select from {table} t where {matches})",
-            table = self.table,
-            matches = self.matches("t", "s")
+            "insert into {} ({into}) {overriding}select {from} from {DIFF} s where s.{TID} is null",
+            self.table
         )
     }
 
-    /// Counts for `--check`: to delete, to update, to insert; and some keys of each.
-    pub(super) fn check(&self) -> [Option<String>; 3] {
+    /// Three keys each of rows to delete, to update and to insert.
+    pub(super) fn examples(&self) -> [String; 3] {
         let key = |of: &str| {
             let columns = self.columns.key.iter().map(|it| format!("{of}.{}::text", it.name));
             format!("concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
         };
-        let sample =
-            |key: &str, from: &str| format!("select count(*), (array_agg({key}))[1:3] from {from}");
-        let matches = self.matches("t", "s");
-        let delete = self.in_scope().map(|scope| {
-            let from = format!(
-                "{} t where {scope} and not exists (select from {NAME} s where {matches})",
-                self.table
-            );
-            sample(&key("t"), &from)
-        });
-        let update = self.update().and_then(|_| self.differs()).map(|differs| {
-            let from = format!("{} t join {NAME} s on {matches} where {differs}", self.table);
-            sample(&key("s"), &from)
-        });
-        let from =
-            format!("{NAME} s where not exists (select from {} t where {matches})", self.table);
-        [delete, update, Some(sample(&key("s"), &from))]
+        let some = |condition: &str| {
+            format!("select {} from {DIFF} s where {condition} limit 3", key("s"))
+        };
+        let delete = format!(
+            "select {} from {} t join {DIFF} s on {AT} where not s.{STAYS} limit 3",
+            key("t"),
+            self.table
+        );
+        let update = some(&format!("s.{STAYS} and s.{TID} is not null"));
+        [delete, update, some(&format!("s.{TID} is null"))]
+    }
+
+    fn scope_columns(&self) -> Vec<&SyncColumn> {
+        let Scope::By(names) = self.scope else { return Vec::new() };
+        let find = |name: &String| {
+            let quoted = crate::target::quote_ident(name);
+            self.columns.all().find(|column| column.name == quoted)
+        };
+        names.iter().filter_map(find).collect()
     }
 
     /// Whether a row of the target is in the scope from which rows are deleted.
@@ -149,14 +183,8 @@ impl Statements<'_> {
         match self.scope {
             Scope::All => Some("true".to_owned()),
             Scope::Where(predicate) => Some(format!("({predicate})")),
-            Scope::By(names) => {
-                let columns: Vec<&SyncColumn> = names
-                    .iter()
-                    .filter_map(|name| {
-                        let quoted = crate::target::quote_ident(name);
-                        self.columns.all().find(|column| column.name == quoted)
-                    })
-                    .collect();
+            Scope::By(_) => {
+                let columns = self.scope_columns();
                 let distinct = list(columns.iter().copied(), "");
                 let matches: Vec<_> =
                     columns.iter().map(|column| column.matches("t", "scopes")).collect();

@@ -4,7 +4,7 @@ use tokio_postgres::{Client, Row};
 
 use super::pin::{self, Cost};
 use super::report::{Facts, advice};
-use super::statements::{Scope, Statements};
+use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync};
 use crate::stage;
 use crate::target::connect::Connection;
@@ -87,10 +87,12 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
         ..Report::default()
     };
     let before = sizes(client, table.oid).await?;
+    compare(client, &statements, &mut report).await?;
     if sync.options.is_check {
-        check(client, &statements, &mut report).await?;
+        report.examples = examples(client, &statements).await?;
         client.batch_execute("rollback").await.map_err(failed())?;
     } else {
+        guard(sync, &report)?;
         let cost = change(client, sync, &statements, &mut report).await?;
         let what = "could not look up what was written";
         let row = client.query_one(UPDATES, &[&table.oid]).await;
@@ -174,6 +176,19 @@ async fn check_source(
     Ok((rows, bytes))
 }
 
+/// Finds what differs, in one pass over the source and the scope.
+async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
+    let failed = || server_error("could not compare".to_owned());
+    let diff = statements.diff();
+    pin::allow_nested_loop(client, &diff).await.map_err(failed())?;
+    client.batch_execute(&diff).await.map_err(failed())?;
+    client.batch_execute(&format!("analyze {DIFF}")).await.map_err(failed())?;
+    let row = client.query_one(&statements.count(), &[]).await.map_err(failed())?;
+    (report.deleted, report.updated) = (number(&row, 0), number(&row, 1));
+    report.inserted = number(&row, 2);
+    Ok(())
+}
+
 /// Deletes, updates, inserts: in this order values may move between rows.
 async fn change(
     client: &Client,
@@ -183,34 +198,28 @@ async fn change(
 ) -> Result<Cost> {
     let mut all = Cost::default();
     let what = |what: &str| server_error(format!("could not {what}"));
-    if let Some(sql) = statements.delete() {
-        let cost = pin::execute(client, &sql).await.map_err(what("delete rows"))?;
-        report.deleted = cost.rows;
-        all.add(cost);
-        guard(client, sync, statements, report.deleted).await?;
+    let (deletes, updates) = sync.writes();
+    if deletes && report.deleted > 0 {
+        all.add(pin::execute(client, &statements.delete()).await.map_err(what("delete rows"))?);
     }
-    if let Some(sql) = statements.update() {
-        let cost = pin::execute(client, &sql).await.map_err(what("update rows"))?;
-        report.updated = cost.rows;
-        all.add(cost);
+    if updates && report.updated > 0 {
+        all.add(pin::execute(client, &statements.update()).await.map_err(what("update rows"))?);
     }
-    let cost = pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?;
-    report.inserted = cost.rows;
-    all.add(cost);
+    if report.inserted > 0 {
+        all.add(pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?);
+    }
+    let found = report.deleted + report.updated + report.inserted;
+    if all.rows != found {
+        let message = format!("{found} rows differ, but {} were written", all.rows);
+        return Err(Error::new(Kind::Bug, message));
+    }
     Ok(all)
 }
 
 /// Refuses to delete more of the scope than may be.
-async fn guard(
-    client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    deleted: u64,
-) -> Result<()> {
-    let (Some(sql), 1..) = (statements.count_scope(), deleted) else { return Ok(()) };
-    let failed = server_error("could not count the rows of the scope".to_owned());
-    let row = client.query_one(&sql, &[]).await.map_err(failed)?;
-    let all = number(&row, 0) + deleted;
+fn guard(sync: &Sync, report: &Report) -> Result<()> {
+    let deleted = report.deleted;
+    let all = deleted + report.rows_in.saturating_sub(report.inserted);
     let may = sync.options.max_delete;
     if deleted as f64 <= all as f64 * may / 100.0 {
         return Ok(());
@@ -224,21 +233,16 @@ async fn guard(
         .hint("See with `--check` which, and raise `--max-delete` if that is what is meant."))
 }
 
-/// Counts what differs.
-async fn check(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
-    let [delete, update, insert] = statements.check();
-    let mut counts = [(0, Vec::new()), (0, Vec::new()), (0, Vec::new())];
-    for (sql, count) in [delete, update, insert].into_iter().zip(&mut counts) {
-        let Some(sql) = sql else { continue };
-        let failed = || server_error("could not compare".to_owned());
-        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
-        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-        *count = (number(&row, 0), row.get::<_, Option<Vec<String>>>(1).unwrap_or_default());
+/// Some keys of what differs.
+async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Examples> {
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for (sql, keys) in statements.examples().iter().zip(&mut all) {
+        let failed = server_error("could not look up what differs".to_owned());
+        let rows = client.query(sql.as_str(), &[]).await.map_err(failed)?;
+        *keys = rows.iter().map(|row| row.get(0)).collect();
     }
-    let [(deleted, delete), (updated, update), (inserted, insert)] = counts;
-    (report.deleted, report.updated, report.inserted) = (deleted, updated, inserted);
-    report.examples = Examples { insert, update, delete };
-    Ok(())
+    let [delete, update, insert] = all;
+    Ok(Examples { insert, update, delete })
 }
 
 async fn sizes(client: &Client, oid: u32) -> Result<[u64; 2]> {
