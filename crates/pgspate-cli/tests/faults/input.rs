@@ -1,6 +1,6 @@
 //! Files to load: records that the table takes, and where wanted some that it does not.
 
-use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use crate::chance::Chance;
 
@@ -40,8 +40,19 @@ enum Extra {
     Twin(u64, usize),
 }
 
+/// Made once for all tests.
+static GOOD: LazyLock<Input> = LazyLock::new(|| Input::new(Rows::Good));
+static MIXED: LazyLock<Input> = LazyLock::new(|| Input::new(Rows::Mixed));
+
 impl Input {
-    pub(crate) fn new(rows: Rows) -> Input {
+    pub(crate) fn of(rows: Rows) -> &'static Input {
+        match rows {
+            Rows::Good => &GOOD,
+            Rows::Mixed => &MIXED,
+        }
+    }
+
+    fn new(rows: Rows) -> Input {
         let mut extras = if rows == Rows::Mixed { extras() } else { Vec::new() };
         extras.sort_by_key(|(before, _)| *before);
         let mut extras = extras.into_iter().peekable();
@@ -108,9 +119,7 @@ fn row(id: u64) -> String {
         1 => String::new(),
         _ => format!("name {id}"),
     };
-    let mut row = format!("{id},{name},{}.{:02},{at},", id * 7, id % 100);
-    let _ = writeln!(row, "{id:->640}");
-    row
+    format!("{id},{name},{}.{:02},{at},{}{id}\n", id * 7, id % 100, "-".repeat(640))
 }
 
 /// What no conversion takes, or what has too few or too many fields.

@@ -20,8 +20,8 @@ use crate::trial::Settings;
 const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
 
 /// Rows, ids, and a sum over all rows' content.
-const FINGERPRINT: &str = "concat_ws(' ', count(*), count(distinct id), \
-                           sum(hashtextextended(x::text, 0)::numeric))";
+const FINGERPRINT: &str = "count(*) as rows, count(distinct id) as ids, \
+                           coalesce(sum(hashtextextended(x::text, 0)::numeric), 0) as content";
 
 /// What is there after a load, and when it was written.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(crate) struct State {
 }
 
 /// A database with the table `t`, empty, and the tables `truth` and `twin`, as `\copy` fills them:
-/// rows that must be there in the end, and those of which one in two must.
+/// rows that must be there in the end, and those of which one in two must. `print` is of `truth`.
 pub(crate) struct Scene {
     folder: TempDir,
     rows: Rows,
-    input: Input,
+    input: &'static Input,
     /// The server itself, by no proxy.
     pub(crate) dsn: String,
     server: Option<Throwaway>,
@@ -58,7 +58,7 @@ impl Scene {
 
     fn make(rows: Rows, dsn: String, db: Option<TestDb>, server: Option<Throwaway>) -> Scene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
-        let input = Input::new(rows);
+        let input = Input::of(rows);
         fs::write(folder.path().join("t.csv"), &input.text).unwrap();
         let key = if rows == Rows::Mixed { "create unique index on t (id);" } else { "" };
         ask(
@@ -68,8 +68,10 @@ impl Scene {
                  create table twin {COLUMNS}"
             ),
         );
-        copy(&dsn, "truth", Input::new(Rows::Good).text);
-        copy(&dsn, "twin", HEADER.to_owned() + &input.twins.concat().concat());
+        copy(&dsn, "truth", Input::of(Rows::Good).text.as_bytes());
+        let twins = HEADER.to_owned() + &input.twins.concat().concat();
+        copy(&dsn, "twin", twins.as_bytes());
+        ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
         Scene { folder, rows, input, dsn, server, _db: db }
     }
 
@@ -131,18 +133,17 @@ impl Scene {
             Ok(refused) => refused,
             Err(difference) => return Some(difference),
         };
-        let truth = "select * from truth union all select * from twin \
-                     where note is null or note <> all('{REFUSED}')";
-        let truth = truth.replace("REFUSED", &refused.join(","));
-        let both = format!(
-            "select concat_ws(' and not ', (select {FINGERPRINT} from t x), \
-                    nullif((select {FINGERPRINT} from ({truth}) x), \
-                           (select {FINGERPRINT} from t x)))"
-        );
-        let found = self.ask(&both);
-        if !found.contains("and not") {
+        let twins = format!("select * from twin where note <> all('{{{}}}')", refused.join(","));
+        let is_equal = self.ask(&format!(
+            "select (t.rows, t.ids, t.content) = (p.rows + w.rows, p.ids + w.ids, \
+                                                  p.content + w.content) \
+             from (select {FINGERPRINT} from t x) t, (select {FINGERPRINT} from ({twins}) x) w, \
+                  print p"
+        ));
+        if is_equal == "t" {
             return self.ledger_difference().or_else(|| self.status_difference());
         }
+        let truth = format!("select * from truth union all {twins}");
         Some(self.ask(&format!(
             "select format('%s rows, %s of them more than once; %s are missing, %s are surplus, \
                             such as id %s', \
@@ -261,18 +262,18 @@ impl Scene {
                 from pg_class c join pg_namespace n on n.oid = relnamespace \
                 where nspname not in ('pg_catalog', 'information_schema', 'pgspate') \
                   and nspname not like 'pg_toast%' \
-                  and relname not in ('t', 't_id_idx', 'truth', 'twin')))",
+                  and relname not in ('t', 't_id_idx', 'truth', 'twin', 'print')))",
         )
     }
 }
 
 /// Fills a table with a file as PostgreSQL does.
-fn copy(dsn: &str, table: &str, text: String) {
+fn copy(dsn: &str, table: &str, text: &[u8]) {
     let (runtime, client) = session(dsn);
     runtime.block_on(async {
         let sql = format!("copy {table} from stdin (format csv, header)");
-        let mut sink = Box::pin(client.copy_in::<_, Cursor<String>>(&sql).await.unwrap());
-        sink.send(Cursor::new(text)).await.unwrap();
+        let mut sink = Box::pin(client.copy_in::<_, Cursor<Vec<u8>>>(&sql).await.unwrap());
+        sink.send(Cursor::new(text.to_owned())).await.unwrap();
         sink.as_mut().finish().await.unwrap();
     });
 }

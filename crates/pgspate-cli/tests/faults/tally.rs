@@ -11,6 +11,8 @@ use crate::trial::Trial;
 
 /// Much of a trial is waiting.
 const AT_ONCE: usize = 2;
+/// Fewer are not worth another database.
+const EACH_MIN: usize = 4;
 
 /// How trials ended, by what they were.
 #[derive(Default)]
@@ -42,7 +44,7 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = Trial>) {
         }
     };
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(count) {
+        for _ in 0..(count / EACH_MIN).clamp(1, AT_ONCE) {
             scope.spawn(work);
         }
     });
