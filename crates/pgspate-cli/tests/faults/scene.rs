@@ -203,13 +203,18 @@ impl Scene {
                                sum(rows_rejected)) from pgspate.ledger), \
              (select count(*) from pgspate.reject))";
         let found = self.ask(sql);
-        let (records, refused) = (self.input.records(), self.input.refused());
+        let (chunks, records, refused) = self.counts();
         let expected = format!(
-            "1 1 {CHUNKS} 1 {CHUNKS} 0 {} {records} {} {refused} {refused}",
-            CHUNKS - 1,
+            "1 1 {chunks} 1 {chunks} 0 {} {records} {} {refused} {refused}",
+            chunks - 1,
             records - refused
         );
         (found != expected).then(|| format!("the ledger has {found} and not {expected}"))
+    }
+
+    /// Chunks, records, and those of them that are refused.
+    fn counts(&self) -> (u64, u64, u64) {
+        (*CHUNKS, self.input.records(), self.input.refused())
     }
 
     /// How what `pgspate status` says differs from that.
@@ -218,13 +223,13 @@ impl Scene {
         let run = finish(spawn(&mut command(self.folder.path(), &args)));
         let found: Value = serde_json::from_str(&run.stdout).unwrap_or_default();
         let job = &found[0];
-        let (records, refused) = (self.input.records(), self.input.refused());
+        let (chunks, records, refused) = self.counts();
         let is_right = run.status == Some(0)
             && found.as_array().is_some_and(|jobs| jobs.len() == 1)
             && job["finished"].is_string()
             && job["worker"].is_null()
             && [&job["chunks"], &job["rows_in"], &job["rows_written"], &job["rows_rejected"]]
-                == [&json!(CHUNKS), &json!(records), &json!(records - refused), &json!(refused)];
+                == [&json!(chunks), &json!(records), &json!(records - refused), &json!(refused)];
         (!is_right).then(|| format!("status says {}{}", run.stdout, run.stderr))
     }
 

@@ -29,7 +29,8 @@ fn strike(seed: u64, points: &[(At, Commit)], then: impl Fn(&mut Chance) -> Then
         .map(|(at, commit)| {
             let settings = match (commit, chance.among(0..=2)) {
                 (Commit::EachChunk, 0) if long_run().is_some() => Settings::mixed(3),
-                _ => Settings::new(chance.pick(&[2, 3]), commit),
+                (Commit::EachChunk, _) => Settings::new(2, commit),
+                _ => Settings::new(3, commit),
             };
             Trial::stall(at, then(&mut chance), settings)
         })
@@ -45,14 +46,14 @@ fn a_server_that_is_killed() {
         (DATA(12), Commit::EachChunk),
         (At::Commit(2), Commit::EachChunk),
         (At::Commit(3), Commit::AtEnd),
-        (At::Commit(5), Commit::EachChunk),
+        (At::Commit(3), Commit::EachChunk),
     ];
     strike(4, &points, |_| Then::KillServer);
 }
 
 #[test]
 fn a_server_that_is_restarted() {
-    let points = [(DATA(20), Commit::AtEnd), (At::Commit(4), Commit::EachChunk)];
+    let points = [(DATA(20), Commit::AtEnd), (At::Commit(3), Commit::EachChunk)];
     strike(8, &points, |_| Then::RestartServer);
 }
 

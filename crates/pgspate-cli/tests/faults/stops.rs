@@ -33,7 +33,10 @@ fn stop(then: Then, seed: u64, points_of_chance: u64) {
         (0..long_run().unwrap_or(points_of_chance))
             .map(|_| (At::Message(chance.among(1..=MESSAGES)), chance.pick(&[end, each]))),
     );
-    let trial = |(at, commit)| Trial::stall(at, then, Settings::new(3, commit));
+    let trial = |(at, commit)| {
+        let lanes = if commit == end { 3 } else { 2 };
+        Trial::stall(at, then, Settings::new(lanes, commit))
+    };
     run_all(points.into_iter().map(trial));
 }
 

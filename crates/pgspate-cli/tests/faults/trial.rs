@@ -129,6 +129,9 @@ impl Trial {
         let may_end =
             self.then.stops_load() || matches!(self.then, Then::StopServer | Then::ReadOnly);
         let must_be_done = !proxy.has_fired() || is_harmless || (is_data && !may_end);
+        if !proxy.has_fired() && !matches!(self.plan.at, At::Message(_)) {
+            return Err("nothing has happened to it".to_owned());
+        }
         match end {
             End::Again(_) if must_be_done => Err("it ended before it was done".to_owned()),
             end => Ok(end),
