@@ -7,8 +7,8 @@ use crate::chance::{Chance, long_run};
 /// Chunks of the file, of 4 MiB each: more than lanes, where chunks are committed one by one.
 pub(crate) static CHUNKS: LazyLock<u64> =
     LazyLock::new(|| if long_run().is_some() { 4 } else { 3 });
-/// Rows that are always taken: enough for half of the last chunk.
-static ROWS: LazyLock<u64> = LazyLock::new(|| (*CHUNKS * 2 - 1) * (2 << 20) / 703);
+/// Rows that are always taken: so many that the last chunk has a tenth of what it could.
+static ROWS: LazyLock<u64> = LazyLock::new(|| (*CHUNKS * 10 - 9) * (4 << 20) / 7030);
 
 /// Pairs of rows with the same key: one of the two is refused, whichever comes second.
 const TWINS: u64 = 12;

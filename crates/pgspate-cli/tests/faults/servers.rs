@@ -16,68 +16,50 @@ use crate::trial::{Settings, Trial};
 use crate::wire::Side;
 use crate::wires::MESSAGES;
 
-/// A load for each point, at which this happens; and in a long run as many of chance.
-fn strike(seed: u64, points: &[(At, Commit)], then: impl Fn(&mut Chance) -> Then) {
-    let mut chance = Chance::of_run(seed);
-    let mut points = points.to_vec();
-    points.extend((0..long_run().unwrap_or(0)).map(|_| {
-        let commit = chance.pick(&[Commit::AtEnd, Commit::EachChunk]);
-        (At::Message(chance.among(1..=MESSAGES)), commit)
-    }));
-    let trials: Vec<_> = points
-        .into_iter()
-        .map(|(at, commit)| {
-            let settings = match (commit, chance.among(0..=2)) {
-                (Commit::EachChunk, 0) if long_run().is_some() => Settings::mixed(3),
-                (Commit::EachChunk, _) => Settings::new(2, commit),
-                _ => Settings::new(3, commit),
-            };
-            Trial::stall(at, then(&mut chance), settings)
-        })
-        .collect();
-    run_all(trials);
-}
-
 const DATA: fn(u64) -> At = |nth| At::Kind(Side::Client, b'd', nth);
 
 #[test]
-fn a_server_that_is_killed() {
-    let points = [
-        (DATA(12), Commit::EachChunk),
-        (At::Commit(2), Commit::EachChunk),
-        (At::Commit(3), Commit::AtEnd),
-        (At::Commit(3), Commit::EachChunk),
+fn a_server_that_fails() {
+    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
+    let mut trials = vec![
+        Trial::stall(DATA(12), Then::KillServer, each),
+        Trial::stall(At::Commit(2), Then::KillServer, each),
+        Trial::stall(At::Commit(3), Then::KillServer, end),
+        Trial::stall(At::Commit(3), Then::RestartServer, each),
+        Trial::stall(DATA(20), Then::RestartServer, end),
+        Trial::stall(DATA(20), Then::StopServer, each),
+        Trial::stall(At::Commit(3), Then::StopServer, end),
+        Trial::stall(DATA(5), Then::ReadOnly, end),
+        Trial::stall(At::Commit(2), Then::ReadOnly, each),
     ];
-    strike(4, &points, |_| Then::KillServer);
-}
-
-#[test]
-fn a_server_that_is_restarted() {
-    let points = [(DATA(20), Commit::AtEnd), (At::Commit(3), Commit::EachChunk)];
-    strike(8, &points, |_| Then::RestartServer);
-}
-
-#[test]
-fn a_server_that_stops_at_once() {
-    let points = [(DATA(20), Commit::EachChunk), (At::Commit(3), Commit::AtEnd)];
-    strike(5, &points, |_| Then::StopServer);
-}
-
-#[test]
-fn a_server_that_begins_to_only_read() {
-    let points = [(DATA(5), Commit::AtEnd), (At::Commit(2), Commit::EachChunk)];
-    strike(6, &points, |_| Then::ReadOnly);
+    if let Some(count) = long_run() {
+        let mut chance = Chance::of_run(4);
+        for then in [Then::KillServer, Then::RestartServer, Then::StopServer, Then::ReadOnly] {
+            trials.extend((0..count).map(|_| {
+                let settings = chance.pick(&[end, each, Settings::mixed(2)]);
+                Trial::stall(At::Message(chance.among(1..=MESSAGES)), then, settings)
+            }));
+        }
+    }
+    run_all(trials);
 }
 
 #[test]
 fn sessions_that_are_terminated() {
-    let points = [
-        (At::Kind(Side::Server, b'G', 2), Commit::AtEnd),
-        (DATA(8), Commit::EachChunk),
-        (At::Kind(Side::Client, b'c', 2), Commit::EachChunk),
-        (At::Commit(3), Commit::AtEnd),
+    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
+    let mut trials = vec![
+        Trial::stall(At::Kind(Side::Server, b'G', 2), Then::Terminate(0), end),
+        Trial::stall(DATA(8), Then::Terminate(1), each),
+        Trial::stall(At::Kind(Side::Client, b'c', 2), Then::Terminate(2), each),
+        Trial::stall(At::Commit(3), Then::Terminate(3), end),
     ];
-    strike(7, &points, |chance| Then::Terminate(chance.among(0..=9) as u8));
+    let mut chance = Chance::of_run(7);
+    trials.extend((0..long_run().unwrap_or(0)).map(|_| {
+        let settings = chance.pick(&[end, each, Settings::mixed(2)]);
+        let then = Then::Terminate(chance.among(0..=19) as u8);
+        Trial::stall(At::Message(chance.among(1..=MESSAGES)), then, settings)
+    }));
+    run_all(trials);
 }
 
 #[test]
@@ -88,12 +70,9 @@ fn a_server_with_few_connections_left() {
     let count = "select count(*) from pg_stat_activity where backend_type = 'client backend'";
     let mut tally = Tally::default();
     // The load's own connection comes before its lanes.
-    for (left, lanes, commit) in [
-        (3, Some(3), Commit::AtEnd),
-        (3, Some(3), Commit::EachChunk),
-        (3, None, Commit::EachChunk),
-        (1, None, Commit::AtEnd),
-    ] {
+    for (left, lanes, commit) in
+        [(3, Some(3), Commit::EachChunk), (3, None, Commit::EachChunk), (1, None, Commit::AtEnd)]
+    {
         scene.reset();
         let settings = Settings { lanes, retry_for: Some(1), ..Settings::new(3, commit) };
         wait_until("no other session is there", || scene.ask(count) == "1");

@@ -18,31 +18,25 @@ use crate::trial::{Settings, Trial};
 use crate::wire::Side;
 use crate::wires::MESSAGES;
 
-/// At the beginning of a load, in its middle and at its commits, and at messages of chance: does
-/// this to the command.
 fn stop(then: Then, seed: u64, points_of_chance: u64) {
-    let mut chance = Chance::of_run(seed);
-    let (end, each) = (Commit::AtEnd, Commit::EachChunk);
-    let mut points = vec![
-        (At::Kind(Side::Client, b'd', 12), each),
-        (At::Commit(1), end),
-        (At::Commit(3), end),
-        (At::Commit(4), each),
+    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
+    let mut trials = vec![
+        Trial::stall(At::Kind(Side::Client, b'd', 12), then, each),
+        Trial::stall(At::Commit(1), then, end),
+        Trial::stall(At::Commit(3), then, end),
+        Trial::stall(At::Commit(4), then, each),
     ];
-    points.extend(
-        (0..long_run().unwrap_or(points_of_chance))
-            .map(|_| (At::Message(chance.among(1..=MESSAGES)), chance.pick(&[end, each]))),
-    );
-    let trial = |(at, commit)| {
-        let lanes = if commit == end { 3 } else { 2 };
-        Trial::stall(at, then, Settings::new(lanes, commit))
-    };
-    run_all(points.into_iter().map(trial));
+    let mut chance = Chance::of_run(seed);
+    trials.extend((0..long_run().unwrap_or(points_of_chance)).map(|_| {
+        let settings = chance.pick(&[end, each, each, Settings::mixed(2)]);
+        Trial::stall(At::Message(chance.among(1..=MESSAGES)), then, settings)
+    }));
+    run_all(trials);
 }
 
 #[test]
 fn a_load_that_is_killed() {
-    stop(Then::Kill, 2, 6);
+    stop(Then::Kill, 2, 4);
 }
 
 #[test]
