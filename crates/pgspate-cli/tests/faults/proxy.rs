@@ -61,6 +61,8 @@ struct State {
     /// Messages of the kind that the plan asks for.
     of_kind: u64,
     fired: bool,
+    /// Connections that there had been by then.
+    connections_then: usize,
     connections: Vec<AbortHandle>,
     log: String,
 }
@@ -116,6 +118,11 @@ impl Proxy {
     /// Whether the fault has happened.
     pub(crate) fn has_fired(&self) -> bool {
         self.shared.state().fired
+    }
+
+    /// How many connections there had been when it happened.
+    pub(crate) fn connections_then(&self) -> usize {
+        self.shared.state().connections_then
     }
 
     /// Waits until the fault has happened; false if it has not in that time.
@@ -197,6 +204,7 @@ impl Shared {
             return None;
         }
         state.fired = true;
+        state.connections_then = state.connections.len();
         drop(state);
         self.note(&format!("connection {connection}: {plan}"));
         self.has_fired.notify_all();
