@@ -2,12 +2,13 @@
 //!
 //! However a load ends, it must end; its exit status must be true; and the same command, run
 //! again, must do what is left and nothing else. With `PGSPATE_TEST_FAULTS=N` every message of a
-//! load is tried with every fault, and N faults of chance of each sort; what fails is printed as it
-//! can be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
+//! load is tried with a fault, and N faults of chance of each sort; what fails is printed as it can
+//! be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
 
 mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
+mod doubt;
 mod input;
 mod itself;
 mod plan;

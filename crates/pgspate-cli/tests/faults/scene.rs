@@ -102,12 +102,22 @@ impl Scene {
         spawn(&mut load)
     }
 
-    /// Makes the table empty again, and has what loads remember forgotten.
+    /// Makes the table empty again, and has what loads remember forgotten, and the ledger itself.
     pub(crate) fn reset(&self) {
         self.ask(
             "set client_min_messages = warning; truncate t; \
              drop schema if exists pgspate cascade",
         );
+        self.remove_rejects();
+    }
+
+    /// The same, but the ledger stays, and is empty.
+    pub(crate) fn empty(&self) {
+        self.ask("truncate t, pgspate.job, pgspate.ledger, pgspate.reject restart identity");
+        self.remove_rejects();
+    }
+
+    fn remove_rejects(&self) {
         for name in self.files().iter().filter(|name| *name != "t.csv") {
             fs::remove_file(self.folder.path().join(name)).unwrap();
         }

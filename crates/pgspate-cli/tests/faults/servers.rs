@@ -25,6 +25,7 @@ fn a_server_that_fails() {
         Trial::stall(DATA(12), Then::KillServer, each),
         Trial::stall(At::Commit(2), Then::KillServer, each),
         Trial::stall(At::Commit(3), Then::KillServer, end),
+        Trial::stall(At::Commit(5), Then::KillServer, Settings::mixed(2)),
         Trial::stall(At::Commit(3), Then::RestartServer, each),
         Trial::stall(DATA(20), Then::RestartServer, end),
         Trial::stall(DATA(20), Then::StopServer, each),

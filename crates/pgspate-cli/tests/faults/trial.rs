@@ -104,6 +104,7 @@ impl Trial {
         }
         let ended = finish_within(child, LIMIT);
         let seconds = begin.elapsed().as_secs_f64();
+        proxy.release(self.then.release());
         if proxy.has_fired() {
             self.then.undo(scene);
         }

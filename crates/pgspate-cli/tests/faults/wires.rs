@@ -123,6 +123,7 @@ fn faults_of_loads_with_rejects() {
         Trial::new(Fault::SwallowCommit, At::Commit(2), settings),
         Trial::new(Fault::SwallowCommit, At::Commit(4), settings),
         Trial::new(Fault::Cut, At::Commit(3), settings),
+        Trial::new(Fault::Cut, At::Commit(5), settings),
         Trial::stall(At::Commit(3), Then::Kill, settings),
         Trial::stall(at(Side::Server, b'E', 20), Then::Terminate(2), settings),
     ]);
@@ -134,7 +135,8 @@ fn faults_of_chance() {
     run_all((0..long_run().unwrap_or(6)).map(|_| of_chance(&mut chance)));
 }
 
-/// With `PGSPATE_TEST_FAULTS=N`: each message with each fault, and each commit without its answer.
+/// With `PGSPATE_TEST_FAULTS=N`: each message with one of the faults in turn, whose first is of
+/// chance, and each commit without its answer.
 /// With `PGSPATE_TEST_FAULTS_REPLAY='cut@137 lanes=3 commit=end'`: that trial, ten times.
 #[test]
 fn faults_at_every_message() {
@@ -147,13 +149,17 @@ fn faults_at_every_message() {
         return;
     }
     let mut trials = Vec::new();
+    let turn = Chance::of_run(9).number() % 1000;
     for settings in SETTINGS.map(|settings| settings()) {
         let (messages, commits) = count_messages(settings);
         println!("{messages} messages, {commits} commits");
         for nth in 1..=messages {
             let at = At::Message(nth);
-            trials.extend(CUTS.map(|cut| Trial::new(cut, at, settings)));
-            trials.push(Trial::stall(at, Then::Cut, settings));
+            let cut = CUTS.get((nth + turn) as usize % (CUTS.len() + 1));
+            trials.push(match cut {
+                Some(cut) => Trial::new(*cut, at, settings),
+                None => Trial::stall(at, Then::Cut, settings),
+            });
         }
         let swallow = |nth| Trial::new(Fault::SwallowCommit, At::Commit(nth), settings);
         trials.extend((1..=commits).map(swallow));
