@@ -14,7 +14,7 @@ mod status;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
 pub(crate) use job::{JobId, clear, finish, is_taken, read_done};
-pub(crate) use lock::hold;
+pub(crate) use lock::{hold, release};
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub use status::{JobStatus, forget, list};

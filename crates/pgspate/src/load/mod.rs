@@ -212,7 +212,6 @@ impl Load {
             rejects::check(path, opened.job.0, &self.reading.names())?;
         }
         let outcome = self.attempts(watch, widened)?;
-        self.write_rejects()?;
         self.finish_job(outcome.chunks)?;
         Ok(outcome)
     }

@@ -148,19 +148,24 @@ impl Load {
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
         if let Some(identity) = &self.identity {
             let key = identity.lock_key();
-            self.runtime.block_on(ledger::hold(&connection.client, key))?;
+            let (client, before) = (&connection.client, self.connection.backend_pid());
+            self.runtime.block_on(async {
+                ledger::release(client, key, before).await;
+                ledger::hold(client, key).await
+            })?;
         }
         self.connection = connection.into();
         Ok(())
     }
 
-    /// Says in the ledger that everything is written; tries again as long as lanes do.
+    /// Writes the rejects, and says in the ledger that everything is written; tries again as long
+    /// as lanes do.
     pub(super) fn finish_job(&mut self, chunks: u64) -> Result<()> {
         let Some(opened) = &self.opened else { return Ok(()) };
         let job = opened.job;
         let mut patience = crate::copy::Patience::new(self.options.retry_for);
         loop {
-            let finished = self.reconnect().and_then(|()| {
+            let finished = self.reconnect().and_then(|()| self.write_rejects()).and_then(|_| {
                 self.runtime.block_on(ledger::finish(&self.connection.client, job, chunks))
             });
             let error = match finished {
@@ -186,9 +191,12 @@ impl Load {
         Err(Error::new(Kind::Bug, message))
     }
 
-    /// What of the job is in the table and the ledger now; `None` where nothing can tell.
+    /// What of the job is in the table and the ledger now; `None` where nothing can tell. Then
+    /// nothing may be forgotten either.
     pub(super) fn kept(&mut self) -> Option<ledger::Seal> {
-        self.reopen_job().ok()?;
+        if self.reopen_job().is_err() {
+            self.opened = None;
+        }
         Some(self.opened.as_ref()?.done.sums())
     }
 

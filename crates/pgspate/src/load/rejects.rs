@@ -63,7 +63,7 @@ impl Load {
         };
         let header = self.reading.reject_header();
         let client = &self.connection.client;
-        let written = self.runtime.block_on(async {
+        self.runtime.block_on(async {
             let rejects = ledger::rejects(client, opened.job).await?;
             let mut rejects = std::pin::pin!(rejects);
             let mut files = None;
@@ -80,8 +80,7 @@ impl Load {
                 files.keep(path).map_err(|error| unwritable(path, error))?;
             }
             Ok(count)
-        });
-        written
+        })
     }
 }
 
