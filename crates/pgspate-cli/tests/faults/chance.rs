@@ -10,16 +10,17 @@ pub(crate) struct Chance {
 }
 
 impl Chance {
-    /// The same every time, unless `PGSPATE_TEST_FAULTS_SEED` says otherwise.
-    pub(crate) fn fixed(seed: u64) -> Chance {
-        let seed = from_environment().unwrap_or(seed);
+    pub(crate) fn new(seed: u64) -> Chance {
         Chance { seed, state: seed }
     }
 
-    /// Another every time, unless `PGSPATE_TEST_FAULTS_SEED` says otherwise.
-    pub(crate) fn new() -> Chance {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Chance::fixed(now.as_nanos() as u64)
+    /// The same every time but for a long run, unless `PGSPATE_TEST_FAULTS_SEED` says otherwise.
+    pub(crate) fn of_run(seed: u64) -> Chance {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let seed = if long_run().is_some() { now } else { seed };
+        let chance = Chance::new(from_environment("PGSPATE_TEST_FAULTS_SEED").unwrap_or(seed));
+        println!("seed {}", chance.seed);
+        chance
     }
 
     pub(crate) fn number(&mut self) -> u64 {
@@ -38,7 +39,12 @@ impl Chance {
     }
 }
 
-fn from_environment() -> Option<u64> {
-    let seed = std::env::var("PGSPATE_TEST_FAULTS_SEED").ok()?;
-    Some(seed.parse().expect("PGSPATE_TEST_FAULTS_SEED is a number"))
+/// So many faults of chance of each sort, and every message tried as well.
+pub(crate) fn long_run() -> Option<u64> {
+    from_environment("PGSPATE_TEST_FAULTS")
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    let number = std::env::var(name).ok()?;
+    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }

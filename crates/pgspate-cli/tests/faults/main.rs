@@ -1,12 +1,15 @@
 //! `pgspate load` while something goes wrong: the network, the server, the command itself.
 //!
-//! However a load ends, it must end; and its exit status must be true. With
-//! `PGSPATE_TEST_FAULTS=N` every message of a load is tried with every fault, and then N faults of
-//! chance; what fails is printed as it can be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
+//! However a load ends, it must end; its exit status must be true; and the same command, run
+//! again, must do what is left and nothing else. With `PGSPATE_TEST_FAULTS=N` every message of a
+//! load is tried with a fault, and N faults of chance of each sort; what fails is printed as it can
+//! be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
 
 mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
+mod doubt;
+mod input;
 mod itself;
 mod plan;
 mod proxy;
@@ -16,6 +19,8 @@ mod run;
 mod scene;
 mod servers;
 mod stops;
+mod tally;
+mod then;
 mod trial;
 mod wire;
 mod wires;

@@ -15,6 +15,9 @@ pub(crate) enum Fault {
     CutInside,
     /// It is passed on, and then the connection is closed.
     CutAfter,
+    /// It is passed on, and then the connection is closed, of which the server is not told until
+    /// the test lets go: it goes on with what it has.
+    Lose,
     /// Nothing passes on its connection any more, which stays open, until the test lets go.
     Stall,
     /// The commit is passed on; the server's answer is dropped and the connection closed.
@@ -51,10 +54,11 @@ impl Plan {
     }
 }
 
-const FAULTS: [(Fault, &str); 5] = [
+const FAULTS: [(Fault, &str); 6] = [
     (Fault::Cut, "cut"),
     (Fault::CutInside, "cut-inside"),
     (Fault::CutAfter, "cut-after"),
+    (Fault::Lose, "lose"),
     (Fault::Stall, "stall"),
     (Fault::SwallowCommit, "swallow-commit"),
 ];

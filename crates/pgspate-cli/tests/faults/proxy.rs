@@ -61,6 +61,8 @@ struct State {
     /// Messages of the kind that the plan asks for.
     of_kind: u64,
     fired: bool,
+    /// Connections that there had been by then.
+    connections_then: usize,
     connections: Vec<AbortHandle>,
     log: String,
 }
@@ -116,6 +118,11 @@ impl Proxy {
     /// Whether the fault has happened.
     pub(crate) fn has_fired(&self) -> bool {
         self.shared.state().fired
+    }
+
+    /// How many connections there had been when it happened.
+    pub(crate) fn connections_then(&self) -> usize {
+        self.shared.state().connections_then
     }
 
     /// Waits until the fault has happened; false if it has not in that time.
@@ -197,6 +204,7 @@ impl Shared {
             return None;
         }
         state.fired = true;
+        state.connections_then = state.connections.len();
         drop(state);
         self.note(&format!("connection {connection}: {plan}"));
         self.has_fired.notify_all();
@@ -262,10 +270,10 @@ impl Shared {
             Server::Tcp(name, port) => {
                 let server = TcpStream::connect((name.as_str(), *port)).await?;
                 server.set_nodelay(true)?;
-                connection.relay(client, server).await
+                connection.serve(client, server).await
             }
             Server::Socket(path) => {
-                connection.relay(client, UnixStream::connect(path).await?).await
+                connection.serve(client, UnixStream::connect(path).await?).await
             }
         }
     }
@@ -281,19 +289,38 @@ struct Connection<'a> {
     shared: &'a Shared,
     nth: usize,
     is_stalled: AtomicBool,
+    is_lost: AtomicBool,
     swallow: AtomicU8,
 }
 
 impl Connection<'_> {
     fn new(shared: &Shared, nth: usize) -> Connection<'_> {
-        let (is_stalled, swallow) = (AtomicBool::new(false), AtomicU8::new(NOT_SWALLOWING));
-        Connection { shared, nth, is_stalled, swallow }
+        let (is_stalled, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
+        let swallow = AtomicU8::new(NOT_SWALLOWING);
+        Connection { shared, nth, is_stalled, is_lost, swallow }
+    }
+
+    /// Passes messages both ways; what is lost stays open towards the server.
+    async fn serve<S>(&self, client: TcpStream, mut server: S) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let relayed = self.relay(client, &mut server).await;
+        if self.is_lost.load(SeqCst) {
+            let mut release = self.shared.release.subscribe();
+            let mut nowhere = tokio::io::sink();
+            tokio::select! {
+                _ = tokio::io::copy(&mut server, &mut nowhere) => {}
+                _ = release.wait_for(Option::is_some) => {}
+            }
+        }
+        relayed
     }
 
     /// Passes messages both ways until either side closes.
-    async fn relay<S>(&self, mut client: TcpStream, server: S) -> io::Result<()>
+    async fn relay<S>(&self, mut client: TcpStream, server: &mut S) -> io::Result<()>
     where
-        S: AsyncRead + AsyncWrite,
+        S: AsyncRead + AsyncWrite + Unpin,
     {
         let (from_client, mut to_client) = client.split();
         let (from_server, mut to_server) = tokio::io::split(server);
@@ -386,6 +413,11 @@ impl Connection<'_> {
             Some(Fault::CutAfter) => {
                 message.pass(u64::MAX, from, to).await?;
                 Err(self.cut())
+            }
+            Some(Fault::Lose) => {
+                message.pass(u64::MAX, from, to).await?;
+                self.is_lost.store(true, SeqCst);
+                Err(io::Error::other("lost"))
             }
             Some(Fault::Stall) => {
                 self.is_stalled.store(true, SeqCst);

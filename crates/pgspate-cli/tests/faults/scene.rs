@@ -1,109 +1,263 @@
-//! A file, a table to load it into, and what that table must hold afterwards.
+//! A file, a table to load it into, and what table, ledger and rejects must hold afterwards.
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Cursor;
 use std::process::Child;
-use std::time::Duration;
 
 use futures_util::SinkExt;
+use pgspate::copy::Commit;
+use pgspate_embedded::Throwaway;
 use pgspate_embedded::testing::{self, TestDb};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::run::{ask, command, session, spawn};
+use crate::input::{CHUNKS, HEADER, Input, Rows};
+use crate::run::{ask, command, finish, session, spawn};
+use crate::trial::Settings;
 
-/// Rows of the file: about 12 MB, three chunks.
-pub(crate) const ROWS: u64 = 90_000;
-
-/// A load may take this long, however slow the machine; then it hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
-/// No key, so that rows that come twice are seen rather than refused.
-const TABLE: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
+/// Where a row may come twice it has no key, so that this is seen rather than refused.
+const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
 
 /// Rows, ids, and a sum over all rows' content.
-const FINGERPRINT: &str = "concat_ws(' ', count(*), count(distinct id), \
-                           sum(hashtextextended(x::text, 0)::numeric))";
+const FINGERPRINT: &str = "count(*) as rows, count(distinct id) as ids, \
+                           coalesce(sum(hashtextextended(x::text, 0)::numeric), 0) as content";
 
-/// A database with the table `t`, empty, and the table `truth`, as `\copy` fills it.
+/// What is there after a load, and when it was written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    server: String,
+    rejects: Option<Vec<u8>>,
+    reasons: Option<Vec<u8>>,
+}
+
+/// A database with the table `t`, empty, and the tables `truth` and `twin`, as `\copy` fills them:
+/// rows that must be there in the end, and those of which one in two must. `print` is of `truth`.
 pub(crate) struct Scene {
     folder: TempDir,
+    rows: Rows,
+    input: &'static Input,
     /// The server itself, by no proxy.
     pub(crate) dsn: String,
-    truth: String,
+    server: Option<Throwaway>,
     _db: Option<TestDb>,
 }
 
 impl Scene {
     /// In a database of its own on the tests' server.
-    pub(crate) fn new() -> Scene {
+    pub(crate) fn new(rows: Rows) -> Scene {
         let db = testing::database();
-        Scene::make(db.dsn(), Some(db))
+        Scene::make(rows, db.dsn(), Some(db), None)
     }
 
-    /// In the given database, of a server that the test may hurt.
-    pub(crate) fn at(dsn: String) -> Scene {
-        Scene::make(dsn, None)
+    /// On a server of its own, which may be hurt.
+    pub(crate) fn with_server(rows: Rows, conf: &str) -> Scene {
+        let server = testing::server(conf);
+        Scene::make(rows, server.dsn(), None, Some(server))
     }
 
-    fn make(dsn: String, db: Option<TestDb>) -> Scene {
+    fn make(rows: Rows, dsn: String, db: Option<TestDb>, server: Option<Throwaway>) -> Scene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
-        let content = content();
-        fs::write(folder.path().join("t.csv"), &content).unwrap();
-        ask(&dsn, &format!("create table t {TABLE}; create table truth {TABLE}"));
-        let (runtime, client) = session(&dsn);
-        runtime.block_on(async {
-            let sql = "copy truth from stdin (format csv, header)";
-            let mut sink = Box::pin(client.copy_in::<_, Cursor<Vec<u8>>>(sql).await.unwrap());
-            sink.send(Cursor::new(content)).await.unwrap();
-            assert_eq!(sink.as_mut().finish().await.unwrap(), ROWS);
-        });
-        let truth = ask(&dsn, &format!("select {FINGERPRINT} from truth x"));
-        Scene { folder, dsn, truth, _db: db }
+        let input = Input::of(rows);
+        fs::write(folder.path().join("t.csv"), &input.text).unwrap();
+        let key = if rows == Rows::Mixed { "create unique index on t (id);" } else { "" };
+        ask(
+            &dsn,
+            &format!(
+                "create table t {COLUMNS}; {key} create table truth {COLUMNS}; \
+                 create table twin {COLUMNS}"
+            ),
+        );
+        copy(&dsn, "truth", Input::of(Rows::Good).text.as_bytes());
+        let twins = HEADER.to_owned() + &input.twins.concat().concat();
+        copy(&dsn, "twin", twins.as_bytes());
+        ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
+        Scene { folder, rows, input, dsn, server, _db: db }
+    }
+
+    pub(crate) fn server(&self) -> &Throwaway {
+        self.server.as_ref().expect("a server of its own")
     }
 
     /// Starts `pgspate load` of the file into the table, by way of `dsn`.
-    pub(crate) fn load(&self, dsn: &str, lanes: &str) -> Child {
-        let args = ["load", "--quiet", "--to", dsn, "--table", "t", "--lanes", lanes, "t.csv"];
-        spawn(&mut command(self.folder.path(), &args))
+    pub(crate) fn load(&self, dsn: &str, settings: &Settings) -> Child {
+        let Settings { lanes, commit, rows, retry_for } = settings;
+        assert_eq!(self.rows, *rows);
+        let lanes = lanes.map_or("auto".to_owned(), |lanes| lanes.to_string());
+        let commit = match commit {
+            Commit::AtEnd => "end",
+            Commit::EachChunk => "chunk",
+        };
+        let args = ["load", "t.csv", "--quiet", "--to", dsn, "--table", "t"];
+        let mut load = command(self.folder.path(), &args);
+        load.args(["--lanes", &lanes, "--commit", commit]);
+        if let Some(seconds) = retry_for {
+            load.args(["--retry-for", &seconds.to_string()]);
+        }
+        if *rows == Rows::Mixed {
+            // Rows that are set aside by a chunk that has to be written again count once.
+            let most = self.input.refused().to_string();
+            load.args(["--rejects", "bad.csv", "--max-rejects", &most]);
+        }
+        spawn(&mut load)
     }
 
-    /// Makes the table empty again, and has what loads remember forgotten.
+    /// Makes the table empty again, and has what loads remember forgotten, and the ledger itself.
     pub(crate) fn reset(&self) {
         self.ask(
             "set client_min_messages = warning; truncate t; \
-                  drop schema if exists pgspate cascade",
+             drop schema if exists pgspate cascade",
         );
+        self.remove_rejects();
+    }
+
+    /// The same, but the ledger stays, and is empty.
+    pub(crate) fn empty(&self) {
+        self.ask("truncate t, pgspate.job, pgspate.ledger, pgspate.reject restart identity");
+        self.remove_rejects();
+    }
+
+    fn remove_rejects(&self) {
+        for name in self.files().iter().filter(|name| *name != "t.csv") {
+            fs::remove_file(self.folder.path().join(name)).unwrap();
+        }
     }
 
     pub(crate) fn ask(&self, sql: &str) -> String {
         ask(&self.dsn, sql)
     }
 
-    pub(crate) fn rows(&self) -> u64 {
-        self.ask("select count(*) from t").parse().unwrap()
+    /// The status with which a load must end that has come to its end.
+    pub(crate) fn status_when_done(&self) -> i32 {
+        // A run of what is loaded already does nothing, and has nothing to complain of.
+        let is_finished = "select to_regclass('pgspate.job') is not null";
+        let has_rejects = self.rows == Rows::Mixed
+            && (self.ask(is_finished) != "t"
+                || self.ask("select count(*) from pgspate.job where finished is not null") == "0");
+        i32::from(has_rejects)
     }
 
-    /// How the table differs from the truth; `None` if it does not.
+    /// How what is there differs from what must be; `None` if it does not.
     pub(crate) fn difference(&self) -> Option<String> {
-        let found = self.ask(&format!("select {FINGERPRINT} from t x"));
-        if found == self.truth {
-            return None;
+        let refused = match self.refused_twins() {
+            Ok(refused) => refused,
+            Err(difference) => return Some(difference),
+        };
+        let twins = format!("select * from twin where note <> all('{{{}}}')", refused.join(","));
+        let is_equal = self.ask(&format!(
+            "select (t.rows, t.ids, t.content) = (p.rows + w.rows, p.ids + w.ids, \
+                                                  p.content + w.content) \
+             from (select {FINGERPRINT} from t x) t, (select {FINGERPRINT} from ({twins}) x) w, \
+                  print p"
+        ));
+        if is_equal == "t" {
+            return self.ledger_difference().or_else(|| self.status_difference());
         }
-        let examples = "select format('%s rows, %s of them more than once; %s are missing, %s are \
-                                       surplus, such as id %s', \
+        let truth = format!("select * from truth union all {twins}");
+        Some(self.ask(&format!(
+            "select format('%s rows, %s of them more than once; %s are missing, %s are surplus, \
+                            such as id %s', \
              (select count(*) from t), \
              (select count(*) from (select 1 from t group by id having count(*) > 1) x), \
-             (select count(*) from (select * from truth except all select * from t) x), \
-             (select count(*) from (select * from t except all select * from truth) x), \
-             (select min(id) from (select * from t except all select * from truth) x))";
-        Some(self.ask(examples))
+             (select count(*) from (({truth}) except all select * from t) x), \
+             (select count(*) from (select * from t except all ({truth})) x), \
+             (select min(id) from (select * from t except all ({truth})) x))"
+        )))
     }
 
-    /// Rows of the table that the truth does not have, or not as often.
-    pub(crate) fn foreign_rows(&self) -> u64 {
-        let sql = "select count(*) from (select * from t except all select * from truth) x";
-        self.ask(sql).parse().unwrap()
+    /// Notes of the twins that were set aside; the error when other rows were, or not all.
+    fn refused_twins(&self) -> Result<Vec<String>, String> {
+        if self.rows == Rows::Good {
+            return Ok(Vec::new());
+        }
+        let read = |name: &str| fs::read_to_string(self.folder.path().join(name));
+        let (Ok(rejects), Ok(reasons)) = (read("bad.csv"), read("bad.csv.json")) else {
+            return Err(format!("there are only the files {:?}", self.files()));
+        };
+        let expected: BTreeSet<_> = ["bad.csv", "bad.csv.json", "t.csv"].map(str::to_owned).into();
+        if self.files() != expected {
+            return Err(format!("there are the files {:?}", self.files()));
+        }
+        let Some(records) = rejects.strip_prefix(HEADER) else {
+            return Err(format!("no header, but {:.40?}", rejects));
+        };
+        let records: Vec<_> = records.split_inclusive('\n').map(str::to_owned).collect();
+        if reasons.lines().count() != records.len() {
+            let reasons = reasons.lines().count();
+            return Err(format!("{} records are set aside for {reasons} reasons", records.len()));
+        }
+        let twins = self.input.twins.iter().flatten();
+        let refused: Vec<_> = twins.filter(|it| records.contains(it)).collect();
+        let is_one_of_each = self
+            .input
+            .twins
+            .iter()
+            .all(|[first, second]| records.contains(first) != records.contains(second));
+        let others: Vec<_> = records.iter().filter(|it| !refused.contains(it)).collect();
+        if !is_one_of_each || records.len() as u64 != self.input.refused() {
+            return Err(format!("set aside are {records:?}"));
+        }
+        if !others.into_iter().eq(&self.input.bad) {
+            return Err(format!("set aside are, or in another order, {records:?}"));
+        }
+        let note = |record: &String| record.trim_end().rsplit(',').next().unwrap().to_owned();
+        Ok(refused.into_iter().map(note).collect())
+    }
+
+    /// How the ledger differs from one finished job with each chunk once.
+    fn ledger_difference(&self) -> Option<String> {
+        let sql = "select concat_ws(' ', \
+             (select concat_ws(' ', count(*), count(finished)) from pgspate.job), \
+             (select concat_ws(' ', count(*), count(distinct job), count(distinct chunk), \
+                               min(chunk), max(chunk), sum(rows_in), sum(rows_written), \
+                               sum(rows_rejected)) from pgspate.ledger), \
+             (select count(*) from pgspate.reject))";
+        let found = self.ask(sql);
+        let (chunks, records, refused) = self.counts();
+        let expected = format!(
+            "1 1 {chunks} 1 {chunks} 0 {} {records} {} {refused} {refused}",
+            chunks - 1,
+            records - refused
+        );
+        (found != expected).then(|| format!("the ledger has {found} and not {expected}"))
+    }
+
+    /// Chunks, records, and those of them that are refused.
+    fn counts(&self) -> (u64, u64, u64) {
+        (*CHUNKS, self.input.records(), self.input.refused())
+    }
+
+    /// How what `pgspate status` says differs from that.
+    fn status_difference(&self) -> Option<String> {
+        let args = ["status", "--json", "--to", &self.dsn];
+        let run = finish(spawn(&mut command(self.folder.path(), &args)));
+        let found: Value = serde_json::from_str(&run.stdout).unwrap_or_default();
+        let job = &found[0];
+        let (chunks, records, refused) = self.counts();
+        let is_right = run.status == Some(0)
+            && found.as_array().is_some_and(|jobs| jobs.len() == 1)
+            && job["finished"].is_string()
+            && job["worker"].is_null()
+            && [&job["chunks"], &job["rows_in"], &job["rows_written"], &job["rows_rejected"]]
+                == [&json!(chunks), &json!(records), &json!(records - refused), &json!(refused)];
+        (!is_right).then(|| format!("status says {}{}", run.stdout, run.stderr))
+    }
+
+    /// What is there, to tell whether it was touched.
+    pub(crate) fn state(&self) -> State {
+        let read = |name: &str| fs::read(self.folder.path().join(name)).ok();
+        let server = self.ask(
+            "select concat_ws(' ', \
+               (select string_agg(concat(xmin, j), ';' order by job) from pgspate.job j), \
+               (select string_agg(concat(xmin, l), ';' order by job, chunk) from pgspate.ledger l), \
+               (select concat_ws(' ', count(*), max(xmin::text::int8)) from t))",
+        );
+        State { server, rejects: read("bad.csv"), reasons: read("bad.csv.json") }
+    }
+
+    fn files(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     /// What loads have left on the server: sessions, locks, tables. Empty if nothing.
@@ -114,31 +268,27 @@ impl Scene {
                                             wait_event, query), ', ') \
                 from pg_stat_activity where datname = current_database() \
                   and application_name like 'pgspate%'), \
-               (select string_agg(concat_ws(' ', 'lock', pid, mode), ', ') from pg_locks \
-                where relation = 't'::regclass), \
-               (select string_agg('prepared ' || gid, ', ') from pg_prepared_xacts), \
+               (select string_agg(concat_ws(' ', 'lock', pid, locktype, mode), ', ') from pg_locks \
+                where database = (select oid from pg_database where datname = current_database()) \
+                  and (relation = 't'::regclass or locktype = 'advisory')), \
+               (select string_agg('prepared ' || gid, ', ') from pg_prepared_xacts \
+                where database = current_database()), \
                (select string_agg(format('relation %I.%I', nspname, relname), ', ') \
                 from pg_class c join pg_namespace n on n.oid = relnamespace \
                 where nspname not in ('pg_catalog', 'information_schema', 'pgspate') \
-                  and nspname not like 'pg_toast%' and relname not in ('t', 'truth')))",
+                  and nspname not like 'pg_toast%' \
+                  and relname not in ('t', 't_id_idx', 'truth', 'twin', 'print')))",
         )
     }
 }
 
-/// Rows with quotes, line ends, NULLs, and now and then a spelling that is left to the server.
-fn content() -> Vec<u8> {
-    let mut text = "id,name,amount,at,note\n".to_owned();
-    for id in 0..ROWS {
-        let at = match id % 997 {
-            0 => "Jan 5 2024 03:04:05".to_owned(),
-            n => format!("2024-01-{:02} 03:04:{:02}", n % 28 + 1, n % 60),
-        };
-        let name = match id % 50 {
-            0 => "\"two\nlines, \"\"quoted\"\"\"".to_owned(),
-            1 => String::new(),
-            _ => format!("name {id}"),
-        };
-        let _ = writeln!(text, "{id},{name},{}.{:02},{at},{:->80}", id * 7, id % 100, id);
-    }
-    text.into_bytes()
+/// Fills a table with a file as PostgreSQL does.
+fn copy(dsn: &str, table: &str, text: &[u8]) {
+    let (runtime, client) = session(dsn);
+    runtime.block_on(async {
+        let sql = format!("copy {table} from stdin (format csv, header)");
+        let mut sink = Box::pin(client.copy_in::<_, Cursor<Vec<u8>>>(&sql).await.unwrap());
+        sink.send(Cursor::new(text.to_owned())).await.unwrap();
+        sink.as_mut().finish().await.unwrap();
+    });
 }

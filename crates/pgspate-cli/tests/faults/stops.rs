@@ -1,83 +1,71 @@
 //! The command is killed, or told to stop.
 
-use std::process::{Child, Command};
+use std::thread;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use pgspate::copy::Commit;
+
+use crate::chance::{Chance, long_run};
+use crate::input::Rows;
 use crate::plan::{At, Fault, Plan};
 use crate::proxy::Proxy;
-use crate::rule::nothing_is_left_over;
+use crate::rule::{nothing_is_left_over, run_again_until_done};
 use crate::run::{finish, wait_until};
 use crate::scene::Scene;
-use crate::trial::{Harm, Tally, Trial};
+use crate::tally::run_all;
+use crate::then::{Then, signal};
+use crate::trial::{Settings, Trial};
 use crate::wire::Side;
-use crate::wires::long_run;
+use crate::wires::MESSAGES;
 
-fn signal(name: &str, child: &Child) {
-    let pid = child.id().to_string();
-    // It may have ended meanwhile.
-    Command::new("kill").args([name, &pid]).output().unwrap();
-}
-
-/// At the beginning of a load, in its middle and at its commits, and at messages of chance: does
-/// what `name` says to the command.
-fn stop(name: &str, seed: u64, points_of_chance: u64, act: fn(&Child)) {
-    let scene = Scene::new();
-    let mut tally = Tally::default();
-    let mut chance = long_run().map_or_else(|| Chance::fixed(seed), |_| Chance::new());
-    println!("seed {}", chance.seed);
-    let mut points = vec![
-        At::Message(20),
-        At::Kind(Side::Server, b'G', 1),
-        At::Kind(Side::Client, b'd', 12),
-        At::Kind(Side::Client, b'c', 1),
-        At::Commit(1),
-        At::Commit(2),
-        At::Commit(3),
+fn stop(then: Then, seed: u64, points_of_chance: u64) {
+    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
+    let mut trials = vec![
+        Trial::stall(At::Kind(Side::Client, b'd', 12), then, each),
+        Trial::stall(At::Commit(1), then, end),
+        Trial::stall(At::Commit(3), then, end),
+        Trial::stall(At::Commit(4), then, each),
     ];
-    let count = long_run().unwrap_or(points_of_chance);
-    points.extend((0..count).map(|_| At::Message(chance.among(1..=460))));
-    for point in points {
-        let mut act = act;
-        let mut harm = Harm { name, act: &mut act, undo: &mut || {}, crashes_server: false };
-        let trial = Trial::new(Plan::new(Fault::Stall, point), 3);
-        tally.add(name, trial.run_with(&scene, &mut harm));
-    }
-    tally.close();
+    let mut chance = Chance::of_run(seed);
+    trials.extend((0..long_run().unwrap_or(points_of_chance)).map(|_| {
+        let settings = chance.pick(&[end, each, each, Settings::mixed(2)]);
+        Trial::stall(At::Message(chance.among(1..=MESSAGES)), then, settings)
+    }));
+    run_all(trials);
 }
 
 #[test]
 fn a_load_that_is_killed() {
-    stop("kill -9", 2, 4, |child| signal("-KILL", child));
+    stop(Then::Kill, 2, 4);
 }
 
 #[test]
 fn a_load_that_is_interrupted() {
-    stop("kill -INT", 3, 2, |child| {
-        signal("-INT", child);
-        std::thread::sleep(Duration::from_millis(100));
-    });
+    stop(Then::Interrupt, 3, 0);
 }
 
 /// Nothing comes from the server any more, and nothing tells that nothing will.
 #[test]
 fn a_second_interrupt_ends_a_load_whose_server_is_silent() {
-    let scene = Scene::new();
-    for at in [At::Kind(Side::Server, b'G', 1), At::Kind(Side::Client, b'd', 12), At::Commit(1)] {
+    let scene = Scene::new(Rows::Good);
+    for (at, commit) in
+        [(At::Kind(Side::Client, b'd', 12), Commit::EachChunk), (At::Commit(2), Commit::AtEnd)]
+    {
         scene.reset();
+        let settings = Settings::new(2, commit);
         let proxy = Proxy::start(&scene.dsn, Some(Plan::new(Fault::Stall, at)));
-        let mut child = scene.load(&proxy.dsn(), "2");
+        let mut child = scene.load(&proxy.dsn(), &settings);
         wait_until("the connection is silent", || proxy.has_fired());
-        let mut has_ended = || child.try_wait().unwrap().is_some();
-        assert!(!has_ended());
+        assert!(child.try_wait().unwrap().is_none());
         wait_until("two interrupts end it", || {
-            signal("-INT", &child);
-            std::thread::sleep(Duration::from_millis(200));
+            signal("-INT", child.id());
+            thread::sleep(Duration::from_millis(200));
             child.try_wait().unwrap().is_some()
         });
         let run = finish(child);
-        assert_eq!((run.status, scene.rows()), (Some(130), 0), "{at:?}: {}", run.stderr);
+        assert_eq!(run.status, Some(130), "{at:?}: {}", run.stderr);
         proxy.disarm();
         nothing_is_left_over(&scene).unwrap();
+        run_again_until_done(&scene, &scene.dsn, &settings).unwrap();
     }
 }

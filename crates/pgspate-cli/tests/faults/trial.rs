@@ -1,82 +1,95 @@
-//! One load with one fault, and a count of how such loads ended.
+//! One load with one fault.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::process::Child;
 use std::str::FromStr;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Fault, Plan};
-use crate::proxy::{Proxy, Release};
-use crate::rule::{self, End, Ended};
-use crate::run::finish_within;
-use crate::scene::{LIMIT, Scene};
+use pgspate::copy::Commit;
 
-/// A stalled connection stays so long: until others have run into it.
-const STALL: Duration = Duration::from_millis(600);
+use crate::input::Rows;
+use crate::plan::{At, Fault, Plan};
+use crate::proxy::Proxy;
+use crate::rule::{self, End, LIMIT};
+use crate::run::finish_within;
+use crate::scene::Scene;
+use crate::then::Then;
 
 /// Lines of the proxy's log that are printed of a trial that broke a rule.
 const LOG_LINES: usize = 40;
+
+/// One that looks at the table and keeps the ledger, one that tries whether the load may write.
+const CONNECTIONS_BEFORE: usize = 2;
+
+/// How the command is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// `None` for as many as the command finds good.
+    pub(crate) lanes: Option<u8>,
+    pub(crate) commit: Commit,
+    pub(crate) rows: Rows,
+    /// Seconds; by default as the command has it.
+    pub(crate) retry_for: Option<u32>,
+}
 
 /// A load through a proxy with this fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trial {
     pub(crate) plan: Plan,
-    pub(crate) lanes: u8,
-    /// For a stall: how it ends.
-    pub(crate) release: Release,
+    /// What comes of a stall.
+    pub(crate) then: Then,
+    pub(crate) settings: Settings,
 }
 
-/// What is done to the command or the server while a message is held up.
-pub(crate) struct Harm<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) act: &'a mut dyn FnMut(&Child),
-    /// Once the load has ended: makes the server fit for the next one.
-    pub(crate) undo: &'a mut dyn FnMut(),
-    pub(crate) crashes_server: bool,
+impl Settings {
+    pub(crate) fn new(lanes: u8, commit: Commit) -> Settings {
+        Settings { lanes: Some(lanes), commit, rows: Rows::Good, retry_for: None }
+    }
+
+    /// Of a file with rows that are to be set aside, which is committed chunk by chunk.
+    pub(crate) fn mixed(lanes: u8) -> Settings {
+        Settings { rows: Rows::Mixed, ..Settings::new(lanes, Commit::EachChunk) }
+    }
 }
 
 impl Trial {
-    pub(crate) fn new(plan: Plan, lanes: u8) -> Trial {
-        Trial { plan, lanes, release: Release::Resume }
+    pub(crate) fn new(fault: Fault, at: At, settings: Settings) -> Trial {
+        Trial { plan: Plan::new(fault, at), then: Then::Resume, settings }
+    }
+
+    /// A stall, and what comes of it.
+    pub(crate) fn stall(at: At, then: Then, settings: Settings) -> Trial {
+        // A server that is not there before the load has ended is not worth a long wait.
+        let retry_for = if then == Then::StopServer { Some(1) } else { settings.retry_for };
+        let settings = Settings { retry_for, ..settings };
+        Trial { then, ..Trial::new(Fault::Stall, at, settings) }
+    }
+
+    pub(crate) fn away(self, time: Duration) -> Trial {
+        Trial { plan: Plan { away: Some(time), ..self.plan }, ..self }
+    }
+
+    /// What it is one of, for the count.
+    pub(crate) fn sort(self) -> String {
+        let what = match (self.plan.fault, self.then) {
+            (Fault::Stall, Then::Terminate(_)) => "stall, then terminate".to_owned(),
+            (Fault::Stall, then) => format!("stall, then {then}"),
+            (fault, _) => fault.to_string(),
+        };
+        let away = if self.plan.away.is_some() { ", server away" } else { "" };
+        let commit = match self.settings.commit {
+            Commit::AtEnd => "at the end",
+            Commit::EachChunk => "each chunk",
+        };
+        let rejects = if self.settings.rows == Rows::Mixed { ", with rejects" } else { "" };
+        format!("{what}{away}; commit {commit}{rejects}")
     }
 
     /// Runs it; the error has all that is known about a broken rule.
     pub(crate) fn run(self, scene: &Scene) -> Result<End, String> {
-        let mut harm = Harm {
-            name: "",
-            act: &mut |_| thread::sleep(STALL),
-            undo: &mut || {},
-            crashes_server: false,
-        };
-        let (proxy, said, end) = self.attempt(scene, &mut harm);
-        let is_harmless = !proxy.has_fired()
-            || (self.plan.fault == Fault::Stall && self.release == Release::Resume);
-        let end = match end {
-            Ok(end) if is_harmless && end != End::Done => {
-                Err(format!("nothing was lost on the way, yet it ended as {end:?}"))
-            }
-            end => end,
-        };
-        end.map_err(|broken| report(&self.to_string(), &broken, &said, &proxy))
-    }
-
-    /// Runs it with a stall, and does harm as soon as the message has come; then the message goes
-    /// on its way, if there still is one.
-    pub(crate) fn run_with(self, scene: &Scene, harm: &mut Harm<'_>) -> Result<End, String> {
-        assert_eq!(self.plan.fault, Fault::Stall);
-        let (proxy, said, end) = self.attempt(scene, harm);
-        let what = format!("{} at {self}", harm.name);
-        end.map_err(|broken| report(&what, &broken, &said, &proxy))
-    }
-
-    fn attempt(self, scene: &Scene, harm: &mut Harm<'_>) -> (Proxy, String, Result<End, String>) {
         scene.reset();
         let begin = Instant::now();
         let proxy = Proxy::start(&scene.dsn, Some(self.plan));
-        let lanes = self.lanes.to_string();
-        let mut child = scene.load(&proxy.dsn(), &lanes);
+        let mut child = scene.load(&proxy.dsn(), &self.settings);
         if self.plan.fault == Fault::Stall {
             // A load that ends before has nothing to be interfered with.
             while !proxy.wait_until_fired(Duration::from_millis(20)) {
@@ -85,40 +98,67 @@ impl Trial {
                 }
             }
             if proxy.has_fired() {
-                (harm.act)(&child);
+                self.then.act(scene, &child);
             }
-            proxy.release(self.release);
+            proxy.release(self.then.release());
         }
         let ended = finish_within(child, LIMIT);
-        let seconds = begin.elapsed().as_secs();
-        (harm.undo)();
+        let seconds = begin.elapsed().as_secs_f64();
+        proxy.release(self.then.release());
+        if proxy.has_fired() {
+            self.then.undo(scene);
+        }
         let (said, end) = match ended {
             Ok(run) => {
-                let (scene, proxy, lanes, run) = (scene, &proxy, &*lanes, &run);
-                let server_crashed = harm.crashes_server && proxy.has_fired();
-                let end = rule::check(&Ended { scene, proxy, lanes, run, server_crashed });
-                (run.stderr.clone(), end)
+                let stopped = self.then.stops_load();
+                let end = rule::check(scene, &proxy, &self.settings, &run, stopped);
+                (run.stderr, end.and_then(|end| self.expected(end, &proxy)))
             }
             Err(run) => (run.stderr, Err(format!("it did not end within {LIMIT:?}"))),
         };
-        (proxy, format!("it said, after {seconds} s: {said}"), end)
+        end.map_err(|broken| {
+            let log = proxy.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+            format!("{self}: {broken}\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{tail}\n")
+        })
+    }
+
+    /// What is not lost needs no second run; nor does what is lost once lanes are at work, which
+    /// connect again.
+    fn expected(self, end: End, proxy: &Proxy) -> Result<End, String> {
+        if !proxy.has_fired() && !matches!(self.plan.at, At::Message(_)) {
+            return Err("nothing has happened to it".to_owned());
+        }
+        let may_end = self.then.stops_load()
+            || matches!(self.then, Then::StopServer | Then::ReadOnly)
+            || proxy.connections_then() <= CONNECTIONS_BEFORE;
+        let is_harmless = self.plan.fault == Fault::Stall && self.then == Then::Resume;
+        match end {
+            End::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
+                Err("it ended before it was done".to_owned())
+            }
+            end => Ok(end),
+        }
     }
 }
 
-fn report(what: &str, broken: &str, said: &str, proxy: &Proxy) -> String {
-    let log = proxy.log();
-    let lines: Vec<&str> = log.lines().collect();
-    let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-    format!("{what}: {broken}\n{said}\nthe proxy:\n{tail}\n")
-}
-
-/// A plan, ` lanes=3`, and ` then=cut` for a stall that ends so.
+/// A plan, ` lanes=3 commit=chunk`, ` rejects` and ` then=cut` where that is so.
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lanes={}", self.plan, self.lanes)?;
-        match self.release {
-            Release::Resume => Ok(()),
-            Release::Cut => write!(f, " then=cut"),
+        let Settings { lanes, commit, rows, retry_for } = self.settings;
+        let lanes = lanes.map_or("auto".to_owned(), |lanes| lanes.to_string());
+        let commit = if commit == Commit::AtEnd { "end" } else { "chunk" };
+        write!(f, "{} lanes={lanes} commit={commit}", self.plan)?;
+        if rows == Rows::Mixed {
+            f.write_str(" rejects")?;
+        }
+        if let Some(seconds) = retry_for {
+            write!(f, " retry-for={seconds}")?;
+        }
+        match self.then {
+            Then::Resume => Ok(()),
+            then => write!(f, " then={then}"),
         }
     }
 }
@@ -129,56 +169,27 @@ impl FromStr for Trial {
     fn from_str(text: &str) -> Result<Trial, String> {
         let mut words = text.split_whitespace();
         let plan = words.next().unwrap_or_default().parse()?;
-        let mut trial = Trial::new(plan, 3);
+        let settings = Settings::new(3, Commit::AtEnd);
+        let mut trial = Trial { plan, then: Then::Resume, settings };
+        let settings = &mut trial.settings;
         for word in words {
+            let wrong = || format!("\"{word}\" is no setting of a trial");
             match word.split_once('=') {
+                Some(("lanes", "auto")) => settings.lanes = None,
                 Some(("lanes", lanes)) => {
-                    trial.lanes = lanes.parse().map_err(|_| format!("\"{word}\" is no number"))?;
+                    settings.lanes = Some(lanes.parse().map_err(|_| wrong())?);
                 }
-                Some(("then", "cut")) => trial.release = Release::Cut,
-                _ => return Err(format!("\"{word}\" is neither lanes=N nor then=cut")),
+                Some(("commit", "end")) => settings.commit = Commit::AtEnd,
+                Some(("commit", "chunk")) => settings.commit = Commit::EachChunk,
+                Some(("retry-for", seconds)) => {
+                    settings.retry_for = Some(seconds.parse().map_err(|_| wrong())?);
+                }
+                Some(("then", then)) => trial.then = then.parse()?,
+                None if word == "rejects" => settings.rows = Rows::Mixed,
+                _ => return Err(wrong()),
             }
         }
         Ok(trial)
-    }
-}
-
-/// How trials ended, by what they were.
-#[derive(Default)]
-pub(crate) struct Tally {
-    ends: BTreeMap<(String, End), usize>,
-    broken: Vec<String>,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, what: &str, result: Result<End, String>) {
-        match result {
-            Ok(end) => *self.ends.entry((what.to_owned(), end)).or_default() += 1,
-            Err(broken) => {
-                eprintln!("BROKEN {broken}");
-                self.broken.push(broken);
-            }
-        }
-    }
-
-    pub(crate) fn run(&mut self, scene: &Scene, trial: Trial) {
-        let what = match (trial.plan.fault, trial.release) {
-            (Fault::Stall, Release::Cut) => "stall, then cut".to_owned(),
-            (fault, _) => fault.to_string(),
-        };
-        let away = if trial.plan.away.is_some() { ", server away" } else { "" };
-        self.add(&format!("{what}{away}"), trial.run(scene));
-    }
-
-    /// Prints the count, and fails where a rule was broken.
-    #[track_caller]
-    pub(crate) fn close(self) {
-        let trials = self.ends.values().sum::<usize>() + self.broken.len();
-        println!("{trials} trials, {} of them broke a rule", self.broken.len());
-        for ((what, end), count) in &self.ends {
-            println!("{count:>6}  {what}: {end:?}");
-        }
-        assert!(self.broken.is_empty(), "{}", self.broken.join("\n"));
     }
 }
 
@@ -188,10 +199,16 @@ mod tests {
 
     #[test]
     fn what_is_printed_can_be_run_again() {
-        for text in ["cut@137 lanes=2", "stall@server:G:1+away:500 lanes=3 then=cut"] {
+        for text in [
+            "cut@137 lanes=2 commit=end",
+            "cut-inside@client:d:3 lanes=auto commit=chunk rejects",
+            "stall@server:G:1+away:500 lanes=3 commit=chunk then=cut",
+            "stall@commit:2 lanes=3 commit=end retry-for=1 then=stop-server",
+            "stall@40 lanes=1 commit=chunk then=terminate:3",
+        ] {
             assert_eq!(text.parse::<Trial>().unwrap().to_string(), text);
         }
-        for text in ["", "cut@1 lanes=x", "cut@1 then=go", "cut@1 twice"] {
+        for text in ["", "cut@1 lanes=x", "cut@1 then=go", "cut@1 twice", "cut@1 commit=now"] {
             text.parse::<Trial>().unwrap_err();
         }
     }

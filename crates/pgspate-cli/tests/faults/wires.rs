@@ -2,152 +2,167 @@
 
 use std::time::Duration;
 
-use crate::chance::Chance;
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
+use pgspate::copy::Commit;
+
+use crate::chance::{Chance, long_run};
+use crate::input::{CHUNKS, Rows};
+use crate::plan::{At, Fault};
+use crate::proxy::Proxy;
 use crate::run::finish;
 use crate::scene::Scene;
-use crate::trial::{Tally, Trial};
+use crate::tally::run_all;
+use crate::then::Then;
+use crate::trial::{Settings, Trial};
 use crate::wire::Side;
 
-const LANES: u8 = 3;
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
 
-/// So many faults of chance where every message is tried as well.
-pub(crate) fn long_run() -> Option<u64> {
-    let trials = std::env::var("PGSPATE_TEST_FAULTS").ok()?;
-    Some(trials.parse().expect("PGSPATE_TEST_FAULTS is a number of trials"))
-}
+/// Each way to commit, with several lanes; some of these take a second chunk.
+const SETTINGS: [fn() -> Settings; 2] =
+    [|| Settings::new(3, Commit::AtEnd), || Settings::new(2, Commit::EachChunk)];
+
+/// About as many messages a load takes.
+pub(crate) const MESSAGES: u64 = 500;
 
 /// How many messages a load takes without faults, and how many of them commit.
-fn count_messages(scene: &Scene, lanes: u8) -> (u64, u64) {
-    scene.reset();
+fn count_messages(settings: Settings) -> (u64, u64) {
+    let scene = Scene::new(settings.rows);
     let proxy = Proxy::start(&scene.dsn, None);
-    let run = finish(scene.load(&proxy.dsn(), &lanes.to_string()));
-    assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""), "{}", proxy.log());
+    let run = finish(scene.load(&proxy.dsn(), &settings));
+    let done = i32::from(settings.rows == Rows::Mixed);
+    assert_eq!((run.status, run.stderr.as_str()), (Some(done), ""), "{}", proxy.log());
     assert_eq!(scene.difference(), None);
     proxy.counts()
 }
 
-fn stall_then_cut(at: At, lanes: u8) -> Trial {
-    Trial { release: Release::Cut, ..Trial::new(Plan::new(Fault::Stall, at), lanes) }
-}
-
-/// A fault of chance among `messages`.
-fn of_chance(chance: &mut Chance, messages: u64) -> Trial {
-    let at = At::Message(chance.among(1..=messages + messages / 20));
-    let fault = chance.pick(&[Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::Stall]);
-    let release = match fault {
-        Fault::Stall => chance.pick(&[Release::Resume, Release::Cut]),
-        _ => Release::Resume,
-    };
-    let is_cut = fault != Fault::Stall || release == Release::Cut;
-    let plan = match chance.among(0..=3) {
-        0 if is_cut => Plan::new(fault, at).away(Duration::from_millis(chance.among(0..=900))),
-        _ => Plan::new(fault, at),
-    };
+/// A fault of chance.
+fn of_chance(chance: &mut Chance) -> Trial {
+    let at = At::Message(chance.among(1..=MESSAGES));
     let lanes = chance.pick(&[1, 2, 3, 3]);
-    Trial { release, ..Trial::new(plan, lanes) }
+    let settings = match chance.among(0..=3) {
+        0 => Settings::mixed(lanes),
+        _ => Settings::new(lanes, chance.pick(&[Commit::AtEnd, Commit::EachChunk])),
+    };
+    let trial = match chance.among(0..=4) {
+        0 => Trial::stall(at, Then::Resume, settings),
+        1 => Trial::stall(at, Then::Cut, settings),
+        _ => Trial::new(chance.pick(&CUTS), at, settings),
+    };
+    let away = Duration::from_millis(chance.among(0..=900));
+    let is_cut = trial.plan.fault != Fault::Stall || trial.then == Then::Cut;
+    if is_cut && chance.among(0..=3) == 0 { trial.away(away) } else { trial }
 }
 
 #[test]
 fn a_proxy_without_faults_changes_nothing() {
-    let scene = Scene::new();
-    let (messages, commits) = count_messages(&scene, LANES);
-    assert!(messages > 300, "{messages} messages");
-    assert_eq!(commits, u64::from(LANES));
+    // One makes the ledger.
+    for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
+        let (messages, committed) = count_messages(settings());
+        assert!(messages > 300, "{messages} messages");
+        assert_eq!(committed, 1 + commits);
+    }
 }
 
 #[test]
 fn faults_at_commits() {
-    let scene = Scene::new();
-    let mut tally = Tally::default();
-    for nth in 1..=u64::from(LANES) {
-        let at = At::Commit(nth);
-        for fault in CUTS.into_iter().chain([Fault::SwallowCommit]) {
-            tally.run(&scene, Trial::new(Plan::new(fault, at), LANES));
+    let mut trials = Vec::new();
+    for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
+        let settings = settings();
+        for nth in 1..=1 + commits {
+            let at = At::Commit(nth);
+            trials.push(Trial::new(Fault::SwallowCommit, at, settings));
+            if nth % 2 == 1 {
+                trials.push(Trial::new(CUTS[nth as usize / 2], at, settings));
+            }
         }
+        let swallow = Trial::new(Fault::SwallowCommit, At::Commit(3), settings);
+        trials.push(swallow.away(Duration::from_millis(300)));
     }
-    let away = Duration::from_millis(300);
-    tally.run(&scene, stall_then_cut(At::Commit(2), LANES));
-    tally.run(&scene, Trial::new(Plan::new(Fault::SwallowCommit, At::Commit(1)), 1));
-    let swallow = Plan::new(Fault::SwallowCommit, At::Commit(2)).away(away);
-    tally.run(&scene, Trial::new(swallow, LANES));
-    tally.close();
+    let alone = Settings::new(1, Commit::AtEnd);
+    trials.push(Trial::new(Fault::SwallowCommit, At::Commit(2), alone));
+    run_all(trials);
 }
 
 #[test]
 fn faults_in_each_phase_of_a_load() {
-    let scene = Scene::new();
-    let mut tally = Tally::default();
     let kinds = [
         // Connections: of the load itself, and of its lanes.
         (Side::Client, b'!', 1),
         (Side::Server, b'!', 2),
-        (Side::Server, b'K', 3),
         // COPY: its start, its data, its end, its answer.
-        (Side::Server, b'G', 1),
-        (Side::Client, b'd', 1),
+        (Side::Server, b'G', 2),
         (Side::Client, b'd', 17),
         (Side::Client, b'c', 2),
         (Side::Server, b'C', 24),
     ];
+    let settings = SETTINGS.map(|settings| settings());
+    let mut trials = Vec::new();
     for (nth, (side, kind, count)) in kinds.into_iter().enumerate() {
-        let fault = CUTS[nth % CUTS.len()];
-        let plan = Plan::new(fault, At::Kind(side, kind, count));
-        tally.run(&scene, Trial::new(plan, LANES));
-    }
-    for (side, kind, count) in [(Side::Client, b'd', 9), (Side::Server, b'G', 2)] {
         let at = At::Kind(side, kind, count);
-        tally.run(&scene, Trial::new(Plan::new(Fault::Stall, at), LANES));
-        tally.run(&scene, stall_then_cut(at, LANES));
-        let away = Plan::new(Fault::Cut, at).away(Duration::from_millis(300));
-        tally.run(&scene, Trial::new(away, LANES));
+        trials.push(Trial::new(CUTS[nth % CUTS.len()], at, settings[nth % 2]));
     }
-    tally.close();
+    let stalls = [(Side::Client, b'd', 9), (Side::Server, b'G', 3)];
+    for ((side, kind, count), settings) in stalls.into_iter().zip(settings) {
+        let at = At::Kind(side, kind, count);
+        trials.push(Trial::stall(at, Then::Resume, settings));
+        trials.push(Trial::stall(at, Then::Cut, settings));
+        trials.push(Trial::new(Fault::Cut, at, settings).away(Duration::from_millis(300)));
+    }
+    run_all(trials);
+}
+
+#[test]
+fn faults_of_loads_with_rejects() {
+    let settings = Settings::mixed(2);
+    let at = |side, kind, count| At::Kind(side, kind, count);
+    run_all([
+        Trial::new(Fault::Cut, at(Side::Client, b'd', 20), settings),
+        // Refusals: of a COPY, and while rows are sifted.
+        Trial::new(Fault::Cut, at(Side::Server, b'E', 1), settings),
+        Trial::new(Fault::CutAfter, at(Side::Server, b'E', 12), settings),
+        Trial::new(Fault::SwallowCommit, At::Commit(2), settings),
+        Trial::new(Fault::SwallowCommit, At::Commit(4), settings),
+        Trial::new(Fault::Cut, At::Commit(3), settings),
+        Trial::new(Fault::Cut, At::Commit(5), settings),
+        Trial::stall(At::Commit(3), Then::Kill, settings),
+        Trial::stall(at(Side::Server, b'E', 20), Then::Terminate(2), settings),
+    ]);
 }
 
 #[test]
 fn faults_of_chance() {
-    let scene = Scene::new();
-    let mut tally = Tally::default();
-    let mut chance = Chance::fixed(1);
-    let (messages, _) = count_messages(&scene, LANES);
-    println!("{messages} messages; seed {}", chance.seed);
-    (0..16).for_each(|_| tally.run(&scene, of_chance(&mut chance, messages)));
-    tally.close();
+    let mut chance = Chance::of_run(1);
+    run_all((0..long_run().unwrap_or(6)).map(|_| of_chance(&mut chance)));
 }
 
-/// With `PGSPATE_TEST_FAULTS=N`: each message with each fault, and N trials of chance. With
-/// `PGSPATE_TEST_FAULTS_REPLAY='cut@137 lanes=3'`: that trial, ten times.
+/// With `PGSPATE_TEST_FAULTS=N`: each message with one of the faults in turn, whose first is of
+/// chance, and each commit without its answer.
+/// With `PGSPATE_TEST_FAULTS_REPLAY='cut@137 lanes=3 commit=end'`: that trial, ten times.
 #[test]
 fn faults_at_every_message() {
-    let mut tally = Tally::default();
     if let Ok(trial) = std::env::var("PGSPATE_TEST_FAULTS_REPLAY") {
         let trial: Trial = trial.parse().unwrap();
-        let scene = Scene::new();
-        (0..10).for_each(|_| tally.run(&scene, trial));
-        return tally.close();
+        return run_all([trial; 10]);
     }
-    let Some(trials) = long_run() else {
+    if long_run().is_none() {
         println!("not tested: this takes PGSPATE_TEST_FAULTS=N");
         return;
-    };
-    let scene = Scene::new();
-    let mut chance = Chance::new();
-    let (messages, commits) = count_messages(&scene, LANES);
-    println!("{messages} messages, {commits} commits; seed {}", chance.seed);
-    for nth in 1..=messages {
-        for fault in CUTS {
-            tally.run(&scene, Trial::new(Plan::new(fault, At::Message(nth)), LANES));
+    }
+    let mut trials = Vec::new();
+    let turn = Chance::of_run(9).number() % 1000;
+    for settings in SETTINGS.map(|settings| settings()) {
+        let (messages, commits) = count_messages(settings);
+        println!("{messages} messages, {commits} commits");
+        for nth in 1..=messages {
+            let at = At::Message(nth);
+            let cut = CUTS.get((nth + turn) as usize % (CUTS.len() + 1));
+            trials.push(match cut {
+                Some(cut) => Trial::new(*cut, at, settings),
+                None => Trial::stall(at, Then::Cut, settings),
+            });
         }
-        tally.run(&scene, stall_then_cut(At::Message(nth), LANES));
-        println!("{nth} of {messages}");
+        let swallow = |nth| Trial::new(Fault::SwallowCommit, At::Commit(nth), settings);
+        trials.extend((1..=commits).map(swallow));
     }
-    for nth in 1..=commits {
-        let plan = Plan::new(Fault::SwallowCommit, At::Commit(nth));
-        tally.run(&scene, Trial::new(plan, LANES));
-    }
-    (0..trials).for_each(|_| tally.run(&scene, of_chance(&mut chance, messages)));
-    tally.close();
+    run_all(trials);
 }

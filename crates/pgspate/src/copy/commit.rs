@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::Job;
 use super::lane::Finished;
+use crate::ledger::read_done;
 use crate::target::connect::Connection;
 use crate::target::server_error;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// How long a transaction may take to come to its end after its connection was lost.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,6 +44,37 @@ pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// That the ledger still has all `chunks`. Those that were committed last may be lost when the
+/// server crashes, as their commits did not wait for the disk. Only where a connection was lost.
+///
+/// # Errors
+/// One that can be retried, when chunks are missing or the server cannot be asked.
+pub(super) async fn check_kept(job: &Job, chunks: u64) -> Result<()> {
+    let kept = ledger_chunks(job).await?;
+    if kept.is_none_or(|kept| kept >= chunks) {
+        return Ok(());
+    }
+    let lost = chunks - kept.unwrap_or_default();
+    let s = if lost == 1 { "" } else { "s" };
+    Err(Error::new(Kind::Connect, format!("the server has lost {lost} chunk{s} in a crash")))
+}
+
+/// Whether the ledger has chunks by now that it did not have when the job began: those of a session
+/// that was cut off from us, and has come to its end after all.
+pub(super) async fn has_more(job: &Job) -> bool {
+    let chunks = ledger_chunks(job).await.ok().flatten();
+    chunks.is_some_and(|chunks| chunks > job.done.chunks())
+}
+
+/// How many chunks the ledger has, if there is one.
+async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
+    let Some(ledger) = job.ledger else { return Ok(None) };
+    let connection = (job.connect)().await?;
+    let done = read_done(&connection.client, ledger).await?;
+    connection.close().await;
+    Ok(Some(done.chunks()))
 }
 
 /// The number of the lane's transaction, if it has written anything. `None` too on servers before

@@ -63,6 +63,8 @@ struct Lane<'a, 'b> {
     in_flight: VecDeque<Arc<Chunk>>,
     /// What the encoder refused in this session, where that is set aside.
     refused: Option<Failure>,
+    /// A session has ended before its time: what it had begun may be written all the same.
+    has_lost: bool,
     tally: Tally,
 }
 
@@ -74,8 +76,15 @@ pub(super) fn run(
     sessions: &Sessions,
     runtime: &tokio::runtime::Handle,
 ) -> Option<Finished> {
-    let tally = Tally::default();
-    let mut lane = Lane { shared, nth, runtime, in_flight: VecDeque::new(), refused: None, tally };
+    let mut lane = Lane {
+        shared,
+        nth,
+        runtime,
+        in_flight: VecDeque::new(),
+        refused: None,
+        has_lost: false,
+        tally: Tally::default(),
+    };
     let mut patience = Patience::new(shared.job.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
@@ -96,14 +105,19 @@ pub(super) fn run(
         if lane.tally.chunks > chunks_before {
             patience.renew();
         }
-        let failure = match lane.set_aside(failure) {
-            Ok(()) => continue,
+        let failure = match lane.set_aside(lane.judge(failure)) {
+            Ok(()) => {
+                patience.renew();
+                continue;
+            }
             Err(failure) => failure,
         };
         if !lane.may_retry(&failure) || !lane.pause(&mut patience) {
             shared.fail(failure);
             return None;
         }
+        lane.has_lost = true;
+        shared.has_lost.store(true, Relaxed);
     }
 }
 
@@ -149,6 +163,20 @@ impl Lane<'_, '_> {
         self.refused.take().map_or(Ok(connection), Err)
     }
 
+    /// Tells a refusal of rows from one of rows that are there already: where a session was lost
+    /// while it wrote them, it may have come to its end only after we had asked the ledger.
+    fn judge(&self, failure: Failure) -> Failure {
+        let (Some(refused), true) = (&failure.refused, self.has_lost) else { return failure };
+        let Some(ledger) = self.shared.job.ledger else { return failure };
+        let seq = refused.chunk.seq;
+        let done = self.runtime.block_on(async {
+            let connection = (self.shared.job.connect)().await?;
+            read_done(&connection.client, ledger).await
+        });
+        let is_taken = done.is_ok_and(|done| done.get(seq).is_some());
+        Failure { is_taken, ..failure }
+    }
+
     /// Writes the chunk of which a row was refused without its refused rows, and sets these aside.
     /// The failure, where that is not what is to be done about it.
     fn set_aside(&mut self, failure: Failure) -> Result<(), Failure> {
@@ -182,7 +210,7 @@ impl Lane<'_, '_> {
         connection.client.batch_execute(&begin).await.map_err(failed)?;
         let mut encoder = (job.encoder)();
         let sifted = sift(&connection, job, encoder.as_mut(), chunk).await?;
-        shared.reject(&sifted.rejects)?;
+        shared.reject(chunk.seq, &sifted.rejects)?;
         let inserted = insert_rejects(&connection.client, ledger, chunk.seq, &sifted.rejects);
         inserted.await.map_err(failed)?;
         let seal = Seal {

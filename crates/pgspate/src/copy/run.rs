@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use super::commit::commit;
+use super::commit::{check_kept, commit, has_more};
 use super::lane::{self, Finished};
 use super::monitor::Monitor;
 use super::session::Sessions;
@@ -46,7 +46,9 @@ pub fn run(
         if several && all_again && !failure.is_taken && is_conflict(&failure.error) {
             return Ok(End::LanesConflict);
         }
-        if all_again && failure.is_retryable() {
+        // Rows that are refused may be so because an earlier session has written them after all.
+        let may_be_there = || failure.refused.is_some() && runtime.block_on(has_more(job));
+        if all_again && (failure.is_retryable() || may_be_there()) {
             return Ok(End::Interrupted(failure.error));
         }
         return Err(shared.name_blocker(settle(&shared, failure, runtime)));
@@ -60,10 +62,15 @@ pub fn run(
     shared.check_complete(&finished)?;
     shared.check_share()?;
     let started = Instant::now();
-    if job.commit == Commit::AtEnd
-        && let Err(error) = runtime.block_on(commit(job, &finished))
-    {
-        let may_go_on = job.ledger.is_some() && error.is_retryable();
+    let committed = match job.commit {
+        Commit::AtEnd => runtime.block_on(commit(job, &finished)),
+        Commit::EachChunk if shared.has_lost.load(Relaxed) => {
+            runtime.block_on(check_kept(job, shared.chunks()))
+        }
+        Commit::EachChunk => Ok(()),
+    };
+    if let Err(error) = committed {
+        let may_go_on = job.ledger.is_some() && !job.is_stream && error.is_retryable();
         return if may_go_on { Ok(End::Interrupted(error)) } else { Err(error) };
     }
     let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);

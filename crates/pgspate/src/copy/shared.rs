@@ -1,5 +1,6 @@
 //! What lanes share: the cutter, the progress, and the first failure in input order.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -71,14 +72,18 @@ pub(super) struct Shared<'a> {
     pub(super) conflict: AtomicBool,
     /// The server has refused a row of the one statement that is under way.
     pub(super) statement_refused: AtomicBool,
+    /// A session was lost in which chunks had been committed, perhaps with its server.
+    pub(super) has_lost: AtomicBool,
     /// The input was cut to its end.
     is_cut: AtomicBool,
     /// There is one lane and never another.
     pub(super) is_alone: bool,
     /// What the server said when it had no room for another lane.
     full: Mutex<Option<Error>>,
-    /// Rows that were set aside, by earlier runs too.
-    rejected: AtomicU64,
+    /// Rows that earlier runs have set aside.
+    rejected_before: u64,
+    /// Rows that this one has, by chunk: one that is written again counts once.
+    rejected: Mutex<HashMap<u64, u64>>,
     /// Who else held a lock that a lane waited for.
     blocker: Mutex<Option<String>>,
     /// Lanes with an ordinal from here on take no more chunks.
@@ -115,10 +120,12 @@ impl<'a> Shared<'a> {
             failed_seq: AtomicU64::new(u64::MAX),
             conflict: AtomicBool::new(false),
             statement_refused: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             is_cut: AtomicBool::new(false),
             is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
             full: Mutex::new(None),
-            rejected: AtomicU64::new(rejected),
+            rejected_before: rejected,
+            rejected: Mutex::new(HashMap::new()),
             blocker: Mutex::new(None),
             lanes_max: AtomicU64::new(u64::MAX),
         }
@@ -216,11 +223,14 @@ impl<'a> Shared<'a> {
         self.full.lock().expect("no panic while held")
     }
 
-    /// Counts rows that are to be set aside; the error when that is more than there may be.
-    pub(super) fn reject(&self, rejects: &[Reject]) -> Result<()> {
+    /// Counts a chunk's rows that are to be set aside; the error when that makes more than there
+    /// may be.
+    pub(super) fn reject(&self, chunk: u64, rejects: &[Reject]) -> Result<()> {
         let Some(last) = rejects.last() else { return Ok(()) };
-        let more = rejects.len() as u64;
-        let all = self.rejected.fetch_add(more, Relaxed) + more;
+        let mut rejected = self.rejected.lock().expect("no panic while held");
+        rejected.insert(chunk, rejects.len() as u64);
+        let all = self.rejected_before + rejected.values().sum::<u64>();
+        drop(rejected);
         self.progress.rejected.store(all, Relaxed);
         let may = match self.job.rejects {
             Some(RejectsMax::Rows(most)) if all > most => format!("{most}"),
@@ -241,7 +251,7 @@ impl<'a> Shared<'a> {
 
     /// Judges the share of rows that were set aside, when all rows are read.
     pub(super) fn check_share(&self) -> Result<()> {
-        let (all, rows) = (self.rejected.load(Relaxed), self.progress.rows.load(Relaxed));
+        let (all, rows) = (self.progress.rejected.load(Relaxed), self.progress.rows.load(Relaxed));
         match self.job.rejects {
             Some(RejectsMax::Percent(most)) if all as f64 > rows as f64 * most / 100.0 => {
                 Err(too_many(all, &format!("{most} %")))

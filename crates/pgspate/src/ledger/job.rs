@@ -269,16 +269,26 @@ async fn prune(client: &Client) -> Result<()> {
 
 /// Forgets an unfinished job that no longer counts, after its shadow table.
 async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
+    let key = identity.key();
     let sql = "select job from pgspate.job where key = $1 and finished is null";
-    for row in client.query(sql, &[&identity.key()]).await.map_err(failed())? {
+    for row in client.query(sql, &[&key]).await.map_err(failed())? {
         shadow::drop(client, JobId(row.get(0))).await?;
     }
-    let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
-                             returning job), \
-               rejects as (delete from pgspate.reject using gone where reject.job = gone.job) \
-               delete from pgspate.ledger using gone where ledger.job = gone.job";
-    let gone = client.execute(sql, &[&identity.key()]).await;
-    gone.map(drop).map_err(|error| schema::refused(failed()(error)))
+    let sql = format!(
+        "with gone as (delete from pgspate.job where key = '{key}' and finished is null \
+                       returning job), \
+         rejects as (delete from pgspate.reject using gone where reject.job = gone.job) \
+         delete from pgspate.ledger using gone where ledger.job = gone.job"
+    );
+    with_patience(client, &sql).await.map_err(schema::refused)
+}
+
+/// Runs a statement. Nobody holds the ledger's locks for long but a session that is cut off, and
+/// for that nobody waits for ever.
+async fn with_patience(client: &Client, sql: &str) -> Result<()> {
+    // Both are one transaction.
+    let sql = format!("set local lock_timeout = '10s'; {sql}");
+    client.batch_execute(&sql).await.map_err(failed())
 }
 
 /// The chunks of a job that are written.
@@ -319,7 +329,8 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
 }
 
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
-/// nothing behind; with `whole`, the job too. Its shadow table goes first.
+/// nothing behind; with `whole`, the job too, unless a session that was cut off from us has written
+/// a chunk meanwhile. Its shadow table goes first.
 pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
     shadow::drop(client, job).await?;
     for table in ["ledger", "reject"] {
@@ -327,8 +338,7 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
         client.execute(&sql, &[&job.0]).await.map_err(failed())?;
     }
     if whole {
-        let job = client.execute("delete from pgspate.job where job = $1", &[&job.0]).await;
-        job.map_err(failed())?;
+        with_patience(client, &format!("delete from pgspate.job where job = {}", job.0)).await?;
     }
     Ok(())
 }

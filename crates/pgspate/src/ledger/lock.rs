@@ -46,6 +46,17 @@ pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
     }
 }
 
+/// Ends the session of ours that has the lock, whose connection was lost before the server could
+/// notice. It is ours for certain, as nobody else has this lock; if it cannot be ended, so be it.
+pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
+    let sql = "select pg_terminate_backend(l.pid) from pg_locks l \
+               where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid = $2 \
+                 and l.database = (select oid from pg_database where datname = current_database()) \
+                 and l.classid = (($1::bigint >> 32) & 4294967295)::oid \
+                 and l.objid = ($1::bigint & 4294967295)::oid";
+    let _ = client.execute(sql, &[&key, &pid]).await;
+}
+
 /// Which session has the lock, in words; `None` if none has.
 ///
 /// # Errors

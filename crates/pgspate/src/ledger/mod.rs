@@ -18,7 +18,7 @@ pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
 pub(crate) use job::{
     JobId, clear, emptied_sql, finish, is_finished, is_taken, move_to, read_done,
 };
-pub(crate) use lock::hold;
+pub(crate) use lock::{hold, release};
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub use status::{JobStatus, forget, list};

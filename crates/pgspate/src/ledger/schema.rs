@@ -11,8 +11,9 @@ const VERSION: i32 = 1;
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and must be the same when it is cut again.
-/// `reject` has the rows that were set aside.
+/// the byte at which the chunk begins in its input, and must be the same when it is cut again. A
+/// job cannot be forgotten while a chunk of it is written, by whatever session: else its rows would
+/// stay and nothing would know of them. `reject` has the rows that were set aside.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
@@ -33,7 +34,7 @@ create table pgspate.job (
 create unique index job_unfinished on pgspate.job (key) where finished is null;
 create index job_finished on pgspate.job (key, finished);
 create table pgspate.ledger (
-    job bigint not null,
+    job bigint not null references pgspate.job,
     chunk bigint not null,
     input integer not null,
     position bigint not null,

@@ -254,7 +254,7 @@ impl Load {
         }
         self.prepare_shadow()?;
         let (outcome, _) = self.attempts(watch, widened)?;
-        self.write_rejects()?;
+        self.again(watch, |load| load.write_rejects())?;
         self.complete_shadow(outcome.chunks, watch)?;
         self.finish_job(outcome.chunks, watch)?;
         Ok(outcome)

@@ -163,12 +163,14 @@ impl Load {
             return Ok(());
         }
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        let before = self.connection.backend_pid();
         self.connection = connection.into();
         self.is_silent = false;
-        match self.identity.as_ref().map(Identity::lock_key) {
-            Some(key) => self.ask(async |client: &Client| ledger::hold(client, key).await),
-            None => Ok(()),
-        }
+        let Some(key) = self.identity.as_ref().map(Identity::lock_key) else { return Ok(()) };
+        self.ask(async |client: &Client| {
+            ledger::release(client, key, before).await;
+            ledger::hold(client, key).await
+        })
     }
 
     /// Asks the server over the load's own connection; in bounded time, so that a connection that
@@ -190,9 +192,18 @@ impl Load {
         watch: &Watch,
         question: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
+        self.again(watch, |load| load.ask(&question))
+    }
+
+    /// Does something, again while the server is away, as long as lanes would try.
+    pub(super) fn again<T>(
+        &mut self,
+        watch: &Watch,
+        mut work: impl FnMut(&mut Load) -> Result<T>,
+    ) -> Result<T> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
-            match self.ask(&question) {
+            match work(self) {
                 Err(error) if error.is_retryable() => self.wait(error, &mut patience, watch)?,
                 result => return result,
             }
@@ -219,9 +230,12 @@ impl Load {
         Err(Error::new(Kind::Bug, message))
     }
 
-    /// What of the job is in the table and the ledger now; `None` where nothing can tell.
+    /// What of the job is in the table and the ledger now; `None` where nothing can tell. Then
+    /// nothing may be forgotten either.
     pub(super) fn kept(&mut self) -> Option<ledger::Seal> {
-        self.reopen_job().ok()?;
+        if self.reopen_job().is_err() {
+            self.opened = None;
+        }
         Some(self.opened.as_ref()?.done.sums())
     }
 

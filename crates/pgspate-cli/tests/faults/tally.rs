@@ -1,0 +1,75 @@
+//! Runs trials, some at a time, and counts how they ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use crate::input::Rows;
+use crate::rule::End;
+use crate::scene::Scene;
+use crate::trial::Trial;
+
+/// Much of a trial is waiting.
+const AT_ONCE: usize = 2;
+/// Fewer are not worth another database.
+const EACH_MIN: usize = 4;
+
+/// How trials ended, by what they were.
+#[derive(Default)]
+pub(crate) struct Tally {
+    ends: BTreeMap<(String, End), usize>,
+    broken: Vec<String>,
+}
+
+/// Runs all of them, and fails where a rule was broken.
+#[track_caller]
+pub(crate) fn run_all(trials: impl IntoIterator<Item = Trial>) {
+    let trials = trials.into_iter().collect::<Vec<_>>();
+    let count = trials.len();
+    let trials = Mutex::new(trials.into_iter().enumerate());
+    let tally = Mutex::new(Tally::default());
+    let work = || {
+        let mut scenes: HashMap<(Rows, bool), Scene> = HashMap::new();
+        loop {
+            let next = trials.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((nth, trial)) = next else { return };
+            println!("{} of {count}: {trial}", nth + 1);
+            let (rows, needs_server) = (trial.settings.rows, trial.then.needs_server());
+            let scene = scenes.entry((rows, needs_server)).or_insert_with(|| match needs_server {
+                true => Scene::with_server(rows, ""),
+                false => Scene::new(rows),
+            });
+            let end = trial.run(scene);
+            tally.lock().unwrap_or_else(PoisonError::into_inner).add(&trial.sort(), end);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..(count / EACH_MIN).clamp(1, AT_ONCE) {
+            scope.spawn(work);
+        }
+    });
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner).close();
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, what: &str, result: Result<End, String>) {
+        match result {
+            Ok(end) => *self.ends.entry((what.to_owned(), end)).or_default() += 1,
+            Err(broken) => {
+                eprintln!("BROKEN {broken}");
+                self.broken.push(broken);
+            }
+        }
+    }
+
+    /// Prints the count, and fails where a rule was broken.
+    #[track_caller]
+    pub(crate) fn close(self) {
+        let trials = self.ends.values().sum::<usize>() + self.broken.len();
+        println!("{trials} trials, {} of them broke a rule", self.broken.len());
+        for ((what, end), count) in &self.ends {
+            println!("{count:>6}  {what}: {end:?}");
+        }
+        assert!(self.broken.is_empty(), "{}", self.broken.join("\n"));
+    }
+}
