@@ -7,6 +7,7 @@
 mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
+mod indexes;
 mod itself;
 mod plan;
 mod proxy;

@@ -31,14 +31,37 @@ pub(crate) struct Scene {
     /// The server itself, by no proxy.
     pub(crate) dsn: String,
     truth: String,
+    /// The table's indexes, in full.
+    shape: String,
     _db: Option<TestDb>,
 }
+
+/// What is dropped for a load and made again after it.
+const INDEXES: &str = "\
+alter table t add constraint t_key primary key (id), add constraint t_note unique (note, id);
+create index t_name on t (name) where name <> ''; comment on index t_name is 'names';
+create index t_amount on t (amount)";
+
+const SHAPE: &str = "\
+select coalesce(string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), c.conname, c.contype,
+                                     obj_description(i.indexrelid)), E'\\n'
+                           order by indexrelid::regclass::text), '')
+from pg_index i left join pg_constraint c on c.conindid = i.indexrelid
+where i.indrelid = 't'::regclass";
 
 impl Scene {
     /// In a database of its own on the tests' server.
     pub(crate) fn new() -> Scene {
         let db = testing::database();
         Scene::make(db.dsn(), Some(db))
+    }
+
+    /// The same with indexes on the table, which the load drops.
+    pub(crate) fn indexed() -> Scene {
+        let mut scene = Scene::new();
+        scene.ask(INDEXES);
+        scene.shape = scene.ask(SHAPE);
+        scene
     }
 
     /// In the given database, of a server that the test may hurt.
@@ -59,7 +82,7 @@ impl Scene {
             assert_eq!(sink.as_mut().finish().await.unwrap(), ROWS);
         });
         let truth = ask(&dsn, &format!("select {FINGERPRINT} from truth x"));
-        Scene { folder, dsn, truth, _db: db }
+        Scene { folder, dsn, truth, shape: String::new(), _db: db }
     }
 
     /// Starts `pgspate load` of the file into the table, by way of `dsn`.
@@ -74,6 +97,14 @@ impl Scene {
             "set client_min_messages = warning; truncate t; \
                   drop schema if exists pgspate cascade",
         );
+        if self.ask(SHAPE) != self.shape {
+            // What a load that broke a rule has left.
+            self.ask(
+                "alter table t drop constraint if exists t_key, drop constraint if exists t_note; \
+                 drop index if exists t_name, t_amount, t_key, t_note",
+            );
+            self.ask(INDEXES);
+        }
     }
 
     pub(crate) fn ask(&self, sql: &str) -> String {
@@ -87,8 +118,9 @@ impl Scene {
     /// How the table differs from the truth; `None` if it does not.
     pub(crate) fn difference(&self) -> Option<String> {
         let found = self.ask(&format!("select {FINGERPRINT} from t x"));
+        let shape = self.ask(SHAPE);
         if found == self.truth {
-            return None;
+            return (shape != self.shape).then(|| format!("its indexes are {shape}"));
         }
         let examples = "select format('%s rows, %s of them more than once; %s are missing, %s are \
                                        surplus, such as id %s', \
@@ -120,7 +152,8 @@ impl Scene {
                (select string_agg(format('relation %I.%I', nspname, relname), ', ') \
                 from pg_class c join pg_namespace n on n.oid = relnamespace \
                 where nspname not in ('pg_catalog', 'information_schema', 'pgspate') \
-                  and nspname not like 'pg_toast%' and relname not in ('t', 'truth')))",
+                  and nspname not like 'pg_toast%' and relname not in ('t', 'truth') \
+                  and relkind <> 'i'))",
         )
     }
 }
