@@ -268,6 +268,17 @@ pub(crate) enum CommitArg {
     Chunk,
 }
 
+/// Whether to do what is a matter of judgement.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum WhenArg {
+    /// Where it pays
+    Auto,
+    /// Wherever it can be done
+    Always,
+    /// Not at all
+    Never,
+}
+
 /// Arguments of `pgspate status`.
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
@@ -277,6 +288,10 @@ pub(crate) struct StatusArgs {
     /// Where the ledger is: a URL or key=value; by default as for load
     #[arg(long, value_name = "DSN")]
     pub(crate) to: Option<String>,
+
+    /// Put back what loads that did not end well have changed on tables: indexes, options
+    #[arg(long, conflicts_with = "forget")]
+    pub(crate) restore: bool,
 
     /// Forget the job: its rows stay, and its sources can be loaded again
     #[arg(long, requires = "job")]
@@ -366,6 +381,21 @@ pub(crate) struct LoadArgs {
     /// How long to wait for a lock that another session holds; 0 for ever
     #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) lock_timeout: u32,
+    /// Drop indexes and foreign keys for the load and make them again: auto where that pays
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = "Table")]
+    pub(crate) rebuild_indexes: WhenArg,
+
+    /// Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = "Table")]
+    pub(crate) pause_autovacuum: WhenArg,
+
+    /// Run ANALYZE afterwards: auto when a tenth of the rows is new
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = "Table")]
+    pub(crate) analyze: WhenArg,
+
+    /// Run VACUUM (FREEZE, ANALYZE) afterwards
+    #[arg(long, help_heading = "Table")]
+    pub(crate) vacuum: bool,
 
     /// How the sources are read.
     #[command(flatten)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 use pgspate::copy::{Commit, Limits};
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
-use pgspate::plan::Replace;
+use pgspate::plan::{Replace, When};
 use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::args::{
-    CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg,
+    CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg, WhenArg,
 };
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
@@ -123,6 +123,14 @@ async fn interrupted() {
     }
 }
 
+fn when(arg: WhenArg) -> When {
+    match arg {
+        WhenArg::Auto => When::Auto,
+        WhenArg::Always => When::Always,
+        WhenArg::Never => When::Never,
+    }
+}
+
 fn options(args: LoadArgs) -> Options {
     Options {
         lanes: match args.lanes {
@@ -137,6 +145,10 @@ fn options(args: LoadArgs) -> Options {
         },
         rejects: args.rejects,
         rejects_max: args.max_rejects,
+        rebuild_indexes: when(args.rebuild_indexes),
+        pause_autovacuum: when(args.pause_autovacuum),
+        analyze: when(args.analyze),
+        vacuum: args.vacuum,
         no_ledger: args.no_ledger,
         restart: args.restart,
         limits: Limits {

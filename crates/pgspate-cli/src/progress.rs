@@ -88,6 +88,9 @@ impl Speed {
 }
 
 fn render(table: &str, snapshot: &Snapshot, speed: f64, left: Option<Duration>) -> String {
+    if let Some(phase) = &snapshot.phase {
+        return format!("loading {table}  {} rows  {phase}", short(snapshot.rows));
+    }
     let lanes = snapshot.lanes;
     let plural = if lanes == 1 { "" } else { "s" };
     let mut line = format!(
@@ -124,11 +127,17 @@ mod tests {
             rejected: 0,
             lanes: 8,
             waiting: Waiting::Server("WALWrite".to_owned()),
+            phase: None,
         };
         let left = Some(Duration::from_secs(38));
         insta::assert_snapshot!(
             render("orders", &snapshot, 412.0e6, left),
             @"loading orders  12.4M rows  1.90 GB  412 MB/s  8 lanes  waiting on: server (WALWrite)  00:38 left"
+        );
+        let phase = Some("building index \"orders_day\"".to_owned());
+        insta::assert_snapshot!(
+            render("orders", &Snapshot { phase, ..snapshot }, 412.0e6, left),
+            @r#"loading orders  12.4M rows  building index "orders_day""#
         );
     }
 }

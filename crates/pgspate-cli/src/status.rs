@@ -1,12 +1,18 @@
 //! `pgspate status`.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use pgspate::Result;
 use pgspate::ledger::{self, JobStatus};
+use pgspate::load::{self, Watch};
+use pgspate::target::connect::Dsn;
+use tokio::runtime::Runtime;
 
 use crate::Answer;
 use crate::args::StatusArgs;
 use crate::errors::Style;
-use crate::load::{print_json, runtime};
+use crate::load::{print_json, runtime, stop_on_interrupt};
 use crate::numbers::thousands;
 use crate::output::{data, say_line};
 use crate::target;
@@ -20,6 +26,9 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
         say_line(format!("job {job} is forgotten; its rows stay in the table"));
         return Ok(Answer::Yes);
     }
+    if args.restore {
+        return restore(args, &target.dsn, &runtime);
+    }
     let jobs = runtime.block_on(ledger::list(&connection.client, args.job))?;
     if args.json {
         print_json(&jobs)?;
@@ -30,6 +39,24 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
     }
     for job in &jobs {
         data(render(job))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Puts back what is not.
+fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
+    let watch = Arc::new(Watch::default());
+    stop_on_interrupt(&watch, &Arc::new(AtomicBool::new(true)), runtime.handle());
+    let restored = load::restore(dsn, args.job, runtime.handle(), &watch)?;
+    if args.json {
+        print_json(&restored)?;
+        return Ok(Answer::Yes);
+    }
+    if restored.is_empty() {
+        say_line("there is nothing to put back");
+    }
+    for change in &restored {
+        say_line(format!("{} of job {} is back", change.name(), change.job));
     }
     Ok(Answer::Yes)
 }
@@ -55,9 +82,17 @@ fn render(job: &JobStatus) -> String {
         Some(schema) => format!(", so far in the shadow table in schema {schema}"),
         None => String::new(),
     };
+    let changes = match job.changes.as_slice() {
+        [] => String::new(),
+        names => format!(
+            "  not back yet: {}; `pgspate status --restore {}`\n",
+            names.join(", "),
+            job.job
+        ),
+    };
     format!(
-        "job {}  {} {from} into {}\n  began {}; {state}\n  \
-         {} rows in {} chunks{rejected}{shadow}\n",
+        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}{shadow}\n\
+         {changes}",
         job.job,
         job.command,
         job.table,

@@ -34,6 +34,14 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let _ = writeln!(text, "  {name:<8} {busy:>9} {per_lane:>9}");
     }
     let _ = writeln!(text, "  {:<8} {:>9}", "commit", seconds(stages.commit));
+    if !report.rebuilt.is_empty() {
+        let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
+    }
+    // What takes no time is not worth a line.
+    if let Some(counted) = report.counted.filter(|_| report.counted_seconds >= 0.1) {
+        let word = counted.split(' ').next().unwrap_or(counted);
+        let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));
+    }
     let plural = |count: u64, word: &str| {
         format!("{} {word}{}", thousands(count), if count == 1 { "" } else { "s" })
     };
@@ -61,6 +69,9 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     }
     if report.rows_kept_out > 0 {
         let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
+    }
+    for moved in &report.sequences {
+        let _ = writeln!(text, "  sequence {} moved to {}", moved.name, moved.value);
     }
     for widened in &report.widened {
         let place = widened.place.as_deref().unwrap_or("a later row");

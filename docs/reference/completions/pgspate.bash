@@ -323,7 +323,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --replace --atomic --plan --lanes --commit --rejects --max-rejects --restart --no-ledger --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --replace --atomic --plan --lanes --commit --rejects --max-rejects --restart --no-ledger --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -371,6 +371,18 @@ _pgspate() {
                     ;;
                 --lock-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rebuild-indexes)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                --pause-autovacuum)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                --analyze)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 --format)
@@ -611,7 +623,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__status)
-            opts="-h --to --forget --json --help"
+            opts="-h --to --restore --forget --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -48,6 +48,15 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l max-rejects -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l retry-for -d 'How long to go on trying when the server is away' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rebuild-indexes -d 'Drop indexes and foreign keys for the load and make them again: auto where that pays' -r -f -a "auto\t'Where it pays'
+always\t'Wherever it can be done'
+never\t'Not at all'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l pause-autovacuum -d 'Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on' -r -f -a "auto\t'Where it pays'
+always\t'Wherever it can be done'
+never\t'Not at all'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l analyze -d 'Run ANALYZE afterwards: auto when a tenth of the rows is new' -r -f -a "auto\t'Where it pays'
+always\t'Wherever it can be done'
+never\t'Not at all'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
@@ -72,6 +81,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'All 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Begin anew, whatever the ledger says of earlier runs; what they wrote stays'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Pass over fields and keys that no column is named after'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
@@ -117,6 +127,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print 
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Where the ledger is: a URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what loads that did not end well have changed on tables: indexes, options'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print it as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s h -l help -d 'Print help'

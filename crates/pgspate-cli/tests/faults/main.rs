@@ -9,6 +9,7 @@ mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
 mod doubt;
+mod indexes;
 mod input;
 mod itself;
 mod plan;

@@ -40,8 +40,23 @@ pub(crate) struct Scene {
     /// The server itself, by no proxy.
     pub(crate) dsn: String,
     server: Option<Throwaway>,
+    /// The table's indexes, in full, where the load drops them.
+    shape: Option<String>,
     _db: Option<TestDb>,
 }
+
+/// What is dropped for a load and made again after it.
+const INDEXES: &str = "\
+alter table t add constraint t_key primary key (id), add constraint t_note unique (note, id);
+create index t_name on t (name) where name <> ''; comment on index t_name is 'names';
+create index t_amount on t (amount)";
+
+const SHAPE: &str = "\
+select coalesce(string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), c.conname, c.contype,
+                                     obj_description(i.indexrelid)), E'\\n'
+                           order by indexrelid::regclass::text), '')
+from pg_index i left join pg_constraint c on c.conindid = i.indexrelid
+where i.indrelid = 't'::regclass";
 
 impl Scene {
     /// In a database of its own on the tests' server.
@@ -72,7 +87,11 @@ impl Scene {
         let twins = HEADER.to_owned() + &input.twins.concat().concat();
         copy(&dsn, "twin", twins.as_bytes());
         ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
-        Scene { folder, rows, input, dsn, server, _db: db }
+        let shape = (rows == Rows::Indexed).then(|| {
+            ask(&dsn, INDEXES);
+            ask(&dsn, SHAPE)
+        });
+        Scene { folder, rows, input, dsn, server, shape, _db: db }
     }
 
     pub(crate) fn server(&self) -> &Throwaway {
@@ -108,12 +127,20 @@ impl Scene {
             "set client_min_messages = warning; truncate t; \
              drop schema if exists pgspate cascade",
         );
+        if self.shape.as_ref().is_some_and(|shape| *shape != self.ask(SHAPE)) {
+            // What a load that broke a rule has left.
+            self.ask(
+                "alter table t drop constraint if exists t_key, drop constraint if exists t_note; \
+                 drop index if exists t_name, t_amount, t_key, t_note",
+            );
+            self.ask(INDEXES);
+        }
         self.remove_rejects();
     }
 
     /// The same, but the ledger stays, and is empty.
     pub(crate) fn empty(&self) {
-        self.ask("truncate t, pgspate.job, pgspate.ledger, pgspate.reject restart identity");
+        self.ask("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change restart identity");
         self.remove_rejects();
     }
 
@@ -151,6 +178,10 @@ impl Scene {
                   print p"
         ));
         if is_equal == "t" {
+            let found = self.shape.as_ref().map(|_| self.ask(SHAPE));
+            if found != self.shape {
+                return Some(format!("its indexes are {}", found.unwrap_or_default()));
+            }
             return self.ledger_difference().or_else(|| self.status_difference());
         }
         let truth = format!("select * from truth union all {twins}");
@@ -167,7 +198,7 @@ impl Scene {
 
     /// Notes of the twins that were set aside; the error when other rows were, or not all.
     fn refused_twins(&self) -> Result<Vec<String>, String> {
-        if self.rows == Rows::Good {
+        if self.rows != Rows::Mixed {
             return Ok(Vec::new());
         }
         let read = |name: &str| fs::read_to_string(self.folder.path().join(name));

@@ -45,6 +45,11 @@ impl Settings {
         Settings { lanes: Some(lanes), commit, rows: Rows::Good, retry_for: None }
     }
 
+    /// Into a table with indexes.
+    pub(crate) fn indexed(lanes: u8) -> Settings {
+        Settings { rows: Rows::Indexed, ..Settings::new(lanes, Commit::AtEnd) }
+    }
+
     /// Of a file with rows that are to be set aside, which is committed chunk by chunk.
     pub(crate) fn mixed(lanes: u8) -> Settings {
         Settings { rows: Rows::Mixed, ..Settings::new(lanes, Commit::EachChunk) }
@@ -80,7 +85,11 @@ impl Trial {
             Commit::AtEnd => "at the end",
             Commit::EachChunk => "each chunk",
         };
-        let rejects = if self.settings.rows == Rows::Mixed { ", with rejects" } else { "" };
+        let rejects = match self.settings.rows {
+            Rows::Good => "",
+            Rows::Indexed => ", with indexes",
+            Rows::Mixed => ", with rejects",
+        };
         format!("{what}{away}; commit {commit}{rejects}")
     }
 
@@ -150,9 +159,11 @@ impl fmt::Display for Trial {
         let lanes = lanes.map_or("auto".to_owned(), |lanes| lanes.to_string());
         let commit = if commit == Commit::AtEnd { "end" } else { "chunk" };
         write!(f, "{} lanes={lanes} commit={commit}", self.plan)?;
-        if rows == Rows::Mixed {
-            f.write_str(" rejects")?;
-        }
+        f.write_str(match rows {
+            Rows::Good => "",
+            Rows::Indexed => " indexes",
+            Rows::Mixed => " rejects",
+        })?;
         if let Some(seconds) = retry_for {
             write!(f, " retry-for={seconds}")?;
         }
@@ -186,6 +197,7 @@ impl FromStr for Trial {
                 }
                 Some(("then", then)) => trial.then = then.parse()?,
                 None if word == "rejects" => settings.rows = Rows::Mixed,
+                None if word == "indexes" => settings.rows = Rows::Indexed,
                 _ => return Err(wrong()),
             }
         }

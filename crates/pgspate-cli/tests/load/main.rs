@@ -1,11 +1,14 @@
 //! `pgspate load` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod care;
+mod choices;
 #[path = "../support/disk.rs"]
 mod disk;
 mod embedded;
 mod ended;
 mod exchange;
 mod formats;
+mod indexes;
 mod input;
 mod kept;
 mod ledger;

@@ -132,6 +132,7 @@ fn the_plan_tells_all() {
              key                                   not in the input: gen_random_uuid()
              made                                  not in the input: now()
              nothing                               not in the input: null
+    indexes  stay: the input is small
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
     warning  foreign key "t_u_fkey" is checked for each row after its chunk
@@ -173,6 +174,7 @@ fn the_plan_tells_all() {
              key                not in the input: gen_random_uuid()
              made               not in the input: now()
              nothing            not in the input: null
+    indexes  stay: the input is small
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
@@ -214,6 +216,7 @@ fn the_plan_tells_all() {
              key                not in the input: gen_random_uuid()
              made               not in the input: now()
              nothing            not in the input: null
+    indexes  stay: the input is small
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
@@ -296,7 +299,7 @@ fn help() {
       -h, --help     Print help
       -V, --version  Print version
     ");
-    assert_snapshot!(ask(&["load", "--help"]), @r"
+    assert_snapshot!(ask(&["load", "--help"]), @r#"
     Load files into a table, in parallel, exactly as \copy would
 
     Usage: pgspate load [OPTIONS] <SOURCE>...
@@ -338,6 +341,12 @@ fn help() {
 
               [default: auto]
 
+          --rejects <FILE>
+              Set rows that are refused aside in this file, and load the rest
+
+          --max-rejects <N|P%>
+              Stop when more rows are refused than this: a number, or a share such as 0.5%
+
           --restart
               Begin anew, whatever the ledger says of earlier runs; what they wrote stays
 
@@ -350,10 +359,50 @@ fn help() {
 
               [default: 60]
 
+          --stall-timeout <SECONDS>
+              How long to wait for a connection over which nothing comes any more
+
+              [default: 60]
+
           --lock-timeout <SECONDS>
               How long to wait for a lock that another session holds; 0 for ever
 
               [default: 300]
+
+    Table:
+          --rebuild-indexes <WHEN>
+              Drop indexes and foreign keys for the load and make them again: auto where
+          … that pays
+
+              Possible values:
+              - auto:   Where it pays
+              - always: Wherever it can be done
+              - never:  Not at all
+
+              [default: auto]
+
+          --pause-autovacuum <WHEN>
+              Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on
+
+              Possible values:
+              - auto:   Where it pays
+              - always: Wherever it can be done
+              - never:  Not at all
+
+              [default: auto]
+
+          --analyze <WHEN>
+              Run ANALYZE afterwards: auto when a tenth of the rows is new
+
+              Possible values:
+              - auto:   Where it pays
+              - always: Wherever it can be done
+              - never:  Not at all
+
+              [default: auto]
+
+          --vacuum
+              Run VACUUM (FREEZE, ANALYZE) afterwards
 
     Reading:
           --format <FORMAT>
@@ -419,7 +468,7 @@ fn help() {
 
       -q, --quiet
               Print errors only
-    ");
+    "#);
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));
     assert!(ask(&["man"]).contains(".TH pgspate"));

@@ -22,6 +22,7 @@ pub struct Progress {
     pub(crate) encode_nanos: AtomicU64,
     pub(crate) send_nanos: AtomicU64,
     waiting: Mutex<Waiting>,
+    phase: Mutex<Option<String>>,
 }
 
 /// What most of the load waits for.
@@ -53,6 +54,8 @@ pub struct Snapshot {
     pub lanes: u64,
     /// What it waits for.
     pub waiting: Waiting,
+    /// What is done with the table while no rows are written: `building index "a"`.
+    pub phase: Option<String>,
 }
 
 impl Progress {
@@ -64,6 +67,7 @@ impl Progress {
             rejected: self.rejected.load(Relaxed),
             lanes: self.lanes.load(Relaxed),
             waiting: self.waiting.lock().expect("no panic while held").clone(),
+            phase: self.phase.lock().expect("no panic while held").clone(),
         }
     }
 
@@ -85,6 +89,10 @@ impl Progress {
 
     pub(crate) fn set_waiting(&self, waiting: Waiting) {
         *self.waiting.lock().expect("no panic while held") = waiting;
+    }
+
+    pub(crate) fn set_phase(&self, phase: Option<String>) {
+        *self.phase.lock().expect("no panic while held") = phase;
     }
 
     /// Nanoseconds that lanes spent on source, encoding and sending so far.

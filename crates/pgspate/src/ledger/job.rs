@@ -209,8 +209,53 @@ pub async fn open(
         let done = read_done(client, job).await?;
         return Ok(Opened { job, done });
     }
-    forget_void(client, identity).await?;
+    drop_shadow(client, identity).await?;
     prune(client).await?;
+    let job = match leaves_changes(client, identity).await? {
+        false => begin(client, identity, made_table).await?,
+        true => begin_in_place(client, identity, made_table).await?,
+    };
+    Ok(Opened { job, done: Done::default() })
+}
+
+/// Drops the shadow table of an unfinished job that no longer counts.
+async fn drop_shadow(client: &Client, identity: &Identity) -> Result<()> {
+    let sql = "select job from pgspate.job where key = $1 and finished is null";
+    for row in client.query(sql, &[&identity.key()]).await.map_err(failed())? {
+        shadow::drop(client, JobId(row.get(0))).await?;
+    }
+    Ok(())
+}
+
+/// Whether an unfinished job, that no longer counts, has changed a table and not put it back.
+async fn leaves_changes(client: &Client, identity: &Identity) -> Result<bool> {
+    let sql = "select exists (select from pgspate.job join pgspate.change using (job) \
+               where key = $1 and finished is null and done < cardinality(steps))";
+    Ok(client.query_one(sql, &[&identity.key()]).await.map_err(failed())?.get(0))
+}
+
+/// Begins a job in the place of one with changes: at no time nobody has them.
+async fn begin_in_place(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
+    client.batch_execute("begin").await.map_err(failed())?;
+    let begun = begin(client, identity, made_table).await;
+    let end = if begun.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(failed());
+    let job = begun?;
+    ended.map(|()| job)
+}
+
+/// Begins a job. An unfinished one that no longer counts is forgotten, but not how to put back
+/// what it has changed on its table.
+async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
+    let refused = |error| schema::refused(failed()(error));
+    let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
+                             returning job), \
+                    rejects as (delete from pgspate.reject using gone \
+                                where reject.job = gone.job), \
+                    chunks as (delete from pgspate.ledger using gone where ledger.job = gone.job) \
+               select job from gone";
+    let gone = client.query(sql, &[&identity.key()]).await.map_err(refused)?;
+    let gone: Vec<i64> = gone.iter().map(|row| row.get(0)).collect();
     let row = client
         .query_one(
             "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, \
@@ -228,8 +273,13 @@ pub async fn open(
             ],
         )
         .await
-        .map_err(|error| schema::refused(failed()(error)))?;
-    Ok(Opened { job: JobId(row.get(0)), done: Done::default() })
+        .map_err(refused)?;
+    let job: i64 = row.get(0);
+    if !gone.is_empty() {
+        let sql = "update pgspate.change set job = $1 where job = any($2)";
+        client.execute(sql, &[&job, &gone]).await.map_err(refused)?;
+    }
+    Ok(JobId(job))
 }
 
 /// Whether nothing that an earlier run wrote can still be in the table, since it is empty.
@@ -258,29 +308,16 @@ async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
     }))
 }
 
-/// Drops the chunks and the rejects of jobs that were finished long ago; the jobs themselves stay.
+/// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay.
 async fn prune(client: &Client) -> Result<()> {
-    let sql = "with old as (select job from pgspate.job \
-                            where finished < now() - interval '7 days'), \
-               rejects as (delete from pgspate.reject using old where reject.job = old.job) \
-               delete from pgspate.ledger using old where ledger.job = old.job";
-    client.execute(sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
-}
-
-/// Forgets an unfinished job that no longer counts, after its shadow table.
-async fn forget_void(client: &Client, identity: &Identity) -> Result<()> {
-    let key = identity.key();
-    let sql = "select job from pgspate.job where key = $1 and finished is null";
-    for row in client.query(sql, &[&key]).await.map_err(failed())? {
-        shadow::drop(client, JobId(row.get(0))).await?;
+    for table in ["ledger", "reject", "change"] {
+        let sql = format!(
+            "delete from pgspate.{table} using pgspate.job \
+             where {table}.job = job.job and job.finished < now() - interval '7 days'"
+        );
+        client.execute(&sql, &[]).await.map_err(|error| schema::refused(failed()(error)))?;
     }
-    let sql = format!(
-        "with gone as (delete from pgspate.job where key = '{key}' and finished is null \
-                       returning job), \
-         rejects as (delete from pgspate.reject using gone where reject.job = gone.job) \
-         delete from pgspate.ledger using gone where ledger.job = gone.job"
-    );
-    with_patience(client, &sql).await.map_err(schema::refused)
+    Ok(())
 }
 
 /// Runs a statement. Nobody holds the ledger's locks for long but a session that is cut off, and
@@ -338,6 +375,8 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
         client.execute(&sql, &[&job.0]).await.map_err(failed())?;
     }
     if whole {
+        let changes = client.execute("delete from pgspate.change where job = $1", &[&job.0]).await;
+        changes.map_err(failed())?;
         with_patience(client, &format!("delete from pgspate.job where job = {}", job.0)).await?;
     }
     Ok(())

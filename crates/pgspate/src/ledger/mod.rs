@@ -4,6 +4,7 @@
 //! differ, whatever dies when. Its key is the job and the chunk: a chunk that somebody has written
 //! cannot be written again. Nothing else writes the schema `pgspate`.
 
+mod change;
 mod identity;
 mod job;
 mod lock;
@@ -12,6 +13,10 @@ mod schema;
 pub(crate) mod shadow;
 mod status;
 
+pub use change::{Change, outstanding};
+pub(crate) use change::{
+    NewChange, adopt, claim, doubtful_owner, forget_void, outstanding_on, record,
+};
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};

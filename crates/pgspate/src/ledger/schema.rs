@@ -13,7 +13,9 @@ const VERSION: i32 = 1;
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
 /// the byte at which the chunk begins in its input, and must be the same when it is cut again. A
 /// job cannot be forgotten while a chunk of it is written, by whatever session: else its rows would
-/// stay and nothing would know of them. `reject` has the rows that were set aside.
+/// stay and nothing would know of them. `reject` has the rows that were set aside. `change.steps`
+/// puts back what was changed on the table; the first `change.done` of them are done. As they are
+/// run by whoever puts things back, they are kept from being written under another role's name.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
@@ -56,6 +58,23 @@ create table pgspate.reject (
     message text not null,
     record bytea not null,
     primary key (job, chunk, row));
+create table pgspate.change (
+    job bigint not null,
+    ordinal integer not null,
+    table_oid oid not null,
+    kind text not null,
+    object text not null,
+    steps text[] not null,
+    done integer not null default 0,
+    beside boolean not null,
+    role name not null default current_user,
+    made timestamptz not null default clock_timestamp(),
+    primary key (job, ordinal));
+alter table pgspate.change enable row level security;
+create policy look on pgspate.change for select using (true);
+create policy record on pgspate.change for insert with check (role = current_user);
+create policy undo on pgspate.change for update using (pg_has_role(role, 'member'));
+create policy forget on pgspate.change for delete using (pg_has_role(role, 'member'));
 create table pgspate.version (version integer not null);
 insert into pgspate.version values (1)";
 

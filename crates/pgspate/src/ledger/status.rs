@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use super::change::{self, Change};
 use super::identity::lock_key;
 use super::{JobId, lock, schema, shadow};
 use crate::target::server_error;
@@ -35,6 +36,8 @@ pub struct JobStatus {
     pub rows_written: i64,
     /// Rows set aside.
     pub rows_rejected: i64,
+    /// What it has changed on the table and not put back: `index "a"`.
+    pub changes: Vec<String>,
 }
 
 const LIST: &str = "\
@@ -66,6 +69,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
     if let (true, Some(job)) = (rows.is_empty(), job) {
         return Err(unknown(job));
     }
+    let outstanding = change::outstanding(client, job).await?;
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
         let finished: Option<String> = row.get(5);
@@ -75,6 +79,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
         };
         let job = JobId(row.get(0));
         let shadow = shadow::state(client, job).await?.map(|_| shadow::schema_name(job));
+        let changes = outstanding.iter().filter(|it| it.job == job.0);
         jobs.push(JobStatus {
             job: job.0,
             command: row.get(1),
@@ -88,6 +93,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
             rows_in: row.get(8),
             rows_written: row.get(9),
             rows_rejected: row.get(10),
+            changes: changes.map(Change::name).collect(),
         });
     }
     Ok(jobs)
@@ -104,10 +110,18 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
         let message = format!("job {job} is under way in {worker}");
         return Err(Error::new(Kind::Ledger, message).hint("Stop it first."));
     }
+    if let Some(left) = found.first().and_then(|found| found.changes.first()) {
+        let message = format!("job {job} has not put back {left}");
+        return Err(Error::new(Kind::Ledger, message).hint(format!(
+            "Put back what it has changed with `pgspate status --restore {job}`, or give that up \
+             with `delete from pgspate.change where job = {job}`."
+        )));
+    }
     shadow::drop(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \
          delete from pgspate.reject where job = {job}; \
+         delete from pgspate.change where job = {job}; \
          delete from pgspate.job where job = {job}; commit"
     );
     let failed = server_error(format!("could not forget job {job}"));

@@ -3,12 +3,17 @@
 //! [`prepare`] looks at the inputs and the table and makes the plan; [`Load::run`] carries it out
 //! through [`copy`]. A load that fails leaves the table as it was.
 
+mod after;
+mod care;
 mod create;
+mod indexes;
+mod patient;
 mod reading;
 mod record;
 mod rejects;
 mod replace;
 mod report;
+mod restore;
 mod sample;
 mod shadow;
 mod staging;
@@ -23,17 +28,18 @@ use tokio_postgres::error::SqlState;
 
 pub use create::{NewTable, Widened};
 pub use report::{PlanReport, Report};
+pub use restore::restore;
 pub use watch::Watch;
 
 use crate::copy::{self, Commit, Connect, End, Job, Lanes, Limits, Outcome, Patience, RejectsMax};
 use crate::format::Mode;
 use crate::format::sniff::Overrides;
-use crate::ledger::{self, Found, Identity, Opened};
-use crate::plan::{Plan, Replace, Request, Wish};
+use crate::ledger::{self, Change, Found, Identity, Opened};
+use crate::plan::{Plan, Replace, Request, When, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn};
-use crate::target::{Session, Table, server_error};
+use crate::target::{Session, Table, Upkeep, server_error};
 use crate::{Error, Kind, Result};
 use reading::Reading;
 
@@ -85,6 +91,14 @@ pub struct Options {
     pub replace: Option<Replace>,
     /// All rows become visible at once.
     pub atomic: bool,
+    /// Whether to drop indexes and make them again.
+    pub rebuild_indexes: When,
+    /// Whether to switch autovacuum off for the table meanwhile.
+    pub pause_autovacuum: When,
+    /// Whether to run ANALYZE afterwards.
+    pub analyze: When,
+    /// Run VACUUM (FREEZE, ANALYZE) afterwards.
+    pub vacuum: bool,
 }
 
 /// A load that is ready to run.
@@ -109,6 +123,13 @@ pub struct Load {
     stage: Option<Stage>,
     /// The connection was left because nothing came over it any more.
     is_silent: bool,
+    /// What the table needs before and after.
+    upkeep: Upkeep,
+    /// What earlier loads have changed on the table and not put back.
+    left: Vec<Change>,
+    /// The ledger's owner, where this role does not run statements from that ledger.
+    doubtful_owner: Option<String>,
+    standing: care::Standing,
 }
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -151,8 +172,17 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         }
         None => Found::Nothing,
     };
+    let upkeep = match new_table {
+        Some(_) => Upkeep { is_owner: true, may_create: true, ..Upkeep::default() },
+        None => runtime.block_on(Upkeep::read(&connection.client, &table))?,
+    };
+    let doubtful_owner = runtime.block_on(ledger::doubtful_owner(&connection.client))?;
+    let left = match plan.ledger {
+        true => runtime.block_on(ledger::outstanding_on(&connection.client, table.oid))?,
+        false => Vec::new(),
+    };
     let (connection, runtime) = (Arc::new(connection), runtime.clone());
-    Ok(Load {
+    let mut load = Load {
         options,
         dsn,
         runtime,
@@ -169,7 +199,13 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         opened: None,
         stage: None,
         is_silent: false,
-    })
+        upkeep,
+        left,
+        doubtful_owner,
+        standing: care::Standing::default(),
+    };
+    load.plan.take_care(load.plan_care()?);
+    Ok(load)
 }
 
 /// Looks at inputs and table, and plans to stage rows for the table rather than to write them.
@@ -233,7 +269,7 @@ impl Load {
         let mut widened = Vec::new();
         let outcome = match self.carry_out(watch, &mut widened) {
             Ok(outcome) => outcome,
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => return Err(self.failed(error, watch)),
         };
         let seconds = started.elapsed().as_secs_f64();
         let wal = report::wal_since(&self.connection, lsn.as_deref());
@@ -252,10 +288,12 @@ impl Load {
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
             rejects::check(path, opened.job.0, &self.reading.names())?;
         }
+        self.prepare_table(watch)?;
         self.prepare_shadow()?;
-        let (outcome, _) = self.attempts(watch, widened)?;
+        let outcome = self.load_with_care(watch, widened)?;
         self.again(watch, |load| load.write_rejects())?;
         self.complete_shadow(outcome.chunks, watch)?;
+        self.care_after(&outcome, watch)?;
         self.finish_job(outcome.chunks, watch)?;
         Ok(outcome)
     }
@@ -397,14 +435,16 @@ impl Load {
 
     fn plan_anew(&mut self) -> Result<()> {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
+        let care = std::mem::take(&mut self.plan.care);
         let facts = self.reading.facts();
         self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
+        self.plan.take_care(care);
         Ok(())
     }
 
     /// The load's error, after the table that was made for it is gone again.
-    fn failed(&mut self, error: Error) -> Error {
+    fn failed(&mut self, error: Error, watch: &Watch) -> Error {
         let names = self.reading.names();
         let from = match names.as_slice() {
             [only] => format!("\"{only}\""),
@@ -424,9 +464,15 @@ impl Load {
             error = create::hint_wider(error, &self.table);
         }
         let error = Error::new(kind, message).because(error);
+        let (error, is_back) = self.put_back(error, watch);
+        if self.standing.is_finishing {
+            return error;
+        }
         let kept = self.kept().unwrap_or_default();
         if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
-            self.forget_job();
+            if is_back {
+                self.forget_job();
+            }
             return self.undo_create(error);
         }
         let set_aside = match self.write_rejects() {
@@ -481,6 +527,10 @@ fn request(options: &Options, dsn: &Dsn, reading: &Reading, connection: &Connect
         shared_cores: connection.is_local().then(cores),
         force_null: options.force_null.clone(),
         force_not_null: options.force_not_null.clone(),
+        rebuild_indexes: options.rebuild_indexes,
+        pause_autovacuum: options.pause_autovacuum,
+        analyze: options.analyze,
+        vacuum: options.vacuum,
     }
 }
 

@@ -88,7 +88,11 @@ pub(super) fn standing(found: &Found) -> Option<String> {
 impl Load {
     /// Where the load stands, in words, if an earlier run has written something of it.
     pub fn standing(&self) -> Option<String> {
-        standing(&self.found)
+        let left: Vec<_> = self.left.iter().map(ledger::Change::name).collect();
+        let back = (!left.is_empty())
+            .then(|| format!("an earlier load has left this to be put back: {}", left.join(", ")));
+        let all = [standing(&self.found), back].into_iter().flatten().collect::<Vec<_>>();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Whether the ledger says that all of it is loaded: then it does nothing.
@@ -175,7 +179,7 @@ impl Load {
 
     /// Asks the server over the load's own connection; in bounded time, so that a connection that
     /// is lost without a word is noticed.
-    fn ask<T>(&mut self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    pub(super) fn ask<T>(&mut self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
         let limit = self.options.limits.stall_timeout * ANSWER_PATIENCE;
         let asked = async { tokio::time::timeout(limit, question(&self.connection.client)).await };
         self.runtime.block_on(asked).unwrap_or_else(|_| {

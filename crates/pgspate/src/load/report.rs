@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Load, Watch, Widened};
 use crate::copy::{Lanes, Outcome};
 use crate::format::Mode;
-use crate::plan::{AtOnce, Method, way};
+use crate::plan::{AtOnce, Choice, Method, way};
 use crate::target::connect::Connection;
 
 /// What a load will do.
@@ -34,6 +34,14 @@ pub struct PlanReport {
     pub columns: Vec<PlanColumn>,
     /// Columns that the input does not have.
     pub omitted: Vec<OmittedColumn>,
+    /// Indexes and foreign keys, and what becomes of them.
+    pub indexes: Vec<PlanIndex>,
+    /// Why they are dropped, or stay.
+    pub indexes_reason: String,
+    /// Why autovacuum is switched off for the table meanwhile, if it is.
+    pub autovacuum_pause: Option<String>,
+    /// Sequences that move past the values of their columns.
+    pub sequences: Vec<String>,
     /// What will make it slow, and other things to know.
     pub warnings: Vec<String>,
 }
@@ -60,6 +68,19 @@ impl AtOnceReport {
         let AtOnce { reason, replaces, freeze, .. } = at_once.clone();
         AtOnceReport { method, reason, replaces, freeze }
     }
+}
+
+/// An index or a foreign key.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanIndex {
+    /// Its name, unquoted.
+    pub name: String,
+    /// `index`, `primary key`, `foreign key` and so on.
+    pub kind: &'static str,
+    /// Whether it is dropped, and made again after the load.
+    pub dropped: bool,
+    /// Why it stays.
+    pub stays: Option<String>,
 }
 
 /// A column that will be written.
@@ -108,7 +129,22 @@ impl PlanReport {
             lanes_reason: plan.lanes_reason.clone(),
             columns: columns.collect(),
             omitted: omitted.map(|(name, becomes)| OmittedColumn { name, becomes }).collect(),
+            indexes: plan.care.indexes.iter().map(PlanIndex::of).collect(),
+            indexes_reason: plan.care.indexes_reason.clone(),
+            autovacuum_pause: plan.care.autovacuum_pause.clone(),
+            sequences: plan.care.sequences.iter().map(|(_, name)| name.clone()).collect(),
             warnings: plan.warnings.clone(),
+        }
+    }
+}
+
+impl PlanIndex {
+    fn of(choice: &Choice) -> PlanIndex {
+        PlanIndex {
+            name: choice.name.clone(),
+            kind: choice.kind.name(),
+            dropped: choice.stays.is_none(),
+            stays: choice.stays.clone(),
         }
     }
 }
@@ -168,10 +204,31 @@ pub struct Report {
     pub stages: Stages,
     /// WAL that the server wrote meanwhile, for whomever.
     pub wal_bytes: Option<u64>,
+    /// Indexes, foreign keys and options that were put back after the load, by kind and name.
+    pub rebuilt: Vec<String>,
+    /// Seconds that it took.
+    pub rebuild_seconds: f64,
+    /// `analyze` or `vacuum (freeze, analyze)`, if the table was.
+    pub counted: Option<&'static str>,
+    /// Why it was, or was not.
+    pub counted_reason: &'static str,
+    /// Seconds that it took.
+    pub counted_seconds: f64,
+    /// Sequences that were moved.
+    pub sequences: Vec<MovedSequence>,
     /// Columns that had to become wider.
     pub widened: Vec<WidenedReport>,
     /// What slowed it down.
     pub warnings: Vec<String>,
+}
+
+/// A sequence that was moved past what was loaded.
+#[derive(Debug, Clone, Serialize)]
+pub struct MovedSequence {
+    /// Its name, as SQL writes it.
+    pub name: String,
+    /// Its last value now.
+    pub value: i64,
 }
 
 /// Seconds that the lanes together spent in each stage.
@@ -222,6 +279,9 @@ impl Report {
             place: it.place.map(|place| place.to_string()),
         });
         let (job, rows_before) = load.before();
+        let done = &load.standing.done;
+        let (plan, after) = (&load.plan.warnings, &done.after);
+        let moved = after.sequences.iter().cloned();
         Report {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
@@ -247,8 +307,18 @@ impl Report {
             seconds,
             stages,
             wal_bytes,
+            rebuilt: done.rebuilt.clone(),
+            rebuild_seconds: done.rebuild_seconds,
+            counted: after.counted,
+            counted_reason: after.counted_reason,
+            counted_seconds: after.seconds,
+            sequences: moved.map(|(name, value)| MovedSequence { name, value }).collect(),
             widened: widened.collect(),
-            warnings: load.plan.warnings.clone(),
+            warnings: [plan, &done.warnings, &after.warnings]
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
         }
     }
 }

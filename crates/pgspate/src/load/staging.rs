@@ -20,7 +20,7 @@ impl Load {
                 Ok((session, outcome))
             }
             Ok((_, None)) => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(error, watch)),
         }
     }
 

@@ -49,6 +49,7 @@ impl fmt::Display for Plan {
             };
             writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}{order}", "", "")?;
         }
+        write!(f, "{}", self.care)?;
         for warning in &self.warnings {
             writeln!(f, "warning  {warning}")?;
         }

@@ -3,6 +3,7 @@
 //! Whatever makes a load slower or different from what the user may expect is in the plan's
 //! reasons or its warnings; nothing is chosen silently.
 
+pub(crate) mod care;
 mod columns;
 mod commit;
 mod encoding;
@@ -12,13 +13,14 @@ mod replace;
 
 use arrow_schema::Field;
 
+pub use care::{Care, Choice, When};
 pub use columns::{PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
 pub use replace::{AtOnce, Method, Replace, Wish};
 
 use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
-use crate::target::{Session, Table};
+use crate::target::{IndexKind, Session, Table};
 use crate::{Error, Kind, Result};
 
 /// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
@@ -70,6 +72,14 @@ pub struct Request {
     pub force_null: Vec<String>,
     /// Columns in which an unquoted NULL string is itself.
     pub force_not_null: Vec<String>,
+    /// Whether to drop indexes and make them again.
+    pub rebuild_indexes: When,
+    /// Whether to switch autovacuum off for the table meanwhile.
+    pub pause_autovacuum: When,
+    /// Whether to count values afterwards.
+    pub analyze: When,
+    /// Whether to vacuum and freeze afterwards.
+    pub vacuum: bool,
 }
 
 /// What a load will do, and why.
@@ -99,6 +109,8 @@ pub struct Plan {
     pub ledger: bool,
     /// Where chunks may end.
     pub chunk_bytes: usize,
+    /// What is done with the table before and after.
+    pub care: Care,
     /// What will make the server slow, and other things to know.
     pub warnings: Vec<String>,
     /// Whether a trigger may keep rows out, so that fewer are written than were read.
@@ -150,6 +162,7 @@ impl Plan {
             at_once: None,
             ledger,
             chunk_bytes: CHUNK_BYTES,
+            care: Care::default(),
             encoding,
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
         };
@@ -157,6 +170,22 @@ impl Plan {
             plan.keep_at_once(request, at_once)?;
         }
         Ok(plan)
+    }
+
+    /// Says what is done with the table; a foreign key that is dropped costs nothing.
+    pub(crate) fn take_care(&mut self, care: Care) {
+        let dropped = care.indexes.iter().filter(|it| it.stays.is_none());
+        let free: Vec<String> = dropped.map(|it| checked(&it.name)).collect();
+        self.warnings.retain(|warning| !free.contains(warning));
+        self.care = care;
+    }
+
+    /// Leaves the table as it is after all.
+    pub(crate) fn alter_nothing(&mut self, why: &str) {
+        let dropped = self.care.indexes.iter().filter(|it| it.stays.is_none());
+        let keys = dropped.filter(|it| it.kind == IndexKind::ForeignKey);
+        self.warnings.extend(keys.map(|it| checked(&it.name)));
+        self.care.alter_nothing(why);
     }
 
     /// A COPY as the load will begin, but for what only its transaction allows.
@@ -182,6 +211,11 @@ impl Plan {
         }
         format!("copy {into} ({columns}) from stdin ({options})")
     }
+}
+
+/// The warning about a foreign key that stays.
+fn checked(key: &str) -> String {
+    format!("foreign key \"{key}\" is checked for each row after its chunk")
 }
 
 /// From which server version on a table of text columns alone is faster in binary. Measured with
@@ -233,9 +267,7 @@ fn warnings(table: &Table, columns: &[PlannedColumn]) -> Vec<String> {
              insert row by row"
         ));
     }
-    for key in &table.foreign_keys {
-        warnings.push(format!("foreign key \"{key}\" is checked for each row after its chunk"));
-    }
+    warnings.extend(table.foreign_keys.iter().map(|key| checked(key)));
     if table.partitions > PARTITIONS_MANY {
         let count = table.partitions;
         warnings

@@ -3,18 +3,24 @@
 pub mod connect;
 mod dependents;
 mod ident;
+mod index;
 pub(crate) mod likeness;
 mod refusal;
 mod session;
 mod table;
 mod types;
+mod upkeep;
 
 pub(crate) use dependents::fixed;
 pub use dependents::{Bonds, Reference};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
+pub(crate) use index::SEARCH_PATH;
+pub use index::{Index, IndexKind};
 pub use refusal::Refusal;
 pub use table::{Column, Table, Trigger};
 pub use types::{PgType, Session, TypeKind};
+pub(crate) use upkeep::users;
+pub use upkeep::{Sequence, Upkeep};
 
 use crate::{Error, Kind};
 

@@ -99,6 +99,7 @@ impl Load {
         }
         let facts = self.reading.facts();
         self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
+        self.plan.take_care(self.plan_care()?);
         self.plan.warnings.push(format!("no shadow table: {why}"));
         if let Some(identity) = &mut self.identity {
             identity.in_shadow = false;

@@ -1,0 +1,251 @@
+//! Which indexes are dropped for a load, and which stay: what the plan says.
+
+use std::fmt::Write as _;
+
+use insta::assert_snapshot;
+use regex_lite::Regex;
+
+use crate::support::{Case, Run, folded, session, wait_until};
+
+/// More than indexes are dropped for unasked: 9 MB.
+fn rows() -> String {
+    let mut rows = "id,a,note\n".to_owned();
+    (0..90_000).for_each(|row| writeln!(rows, "{row},{},{:>90}", row % 7, row).unwrap());
+    rows
+}
+
+const INDEXED: &str = "\
+create table t (id int constraint t_key primary key, a int, note text);
+create index t_a on t (a)";
+
+fn case(sql: &str) -> Case {
+    let case = Case::new(&format!("{INDEXED}; {sql}"));
+    case.put("t.csv", rows());
+    case
+}
+
+/// What the plan says of indexes and all that comes after them.
+fn plan(case: &Case, args: &str) -> String {
+    let run = case.load(&format!("t.csv --plan {args}"));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let lines = run.stdout.lines().skip_while(|line| !line.starts_with("indexes"));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let rules = [(r"session \d+", "session [N]"), (r"role \w+", "role [ROLE]")];
+    folded(&rules.iter().fold(text, |text, (pattern, with)| {
+        Regex::new(pattern).unwrap().replace_all(&text, *with).into_owned()
+    }))
+}
+
+#[test]
+fn where_it_pays() {
+    let case = case("");
+    assert_snapshot!(plan(&case, ""), @"
+    indexes  dropped for the load, and made again after it: the table is empty
+             t_a    index, dropped
+             t_key  primary key, dropped
+    ");
+    assert_snapshot!(plan(&case, "--rebuild-indexes never"), @"indexes  stay: as asked");
+    assert_snapshot!(plan(&case, "--no-ledger"), @"indexes  stay: without a ledger nothing could put them back after a crash");
+    assert_snapshot!(plan(&case, "--rejects bad.csv"), @"
+    indexes  dropped for the load, and made again after it: the table is empty
+             t_a    index, dropped
+             t_key  primary key, stays: it judges rows one by one
+    ");
+    case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1, 1000) n");
+    assert_snapshot!(plan(&case, ""), @"
+    indexes  dropped for the load, and made again after it: the table is small beside the
+          … input
+             t_a    index, dropped
+             t_key  primary key, dropped
+    ");
+    case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1001, 60000) n");
+    assert_snapshot!(plan(&case, ""), @"indexes  stay: the table has too many rows beside the input");
+    assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
+    indexes  dropped for the load, and made again after it: as asked
+             t_a    index, dropped
+             t_key  primary key, dropped
+    ");
+    let run = case.load("t.csv --rebuild-indexes always --no-ledger");
+    assert_snapshot!(run.refusal(), @"
+    error: indexes of public.t cannot be dropped: without a ledger nothing could put them
+          … back after a crash
+
+    hint: Leave `--rebuild-indexes always` out.
+    ");
+}
+
+#[test]
+fn what_others_depend_on_stays() {
+    let case = case(
+        "create table child (id int references t); create table far (id int primary key);
+         create unique index t_note on t (note);
+         create view sums as select id, a, count(*) from t group by id;
+         create function half(int) returns int language sql immutable as 'select $1 / 2';
+         create index t_half on t (half(id));
+         alter table t add constraint t_span exclude using gist (int4range(id, id + 1) with &&),
+             add constraint t_far foreign key (a) references far (id)",
+    );
+    assert_snapshot!(plan(&case, ""), @r#"
+    indexes  dropped for the load, and made again after it: the table is empty
+             t_a     index, dropped
+             t_half  index, stays: it calls public.half(integer), which need not work under
+          … another search path
+             t_key   primary key, stays: constraint child_id_fkey on table public.child
+          … depends on it
+             t_note  unique index, stays: rows that it refuses in the end could not be
+          … taken back
+             t_span  exclusion constraint, stays: it would be built again under an
+          … exclusive lock
+             t_far   foreign key, stays: rows that it refuses in the end could not be taken
+          … back
+    warning  foreign key "t_far" is checked for each row after its chunk
+    "#);
+    assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
+    indexes  dropped for the load, and made again after it: as asked
+             t_a     index, dropped
+             t_half  index, stays: it calls public.half(integer), which need not work under
+          … another search path
+             t_key   primary key, stays: constraint child_id_fkey on table public.child
+          … depends on it
+             t_note  unique index, dropped
+             t_span  exclusion constraint, dropped
+             t_far   foreign key, dropped
+    ");
+}
+
+#[test]
+fn what_a_table_with_rows_cannot_take_back_stays() {
+    let case = case(
+        "insert into t values (-1, 1, null);
+         create table far (id int primary key); insert into far values (1);
+         alter table t add constraint t_far foreign key (a) references far;
+         create function f() returns trigger language plpgsql as 'begin return old; end';
+         create trigger gone before delete on t for each row execute function f()",
+    );
+    assert_snapshot!(plan(&case, ""), @r#"
+    indexes  dropped for the load, and made again after it: the table is small beside the
+          … input
+             t_a    index, dropped
+             t_key  primary key, stays: rows that it refuses in the end could not be taken
+          … back
+             t_far  foreign key, stays: the table has rows
+    warning  foreign key "t_far" is checked for each row after its chunk
+    "#);
+    assert_snapshot!(plan(&case, "--commit chunk"), @r#"
+    indexes  dropped for the load, and made again after it: the table is small beside the
+          … input
+             t_a    index, dropped
+             t_key  primary key, dropped
+             t_far  foreign key, stays: the table has rows
+    warning  foreign key "t_far" is checked for each row after its chunk
+    "#);
+}
+
+#[test]
+fn tables_of_other_kinds() {
+    let case = case(
+        "drop table t;
+         create table t (id int primary key, a int, note text) partition by range (id);
+         create table t1 partition of t for values from (0) to (100000)",
+    );
+    assert_eq!(plan(&case, ""), "");
+    assert_snapshot!(plan(&case, "--table t1 --rebuild-indexes always"), @"
+    indexes  none can be dropped
+             t1_pkey  primary key, stays: it is part of an index of a partitioned table
+    ");
+}
+
+#[test]
+fn a_table_that_is_in_use() {
+    let case = case("");
+    let (runtime, user) = session(&case.db.dsn());
+    runtime.block_on(user.batch_execute("begin; select from t")).unwrap();
+    let said = "select count(*) from pg_locks where relation = 't'::regclass";
+    wait_until("it has a lock", || case.value(said) != "0");
+    assert_snapshot!(plan(&case, ""), @"indexes  stay: session [N] (role [ROLE], idle in transaction) uses the table");
+    let run = case.load("t.csv");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from t"), "90000");
+    let said = case.load("t.csv --restart --rebuild-indexes always").refusal();
+    let number = Regex::new(r"session \d+ .*?\) uses").unwrap();
+    assert_snapshot!(number.replace_all(&said.replace("\n      … ", " "), "[SESSION] uses"), @r#"
+    format csv: the name ends with .csv
+    delimiter ",": 3 fields in each line
+    header yes: the first line names the table's columns
+    error: could not load "t.csv" into public.t
+      caused by: could not lock public.t: [SESSION] uses it
+      caused by: could not drop the indexes of public.t
+      caused by: canceling statement due to lock timeout (SQLSTATE 55P03)
+
+    hint: Wait until that session is done, or leave the indexes with `--rebuild-indexes never`.
+    "#);
+}
+
+#[test]
+fn a_role_that_does_not_own_the_table() {
+    let case = case("");
+    let role = format!("{}_role", case.db.name());
+    case.db.run(&format!(
+        "create role {role} login; grant select, insert on t to {role};
+         grant create on database {} to {role}",
+        case.db.name()
+    ));
+    let to = format!("{} user={role}", case.db.dsn());
+    let load = |args: &str| {
+        let mut command = case.command(&["load", "t.csv", "--table", "t", "--to", &to]);
+        Run::of(command.args(args.split_whitespace()).output().unwrap())
+    };
+    let plan = load("--plan").stdout;
+    let refused = load("--rebuild-indexes always");
+    let done = load("--json --quiet");
+    case.db.run(&format!("drop owned by {role}; drop role {role}"));
+    let lines: Vec<_> = plan.lines().skip_while(|line| !line.starts_with("indexes")).collect();
+    assert_snapshot!(lines.join("\n"), @"indexes  stay: this role does not own the table");
+    assert_snapshot!(refused.refusal(), @"
+    error: indexes of public.t cannot be dropped: this role does not own the table
+
+    hint: Leave `--rebuild-indexes always` out.
+    ");
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert!(done.stdout.contains(r#""counted_reason": "this role does not own the table""#));
+}
+
+#[test]
+fn statements_of_a_role_that_can_do_less_are_not_run() {
+    let case = case("");
+    let role = format!("{}_role", case.db.name());
+    let database = case.db.name().to_owned();
+    case.db.run(&format!(
+        "create role {role} login; alter table t owner to {role}; \
+         grant all on schema public to {role}; grant create on database {database} to {role}"
+    ));
+    let to = format!("{} user={role}", case.db.dsn());
+    let args = ["load", "t.csv", "--table", "t", "--quiet", "--to", &to];
+    let done = Run::of(case.command(&args).output().unwrap());
+    // Whoever owns the ledger can write anything into it.
+    case.db.run(
+        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+         values (1, 100, 't'::regclass, 'index', 'x', '{drop table t}', false)",
+    );
+    let mut status = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
+    let by_owner = Run::of(status.output().unwrap());
+    case.db.run(&format!("update pgspate.change set role = '{role}' where ordinal = 100"));
+    let by_role = Run::of(status.output().unwrap());
+    let plan = plan(&case, "--restart");
+    case.db.run(&format!("reassign owned by {role} to current_user; drop owned by {role}"));
+    case.db.run(&format!("drop role {role}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let shown = |text: &str| folded(&text.replace(&role, "[ROLE]").replace("\n      … ", " "));
+    assert!(by_owner.stderr.contains("whose statements this role does not run"));
+    assert_snapshot!(shown(&by_role.refusal().replace("[DATABASE]role", "[ROLE]")), @r#"
+    error: index "x" was changed by role "[ROLE]", whose statements this role does not run
+
+    hint: Connect as "[ROLE]" for `pgspate status --restore 1`. Statements are read from
+          … the ledger, and run only for a role that can do no more than those who wrote
+          … them.
+    "#);
+    assert_snapshot!(shown(&plan), @r#"
+    indexes  stay: the ledger is of role "[ROLE]", which can do less than this one
+    ledger   an earlier load has left this to be put back: index "x"
+    "#);
+}

@@ -1,0 +1,271 @@
+//! What was changed on a table for the time of a load, and how it is put back.
+//!
+//! A change is recorded in the transaction that makes it, together with the statements that undo
+//! it. Each of them runs in a transaction that also counts it, so that whoever comes next, after
+//! whatever crash, goes on with the one that is due.
+
+use serde::Serialize;
+use tokio_postgres::{Client, Row};
+
+use super::identity::lock_key;
+use super::job::JobId;
+use super::{lock, schema, status};
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// A change that is about to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct NewChange {
+    /// What it is about: `index`, `primary key`, `autovacuum`.
+    pub(crate) kind: String,
+    /// The name of what was changed, unquoted.
+    pub(crate) object: String,
+    /// What puts it back, each in a transaction of its own.
+    pub(crate) steps: Vec<String>,
+    /// Whether the first step can run beside those of other changes.
+    pub(crate) beside: bool,
+}
+
+/// A change that is not put back, or not wholly.
+#[derive(Debug, Clone, Serialize)]
+pub struct Change {
+    /// The job that made it.
+    pub job: i64,
+    #[serde(skip)]
+    ordinal: i32,
+    /// The table's oid.
+    #[serde(skip)]
+    pub(crate) table_oid: u32,
+    /// What it is about: `index`, `primary key`, `autovacuum`.
+    pub kind: String,
+    /// The name of what was changed, unquoted.
+    pub object: String,
+    /// The statements that put it back, of which the first are done.
+    pub steps: Vec<String>,
+    /// How many are done.
+    pub done: usize,
+    #[serde(skip)]
+    pub(crate) beside: bool,
+    /// The role that made it.
+    pub role: String,
+    /// Whether that role and the ledger's owner can do all that the current role can, so that it
+    /// may run their statements.
+    #[serde(skip)]
+    is_trusted: bool,
+}
+
+const COLUMNS: &str = "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
+    exists (select from pg_roles r \
+            where r.rolname = role and pg_has_role(r.oid, current_user, 'member')) \
+    and (select pg_has_role(relowner, current_user, 'member') from pg_class \
+         where oid = 'pgspate.change'::regclass)";
+
+impl Change {
+    /// `index "a"`.
+    pub fn name(&self) -> String {
+        match self.object.as_str() {
+            "" => self.kind.clone(),
+            object => format!("{} \"{object}\"", self.kind),
+        }
+    }
+
+    /// The statement that is due.
+    pub(crate) fn step(&self) -> Option<&str> {
+        self.steps.get(self.done).map(String::as_str)
+    }
+
+    /// Refuses statements of a role that could not run them itself.
+    pub(crate) fn check_trust(&self) -> Result<()> {
+        if self.is_trusted {
+            return Ok(());
+        }
+        let (name, role) = (self.name(), &self.role);
+        let message = format!(
+            "{name} was changed by role \"{role}\", whose statements this role does not run"
+        );
+        Err(Error::new(Kind::Ledger, message).hint(format!(
+            "Connect as \"{role}\" for `pgspate status --restore {}`. Statements are read from the \
+             ledger, and run only for a role that can do no more than those who wrote them.",
+            self.job
+        )))
+    }
+
+    /// Whether the statement that is due can run beside others.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.beside && self.done == 0
+    }
+
+    /// By which changes are put back one after the other.
+    pub(crate) fn order(&self) -> (i64, i32) {
+        (self.job, self.ordinal)
+    }
+
+    /// The same change after the statement that is due.
+    pub(crate) fn after_step(mut self) -> Change {
+        self.done += 1;
+        self
+    }
+
+    /// Counts the statement that is due as done; to be run in its transaction.
+    pub(crate) fn count_sql(&self) -> String {
+        let Change { job, ordinal, done, .. } = self;
+        format!(
+            "update pgspate.change set done = {} where (job, ordinal, done) = ({job}, {ordinal}, \
+             {done})",
+            done + 1
+        )
+    }
+}
+
+fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
+    server_error("could not use the ledger, schema \"pgspate\"".to_owned())
+}
+
+/// Records changes behind those that the job has made before; to be called in the transaction
+/// that makes them.
+pub(crate) async fn record(
+    client: &Client,
+    job: JobId,
+    table: u32,
+    changes: &[NewChange],
+) -> Result<()> {
+    let sql = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+               select $1, coalesce(max(ordinal), 0) + 1, $2, $3, $4, $5, $6 \
+               from pgspate.change where job = $1";
+    for it in changes {
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&job.0, &table, &it.kind, &it.object, &it.steps, &it.beside];
+        client.execute(sql, &values).await.map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// The changes of a job, or of all, that are not put back, in the order in which they are to be.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub async fn outstanding(client: &Client, job: Option<i64>) -> Result<Vec<Change>> {
+    if !schema::exists(client).await? {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "select {COLUMNS} from pgspate.change \
+         where ($1::bigint is null or job = $1) and done < cardinality(steps) order by job, ordinal"
+    );
+    let rows =
+        client.query(&sql, &[&job]).await.map_err(|error| schema::refused(failed()(error)))?;
+    Ok(rows.iter().map(change).collect())
+}
+
+/// The changes of a job, or of every job that no session works on, whose locks this session holds
+/// from now on.
+///
+/// # Errors
+/// When there is no such job, or a session works on it.
+pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Change>> {
+    if let Some(job) = job {
+        status::list(client, Some(job)).await?;
+    }
+    let mut claimed = Vec::new();
+    let mut changes = outstanding(client, job).await?;
+    changes.dedup_by_key(|it| it.job);
+    for it in &changes {
+        let sql = "select key from pgspate.job where job = $1";
+        let key = client.query_opt(sql, &[&it.job]).await.map_err(failed())?;
+        if let Some(key) = key.map(|row| lock_key(row.get(0))) {
+            match (lock::holder(client, key).await?, job) {
+                (None, _) => lock::hold(client, key).await?,
+                (Some(_), None) => continue,
+                (Some(worker), Some(job)) => {
+                    let message = format!("job {job} is under way in {worker}");
+                    return Err(Error::new(Kind::Ledger, message)
+                        .hint("It puts everything back itself when it is done."));
+                }
+            }
+        }
+        // Read anew: its last session may have put something back.
+        claimed.extend(outstanding(client, Some(it.job)).await?);
+    }
+    Ok(claimed)
+}
+
+/// The owner of a ledger that this role had better run no statements from: one who can do less.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub(crate) async fn doubtful_owner(client: &Client) -> Result<Option<String>> {
+    let sql = "select pg_get_userbyid(relowner)::text from pg_class \
+               where oid = to_regclass('pgspate.change') \
+                 and not pg_has_role(relowner, current_user, 'member')";
+    let row = client.query_opt(sql, &[]).await.map_err(failed())?;
+    Ok(row.map(|row| row.get(0)))
+}
+
+/// The changes to a table that are not put back, as the plan shows them.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(crate) async fn outstanding_on(client: &Client, table: u32) -> Result<Vec<Change>> {
+    let mut changes = outstanding(client, None).await?;
+    changes.retain(|it| it.table_oid == table);
+    Ok(changes)
+}
+
+/// Makes the changes to this table that nobody is at work on the job's own: it will put them
+/// back. The sessions that work on others, in words.
+pub(crate) async fn adopt(client: &Client, job: JobId, table: u32) -> Result<Vec<String>> {
+    let sql = "select distinct c.job, j.key from pgspate.change c \
+               left join pgspate.job j on j.job = c.job \
+               where c.table_oid = $1 and c.job <> $2 and c.done < cardinality(c.steps) \
+               order by 1";
+    let rows = client.query(sql, &[&table, &job.0]).await.map_err(failed())?;
+    let mut workers = Vec::new();
+    for row in &rows {
+        let (other, key): (i64, Option<&str>) = (row.get(0), row.get(1));
+        let worker = match key {
+            Some(key) => lock::holder(client, lock_key(key)).await?,
+            None => None,
+        };
+        match worker {
+            Some(worker) => workers.push(format!("job {other} in {worker}")),
+            None => {
+                let theirs = outstanding(client, Some(other)).await?;
+                match theirs.iter().find(|it| !it.is_trusted) {
+                    Some(it) => workers.push(format!("job {other} of role \"{}\"", it.role)),
+                    None => take_over(client, job, other, table).await?,
+                }
+            }
+        }
+    }
+    Ok(workers)
+}
+
+async fn take_over(client: &Client, job: JobId, from: i64, table: u32) -> Result<()> {
+    let sql = "update pgspate.change set job = $1, \
+                      ordinal = ordinal + (select coalesce(max(ordinal), 0) from pgspate.change \
+                                           where job = $1) \
+               where job = $2 and table_oid = $3 and done < cardinality(steps)";
+    client.execute(sql, &[&job.0, &from, &table]).await.map(drop).map_err(failed())
+}
+
+/// Forgets how to put back what was changed on tables that are no more.
+pub(crate) async fn forget_void(client: &Client) -> Result<()> {
+    let sql = "delete from pgspate.change where not exists \
+               (select from pg_class where pg_class.oid = table_oid)";
+    client.execute(sql, &[]).await.map(drop).map_err(failed())
+}
+
+fn change(row: &Row) -> Change {
+    Change {
+        job: row.get(0),
+        ordinal: row.get(1),
+        table_oid: row.get(2),
+        kind: row.get(3),
+        object: row.get(4),
+        steps: row.get(5),
+        done: usize::try_from(row.get::<_, i32>(6)).unwrap_or_default(),
+        beside: row.get(7),
+        role: row.get(8),
+        is_trusted: row.get(9),
+    }
+}

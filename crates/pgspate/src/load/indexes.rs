@@ -1,0 +1,162 @@
+//! Takes indexes and foreign keys off a table, and rows that they would have refused.
+//!
+//! What is dropped is recorded in the same transaction, under a lock of the table that nobody else
+//! can hold beside, and the decision is made again from what is found then.
+
+use tokio_postgres::error::SqlState;
+
+use crate::ledger::{self, JobId, NewChange};
+use crate::plan::care::{Care, Facts};
+use crate::plan::{Choice, Plan, Request, When};
+use crate::target::connect::Connection;
+use crate::target::{Table, Upkeep, server_error, users};
+use crate::{Error, Kind, Result};
+
+/// How long to wait for the table, during which others wait behind us: not long where the indexes
+/// may as well stay.
+const LOCK_AUTO: &str = "2s";
+const LOCK_ASKED: &str = "10s";
+
+/// Carries out what is planned, and records how to put it back. What was done in the end.
+///
+/// # Errors
+/// When the server refuses something, or another session has the table; nothing is changed then.
+pub(super) async fn alter(
+    connection: &Connection,
+    job: JobId,
+    facts: Facts<'_>,
+    plan: &Plan,
+    ask: &Request,
+) -> Result<(Care, Upkeep)> {
+    let altered = alter_within(connection, job, facts, plan, ask).await;
+    if altered.is_err() {
+        // The error that is told is the one before.
+        let _ = connection.client.batch_execute("rollback").await;
+    }
+    altered
+}
+
+async fn alter_within(
+    connection: &Connection,
+    job: JobId,
+    facts: Facts<'_>,
+    plan: &Plan,
+    ask: &Request,
+) -> Result<(Care, Upkeep)> {
+    let (client, table) = (&connection.client, facts.table);
+    let failed = || server_error(format!("could not drop the indexes of {}", table.sql_name));
+    let is_asked = [ask.rebuild_indexes, ask.pause_autovacuum].contains(&When::Always);
+    let turn = if is_asked { LOCK_ASKED } else { LOCK_AUTO };
+    // A table option is set beside readers and writers.
+    let mode =
+        if plan.care.drops_indexes() { "access exclusive" } else { "share update exclusive" };
+    let sql = format!(
+        "begin isolation level read committed; set local lock_timeout = '{turn}'; \
+         set local statement_timeout = 0; lock table only {} in {mode} mode",
+        table.sql_name
+    );
+    if let Err(error) = client.batch_execute(&sql).await {
+        let is_locked = error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        let error = failed()(error);
+        let _ = client.batch_execute("rollback").await;
+        return Err(if is_locked { in_use(connection, table, error).await } else { error });
+    }
+    let upkeep = Upkeep::read_within(client, table).await?;
+    let care = Care::make(&Facts { upkeep: &upkeep, ..facts }, &plan.columns, ask)?;
+    let mut changes = Vec::new();
+    let mut statements = Vec::new();
+    for index in upkeep.indexes.iter().zip(&care.indexes) {
+        let (index, Choice { stays: None, .. }) = index else { continue };
+        statements.push(index.drop.clone());
+        changes.push(NewChange {
+            kind: index.kind.name().to_owned(),
+            object: index.name.clone(),
+            steps: index.steps.clone(),
+            beside: index.beside,
+        });
+    }
+    if care.autovacuum_pause.is_some() {
+        let (off, change) = pause(table, &upkeep);
+        statements.push(off);
+        changes.push(change);
+    }
+    ledger::record(client, job, table.oid, &changes).await?;
+    statements.push("commit".to_owned());
+    client.batch_execute(&statements.join("; ")).await.map_err(failed())?;
+    Ok((care, upkeep))
+}
+
+/// Names who has the table.
+async fn in_use(connection: &Connection, table: &Table, error: Error) -> Error {
+    let found = users(&connection.client, table.oid).await.unwrap_or_default();
+    let who = match found.first() {
+        Some(who) => format!("{who} uses it"),
+        None => "another session used it".to_owned(),
+    };
+    Error::new(Kind::Server, format!("could not lock {}: {who}", table.sql_name))
+        .because(error)
+        .hint(
+            "Wait until that session is done, or leave the indexes with `--rebuild-indexes never`.",
+        )
+}
+
+/// The statement that switches autovacuum off, and the change.
+fn pause(table: &Table, upkeep: &Upkeep) -> (String, NewChange) {
+    let names = ["autovacuum_enabled", "toast.autovacuum_enabled"];
+    let tables = names.iter().zip(&upkeep.autovacuum).take(1 + usize::from(upkeep.has_toast));
+    let (mut off, mut back) = (Vec::new(), Vec::new());
+    for (name, set) in tables {
+        off.push(format!("{name} = off"));
+        back.push(match set {
+            None => format!("alter table {} reset ({name})", table.sql_name),
+            Some(value) => {
+                let value = value.replace('\'', "''");
+                format!("alter table {} set ({name} = '{value}')", table.sql_name)
+            }
+        });
+    }
+    let change = NewChange {
+        kind: "autovacuum".to_owned(),
+        object: String::new(),
+        steps: vec![back.join("; ")],
+        beside: false,
+    };
+    (format!("alter table {} set ({})", table.sql_name, off.join(", ")), change)
+}
+
+/// Takes the rows that the job has written out of the table again, and its chunks out of the
+/// ledger. They are known by the transactions that also wrote the chunks. False where somebody
+/// would notice: then nothing is changed.
+pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<bool> {
+    let taken = take_back_within(connection, job, table).await;
+    if !matches!(taken, Ok(true)) {
+        let _ = connection.client.batch_execute("rollback").await;
+    }
+    taken
+}
+
+async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<bool> {
+    let (client, name) = (&connection.client, &table.sql_name);
+    let failed = || server_error(format!("could not take the rows back out of {name}"));
+    let begin = format!(
+        "begin isolation level read committed; set local lock_timeout = '{LOCK_ASKED}'; \
+         set local statement_timeout = 0; lock table only {name} in access exclusive mode"
+    );
+    client.batch_execute(&begin).await.map_err(failed())?;
+    let upkeep = Upkeep::read_within(client, table).await?;
+    if upkeep.is_referenced || upkeep.has_delete_triggers {
+        return Ok(false);
+    }
+    let ours =
+        format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
+    let look = format!("select not exists (select from only {name} t where not (t.xmin = {ours}))");
+    let is_all: bool = client.query_one(&look, &[]).await.map_err(failed())?.get(0);
+    let take = match is_all {
+        true => format!("truncate only {name}"),
+        false => format!("delete from only {name} t where t.xmin = {ours}"),
+    };
+    client.batch_execute(&take).await.map_err(failed())?;
+    ledger::clear(client, job, false).await?;
+    client.batch_execute("commit").await.map_err(failed())?;
+    Ok(true)
+}

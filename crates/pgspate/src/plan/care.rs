@@ -1,0 +1,314 @@
+//! What is done with a table's indexes, autovacuum, statistics and sequences around a load.
+//!
+//! Indexes are dropped unasked only where that pays, nobody else is seen to use the table, and
+//! what they would have refused can still be refused.
+
+use std::fmt;
+
+use super::{AtOnce, Method, PlannedColumn, Request};
+use crate::copy::Commit;
+use crate::target::{Index, IndexKind, Table, Upkeep};
+use crate::{Error, Kind, Result};
+
+/// Whether to do something that is a matter of judgement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum When {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Wherever it can be done.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// Below so many stored bytes indexes stay: with three of them 4 MB take 0.3 s either way, 10 MB
+/// take 1.1 s row by row and 0.5 s when they are built again.
+const REBUILD_BYTES: u64 = 8 << 20;
+
+/// Indexes are built again over all rows of the table, so its old ones may have at most as many
+/// bytes as the input. Measured with two lanes and 2.4 M rows of TPC-H lineitem: two indexes in no
+/// order took 16 s row by row and 6 s when built again; with twice as many old rows in the table
+/// 20 s and 8.5 s. A primary key in the input's order is the same both ways, 3.1 s and 2.8 s, which
+/// is why old rows are not allowed to be more.
+const REBUILD_SHARE: u64 = 1;
+
+/// From so many stored bytes on a load takes longer than the minute between two rounds of
+/// autovacuum, which would read the half of the table that is there.
+const PAUSE_BYTES: u64 = 8 << 30;
+
+/// What is known when it is decided.
+pub(crate) struct Facts<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) upkeep: &'a Upkeep,
+    /// Stored bytes of the input, where known.
+    pub(crate) input_bytes: Option<u64>,
+    pub(crate) is_stream: bool,
+    /// Decompressed bytes that earlier runs have written.
+    pub(crate) bytes_done: u64,
+    pub(crate) commit: Commit,
+    pub(crate) has_ledger: bool,
+    /// The ledger's owner, if this role does not run statements from that ledger.
+    pub(crate) doubtful_owner: Option<&'a str>,
+    /// Rows become visible at once.
+    pub(crate) is_at_once: bool,
+}
+
+/// What becomes of an index or a foreign key.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// What it is.
+    pub kind: IndexKind,
+    /// Its name, unquoted.
+    pub name: String,
+    /// Why it stays; `None` if it is dropped and made again.
+    pub stays: Option<String>,
+}
+
+/// What is done around a load, and why.
+#[derive(Debug, Clone, Default)]
+pub struct Care {
+    /// Indexes and foreign keys.
+    pub indexes: Vec<Choice>,
+    /// Whether those are dropped that nothing keeps.
+    pub rebuilds: bool,
+    /// Why they are dropped, or why all of them stay.
+    pub indexes_reason: String,
+    /// Why autovacuum is switched off for the table; `None` if it is not.
+    pub autovacuum_pause: Option<String>,
+    /// Whether to count values afterwards.
+    pub analyze: When,
+    /// Whether to vacuum and freeze afterwards.
+    pub vacuum: bool,
+    /// Columns whose sequences move past what is loaded, each with its sequence.
+    pub sequences: Vec<(String, String)>,
+}
+
+impl Care {
+    /// Decides.
+    ///
+    /// # Errors
+    /// When something is asked for always that cannot be done.
+    pub(crate) fn make(
+        facts: &Facts<'_>,
+        written: &[PlannedColumn],
+        ask: &Request,
+    ) -> Result<Care> {
+        let (drops, indexes_reason) = match rebuild(facts, ask)? {
+            Ok(reason) => (true, reason),
+            Err(reason) => (false, reason),
+        };
+        let stays = |index: &Index| match drops {
+            true => index.obstacle.clone().or_else(|| stays(index, facts, ask)),
+            false => Some(indexes_reason.clone()),
+        };
+        let choice = |it: &Index| Choice { kind: it.kind, name: it.name.clone(), stays: stays(it) };
+        let sequences = facts.upkeep.sequences.iter();
+        let moved = sequences.filter(|it| written.iter().any(|column| column.name == it.column));
+        Ok(Care {
+            indexes: facts.upkeep.indexes.iter().map(choice).collect(),
+            rebuilds: drops,
+            indexes_reason,
+            autovacuum_pause: pause(facts, ask)?,
+            analyze: ask.analyze,
+            vacuum: ask.vacuum,
+            sequences: moved.map(|it| (it.column.clone(), it.name.clone())).collect(),
+        })
+    }
+
+    /// Whether any index is dropped.
+    pub fn drops_indexes(&self) -> bool {
+        self.indexes.iter().any(|it| it.stays.is_none())
+    }
+
+    /// Whether the table is altered.
+    pub fn alters_table(&self) -> bool {
+        self.drops_indexes() || self.autovacuum_pause.is_some()
+    }
+
+    /// Leaves the table as it is after all.
+    pub(crate) fn alter_nothing(&mut self, reason: &str) {
+        for choice in &mut self.indexes {
+            choice.stays.get_or_insert_with(|| reason.to_owned());
+        }
+        self.rebuilds = false;
+        reason.clone_into(&mut self.indexes_reason);
+        self.autovacuum_pause = None;
+    }
+}
+
+/// Why indexes of the table are dropped (`Ok`), or why none is (`Err`).
+fn rebuild(facts: &Facts<'_>, ask: &Request) -> Result<Result<String, String>> {
+    if facts.upkeep.indexes.is_empty() {
+        return Ok(Err("there is none".to_owned()));
+    }
+    let cannot = cannot_alter(facts);
+    match (ask.rebuild_indexes, cannot) {
+        (When::Never, _) => Ok(Err("as asked".to_owned())),
+        (When::Always, Some(why)) => {
+            let message = format!("indexes of {} cannot be dropped: {why}", facts.table.sql_name);
+            Err(Error::new(Kind::Plan, message).hint("Leave `--rebuild-indexes always` out."))
+        }
+        (When::Always, None) => Ok(Ok("as asked".to_owned())),
+        (When::Auto, Some(why)) => Ok(Err(why)),
+        (When::Auto, None) => Ok(rebuild_pays(facts)),
+    }
+}
+
+/// Why the table is left as it is, whatever is asked.
+fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
+    let said = |is_so: bool, why: &str| is_so.then(|| why.to_owned());
+    let kind = facts.table.kind;
+    said(kind == 'p', "the table is partitioned")
+        .or_else(|| said(kind != 'r', "it is not a table of this server"))
+        .or_else(|| said(facts.is_at_once, "rows become visible at once, with their indexes"))
+        .or_else(|| said(!facts.upkeep.is_owner, "this role does not own the table"))
+        .or_else(|| said(!facts.upkeep.may_create, "this role may not create in its schema"))
+        .or_else(|| {
+            let why = "standard input cannot be read again, and nothing could put them back";
+            said(facts.is_stream, why)
+        })
+        .or_else(|| {
+            let why = "without a ledger nothing could put them back after a crash";
+            said(!facts.has_ledger, why)
+        })
+        .or_else(|| {
+            let owner = facts.doubtful_owner?;
+            Some(format!("the ledger is of role \"{owner}\", which can do less than this one"))
+        })
+}
+
+fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {
+    let upkeep = facts.upkeep;
+    if let Some(user) = upkeep.users.first() {
+        return Err(format!("{user} uses the table"));
+    }
+    let left = facts.input_bytes.map(|bytes| bytes.saturating_sub(facts.bytes_done));
+    match left {
+        Some(bytes) if bytes < REBUILD_BYTES => Err("the input is small".to_owned()),
+        _ if facts.upkeep.is_empty => Ok("the table is empty".to_owned()),
+        None => Err("the table has rows, and the input's size is unknown".to_owned()),
+        Some(bytes) if upkeep.table_bytes.saturating_mul(REBUILD_SHARE) <= bytes => {
+            Ok("the table is small beside the input".to_owned())
+        }
+        Some(_) => Err("the table has too many rows beside the input".to_owned()),
+    }
+}
+
+/// Why this index stays where others are dropped.
+fn stays(index: &Index, facts: &Facts<'_>, ask: &Request) -> Option<String> {
+    let reason = |text: &str| Some(text.to_owned());
+    let is_auto = ask.rebuild_indexes == When::Auto;
+    let is_key = !matches!(index.kind, IndexKind::Plain | IndexKind::ForeignKey);
+    match index.kind {
+        IndexKind::Plain => None,
+        _ if ask.rejects => reason("it judges rows one by one"),
+        _ if is_key && facts.upkeep.is_published => {
+            reason("the table is published, and changes of its rows need a key")
+        }
+        IndexKind::Exclusion if is_auto => {
+            reason("it would be built again under an exclusive lock")
+        }
+        // Between drop and check other sessions may delete rows that old rows refer to.
+        IndexKind::ForeignKey if is_auto && !facts.upkeep.is_empty => reason("the table has rows"),
+        _ if is_auto && facts.commit == Commit::AtEnd && !can_take_back(facts) => {
+            reason("rows that it refuses in the end could not be taken back")
+        }
+        _ => None,
+    }
+}
+
+/// Whether rows can be deleted again without anybody else noticing.
+fn can_take_back(facts: &Facts<'_>) -> bool {
+    !facts.upkeep.is_referenced && !facts.upkeep.has_delete_triggers
+}
+
+/// Why autovacuum is switched off for the table, if it is.
+fn pause(facts: &Facts<'_>, ask: &Request) -> Result<Option<String>> {
+    let is_off = |set: &Option<String>| {
+        let off = ["off", "false", "no", "0", "n", "f", "of", "fal", "fals", "fa"];
+        set.as_deref().is_some_and(|it| off.contains(&it.to_ascii_lowercase().as_str()))
+    };
+    if ask.pause_autovacuum == When::Never || is_off(&facts.upkeep.autovacuum[0]) {
+        return Ok(None);
+    }
+    match (ask.pause_autovacuum, cannot_alter(facts)) {
+        (When::Always, Some(why)) => {
+            let message = format!("autovacuum of {} stays: {why}", facts.table.sql_name);
+            Err(Error::new(Kind::Plan, message).hint("Leave `--pause-autovacuum always` out."))
+        }
+        (When::Always, None) => Ok(Some("as asked".to_owned())),
+        (_, Some(_)) => Ok(None),
+        (_, None) => {
+            let left = facts.input_bytes.unwrap_or(0).saturating_sub(facts.bytes_done);
+            let is_long = left >= PAUSE_BYTES;
+            Ok(is_long.then(|| "it would read the half of a load that takes minutes".to_owned()))
+        }
+    }
+}
+
+/// Why to count values anew after so many rows (`Ok`), or why not (`Err`). As autovacuum would:
+/// when a tenth of the rows is new.
+pub(crate) fn analyze(
+    ask: When,
+    table: &Table,
+    upkeep: &Upkeep,
+    written: u64,
+    lost_statistics: bool,
+    at_once: Option<&AtOnce>,
+) -> Result<&'static str, &'static str> {
+    let is_local = matches!(table.kind, 'r' | 'p');
+    let is_swapped = at_once.is_some_and(|it| it.method == Method::Swap);
+    let before = match at_once {
+        Some(AtOnce { replaces: true, .. }) => 0.0,
+        _ => upkeep.rows.unwrap_or(0.0).max(0.0),
+    };
+    match ask {
+        When::Never => Err("as asked"),
+        When::Always => Ok("as asked"),
+        When::Auto if is_swapped => Err("the shadow was analyzed before it took the table's place"),
+        When::Auto if !is_local => Err("it is not a table of this server"),
+        When::Auto if !upkeep.is_owner => Err("this role does not own the table"),
+        When::Auto if lost_statistics => Ok("an index over an expression was built again"),
+        When::Auto if written == 0 => Err("nothing was written"),
+        When::Auto if (written as f64) < before / 10.0 => {
+            Err("less than a tenth of the rows is new: autovacuum counts them in its own time")
+        }
+        When::Auto => Ok("a tenth of the rows or more is new"),
+    }
+}
+
+impl fmt::Display for Care {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.indexes.iter().map(|it| it.name.chars().count()).max().unwrap_or(0);
+        let reason = &self.indexes_reason;
+        if self.drops_indexes() {
+            writeln!(f, "indexes  dropped for the load, and made again after it: {reason}")?;
+        } else if self.rebuilds {
+            writeln!(f, "indexes  none can be dropped")?;
+        } else if !self.indexes.is_empty() {
+            writeln!(f, "indexes  stay: {reason}")?;
+        }
+        for choice in self.indexes.iter().filter(|_| self.rebuilds) {
+            let (name, kind) = (&choice.name, choice.kind.name());
+            let fate = match &choice.stays {
+                None => "dropped".to_owned(),
+                Some(reason) => format!("stays: {reason}"),
+            };
+            writeln!(f, "{:8} {name:width$}  {kind}, {fate}", "")?;
+        }
+        if let Some(reason) = &self.autovacuum_pause {
+            writeln!(f, "vacuum   autovacuum is off for the table meanwhile: {reason}")?;
+        }
+        match (self.vacuum, self.analyze) {
+            (true, _) => writeln!(f, "after    vacuum (freeze, analyze)")?,
+            (false, When::Always) => writeln!(f, "after    analyze")?,
+            (false, When::Never) => writeln!(f, "after    no analyze")?,
+            (false, When::Auto) => {}
+        }
+        for (column, sequence) in &self.sequences {
+            writeln!(f, "after    sequence {sequence} moves past the values of \"{column}\"")?;
+        }
+        Ok(())
+    }
+}
