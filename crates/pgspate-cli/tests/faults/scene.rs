@@ -140,7 +140,10 @@ impl Scene {
 
     /// The same, but the ledger stays, and is empty.
     pub(crate) fn empty(&self) {
-        self.ask("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change restart identity");
+        self.ask(
+            "truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change \
+             restart identity",
+        );
         self.remove_rejects();
     }
 
@@ -280,7 +283,8 @@ impl Scene {
         let server = self.ask(
             "select concat_ws(' ', \
                (select string_agg(concat(xmin, j), ';' order by job) from pgspate.job j), \
-               (select string_agg(concat(xmin, l), ';' order by job, chunk) from pgspate.ledger l), \
+               (select string_agg(concat(xmin, l), ';' order by job, chunk) \
+                from pgspate.ledger l), \
                (select concat_ws(' ', count(*), max(xmin::text::int8)) from t))",
         );
         State { server, rejects: read("bad.csv"), reasons: read("bad.csv.json") }

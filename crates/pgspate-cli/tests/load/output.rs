@@ -289,6 +289,7 @@ fn help() {
 
     Commands:
       load         Load files into a table, in parallel, exactly as \copy would
+      sync         Make rows of a table like a source: only what differs is written
       status       Say what the ledger knows of loads, finished or not
       server       Start, stop and ask after the embedded PostgreSQL
       completions  Print completions for a shell
@@ -299,7 +300,7 @@ fn help() {
       -h, --help     Print help
       -V, --version  Print version
     ");
-    assert_snapshot!(ask(&["load", "--help"]), @r#"
+    assert_snapshot!(ask(&["load", "--help"]), @r"
     Load files into a table, in parallel, exactly as \copy would
 
     Usage: pgspate load [OPTIONS] <SOURCE>...
@@ -318,6 +319,20 @@ fn help() {
 
           --create
               Make the table when it is missing, with the types that the input needs
+
+          --replace[=<HOW>]
+              The input's rows instead of those that the table has, which stay until all
+          … are there
+
+              Possible values:
+              - auto:     As the table allows
+              - truncate: In one transaction that empties the table first; readers wait for
+          … its end
+              - swap:     By a shadow table that takes its place; readers wait for the
+          … exchange only
+
+          --atomic
+              All rows become visible at once, or with --replace instead of the old ones
 
           --plan
               Show what would be done, and why, and stop
@@ -468,7 +483,7 @@ fn help() {
 
       -q, --quiet
               Print errors only
-    "#);
+    ");
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));
     assert!(ask(&["man"]).contains(".TH pgspate"));

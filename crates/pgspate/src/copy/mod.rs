@@ -187,7 +187,7 @@ pub struct Outcome {
 /// How a run ended.
 pub enum End {
     /// Everything is committed. The session that did it, if it is wanted.
-    Done(Outcome, Option<Connection>),
+    Done(Outcome, Option<Box<Connection>>),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
     /// A connection was lost, or something else that may not happen again. What is written, the

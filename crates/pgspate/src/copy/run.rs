@@ -89,7 +89,7 @@ pub fn run(
         bytes_sent: progress.sent.load(Relaxed),
     };
     let session = finished.into_iter().next().filter(|_| job.keeps_session);
-    Ok(End::Done(outcome, session.map(|lane| lane.connection)))
+    Ok(End::Done(outcome, session.map(|lane| Box::new(lane.connection))))
 }
 
 /// Whether the server refused something because of another transaction, which may be ours. Which

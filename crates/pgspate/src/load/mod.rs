@@ -303,7 +303,7 @@ impl Load {
         &mut self,
         watch: &Arc<Watch>,
         widened: &mut Vec<Widened>,
-    ) -> Result<(Outcome, Option<Connection>)> {
+    ) -> Result<(Outcome, Option<Box<Connection>>)> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());

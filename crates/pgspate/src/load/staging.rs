@@ -17,7 +17,7 @@ impl Load {
                 // A lane without any chunk has begun a transaction and has nothing to commit.
                 let ended = self.runtime.block_on(session.client.batch_execute("commit"));
                 ended.map_err(|error| session.explain("could not stage rows", error))?;
-                Ok((session, outcome))
+                Ok((*session, outcome))
             }
             Ok((_, None)) => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
             Err(error) => Err(self.failed(error, watch)),

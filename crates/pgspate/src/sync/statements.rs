@@ -100,7 +100,8 @@ impl Statements<'_> {
         let (from, is_gone) = match self.in_scope() {
             Some(scope) => (
                 format!(
-                    "(select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t where {scope}) t \
+                    "(select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t \
+                      where {scope}) t \
                      full join {NAME} s on {matches}"
                 ),
                 " or s.ctid is null",
@@ -108,7 +109,8 @@ impl Statements<'_> {
             None => (
                 format!(
                     "{NAME} s left join \
-                     (select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t) t on {matches}"
+                     (select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t) t \
+                     on {matches}"
                 ),
                 "",
             ),
