@@ -15,7 +15,9 @@ from server import Server
 
 BASELINE = "psql"
 LIMIT = "limit"
-LANES = (1, 2, 3)
+LANES = (1, 3)
+# No peer counts after a load, so that is measured by itself.
+PLAIN = ["--analyze", "never"]
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,31 @@ BY_DATASET = {
         Contender(
             "psql-2", "psql", "two psql `\\copy`, file split by hand before", psql_copy_halves
         ),
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate()),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
+        Contender(
+            "pgspate-chunk",
+            "pgspate",
+            "pgspate load `--commit chunk`",
+            pgspate("--commit", "chunk", *PLAIN),
+        ),
+        Contender(
+            "pgspate-no-ledger",
+            "pgspate",
+            "pgspate load `--no-ledger`",
+            pgspate("--no-ledger", *PLAIN),
+        ),
+        Contender(
+            "pgspate-analyze",
+            "pgspate",
+            "pgspate load `--analyze always`",
+            pgspate("--analyze", "always"),
+        ),
         *[
             Contender(
                 f"pgspate-lanes-{lanes}",
                 "pgspate",
                 f"pgspate load `--lanes {lanes}`",
-                pgspate("--lanes", str(lanes)),
+                pgspate("--lanes", str(lanes), *PLAIN),
             )
             for lanes in LANES
         ],
@@ -161,13 +181,13 @@ BY_DATASET = {
         Contender("pgloader", "pgloader", "pgloader", pgloader, slow=True),
     ],
     "lineitem-parquet": [
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate()),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
         Contender("duckdb", "duckdb", "DuckDB", python_peer("copy_duckdb.py")),
         Contender("adbc", "adbc", "ADBC", python_peer("copy_adbc.py")),
     ],
     "principals": [
         Contender(BASELINE, "psql", "gzip -dc, psql `\\copy`", psql_copy_gzip),
         LIMIT_CONTENDER,
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*IMDB)),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*IMDB, *PLAIN)),
     ],
 }

@@ -16,7 +16,7 @@ TITLES = {
 NOTES = {
     "lineitem-csv": "16 columns: bigint, integer, numeric(15, 2), date, text.",
     "lineitem-parquet": "The same rows. psql cannot read Parquet; the ratios are to its CSV load.",
-    "principals": "Six columns, all text but one; the time includes decompressing.",
+    "principals": "Six columns of text; the time includes decompressing.",
 }
 
 Trials = list[dict]
@@ -62,8 +62,8 @@ contender has its turn, each round begins with another one, and each trial begin
 empty table without indexes right after a checkpoint. The time is that of the whole command
 with its start. Every table was compared with the one psql makes: rows, and a checksum over
 all values. *Server CPU* is that of all of PostgreSQL's processes; *memory* is the client's
-peak, added up over its processes. pgspate's figures include its ledger and whatever it does
-after the load, such as `analyze`; the others do nothing of the kind. The *limit* has two
+peak, added up over its processes. pgspate keeps its ledger unless a line says otherwise, and
+leaves out the `analyze` that it would do after the load, as nobody else does one. The *limit* has two
 connections: where the server waits for its disk, more lanes can overlap waits and pass it.
 """
 
