@@ -63,8 +63,9 @@ empty table without indexes right after a checkpoint. The time is that of the wh
 with its start. Every table was compared with the one psql makes: rows, and a checksum over
 all values. *Server CPU* is that of all of PostgreSQL's processes; *memory* is the client's
 peak, added up over its processes. pgspate keeps its ledger unless a line says otherwise, and
-leaves out the `analyze` that it would do after the load, as nobody else does one. The *limit* has two
-connections: where the server waits for its disk, more lanes can overlap waits and pass it.
+leaves out the `analyze` that it would do after the load, as nobody else does one. The
+*limit* has two connections: where the server waits for its disk, more lanes can overlap
+waits and pass it.
 """
 
 
