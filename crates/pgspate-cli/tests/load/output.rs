@@ -282,13 +282,14 @@ fn help() {
         assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
         folded(&run.stdout)
     };
-    assert_snapshot!(ask(&["--help"]), @r"
+    assert_snapshot!(ask(&["--help"]), @r#"
     The fastest safe way to write into PostgreSQL
 
     Usage: pgspate <COMMAND>
 
     Commands:
       load         Load files into a table, in parallel, exactly as \copy would
+      sync         Make rows of a table like a source: only what differs is written
       status       Say what the ledger knows of loads, finished or not
       server       Start, stop and ask after the embedded PostgreSQL
       completions  Print completions for a shell
@@ -298,7 +299,7 @@ fn help() {
     Options:
       -h, --help     Print help
       -V, --version  Print version
-    ");
+    "#);
     assert_snapshot!(ask(&["load", "--help"]), @r#"
     Load files into a table, in parallel, exactly as \copy would
 
@@ -318,6 +319,20 @@ fn help() {
 
           --create
               Make the table when it is missing, with the types that the input needs
+
+          --replace[=<HOW>]
+              The input's rows instead of those that the table has, which stay until all
+          … are there
+
+              Possible values:
+              - auto:     As the table allows
+              - truncate: In one transaction that empties the table first; readers wait for
+          … its end
+              - swap:     By a shadow table that takes its place; readers wait for the
+          … exchange only
+
+          --atomic
+              All rows become visible at once, or with --replace instead of the old ones
 
           --plan
               Show what would be done, and why, and stop
