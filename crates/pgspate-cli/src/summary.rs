@@ -7,6 +7,9 @@ use pgspate::load::Report;
 use crate::errors::Style;
 use crate::numbers::{bytes, rate, seconds, thousands};
 
+/// From so many rows on it is said how long counting them took: about a tenth of a second.
+const COUNTED_ROWS: u64 = 500_000;
+
 /// The summary of a load.
 pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = String::new();
@@ -38,7 +41,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
     }
     // What takes no time is not worth a line.
-    if let Some(counted) = report.counted.filter(|_| report.counted_seconds >= 0.1) {
+    if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS) {
         let word = counted.split(' ').next().unwrap_or(counted);
         let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));
     }

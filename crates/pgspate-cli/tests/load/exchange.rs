@@ -50,6 +50,7 @@ fn whatever_the_table_has_is_kept() {
              s                 not in the input: nextval('t_s_seq'::regclass)
              e                 not in the input: null
              r                 not in the input: null
+    indexes  stay: rows become visible at once, with their indexes
     "#);
     let oid = case.value("select 't'::regclass::oid");
     case.load("t.csv --table t --replace=swap --header yes").success();

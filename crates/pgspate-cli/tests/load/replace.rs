@@ -31,6 +31,7 @@ fn the_plan_says_how_and_why() {
     commit   all at the end: a load that fails leaves nothing behind
     columns  id    integer  binary (int4)
              note  text     binary (bytes)
+    indexes  stay: rows become visible at once, with their indexes
     warning  readers of the table and of public.other wait while the load runs
     warning  foreign key other_t_fkey of public.other is dropped, added and checked again
     "#);
@@ -47,6 +48,7 @@ fn the_plan_says_how_and_why() {
     commit   all at the end: a load that fails leaves nothing behind
     columns  id    integer  binary (int4)
              note  text     binary (bytes)
+    indexes  stay: rows become visible at once, with their indexes
     "#);
     let json = case.load("t.csv --table t --plan --replace --json").stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -189,6 +191,7 @@ fn partitioned_tables_and_partitions() {
     commit   all at the end: a load that fails leaves nothing behind
     columns  id  integer  binary (int4)
              at           not in the input: null
+    indexes  stay: rows become visible at once, with their indexes
     warning  readers of the table and of public.other wait while the load runs
     warning  foreign key other_id_fkey of public.other is dropped, added and checked again
     "#);
