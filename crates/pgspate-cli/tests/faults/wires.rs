@@ -46,10 +46,12 @@ fn of_chance(chance: &mut Chance) -> Trial {
     let trial = match chance.among(0..=4) {
         0 => Trial::stall(at, Then::Resume, settings),
         1 => Trial::stall(at, Then::Cut, settings),
+        // A session that is cut off keeps the keys that it has written from others.
+        2 if settings.rows == Rows::Good => Trial::new(Fault::Lose, at, settings),
         _ => Trial::new(chance.pick(&CUTS), at, settings),
     };
     let away = Duration::from_millis(chance.among(0..=900));
-    let is_cut = trial.plan.fault != Fault::Stall || trial.then == Then::Cut;
+    let is_cut = CUTS.contains(&trial.plan.fault) || trial.then == Then::Cut;
     if is_cut && chance.among(0..=3) == 0 { trial.away(away) } else { trial }
 }
 
