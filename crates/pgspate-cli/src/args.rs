@@ -97,6 +97,22 @@ pub(crate) enum ReplaceArg {
     Swap,
 }
 
+/// From where, and to where.
+#[derive(clap::Args)]
+pub(crate) struct EndsArgs {
+    /// Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
+    #[arg(required = true, value_name = "SOURCE")]
+    pub(crate) sources: Vec<String>,
+
+    /// The table, as SQL writes it; named after the first source by default
+    #[arg(long, short, value_name = "TABLE")]
+    pub(crate) table: Option<String>,
+
+    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
+    #[arg(long, value_name = "DSN")]
+    pub(crate) to: Option<String>,
+}
+
 /// How sources are read: the same for every command that has some.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Reading")]
@@ -161,17 +177,9 @@ pub(crate) struct ReadArgs {
 /// Arguments of `pgspate sync`.
 #[derive(clap::Args)]
 pub(crate) struct SyncArgs {
-    /// Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
-    #[arg(required = true, value_name = "SOURCE")]
-    pub(crate) sources: Vec<String>,
-
-    /// The table, as SQL writes it; named after the first source by default
-    #[arg(long, short, value_name = "TABLE")]
-    pub(crate) table: Option<String>,
-
-    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
-    #[arg(long, value_name = "DSN")]
-    pub(crate) to: Option<String>,
+    /// From where, and to where.
+    #[command(flatten)]
+    pub(crate) ends: EndsArgs,
 
     /// The columns that identify a row; the primary key's by default
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
@@ -305,17 +313,9 @@ pub(crate) struct StatusArgs {
 /// Arguments of `pgspate load`.
 #[derive(clap::Args)]
 pub(crate) struct LoadArgs {
-    /// Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
-    #[arg(required = true, value_name = "SOURCE")]
-    pub(crate) sources: Vec<String>,
-
-    /// The table, as SQL writes it; named after the first source by default
-    #[arg(long, short, value_name = "TABLE")]
-    pub(crate) table: Option<String>,
-
-    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
-    #[arg(long, value_name = "DSN")]
-    pub(crate) to: Option<String>,
+    /// From where, and to where.
+    #[command(flatten)]
+    pub(crate) ends: EndsArgs,
 
     /// Make the table when it is missing, with the types that the input needs
     #[arg(long)]

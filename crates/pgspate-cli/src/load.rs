@@ -12,20 +12,18 @@ use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::args::{
-    CommitArg, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg, WhenArg,
+    CommitArg, EndsArgs, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg,
+    WhenArg,
 };
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
+use crate::target::Target;
 use crate::{Answer, summary, target};
 
 pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
-    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
-    let runtime = runtime()?;
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
-    let watch = Arc::new(Watch::default());
-    let running = Arc::new(AtomicBool::new(false));
-    stop_on_interrupt(&watch, &running, runtime.handle());
+    let Start { target, runtime, watch, running } = start(&args.ends, quiet, style)?;
     let load = load::prepare(options(args), target.dsn, runtime.handle())?;
     if plan_only && json {
         print_json(&load.plan_report())?;
@@ -73,6 +71,25 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
         say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     }
     Ok(if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No })
+}
+
+/// What every command begins with that moves rows.
+pub(crate) struct Start {
+    pub(crate) target: Target,
+    pub(crate) runtime: Runtime,
+    pub(crate) watch: Arc<Watch>,
+    /// Set as soon as there is something to roll back.
+    pub(crate) running: Arc<AtomicBool>,
+}
+
+/// Finds the server, and has Ctrl-C heard.
+pub(crate) fn start(ends: &EndsArgs, quiet: bool, style: Style) -> Result<Start> {
+    let target = target::resolve(ends.to.as_deref(), quiet, style)?;
+    let runtime = runtime()?;
+    let watch = Arc::new(Watch::default());
+    let running = Arc::new(AtomicBool::new(false));
+    stop_on_interrupt(&watch, &running, runtime.handle());
+    Ok(Start { target, runtime, watch, running })
 }
 
 /// Writes it to stdout.
@@ -162,16 +179,16 @@ fn options(args: LoadArgs) -> Options {
             ReplaceArg::Swap => Replace::Swap,
         }),
         atomic: args.atomic,
-        ..reading(args.sources, args.table, args.read)
+        ..reading(args.ends, args.read)
     }
 }
 
 /// The sources, the table, and how the sources are read.
-pub(crate) fn reading(sources: Vec<String>, table: Option<String>, args: ReadArgs) -> Options {
+pub(crate) fn reading(ends: EndsArgs, args: ReadArgs) -> Options {
     Options {
-        sources,
+        sources: ends.sources,
         source: source::Options { store: args.source_option, ..source::Options::default() },
-        table,
+        table: ends.table,
         read: Overrides {
             format: args.format.map(|format| match format {
                 FormatArg::Csv => Format::Csv,

@@ -1,30 +1,25 @@
 //! `pgspate sync`.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pgspate::Result;
 use pgspate::copy::Limits;
-use pgspate::load::{self, Watch};
+use pgspate::load;
 use pgspate::sync::{self, Options, Report, Scope};
 
+use crate::Answer;
 use crate::args::{ScopeArgs, SyncArgs};
 use crate::errors::Style;
-use crate::load::{print_json, reading, runtime, stop_on_interrupt};
+use crate::load::{Start, print_json, reading, start};
 use crate::numbers::{bytes, seconds, thousands};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
-use crate::{Answer, target};
 
 pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
-    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
-    let runtime = runtime()?;
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
-    let watch = Arc::new(Watch::default());
-    let running = Arc::new(AtomicBool::new(false));
-    stop_on_interrupt(&watch, &running, runtime.handle());
+    let Start { target, runtime, watch, running } = start(&args.ends, quiet, style)?;
     let sync = sync::prepare(options(args), target.dsn, runtime.handle())?;
     if plan_only {
         for statement in sync.statements() {
@@ -115,7 +110,7 @@ fn render(report: &Report, style: Style) -> String {
 }
 
 fn options(args: SyncArgs) -> Options {
-    let mut load: load::Options = reading(args.sources, args.table, args.read);
+    let mut load: load::Options = reading(args.ends, args.read);
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
