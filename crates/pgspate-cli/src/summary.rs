@@ -28,26 +28,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         bytes(report.bytes),
         seconds(report.seconds),
     );
-    let stages = &report.stages;
-    let lanes = report.lanes.max(1) as f64;
-    let _ = writeln!(text, "  {:<8} {:>9} {:>9}", "stage", "busy", "per lane");
-    let rows = [("source", stages.source), ("encode", stages.encode), ("server", stages.server)];
-    for (name, busy) in rows {
-        let (busy, per_lane) = (seconds(busy), seconds(busy / lanes));
-        let _ = writeln!(text, "  {name:<8} {busy:>9} {per_lane:>9}");
-    }
-    let _ = writeln!(text, "  {:<8} {:>9}", "commit", seconds(stages.commit));
-    if !report.rebuilt.is_empty() {
-        let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
-    }
-    // What takes no time is not worth a line.
-    if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS) {
-        let word = counted.split(' ').next().unwrap_or(counted);
-        let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));
-    }
-    let plural = |count: u64, word: &str| {
-        format!("{} {word}{}", thousands(count), if count == 1 { "" } else { "s" })
-    };
+    stages(&mut text, report);
     let _ = write!(
         text,
         "  {}, {}, {} of {} COPY",
@@ -88,4 +69,29 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
     }
     text
+}
+
+fn plural(count: u64, word: &str) -> String {
+    format!("{} {word}{}", thousands(count), if count == 1 { "" } else { "s" })
+}
+
+/// A line for each thing that took time.
+fn stages(text: &mut String, report: &Report) {
+    let stages = &report.stages;
+    let lanes = report.lanes.max(1) as f64;
+    let _ = writeln!(text, "  {:<8} {:>9} {:>9}", "stage", "busy", "per lane");
+    let rows = [("source", stages.source), ("encode", stages.encode), ("server", stages.server)];
+    for (name, busy) in rows {
+        let (busy, per_lane) = (seconds(busy), seconds(busy / lanes));
+        let _ = writeln!(text, "  {name:<8} {busy:>9} {per_lane:>9}");
+    }
+    let _ = writeln!(text, "  {:<8} {:>9}", "commit", seconds(stages.commit));
+    if !report.rebuilt.is_empty() {
+        let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
+    }
+    // What takes no time is not worth a line.
+    if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS) {
+        let word = counted.split(' ').next().unwrap_or(counted);
+        let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));
+    }
 }
