@@ -311,8 +311,8 @@ impl Scene {
                (select string_agg(format('relation %I.%I', nspname, relname), ', ') \
                 from pg_class c join pg_namespace n on n.oid = relnamespace \
                 where nspname not in ('pg_catalog', 'information_schema', 'pgspate') \
-                  and nspname not like 'pg_toast%' \
-                  and relname not in ('t', 't_id_idx', 'truth', 'twin', 'print')))",
+                  and nspname not like 'pg_toast%' and relkind <> 'i' \
+                  and relname not in ('t', 'truth', 'twin', 'print')))",
         )
     }
 }
