@@ -1,6 +1,7 @@
 //! Memory is set by limits, never by the size of the input.
 
 use std::io::Write;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::support::{Case, finish, spawn};
@@ -10,6 +11,18 @@ fn peak_mib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1024)
+}
+
+/// The peak until the command ends, at least `peak`.
+fn follow(child: &Child, mut peak: u64) -> u64 {
+    let begin = Instant::now();
+    // The file goes when the command does.
+    while let Some(now) = peak_mib(child.id()) {
+        peak = now.max(peak);
+        assert!(begin.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    peak
 }
 
 #[test]
@@ -29,17 +42,23 @@ fn a_long_pipe_needs_little_memory() {
             peak = peak_mib(child.id()).unwrap_or(0).max(peak);
         }
     }
-    // It still reads and sends what is in its buffers: the file goes when it does.
-    let begin = Instant::now();
     drop(pipe);
-    while let Some(now) = peak_mib(child.id()) {
-        peak = now.max(peak);
-        assert!(begin.elapsed() < Duration::from_secs(120));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    peak = follow(&child, peak);
     finish(child).success();
     assert_eq!(case.value("select count(*) from t"), (rows * 300).to_string());
     assert!(peak > 0 && peak < 256, "it took {peak} MiB");
+}
+
+#[test]
+fn chunks_that_are_committed_are_let_go_of() {
+    let case = Case::new("create unlogged table t (id int, note text)");
+    let row = |id: u32| format!("{id},{:>999}\n", "");
+    case.put("t.csv", (0..200_000).map(row).collect::<String>());
+    let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 1 --header no --quiet"));
+    let peak = follow(&child, 0);
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t"), "200000");
+    assert!(peak > 0 && peak < 128, "200 MB took {peak} MiB");
 }
 
 #[test]

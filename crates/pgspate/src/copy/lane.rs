@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
-use super::session::Sessions;
+use super::session::{Pulse, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
@@ -61,6 +61,8 @@ struct Lane<'a, 'b> {
     runtime: &'a tokio::runtime::Handle,
     /// Chunks that were taken and that no session has confirmed, where they can be sent again.
     in_flight: VecDeque<Arc<Chunk>>,
+    /// How many of them this session has confirmed: they come first, and are let go of.
+    released: usize,
     /// What the encoder refused in this session, where that is set aside.
     refused: Option<Failure>,
     /// A session has ended before its time: what it had begun may be written all the same.
@@ -81,6 +83,7 @@ pub(super) fn run(
         nth,
         runtime,
         in_flight: VecDeque::new(),
+        released: 0,
         refused: None,
         has_lost: false,
         tally: Tally::default(),
@@ -146,20 +149,21 @@ impl Lane<'_, '_> {
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
         let pulse = stream.pulse();
         let task = runtime.spawn(stream.serve(receiver));
-        sessions.add(session, pulse, task.abort_handle());
-        self.feed(&sender);
+        sessions.add(session, Arc::clone(&pulse), task.abort_handle());
+        self.released = 0;
+        self.feed(&sender, &pulse);
         drop(sender);
-        let served = runtime.block_on(task).map_err(|ended| {
+        let served = runtime.block_on(task);
+        self.release(&pulse);
+        self.tally.add(&pulse.confirmed());
+        let served = served.map_err(|ended| {
             let error = match ended.is_cancelled() {
                 true => stalled(shared),
                 false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
             };
             Failure::of(shared.chunks(), error)
         })?;
-        let confirmed = usize::try_from(served.tally.chunks).unwrap_or(usize::MAX);
-        self.in_flight.drain(..confirmed.min(self.in_flight.len()));
-        self.tally.add(&served.tally);
-        let connection = served.result.map_err(|failure| *failure)?;
+        let connection = served.map_err(|failure| *failure)?;
         self.refused.take().map_or(Ok(connection), Err)
     }
 
@@ -272,7 +276,7 @@ impl Lane<'_, '_> {
 
     /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an
     /// earlier session has not brought home come first.
-    fn feed(&mut self, channel: &mpsc::Sender<Message>) {
+    fn feed(&mut self, channel: &mpsc::Sender<Message>, pulse: &Pulse) {
         let shared = self.shared;
         let mut encoder = (shared.job.encoder)();
         let mut out = Encoded::default();
@@ -281,6 +285,7 @@ impl Lane<'_, '_> {
         let mut again: VecDeque<_> = self.in_flight.clone();
         while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
             let is_new = again.is_empty();
+            self.release(pulse);
             let Some(chunk) = again.pop_front().or_else(|| self.take()) else { break };
             let started = Instant::now();
             let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
@@ -314,6 +319,14 @@ impl Lane<'_, '_> {
         if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
             sender.send(Message::Complete);
         }
+    }
+
+    /// Lets go of the chunks that the server has confirmed.
+    fn release(&mut self, pulse: &Pulse) {
+        let confirmed = usize::try_from(pulse.confirmed().chunks).unwrap_or(usize::MAX);
+        let more = confirmed.saturating_sub(self.released).min(self.in_flight.len());
+        self.in_flight.drain(..more);
+        self.released += more;
     }
 
     fn take(&mut self) -> Option<Arc<Chunk>> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
+use super::stream::Tally;
 use crate::target::connect::Canceller;
 
 /// Tells that a lane's task goes on, or that it has nothing to do.
@@ -13,12 +14,23 @@ use crate::target::connect::Canceller;
 pub(super) struct Pulse {
     beats: AtomicU64,
     waits_for_input: AtomicBool,
+    confirmed: Mutex<Tally>,
 }
 
 impl Pulse {
     /// Something was sent or answered.
     pub(super) fn beat(&self) {
         self.beats.fetch_add(1, Relaxed);
+    }
+
+    /// The server has confirmed so much by now.
+    pub(super) fn confirm(&self, tally: &Tally) {
+        tally.clone_into(&mut self.confirmed.lock().expect("no panic while held"));
+    }
+
+    /// What the server has confirmed in this session, however it ends.
+    pub(super) fn confirmed(&self) -> Tally {
+        self.confirmed.lock().expect("no panic while held").clone()
     }
 
     /// There is nothing to send, or there is again.

@@ -50,13 +50,6 @@ pub(super) struct Tally {
     pub(super) chunks: u64,
 }
 
-/// How a session of a lane ended.
-pub(super) struct Served {
-    /// The connection, with a transaction open, or what went wrong.
-    pub(super) result: Result<Connection, Box<Failure>>,
-    pub(super) tally: Tally,
-}
-
 /// A lane's side towards the server.
 pub(super) struct Stream {
     connection: Connection,
@@ -151,16 +144,19 @@ impl Stream {
         Arc::clone(&self.pulse)
     }
 
-    /// Streams what comes until there is no more.
-    pub(super) async fn serve(mut self, messages: Receiver<Message>) -> Served {
+    /// Streams what comes until there is no more. The connection, with a transaction open, or what
+    /// went wrong.
+    pub(super) async fn serve(
+        mut self,
+        messages: Receiver<Message>,
+    ) -> Result<Connection, Box<Failure>> {
         let streamed = self.stream(messages).await;
         // Still open only when the load was given up: it is aborted with its sink.
         drop((self.open.take(), self.ending.take()));
-        let result = match streamed {
+        match streamed {
             Ok(()) => Ok(self.connection),
             Err(fault) => Err(self.failure(fault)),
-        };
-        Served { result, tally: self.tally }
+        }
     }
 
     async fn stream(&mut self, mut messages: Receiver<Message>) -> Result<(), Fault> {
@@ -289,6 +285,7 @@ impl Stream {
         if self.ledger.is_some() && self.commit == Commit::AtEnd {
             self.seals.push(whole.seal(written));
         }
+        self.pulse.confirm(&self.tally);
     }
 
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
@@ -316,6 +313,7 @@ impl Stream {
         if let Some(copy) = self.open.take() {
             let written = copy.finish().await?;
             self.tally.rows_written += written;
+            self.pulse.confirm(&self.tally);
             spread(&mut self.seals, written);
         }
         if self.commit == Commit::EachChunk || (self.tally.chunks == 0 && self.after.is_none()) {

@@ -307,7 +307,13 @@ impl Load {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
-            match self.attempt(watch) {
+            let began = Instant::now();
+            let attempt = self.attempt(watch);
+            if began.elapsed() > self.options.limits.retry_for {
+                // The server was there for long enough to be waited for anew.
+                patience.renew();
+            }
+            match attempt {
                 Ok(End::Done(outcome, session)) => return Ok((outcome, session)),
                 Ok(End::LanesConflict) if self.reading.is_stream() => {
                     return Err(Error::new(Kind::Server, "two rows have the same unique key")
