@@ -40,6 +40,14 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = Trial>) {
                 false => Scene::new(rows),
             });
             let end = trial.run(scene);
+            println!(
+                "{} of {count}: {}",
+                nth + 1,
+                match &end {
+                    Ok(end) => format!("{end:?}"),
+                    Err(_) => "broken".to_owned(),
+                }
+            );
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&trial.sort(), end);
         }
     };
