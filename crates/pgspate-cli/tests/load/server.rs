@@ -168,13 +168,13 @@ fn a_role_with_few_connections() {
     case.put("t.csv", format!("id,note\n{}", "1,some text that is long\n".repeat(400_000)));
     let dsn = format!("{} user='{name}'", case.db.dsn());
     let load = |more: &[&str]| {
-        let args = ["load", "-q", "--to", &dsn, "t.csv", "--restart", "--retry-for", "0"];
+        let args = ["load", "-q", "--to", &dsn, "t.csv", "--restart"];
         let args = [&args, more].concat();
         Run::of(case.command(&args).output().unwrap())
     };
     let auto = load(&[]);
     let count = case.value("select count(*) from t");
-    let fixed = load(&["--lanes", "2"]);
+    let fixed = load(&["--lanes", "2", "--retry-for", "0"]);
     case.db.run(&format!("alter role \"{name}\" connection limit 1"));
     let one = load(&[]);
     case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
