@@ -147,7 +147,11 @@ fn a_lock_that_is_not_let_go_costs_nothing() {
     case.put("t.csv", rows(7));
     let args = "t.csv --table t --replace --quiet --lock-timeout 2";
     let (child, holder) = before_the_exchange(&case, args);
-    let pid = case.value("select pid from pg_locks where mode = 'ShareRowExclusiveLock' limit 1");
+    let pid = case.value(
+        "select l.pid from pg_locks l join pg_database d on d.oid = l.database \
+         where d.datname = current_database() and relation = 't'::regclass \
+           and mode = 'ShareRowExclusiveLock'",
+    );
     let said = redact(&finish(child).stderr.replace(&pid, "[PID]"));
     assert_snapshot!(said, @r#"
     error: could not load "t.csv" into public.t
