@@ -14,15 +14,12 @@ use super::session::{Pulse, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
-use super::{Commit, PIECE_BYTES, PIECES_AHEAD, Patience};
+use super::{Commit, LOOK, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::ledger::{JobId, Seal, insert_rejects, is_taken, read_done};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
-
-/// How often a lane that waits for the server looks whether it should.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// From the thread to the task.
 pub(super) enum Message {
@@ -39,19 +36,6 @@ pub(super) enum Message {
 pub(super) struct Finished {
     pub(super) connection: Connection,
     pub(super) tally: Tally,
-}
-
-/// Why the rest of a chunk was not written.
-enum Unwritten {
-    /// It is in the ledger already.
-    Taken(Error),
-    Failed(Error),
-}
-
-impl From<Error> for Unwritten {
-    fn from(error: Error) -> Unwritten {
-        Unwritten::Failed(error)
-    }
 }
 
 /// A lane over all its sessions.
@@ -115,7 +99,7 @@ pub(super) fn run(
             }
             Err(failure) => failure,
         };
-        if !lane.may_retry(&failure) || !lane.pause(&mut patience) {
+        if !lane.may_retry(&failure) || !patience.wait(|| shared.is_over()) {
             shared.fail(failure);
             return None;
         }
@@ -192,29 +176,25 @@ impl Lane<'_, '_> {
         };
         let Some(refused) = &failure.refused else { return Err(failure) };
         let chunk = Arc::clone(&refused.chunk);
-        let seq = chunk.seq;
-        let tally = self.runtime.block_on(self.write_rest(ledger, &chunk));
-        let tally = tally.map_err(|error| match error {
-            Unwritten::Taken(error) => Failure { is_taken: true, ..Failure::of(seq, error) },
-            Unwritten::Failed(error) => Failure::of(seq, error),
-        })?;
-        self.in_flight.retain(|other| other.seq != seq);
+        let tally = self.runtime.block_on(self.write_rest(ledger, &chunk))?;
+        self.in_flight.retain(|other| other.seq != chunk.seq);
         self.tally.add(&tally);
         Ok(())
     }
 
-    async fn write_rest(&self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Unwritten> {
+    async fn write_rest(&self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Failure> {
         let (shared, job) = (self.shared, self.shared.job);
-        let connection = (job.connect)().await?;
-        let failed = |error: tokio_postgres::Error| match is_taken(&error) {
-            true => Unwritten::Taken(refused_copy(&connection, error)),
-            false => Unwritten::Failed(refused_copy(&connection, error)),
+        let failed_for = |error| Failure::of(chunk.seq, error);
+        let connection = (job.connect)().await.map_err(failed_for)?;
+        let failed = |error: tokio_postgres::Error| Failure {
+            is_taken: is_taken(&error),
+            ..failed_for(refused_copy(&connection, error))
         };
         let begin = format!("{}; {BEGIN}", limits(job));
         connection.client.batch_execute(&begin).await.map_err(failed)?;
         let mut encoder = (job.encoder)();
-        let sifted = sift(&connection, job, encoder.as_mut(), chunk).await?;
-        shared.reject(chunk.seq, &sifted.rejects)?;
+        let sifted = sift(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
+        shared.reject(chunk.seq, &sifted.rejects).map_err(failed_for)?;
         let inserted = insert_rejects(&connection.client, ledger, chunk.seq, &sifted.rejects);
         inserted.await.map_err(failed)?;
         let seal = Seal {
@@ -259,19 +239,6 @@ impl Lane<'_, '_> {
     fn may_retry(&self, failure: &Failure) -> bool {
         let job = self.shared.job;
         job.commit == Commit::EachChunk && failure.is_retryable() && !self.shared.is_over()
-    }
-
-    /// Waits. False when it is time to give up.
-    fn pause(&self, patience: &mut Patience) -> bool {
-        let Some(pause) = patience.next_pause() else { return false };
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if self.shared.is_over() {
-                return false;
-            }
-            std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
-        }
-        true
     }
 
     /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an

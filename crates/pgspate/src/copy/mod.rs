@@ -30,6 +30,7 @@ use crate::target::connect::Connection;
 
 pub use progress::{Progress, Snapshot, Waiting};
 pub use retry::Patience;
+pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
 pub(crate) use sift::Reject;
 pub(crate) use stream::refused_copy;
@@ -143,6 +144,13 @@ pub struct Around {
     pub before: String,
     /// After the last one.
     pub after: String,
+}
+
+impl Limits {
+    /// As the server's setting takes it.
+    pub(crate) fn lock_timeout_millis(&self) -> i32 {
+        i32::try_from(self.lock_timeout.as_millis()).unwrap_or(i32::MAX)
+    }
 }
 
 impl Default for Limits {

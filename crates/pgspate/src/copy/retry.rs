@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// How often one that waits looks whether it should.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
 /// Patience with a server that is away: pauses that double, within a bounded time.
 #[derive(Debug, Clone)]
 pub struct Patience {
@@ -24,8 +27,13 @@ impl Patience {
         *self = Patience::new(self.limit);
     }
 
+    /// Waits before the next try, unless `is_over` meanwhile. False when it is time to give up.
+    pub fn wait(&mut self, is_over: impl Fn() -> bool) -> bool {
+        self.next_pause().is_some_and(|pause| pause_for(pause, is_over))
+    }
+
     /// How long to wait before the next try; `None` when it is time to give up.
-    pub fn next_pause(&mut self) -> Option<Duration> {
+    fn next_pause(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.limit.checked_sub(since.elapsed())?;
         if left.is_zero() {
@@ -34,6 +42,21 @@ impl Patience {
         let pause = self.pause.min(left);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Some(pause)
+    }
+}
+
+/// Waits for so long, unless `is_over` meanwhile: false then.
+pub(crate) fn pause_for(pause: Duration, is_over: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + pause;
+    loop {
+        if is_over() {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(LOOK));
     }
 }
 

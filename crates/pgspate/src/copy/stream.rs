@@ -32,7 +32,7 @@ pub(super) fn limits(job: &Job) -> String {
          select set_config(name, '0', false) from pg_settings
          where name in ('statement_timeout', 'transaction_timeout',
                         'idle_in_transaction_session_timeout')",
-        job.limits.lock_timeout.as_millis().min(i32::MAX as u128)
+        job.limits.lock_timeout_millis()
     )
 }
 

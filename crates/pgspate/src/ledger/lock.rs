@@ -14,12 +14,9 @@ use crate::{Error, Kind, Result};
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Who has the lock: pid, since when, application, address.
-const HOLDER: &str = "\
-select a.pid, a.backend_start::timestamptz(0)::text, coalesce(a.application_name, ''),
-       coalesce(host(a.client_addr), 'a local socket')
-from pg_locks l join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+/// That `l` of pg_locks is the lock of key $1, and held.
+const IS_HELD: &str = "\
+l.locktype = 'advisory' and l.granted and l.objsubid = 1
   and l.database = (select oid from pg_database where datname = current_database())
   and l.classid = (($1::bigint >> 32) & 4294967295)::oid
   and l.objid = ($1::bigint & 4294967295)::oid";
@@ -49,12 +46,10 @@ pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
 /// Ends the session of ours that has the lock, whose connection was lost before the server could
 /// notice. It is ours for certain, as nobody else has this lock; if it cannot be ended, so be it.
 pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
-    let sql = "select pg_terminate_backend(l.pid) from pg_locks l \
-               where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid = $2 \
-                 and l.database = (select oid from pg_database where datname = current_database()) \
-                 and l.classid = (($1::bigint >> 32) & 4294967295)::oid \
-                 and l.objid = ($1::bigint & 4294967295)::oid";
-    let _ = client.execute(sql, &[&key, &pid]).await;
+    let sql = format!(
+        "select pg_terminate_backend(l.pid) from pg_locks l where l.pid = $2 and {IS_HELD}"
+    );
+    let _ = client.execute(&sql, &[&key, &pid]).await;
 }
 
 /// Which session has the lock, in words; `None` if none has.
@@ -63,7 +58,12 @@ pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
 /// When the server cannot be asked.
 pub(crate) async fn holder(client: &Client, key: i64) -> Result<Option<String>> {
     let failed = server_error("could not look up who has the job".to_owned());
-    let row = client.query_opt(HOLDER, &[&key]).await.map_err(failed)?;
+    let sql = format!(
+        "select a.pid, a.backend_start::timestamptz(0)::text, coalesce(a.application_name, ''), \
+                coalesce(host(a.client_addr), 'a local socket') \
+         from pg_locks l join pg_stat_activity a on a.pid = l.pid where {IS_HELD}"
+    );
+    let row = client.query_opt(&sql, &[&key]).await.map_err(failed)?;
     Ok(row.map(|row| {
         let (pid, since): (i32, &str) = (row.get(0), row.get(1));
         let (application, address): (&str, &str) = (row.get(2), row.get(3));

@@ -21,7 +21,7 @@ mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
@@ -42,9 +42,6 @@ use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, Table, Upkeep, server_error};
 use crate::{Error, Kind, Result};
 use reading::Reading;
-
-/// How often one that waits looks whether it should.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]
@@ -335,14 +332,7 @@ impl Load {
 
     /// Waits until the server may be back, and reads what is written by then.
     fn wait(&mut self, interrupted: Error, patience: &mut Patience, watch: &Watch) -> Result<()> {
-        while let Some(pause) = patience.next_pause() {
-            let until = Instant::now() + pause;
-            while Instant::now() < until && !watch.copy.is_cancelled() {
-                std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
-            }
-            if watch.copy.is_cancelled() {
-                break;
-            }
+        while patience.wait(|| watch.copy.is_cancelled()) {
             match self.reopen_job() {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_retryable() => {}

@@ -71,12 +71,10 @@ pub(crate) fn hint_space(error: Error, staged_bytes: u64) -> Error {
     }
 }
 
-/// Statistics of what is staged, without which no plan is to be trusted. Its rows and bytes.
-pub(crate) async fn analyze(client: &Client) -> Result<(u64, u64)> {
+/// Makes statistics of what is staged, without which no plan is to be trusted. Its rows.
+pub(crate) async fn analyze(client: &Client) -> Result<u64> {
     let failed = || server_error("could not analyze the staged rows".to_owned());
     client.batch_execute(&format!("analyze {NAME}")).await.map_err(failed())?;
-    let sql =
-        format!("select (select count(*) from {NAME}), pg_total_relation_size('{NAME}'::regclass)");
-    let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-    Ok((row.get::<_, i64>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs()))
+    let row = client.query_one(&format!("select count(*) from {NAME}"), &[]).await;
+    Ok(row.map_err(failed())?.get::<_, i64>(0).unsigned_abs())
 }

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 pub use report::{Examples, Report};
 pub use statements::Scope;
 
-use crate::copy::Patience;
+use crate::copy::{LOOK, Patience};
 use crate::load::{self, Load, Watch};
 use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
@@ -131,8 +131,10 @@ impl Sync {
             match runtime.block_on(until_cancelled(watch, &session, attempt)) {
                 Ok(report) => break report,
                 Err(error) if write::may_pass(&error) && !session.is_closed() => {
-                    let Some(pause) = patience.next_pause() else { return Err(self.failed(error)) };
-                    std::thread::sleep(pause);
+                    let is_cancelled = || watch.copy.is_cancelled();
+                    if !patience.wait(is_cancelled) && !is_cancelled() {
+                        return Err(self.failed(error));
+                    }
                 }
                 Err(error) => return Err(self.failed(error)),
             }
@@ -165,7 +167,7 @@ async fn until_cancelled<T>(
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
     loop {
-        match tokio::time::timeout(load::LOOK, work.as_mut()).await {
+        match tokio::time::timeout(LOOK, work.as_mut()).await {
             Ok(done) if watch.copy.is_cancelled() => {
                 return done.map_err(|_| Error::new(Kind::Cancelled, "stopped by the user"));
             }

@@ -18,10 +18,9 @@ select coalesce(sum(pg_relation_size(relid)), 0)::bigint,
 from (select relid::oid from pg_partition_tree($1::oid::regclass)
       union select $1::oid) parts(relid)";
 
-/// What this transaction has done to the table's parts: updates, and those that were HOT.
-const UPDATES: &str = "\
-select coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::bigint,
-       coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::bigint
+/// HOT updates of the table's parts by this transaction.
+const HOT_UPDATES: &str = "\
+select coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::bigint
 from (select relid::oid from pg_partition_tree($1::oid::regclass)
       union select $1::oid) parts(relid)";
 
@@ -51,20 +50,22 @@ pub(super) fn may_pass(error: &Error) -> bool {
 /// Compares and writes, in one transaction.
 pub(super) async fn write(session: &Connection, sync: &Sync, staged_bytes: u64) -> Result<Report> {
     let client = &session.client;
-    let lock = lock(sync);
+    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
     let failed = |what: &str| {
         let what = what.to_owned();
         move |error| session.explain(what, error)
     };
     // Before the snapshot is taken: whoever had the lock has committed by then.
-    let locked = client.batch_execute(&format!("select pg_advisory_lock({lock})")).await;
+    let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
+    let locked = client.execute(sql, &[&scope, &oid]).await;
     locked.map_err(failed("could not wait for another sync of the same scope"))?;
     let result = in_transaction(session, sync).await;
     if result.is_err() {
         // What the transaction has failed of is told; if the session is gone, so is the lock.
         let _ = client.batch_execute("rollback").await;
     }
-    let _ = client.batch_execute(&format!("select pg_advisory_unlock({lock})")).await;
+    let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
+    let _ = client.execute(sql, &[&scope, &oid]).await;
     result.map_err(|error| stage::hint_space(error, staged_bytes))
 }
 
@@ -72,14 +73,14 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
     let client = &session.client;
     let statements = sync.build();
     let table = sync.load.table();
-    let timeout = sync.options.load.limits.lock_timeout.as_millis().min(i32::MAX as u128);
+    let timeout = sync.options.load.limits.lock_timeout_millis();
     let failed = || server_error("could not begin to compare".to_owned());
     let begin = format!(
         "begin isolation level repeatable read; set local lock_timeout = {timeout}; {}",
         pin::SETTINGS
     );
     client.batch_execute(&begin).await.map_err(failed())?;
-    let (rows, _) = check_source(client, sync, &statements).await?;
+    let rows = check_source(client, sync, &statements).await?;
     let mut report = Report {
         table: table.sql_name.clone(),
         rows_in: rows,
@@ -95,8 +96,8 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
         guard(sync, &report)?;
         let cost = change(client, sync, &statements, &mut report).await?;
         let what = "could not look up what was written";
-        let row = client.query_one(UPDATES, &[&table.oid]).await;
-        report.updated_hot = number(&row.map_err(server_error(what.to_owned()))?, 1);
+        let row = client.query_one(HOT_UPDATES, &[&table.oid]).await;
+        report.updated_hot = number(&row.map_err(server_error(what.to_owned()))?, 0);
         let committed = client.batch_execute("commit").await;
         committed.map_err(|error| session.explain("could not commit", error))?;
         report.wal_bytes = cost.wal_bytes;
@@ -115,17 +116,13 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
 }
 
 /// Analyzes what is staged, and refuses what cannot be meant.
-async fn check_source(
-    client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-) -> Result<(u64, u64)> {
+async fn check_source(client: &Client, sync: &Sync, statements: &Statements<'_>) -> Result<u64> {
     let failed = || server_error("could not look at the staged rows".to_owned());
     let options = &sync.options;
     if statements.keeps_last {
         client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
     }
-    let (rows, bytes) = stage::analyze(client).await?;
+    let rows = stage::analyze(client).await?;
     let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
     if deletes_all && !options.may_empty && !options.is_check {
         let message = "the source has no rows: all rows of the scope would be deleted";
@@ -173,7 +170,7 @@ async fn check_source(
                 .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
         }
     }
-    Ok((rows, bytes))
+    Ok(rows)
 }
 
 /// Finds what differs, in one pass over the source and the scope.
@@ -264,16 +261,15 @@ fn number(row: &Row, nth: usize) -> u64 {
     row.get::<_, i64>(nth).unsigned_abs()
 }
 
-/// The number that stands for the table and the scope.
-fn lock(sync: &Sync) -> String {
+/// What two syncs of the same rows of a table have in common.
+fn scope(sync: &Sync) -> String {
     let scope = match &sync.options.scope {
         Scope::By(columns) => format!("by {}", columns.join(",")),
         Scope::Where(predicate) => format!("where {predicate}"),
         Scope::All => "all".to_owned(),
         Scope::NoDelete | Scope::InsertOnly => "some".to_owned(),
     };
-    let scope = scope.replace('\'', "''").replace('\\', "\\\\");
-    format!("hashtextextended(E'pgspate sync {scope}', {})", sync.load.table().oid)
+    format!("pgspate sync {scope}")
 }
 
 /// `1 row`, `2 rows`.

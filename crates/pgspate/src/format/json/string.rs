@@ -36,7 +36,8 @@ pub(crate) fn unescape(inside: &[u8], out: &mut Vec<u8>) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Takes the `\uXXXX`, or the pair of them, that `text` begins with, and gives what follows.
+/// Takes the `\u` with four digits, or the pair of them, that `text` begins with, and gives what
+/// follows.
 fn unicode<'a>(text: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Unfit> {
     let unit = hex(&text[2..6]);
     let (code, len) = match unit {

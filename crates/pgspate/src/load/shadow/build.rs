@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::exchange::{self, Refused, run};
 use super::recipe::{self, Names, write};
 use super::{BEGIN, Load};
-use crate::copy::{Lanes, Patience};
+use crate::copy::{LOOK, Lanes, pause_for};
 use crate::ledger::{self, JobId};
-use crate::load::{LOOK, Watch};
+use crate::load::Watch;
 use crate::target::connect::{Canceller, Connection};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
@@ -34,25 +35,16 @@ impl Load {
     /// long as lanes do.
     pub(in crate::load) fn complete_shadow(&mut self, chunks: u64, watch: &Watch) -> Result<()> {
         let Some((job, names)) = self.names() else { return Ok(()) };
-        let mut patience = Patience::new(self.options.limits.retry_for);
-        loop {
-            let completed = self.reconnect().and_then(|()| {
-                // The answer to the last commit may have got lost.
-                let client = &self.connection.client;
-                if self.runtime.block_on(ledger::is_finished(client, job))? {
-                    return Ok(());
-                }
-                self.build(&names, watch)?;
-                let seen = self.wait_for_snapshots(&names, watch)?;
-                self.plan.warnings.extend(seen);
-                self.take_place(job, &names, chunks, watch)
-            });
-            let Err(error) = completed else { return Ok(()) };
-            match patience.next_pause().filter(|_| error.is_retryable()) {
-                Some(pause) => std::thread::sleep(pause),
-                None => return Err(error),
+        self.again(watch, |load| {
+            // The answer to the last commit may have got lost.
+            if load.ask(async |client: &Client| ledger::is_finished(client, job).await)? {
+                return Ok(());
             }
-        }
+            load.build(&names, watch)?;
+            let seen = load.wait_for_snapshots(&names, watch)?;
+            load.plan.warnings.extend(seen);
+            load.take_place(job, &names, chunks, watch)
+        })
     }
 
     /// Builds what the shadow lacks.
@@ -76,7 +68,7 @@ impl Load {
         self.build_indexes(indexes, watch).map_err(|error| self.hint_line(error))?;
         let complete = async {
             let client = &self.connection.client;
-            let timeout = self.options.limits.lock_timeout.as_millis().min(i32::MAX as u128);
+            let timeout = self.options.limits.lock_timeout_millis();
             let limits = format!("{NO_LIMITS}; set local lock_timeout = {timeout}");
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
             let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
@@ -253,16 +245,9 @@ impl Load {
 
     /// Waits, unless the user stops the load.
     fn pause(&self, pause: Duration, watch: &Watch) -> Result<()> {
-        let until = Instant::now() + pause;
-        loop {
-            if watch.copy.is_cancelled() {
-                return Err(stopped());
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(LOOK));
+        match pause_for(pause, || watch.copy.is_cancelled()) {
+            true => Ok(()),
+            false => Err(stopped()),
         }
     }
 
