@@ -152,15 +152,7 @@ fn status(case: &Case, args: &str) -> Run {
 
 /// What was said, without what differs from run to run.
 fn shown(text: &str) -> String {
-    let rules = [
-        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-][\d:]*", "[WHEN]"),
-        (r"session \d+", "session [N]"),
-        (r"/\S*/pgspate-cli-\w+", "[DIR]"),
-    ];
-    let text = rules.iter().fold(redact(text), |text, (pattern, with)| {
-        Regex::new(pattern).unwrap().replace_all(&text, *with).into_owned()
-    });
-    folded(&text.replace("\n      … ", " "))
+    folded(&redact(text).replace("\n      … ", " "))
 }
 
 /// How many changes are not put back.

@@ -127,15 +127,20 @@ impl Run {
     }
 }
 
-/// Without what differs from run to run: times, rates, sizes of WAL, and places.
+/// Without what differs from run to run: times, rates, sizes of WAL, sessions, and places.
+/// Places come first: their names are random, and may look like anything else.
 pub(crate) fn redact(text: &str) -> String {
     let rules = [
+        (r"/[^ \x22]*/\.?pgspate-[A-Za-z0-9-]+", "[DIR]"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-][\d:]*", "[WHEN]"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+ UTC", "[WHEN]"),
+        (r"(fingerprint|then,|content) [0-9a-f]{8,}", "$1 [HASH]"),
+        (r"session \d+", "session [N]"),
         (r"\d+(\.\d+)? s\b", "[TIME]"),
         (r"\d+(\.\d+)? [kMG]?B/s", "[RATE]"),
         (r"\d+(\.\d+)? [kMG]?B of WAL", "[SIZE] of WAL"),
         (r"(?m)^open it with .*?( -c |$)", "open it with [PSQL]$1"),
         (r"pgspate_test_[0-9a-f_]+", "[DATABASE]"),
-        (r"/[^ \x22]*/\.?pgspate-[A-Za-z0-9-]+", "[DIR]"),
         (r"port \d+|127\.0\.0\.1:\d+|PGSQL\.\d+", "[PORT]"),
     ];
     let mut text = text.to_owned();
