@@ -5,6 +5,7 @@
 //! and gives its reasons, and [`load`] ties them together. Only [`copy`] and [`target`] talk to a
 //! server.
 
+pub mod apply;
 pub mod copy;
 pub mod encode;
 mod error;

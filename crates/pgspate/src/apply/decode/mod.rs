@@ -1,0 +1,27 @@
+//! Change events from the formats that people have them in.
+//!
+//! Decoders are pure: a record's bytes and the types of the target's columns go in, events come out.
+//! Nothing a record holds makes one panic, and what it cannot mean is an error, never a guess.
+
+use std::sync::Arc;
+
+use super::event::{Event, Name};
+use crate::Result;
+
+/// What decoders ask about the target: formats without types of their own need its types.
+pub trait Types {
+    /// The type of a column of the table that the source names so, as `pg_type.typname` has it
+    /// (`numeric`, `timestamptz`, `_int4`); `None` when there is no such column or table.
+    fn of(&self, table: &Name, column: &str) -> Option<Arc<str>>;
+}
+
+/// Turns records into events.
+pub trait Decode: Send {
+    /// Adds what a record says to `events`: none (a heartbeat, a tombstone), one, or many. The
+    /// caller sets the positions' `source` and `ordinal`; the decoder sets `transaction`.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Format`] for a record that is malformed or means nothing here; its place is
+    /// for the caller to add. `events` is then as it was.
+    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()>;
+}
