@@ -9,6 +9,7 @@ mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
 mod doubt;
+mod failover;
 mod indexes;
 mod input;
 mod itself;

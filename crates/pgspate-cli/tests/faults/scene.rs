@@ -71,6 +71,11 @@ impl Scene {
         Scene::make(rows, server.dsn(), None, Some(server))
     }
 
+    /// On a server that somebody else takes care of.
+    pub(crate) fn on(rows: Rows, dsn: String) -> Scene {
+        Scene::make(rows, dsn, None, None)
+    }
+
     fn make(rows: Rows, dsn: String, db: Option<TestDb>, server: Option<Throwaway>) -> Scene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
         let input = Input::of(rows);

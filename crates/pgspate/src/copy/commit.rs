@@ -77,25 +77,37 @@ async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
     Ok(Some(done.chunks()))
 }
 
-/// The number of the lane's transaction, if it has written anything. `None` too on servers before
-/// 13, which do not tell.
-async fn transaction(connection: &Connection) -> Result<Option<String>> {
+/// A transaction, and the run of the server that gave it its number: a standby that has taken over
+/// with less than its primary had gives the same number to another one.
+struct Transaction {
+    number: String,
+    server_since: String,
+}
+
+/// The lane's transaction, if it has written anything. `None` too on servers before 13, which do
+/// not tell.
+async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
     if connection.server_version() < 130_000 {
         return Ok(None);
     }
-    let sql = "select pg_current_xact_id_if_assigned()::text";
+    let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
-    Ok(connection.client.query_one(sql, &[]).await.map_err(failed)?.get(0))
+    let row = connection.client.query_one(sql, &[]).await.map_err(failed)?;
+    let number: Option<String> = row.get(0);
+    Ok(number.map(|number| Transaction { number, server_since: row.get(1) }))
 }
 
-/// Whether a transaction whose answer got lost was committed, once it has come to its end.
-async fn settled(job: &Job, xact: &str) -> Result<bool> {
+/// Whether a transaction whose answer got lost was committed, once it has come to its end. False
+/// when that cannot be known.
+async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
     let started = std::time::Instant::now();
     while started.elapsed() < PATIENCE {
         if let Ok(connection) = (job.connect)().await {
-            let sql = "select pg_xact_status($1::text::xid8)";
+            let sql = "select case when pg_postmaster_start_time()::text = $2 \
+                              then pg_xact_status($1::text::xid8) end";
             let failed = server_error("could not look up the transaction".to_owned());
-            let row = connection.client.query_one(sql, &[&xact]).await.map_err(failed)?;
+            let row = connection.client.query_one(sql, &[&xact.number, &xact.server_since]).await;
+            let row = row.map_err(failed)?;
             match row.get::<_, Option<&str>>(0) {
                 Some("committed") => return Ok(true),
                 Some("in progress") => {}

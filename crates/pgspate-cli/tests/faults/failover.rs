@@ -1,0 +1,96 @@
+//! The server dies and its standby takes over, with all it had or with less.
+
+use pgspate::copy::Commit;
+use pgspate_embedded::{Throwaway, testing};
+
+use crate::input::Rows;
+use crate::plan::{At, Fault, Plan};
+use crate::proxy::{Proxy, Release};
+use crate::rule::{End, LIMIT, nothing_is_left_over, run_again_until_done};
+use crate::run::{ask, finish_within, wait_until};
+use crate::scene::Scene;
+use crate::tally::Tally;
+use crate::trial::Settings;
+use crate::wire::Side;
+
+/// Whoever comes is let in: to load, to look, to replicate.
+const HBA: &str =
+    "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
+
+/// What reaches the standby before its primary dies.
+#[derive(Debug, Clone, Copy)]
+enum Lag {
+    /// What the network has carried by then.
+    Natural,
+    /// Nothing of the load: not even that it began.
+    All,
+}
+
+#[test]
+fn a_standby_that_takes_over() {
+    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
+    let data = |nth| At::Kind(Side::Client, b'd', nth);
+    let mut tally = Tally::default();
+    for (at, lag, settings) in [
+        (data(12), Lag::Natural, each),
+        (At::Commit(4), Lag::Natural, each),
+        (At::Commit(4), Lag::All, each),
+        (data(20), Lag::All, end),
+        (At::Commit(3), Lag::Natural, end),
+        (At::Commit(5), Lag::Natural, Settings::mixed(2)),
+    ] {
+        let what = format!("standby takes over, lag {lag:?}, commit {:?}", settings.commit);
+        tally.add(&what, fail_over(at, lag, &settings));
+    }
+    tally.close();
+}
+
+/// Loads while the primary dies at a message; the error says which rule was broken.
+fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
+    let primary = testing::builder().hba(HBA).start(&|_| {}).unwrap();
+    let mut scene = Scene::on(settings.rows, primary.dsn());
+    let standby = standby_of(&primary, lag);
+    let proxy = Proxy::start(&primary.dsn(), Some(Plan::new(Fault::Stall, at)));
+    let dsn = format!(
+        "host=127.0.0.1,{} port={},{} user=postgres dbname=postgres target_session_attrs=read-write",
+        standby.folder().display(),
+        proxy.address().port(),
+        standby.port()
+    );
+    let load = scene.load(&dsn, settings);
+    wait_until("the load is under way", || proxy.has_fired());
+    primary.kill().unwrap();
+    ask(&standby.dsn(), "select pg_promote()");
+    proxy.release(Release::Cut);
+    standby.dsn().clone_into(&mut scene.dsn);
+    let run = finish_within(load, LIMIT).map_err(|run| format!("it hangs: {}", run.stderr))?;
+    nothing_is_left_over(&scene)?;
+    let expected = i32::from(settings.rows == Rows::Mixed);
+    match run.status {
+        Some(status) if status == expected => scene.difference().map_or(Ok(End::Done), Err),
+        Some(2) => run_again_until_done(&scene, &dsn, settings).map(End::Again),
+        status => Err(format!("{status:?}: {}", run.stderr)),
+    }
+}
+
+/// A standby that has what the primary has by now, and follows it unless it is to lag.
+fn standby_of(primary: &Throwaway, lag: Lag) -> Throwaway {
+    // What is copied is that of a stopped server.
+    primary.stop().unwrap();
+    let folder = primary.folder().display();
+    let follow =
+        format!("primary_conninfo = 'host={folder} port={} user=postgres'", primary.port());
+    let builder = testing::builder().hba(HBA).data_from(&primary.data_folder());
+    let builder = builder.file("standby.signal", "");
+    let builder = match lag {
+        Lag::Natural => builder.conf(&follow),
+        Lag::All => builder,
+    };
+    let standby = builder.start(&|_| {}).unwrap();
+    primary.restart().unwrap();
+    if let Lag::Natural = lag {
+        let follows = "select count(*) from pg_stat_wal_receiver where status = 'streaming'";
+        wait_until("the standby follows", || ask(&standby.dsn(), follows) == "1");
+    }
+    standby
+}
