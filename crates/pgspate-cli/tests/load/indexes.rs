@@ -7,7 +7,6 @@ use std::process::{Child, Command};
 
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
-use regex_lite::Regex;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 

@@ -15,6 +15,7 @@ mod ledger;
 mod limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
 mod moto;
+mod others;
 mod output;
 mod refused;
 mod rejects;

@@ -107,6 +107,7 @@ fn the_plan_tells_all() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
+    others   read and write as always
     columns  a        smallint                     binary (int2)
              b        bigint                       binary (int8)
              c        numeric(10,2)                binary (numeric)
@@ -149,6 +150,7 @@ fn the_plan_tells_all() {
           … N` if not
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
+    others   read and write as always
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass)
@@ -190,6 +192,7 @@ fn the_plan_tells_all() {
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
+    others   read and write as always
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
              id                 not in the input: nextval('t_id_seq'::regclass), counted in
@@ -243,6 +246,7 @@ fn the_plan_of_a_big_load() {
     lanes    [LANES]: the server is on this machine, with [CORES] processors
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
+    others   read and write as always
     columns  a   integer  binary (int4)
              b   text     binary (bytes)
              id           not in the input: nextval('t_id_seq'::regclass), counted in the
@@ -268,6 +272,7 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
+    others   read and write as always
     columns  id    bigint  binary (int8)
              name  text    binary (bytes)
     "#);

@@ -136,6 +136,7 @@ pub(crate) fn redact(text: &str) -> String {
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+ UTC", "[WHEN]"),
         (r"(fingerprint|then,|content) [0-9a-f]{8,}", "$1 [HASH]"),
         (r"session \d+", "session [N]"),
+        (r"role \w+([,)])", "role [ROLE]$1"),
         (r"\d+(\.\d+)? s\b", "[TIME]"),
         (r"\d+(\.\d+)? [kMG]?B/s", "[RATE]"),
         (r"\d+(\.\d+)? [kMG]?B of WAL", "[SIZE] of WAL"),

@@ -30,6 +30,8 @@ pub struct PlanReport {
     pub lanes_max: usize,
     /// Why.
     pub lanes_reason: String,
+    /// What other sessions can do with the table meanwhile.
+    pub others: String,
     /// The columns that are written, in COPY's order.
     pub columns: Vec<PlanColumn>,
     /// Columns that the input does not have.
@@ -127,6 +129,7 @@ impl PlanReport {
             lanes,
             lanes_max,
             lanes_reason: plan.lanes_reason.clone(),
+            others: plan.others(),
             columns: columns.collect(),
             omitted: omitted.map(|(name, becomes)| OmittedColumn { name, becomes }).collect(),
             indexes: plan.care.indexes.iter().map(PlanIndex::of).collect(),

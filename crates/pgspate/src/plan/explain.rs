@@ -31,6 +31,7 @@ impl fmt::Display for Plan {
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
         writeln!(f, "chunks   {} MiB of input, cut at record edges", self.chunk_bytes >> 20)?;
         writeln!(f, "commit   {}", commit(self))?;
+        writeln!(f, "others   {}", self.others())?;
         let written = self.columns.iter().map(|column| &column.name);
         let names = written.chain(self.omitted.iter().map(|(name, _)| name));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);

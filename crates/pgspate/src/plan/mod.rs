@@ -9,6 +9,7 @@ mod commit;
 mod encoding;
 mod explain;
 mod lanes;
+mod others;
 mod replace;
 
 use arrow_schema::Field;

@@ -219,13 +219,10 @@ impl Plan {
 
 /// What comes with a transaction that empties the table first.
 fn warnings(at_once: &AtOnce, bonds: &Bonds) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let mut waiting = "readers of the table".to_owned();
-    for Reference { table, name, .. } in &at_once.references {
-        waiting.push_str(&format!(" and of {table}"));
-        warnings.push(format!("foreign key {name} of {table} is dropped, added and checked again"));
-    }
-    warnings.insert(0, format!("{waiting} wait while the load runs"));
+    let keys = at_once.references.iter().map(|Reference { table, name, .. }| {
+        format!("foreign key {name} of {table} is dropped, added and checked again")
+    });
+    let mut warnings: Vec<String> = keys.collect();
     for trigger in &bonds.truncate_triggers {
         warnings.push(format!("trigger \"{trigger}\" runs for the TRUNCATE"));
     }

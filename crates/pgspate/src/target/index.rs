@@ -118,7 +118,8 @@ select case when is_exclusion then 'x' when con is not null then contype::text
               then 'this role may not create anything in its tablespace'
             else (
               select case
-                when d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass)
+                when d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass,
+                                      'pg_opclass'::regclass)
                   then format('it calls %s, which need not work under another search path',
                               f.oid::regprocedure)
                 when d.refclassid = 'pg_extension'::regclass
@@ -128,7 +129,12 @@ select case when is_exclusion then 'x' when con is not null then contype::text
               left join pg_operator o on d.refclassid = 'pg_operator'::regclass
                                      and o.oid = d.refobjid
               left join pg_proc f on f.prolang not in (12, 13) and f.oid = case
-                when d.refclassid = 'pg_proc'::regclass then d.refobjid else o.oprcode end
+                when d.refclassid = 'pg_proc'::regclass then d.refobjid
+                when d.refclassid = 'pg_opclass'::regclass then (
+                  select amproc from pg_opclass c join pg_amproc on amprocfamily = c.opcfamily
+                  join pg_proc p on p.oid = amproc
+                  where c.oid = d.refobjid and p.prolang not in (12, 13) limit 1)
+                else o.oprcode end
               where d.refclassid = 'pg_class'::regclass and d.refobjid = indexrelid
                     and d.refobjsubid = 0
                  or d.refclassid = 'pg_constraint'::regclass and d.refobjid = con

@@ -1,0 +1,153 @@
+//! What other sessions can do while a load runs: what its plan says, and no less.
+
+use std::process::Child;
+
+use tokio::runtime::Runtime;
+use tokio_postgres::Client;
+
+use crate::support::{Case, finish, session, spawn, wait_until};
+
+const ROWS: usize = 40_000;
+
+/// A table, and a way to hold up whoever evaluates `hold` for a row.
+const TABLE: &str = "\
+create table t (id int primary key, note text);
+create function hold(text) returns text immutable language plpgsql as
+    'begin perform pg_advisory_xact_lock_shared(7); return $1; end';
+insert into t values (-1, 'old')";
+
+/// A load that is held up, and the session that holds it up.
+struct Held<'a> {
+    case: &'a Case,
+    child: Child,
+    runtime: Runtime,
+    holder: Client,
+}
+
+fn input(case: &Case) {
+    let rows: Vec<_> = (1..=ROWS).map(|id| format!("{id},{:>60}\n", "a note")).collect();
+    case.put("t.csv", format!("id,note\n{}", rows.concat()));
+}
+
+/// What the plan says that others can do.
+fn others(case: &Case, args: &str) -> String {
+    let plan = case.load(&format!("{args} --plan")).stdout;
+    let line = plan.lines().find_map(|line| line.strip_prefix("others"));
+    line.unwrap_or_else(|| panic!("{plan}")).trim().to_owned()
+}
+
+impl Held<'_> {
+    /// Starts the load and returns when a backend of it is held up.
+    fn new<'a>(case: &'a Case, args: &str) -> Held<'a> {
+        let (runtime, holder) = session(&case.db.dsn());
+        runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
+        let child = spawn(&mut case.load_command(&format!("{args} --quiet")));
+        wait_until("it is held up", || {
+            let sql = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event = 'advisory'";
+            case.value(sql) != "0"
+        });
+        Held { case, child, runtime, holder }
+    }
+
+    /// Whether another session gets this done while the load is held up.
+    fn can(&self, sql: &str) -> bool {
+        let (runtime, client) = session(&self.case.db.dsn());
+        let sql = format!("set lock_timeout = '500ms'; {sql}");
+        match runtime.block_on(client.batch_execute(&sql)) {
+            Ok(()) => true,
+            Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => false,
+            Err(error) => panic!("{sql}: {error}"),
+        }
+    }
+
+    fn can_read(&self) -> bool {
+        self.can("select * from t where id = -1")
+    }
+
+    fn can_write(&self) -> bool {
+        self.can(
+            "insert into t values (-2, 'another'); update t set note = 'new' where id = -2; \
+             delete from t where id = -2",
+        )
+    }
+
+    /// Lets it go; it must get done.
+    fn release(self) {
+        self.runtime.block_on(self.holder.batch_execute("commit")).unwrap();
+        finish(self.child).success();
+    }
+}
+
+#[test]
+fn beside_rows_that_are_added() {
+    for args in ["", "--commit chunk", "--atomic"] {
+        let case = Case::new(TABLE);
+        case.db.run("alter table t add check (hold(note) is not null)");
+        input(&case);
+        let args = format!("t.csv --table t --rebuild-indexes never {args}");
+        assert_eq!(others(&case, &args), "read and write as always");
+        let held = Held::new(&case, &args);
+        // The check holds up whoever writes a row, but no lock does.
+        assert!(held.can_read() && held.can("delete from t where id = -1"));
+        held.release();
+        assert_eq!(case.value("select count(*) from t"), ROWS.to_string());
+    }
+}
+
+#[test]
+fn beside_indexes_that_are_built() {
+    let case = Case::new(TABLE);
+    input(&case);
+    let args = "t.csv --table t --rebuild-indexes always";
+    // Makes the ledger, which counts an index in the transaction that builds it.
+    case.load(args).success();
+    case.db.run(
+        "create function held() returns trigger language plpgsql as
+             'begin perform public.hold(null); return new; end';
+         create trigger held before update on pgspate.change for each row execute function held()",
+    );
+    case.put("t.csv", "id,note\n0,one more\n");
+    assert_eq!(
+        others(&case, args),
+        "read without the dropped indexes, and write but while these are built"
+    );
+    let held = Held::new(&case, args);
+    assert!(held.can_read());
+    assert!(!held.can_write());
+    held.release();
+    assert_eq!(case.value("select count(*) from t"), (ROWS + 2).to_string());
+}
+
+#[test]
+fn beside_a_shadow_table() {
+    let case = Case::new(TABLE);
+    case.db.run("create index t_held on t (hold(note)) where id > 0");
+    input(&case);
+    let args = "t.csv --table t --replace=swap";
+    assert_eq!(
+        others(&case, args),
+        "read the old rows until the exchange; what they write meanwhile goes with these"
+    );
+    let held = Held::new(&case, args);
+    assert!(held.can_read() && held.can_write());
+    assert!(held.can("insert into t values (-3, 'goes')"));
+    held.release();
+    assert_eq!(case.value("select min(id) from t"), "1");
+}
+
+#[test]
+fn beside_one_transaction() {
+    let case = Case::new(TABLE);
+    case.db.run("create table o (id int references t); alter table t add check (hold(note) <> '')");
+    input(&case);
+    let args = "t.csv --table t --replace=truncate";
+    assert_eq!(
+        others(&case, args),
+        "can neither read nor write it, nor public.o until the load is done"
+    );
+    let held = Held::new(&case, args);
+    assert!(!held.can_read() && !held.can("delete from t") && !held.can("select * from o"));
+    held.release();
+    assert_eq!(case.value("select count(*) from t"), ROWS.to_string());
+}
