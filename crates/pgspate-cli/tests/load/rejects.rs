@@ -179,6 +179,19 @@ fn more_than_there_may_be() {
     assert_eq!(report["rows_rejected"].as_u64(), Some(bad));
 }
 
+/// Rows that are sent again without the refused ones count once.
+#[test]
+fn a_share_is_one_of_all_rows() {
+    let case = Case::new("create table t (id int)");
+    let rows: Vec<_> =
+        (0..2000).map(|id| format!("{id}{}\n", ["x", ""][(id % 100).min(1)])).collect();
+    case.put("t.csv", format!("id\n{}", rows.concat()));
+    let share = case.load("t.csv --header yes --rejects bad.csv --max-rejects 0.9% --quiet");
+    assert!(share.refusal().contains("at most 0.9 % may be"), "{}", share.stderr);
+    let share = case.load("t.csv --header yes --rejects bad.csv --max-rejects 1% --quiet");
+    assert_eq!(share.status, Some(1), "{}", share.stderr);
+}
+
 #[test]
 fn files_that_are_not_ours_to_write() {
     let case = Case::new("create table t (id int)");

@@ -44,7 +44,7 @@ struct Lane<'a, 'b> {
     nth: u64,
     runtime: &'a tokio::runtime::Handle,
     /// Chunks that were taken and that no session has confirmed, where they can be sent again.
-    in_flight: VecDeque<Arc<Chunk>>,
+    in_flight: VecDeque<InFlight>,
     /// How many of them this session has confirmed: they come first, and are let go of.
     released: usize,
     /// What the encoder refused in this session, where that is set aside.
@@ -52,6 +52,14 @@ struct Lane<'a, 'b> {
     /// A session has ended before its time: what it had begun may be written all the same.
     has_lost: bool,
     tally: Tally,
+}
+
+/// A chunk on its way.
+#[derive(Clone)]
+struct InFlight {
+    chunk: Arc<Chunk>,
+    /// Whether its rows are counted in the progress, so that they are not when they are sent again.
+    is_counted: bool,
 }
 
 /// Connects and runs a lane until there are no more chunks, over as many sessions as it takes.
@@ -177,7 +185,8 @@ impl Lane<'_, '_> {
         let Some(refused) = &failure.refused else { return Err(failure) };
         let chunk = Arc::clone(&refused.chunk);
         let tally = self.runtime.block_on(self.write_rest(ledger, &chunk))?;
-        self.in_flight.retain(|other| other.seq != chunk.seq);
+        self.count(chunk.seq, tally.rows_in);
+        self.in_flight.retain(|other| other.chunk.seq != chunk.seq);
         self.tally.add(&tally);
         Ok(())
     }
@@ -207,7 +216,6 @@ impl Lane<'_, '_> {
         };
         let sql = format!("{}; commit", ledger.seal_sql(&[seal]));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
-        shared.progress.rows.fetch_add(sifted.rows_in, Relaxed);
         Ok(Tally {
             rows_in: seal.rows_in,
             rows_written: seal.rows_written,
@@ -223,9 +231,12 @@ impl Lane<'_, '_> {
             return Ok(());
         };
         let done = read_done(&connection.client, job).await?;
-        let tally = &mut self.tally;
-        self.in_flight.retain(|chunk| {
-            let Some(seal) = done.get(chunk.seq) else { return true };
+        let (tally, progress) = (&mut self.tally, self.shared.progress);
+        self.in_flight.retain(|it| {
+            let Some(seal) = done.get(it.chunk.seq) else { return true };
+            if !it.is_counted {
+                progress.rows.fetch_add(seal.rows_in, Relaxed);
+            }
             tally.rows_in += seal.rows_in;
             tally.rows_written += seal.rows_written;
             tally.rows_rejected += seal.rows_rejected;
@@ -249,7 +260,8 @@ impl Lane<'_, '_> {
         let mut out = Encoded::default();
         let mut mode = shared.job.mode;
         let mut sender = Sender { shared, channel, nanos: 0 };
-        let mut again: VecDeque<_> = self.in_flight.clone();
+        let mut again: VecDeque<_> =
+            self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
         while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
             let is_new = again.is_empty();
             self.release(pulse);
@@ -275,7 +287,7 @@ impl Lane<'_, '_> {
                     break;
                 }
             };
-            shared.progress.rows.fetch_add(rows.binary + rows.text, Relaxed);
+            self.count(chunk.seq, rows.binary + rows.text);
             if mode == Mode::Binary && rows.text > rows.binary {
                 // The encoder mostly says no here, so asking it only costs time.
                 mode = Mode::Text;
@@ -285,6 +297,15 @@ impl Lane<'_, '_> {
         // statement may come before what ended it.
         if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
             sender.send(Message::Complete);
+        }
+    }
+
+    /// Counts a chunk's rows in the progress, once.
+    fn count(&mut self, seq: u64, rows: u64) {
+        let mut in_flight = self.in_flight.iter_mut();
+        let known = in_flight.find(|it| it.chunk.seq == seq);
+        if !known.is_some_and(|it| std::mem::replace(&mut it.is_counted, true)) {
+            self.shared.progress.rows.fetch_add(rows, Relaxed);
         }
     }
 
@@ -299,7 +320,7 @@ impl Lane<'_, '_> {
     fn take(&mut self) -> Option<Arc<Chunk>> {
         let chunk = self.shared.next_chunk()?;
         if self.shared.job.commit == Commit::EachChunk {
-            self.in_flight.push_back(Arc::clone(&chunk));
+            self.in_flight.push_back(InFlight { chunk: Arc::clone(&chunk), is_counted: false });
         }
         Some(chunk)
     }
