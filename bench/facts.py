@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from places import REPOSITORY
-from server import SETTINGS, Server
+from server import Server
 
 
 def machine(server: Server, versions: dict[str, str], scale: float, repeats: int) -> dict:
@@ -23,7 +23,7 @@ def machine(server: Server, versions: dict[str, str], scale: float, repeats: int
         "filesystem": filesystem(server.folder),
         "load_average": os.getloadavg()[0],
         "postgresql": server.sql("show server_version")[0][0].split()[0],
-        "settings": SETTINGS,
+        "settings": server.settings,
         "peers": versions,
         "scale": scale,
         "repeats": repeats,

@@ -17,6 +17,7 @@ MODULES = {
     "duckdb": "duckdb_extension_postgres_scanner",
     "adbc": "adbc_driver_postgresql",
     "psycopg": "psycopg",
+    "sqlalchemy": "sqlalchemy",
 }
 
 

@@ -39,23 +39,13 @@ def page(results: list[Path]) -> str:
 
 def introduction(facts: dict, names: list[str]) -> str:
     """What was measured, and on what."""
-    peers = ", ".join(f"{name} {version}" for name, version in facts["peers"].items())
-    settings = ", ".join(f"{name}={value}" for name, value in facts["settings"].items())
     files = ", ".join(f"[{name}](results/{name})" for name in names)
-    cores = f"{facts['cores']} cores"
-    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
     return f"""# Loading, measured
 
 Medians over the rounds, least and greatest in brackets; a number alone is a single run.
 Every trial is in {files}, from which `bench/run.sh` makes this page.
 
-| | |
-|---|---|
-| date, commit | {facts["date"]}, {facts["commit"] or "unknown"} |
-| machine | {facts["cpu"]}, {cores}, {memory} memory, {facts["kernel"]}, {facts["filesystem"]} |
-| load average at the start | {facts["load_average"]:.1f} |
-| PostgreSQL | {facts["postgresql"]}: {settings}; the rest as it comes |
-| programs | {peers} |
+{describe(facts)}
 
 Client and server share the machine and talk over a Unix socket. In each round every
 contender has its turn, each round begins with another one, and each trial begins with an
@@ -67,6 +57,21 @@ leaves out the `analyze` that it would do after the load, as nobody else does on
 *limit* has two connections: where the server waits for its disk, more lanes can overlap
 waits and pass it.
 """
+
+
+def describe(facts: dict) -> str:
+    """The machine and the programs, as a table."""
+    peers = ", ".join(f"{name} {version}" for name, version in facts["peers"].items())
+    settings = ", ".join(f"{name}={value}" for name, value in facts["settings"].items())
+    cores = f"{facts['cores']} cores"
+    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
+    return f"""| | |
+|---|---|
+| date, commit | {facts["date"]}, {facts["commit"] or "unknown"} |
+| machine | {facts["cpu"]}, {cores}, {memory} memory, {facts["kernel"]}, {facts["filesystem"]} |
+| load average at the start | {facts["load_average"]:.1f} |
+| PostgreSQL | {facts["postgresql"]}: {settings}; the rest as it comes |
+| programs | {peers} |"""
 
 
 def dataset_part(dataset: str, trials: Trials, inputs: list[dict]) -> str:

@@ -36,8 +36,9 @@ SETTINGS = {
 class Server:
     """A running server. Use it with `with`."""
 
-    def __init__(self, places: Places):
+    def __init__(self, places: Places, **settings: str):
         self.places = places
+        self.settings = SETTINGS | settings
         sweep()
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self.process: subprocess.Popen | None = None
@@ -65,7 +66,7 @@ class Server:
             raise SystemExit(f"error: could not make a database cluster\n{log.read_text()}")
         command = [self.places.pg_bin / "postgres", "-D", data, "-k", self.folder]
         command += ["-p", PORT, "-c", "listen_addresses="]
-        for name, value in SETTINGS.items():
+        for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "server.log").open("w") as out:
             # In a session of its own: an interrupt from the keyboard is ours to handle.
