@@ -228,6 +228,13 @@ pub(crate) struct SyncArgs {
     #[command(flatten)]
     pub(crate) read: ReadArgs,
 
+    /// What a million I/Os cost, for the estimate of what this would have cost where they are billed
+    #[arg(
+        long, default_value = "0.20", value_name = "DOLLARS", value_parser = price,
+        help_heading = "Output"
+    )]
+    pub(crate) price_per_million_io: f64,
+
     /// Print the report as JSON on stdout
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -436,6 +443,13 @@ fn share(value: &str) -> Result<f64, String> {
     match value.trim().trim_end_matches('%').trim_end().parse() {
         Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
         _ => Err("expected a share from 0% to 100%".to_owned()),
+    }
+}
+
+fn price(value: &str) -> Result<f64, String> {
+    match value.trim().trim_start_matches('$').parse() {
+        Ok(price) if (0.0..1e9).contains(&price) => Ok(price),
+        _ => Err("expected a price such as 0.20".to_owned()),
     }
 }
 

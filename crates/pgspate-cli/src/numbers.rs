@@ -45,6 +45,17 @@ pub(crate) fn thousands(value: u64) -> String {
     text
 }
 
+/// `$0.20`, `$0.0018`; two digits of meaning below a cent.
+pub(crate) fn dollars(value: f64) -> String {
+    match value {
+        value if value >= 0.01 || value <= 0.0 => format!("${value:.2}"),
+        value => {
+            let decimals = (1.0 - value.log10().floor()) as usize;
+            format!("${value:.decimals$}")
+        }
+    }
+}
+
 /// `0.42 s`, `12.3 s`, `3:07`, `1:02:03`.
 pub(crate) fn seconds(value: f64) -> String {
     match value {
@@ -78,6 +89,15 @@ mod tests {
         assert_eq!(bytes(1_934_000_000), "1.93 GB");
         assert_eq!(bytes(512), "512 B");
         assert_eq!(rate(412.4e6), "412 MB/s");
+    }
+
+    #[test]
+    fn money_is_shown_however_little() {
+        assert_eq!(dollars(0.0), "$0.00");
+        assert_eq!(dollars(12.345), "$12.35");
+        assert_eq!(dollars(0.2), "$0.20");
+        assert_eq!(dollars(0.0017824), "$0.0018");
+        assert_eq!(dollars(0.0000002), "$0.00000020");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::Answer;
 use crate::args::{ScopeArgs, SyncArgs};
 use crate::errors::Style;
 use crate::load::{Start, print_json, reading, start};
-use crate::numbers::{bytes, seconds, thousands};
+use crate::numbers::{bytes, dollars, seconds, thousands};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
 
@@ -88,20 +88,34 @@ fn render(report: &Report, style: Style) -> String {
         seconds(report.stage_seconds),
         seconds(report.write_seconds)
     ));
+    let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
     line(&format!(
         "  {} of WAL, {} blocks read, {} changed; {} dead rows, {} updates within their page",
         bytes(report.wal_bytes),
-        thousands(report.blocks_read),
+        known(report.blocks_read),
         thousands(report.blocks_dirtied),
         thousands(report.dead_rows),
         thousands(report.updated_hot),
     ));
+    if let Some(bill) = &report.bill {
+        line(&format!(
+            "  where I/Os are billed: {} read, {} written, {} at {} per million",
+            thousands(bill.reads),
+            thousands(bill.writes),
+            dollars(bill.cost),
+            dollars(bill.price_per_million),
+        ));
+    }
+    let size = |value: Option<u64>| value.map_or("unknown".to_owned(), bytes);
+    let [table, indexes] = [report.table_bytes, report.index_bytes].map(|both| both.map(size));
     line(&format!(
-        "  table {} to {}, indexes {} to {}",
-        bytes(report.table_bytes[0]),
-        bytes(report.table_bytes[1]),
-        bytes(report.index_bytes[0]),
-        bytes(report.index_bytes[1]),
+        "  table {} to {}, indexes {} to {}; {} to {} dead rows in it",
+        table[0],
+        table[1],
+        indexes[0],
+        indexes[1],
+        known(report.table_dead_rows[0]),
+        known(report.table_dead_rows[1]),
     ));
     for advice in &report.advice {
         line(&format!("{} {advice}", style.warning("advice:")));
@@ -125,6 +139,7 @@ fn options(args: SyncArgs) -> Options {
         may_empty: args.allow_empty,
         keeps_last: args.keep.is_some(),
         is_check: args.check,
+        price_per_million: args.price_per_million_io,
     }
 }
 

@@ -12,6 +12,7 @@ mod error;
 pub mod format;
 pub mod ledger;
 pub mod load;
+pub mod measure;
 pub mod plan;
 pub mod source;
 pub(crate) mod stage;

@@ -71,15 +71,17 @@ fn what_is_said() {
     "#);
     assert_eq!(case.rows("t").len(), 12);
     let run = sync(&case, "t.csv --scope-by meter");
-    let blocks = regex_lite::Regex::new(r"\d+ blocks read, \d+ changed").unwrap();
-    assert_snapshot!(blocks.replace(&run.success(), "[BLOCKS]"), @r#"
+    let blocks = r"\d+ blocks read, \d+ changed|billed: \d+ read, \d+ written, \S+";
+    let blocks = regex_lite::Regex::new(blocks).unwrap();
+    assert_snapshot!(blocks.replace_all(&run.success(), "[BLOCKS]"), @r#"
     format csv: the name ends with .csv
     delimiter ",": 4 fields in each line
     header yes: the first line names the table's columns
     public.t: 2 inserted, 1 updated, 1 deleted; 2 of 5 unchanged
       staged in [TIME], compared and written in [TIME]
       [SIZE] of WAL, [BLOCKS]; 2 dead rows, 1 updates within their page
-      table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB
+      where I/Os are [BLOCKS] at $0.20 per million
+      table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB; 0 to 2 dead rows in it
     "#);
     let same = sync(&case, "t.csv --scope-by meter --check --quiet");
     assert_eq!(same.status, Some(0));
@@ -118,6 +120,35 @@ fn unchanged_rows_are_not_written() {
     let run = sync(&case, "t.csv --scope-by meter --json --quiet");
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&report["wal_bytes"], &report["dead_rows"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn what_it_cost_is_measured() {
+    let case = case();
+    case.put("t.csv", SOURCE);
+    let report = |args: &str| -> serde_json::Value {
+        let run = sync(&case, &format!("t.csv --scope-by meter --json --quiet {args}"));
+        serde_json::from_str(&run.stdout).unwrap()
+    };
+    let wrote = report("--price-per-million-io 1000000");
+    let tables = &wrote["measured"]["tables"];
+    assert_eq!(tables["counted"]["rows_updated"], 1);
+    assert_eq!(tables["counted"]["rows_inserted"], 2);
+    assert_eq!(wrote["table_dead_rows"], serde_json::json!([0, 2]));
+    assert_eq!(wrote["table_bytes"], serde_json::json!([8192, 8192]));
+    let wal = wrote["wal_bytes"].as_u64().unwrap();
+    assert!(wal > 0 && wrote["measured"]["wal_bytes"].as_u64() >= Some(wal));
+    let bill = &wrote["bill"];
+    let all = bill["reads"].as_u64().unwrap() + bill["writes"].as_u64().unwrap();
+    assert_eq!(bill["writes"], wal.div_ceil(4096));
+    assert_eq!(bill["cost"], all as f64);
+    let same = report("");
+    assert_eq!(
+        (&same["bill"]["writes"], &same["bill"]["price_per_million"]),
+        (&0.into(), &0.2.into())
+    );
+    let refused = sync(&case, "t.csv --scope-by meter --price-per-million-io cheap");
+    assert_eq!(refused.status, Some(2));
 }
 
 #[test]

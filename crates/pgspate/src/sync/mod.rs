@@ -44,6 +44,8 @@ pub struct Options {
     pub keeps_last: bool,
     /// Change nothing; say what differs.
     pub is_check: bool,
+    /// What a million I/Os cost, for the estimate in the report.
+    pub price_per_million: f64,
 }
 
 /// A sync that is ready to run.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::measure::{Bill, Difference, StatementCost};
+
 /// What a sync did.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
@@ -29,18 +31,24 @@ pub struct Report {
     pub write_seconds: f64,
     /// WAL of the statements that wrote, without that of their indexes' later work.
     pub wal_bytes: u64,
-    /// Blocks of 8 KiB that they found in the server's cache.
-    pub blocks_hit: u64,
-    /// Blocks that they had to read.
-    pub blocks_read: u64,
-    /// Blocks that they changed first.
+    /// Pages that they changed first.
     pub blocks_dirtied: u64,
-    /// Bytes of the table, before and after.
-    pub table_bytes: [u64; 2],
-    /// Bytes of its indexes, before and after.
-    pub index_bytes: [u64; 2],
     /// Dead row versions that this left behind.
     pub dead_rows: u64,
+    /// Pages of the table and what belongs to it that were read meanwhile, for comparing too.
+    pub blocks_read: Option<u64>,
+    /// Those that were found in the server's cache.
+    pub blocks_hit: Option<u64>,
+    /// Bytes of the table, before and after.
+    pub table_bytes: [Option<u64>; 2],
+    /// Bytes of its indexes, before and after.
+    pub index_bytes: [Option<u64>; 2],
+    /// Dead row versions in the table, before and after, as the server estimates them.
+    pub table_dead_rows: [Option<u64>; 2],
+    /// What these reads and that WAL would cost where I/Os are billed.
+    pub bill: Option<Bill>,
+    /// Everything that the server counted meanwhile, for everybody.
+    pub measured: Difference,
     /// What would make the next one cheaper.
     pub advice: Vec<String>,
 }
@@ -60,6 +68,28 @@ impl Report {
     /// Whether the table was, or is, like the source.
     pub fn is_same(&self) -> bool {
         self.inserted + self.updated + self.deleted == 0
+    }
+
+    /// Takes in what its statements took.
+    pub(super) fn set_cost(&mut self, cost: StatementCost) {
+        self.wal_bytes = cost.wal_bytes;
+        self.blocks_dirtied = cost.blocks_dirtied;
+        self.dead_rows = self.updated + self.deleted;
+    }
+
+    /// Takes in what the server counted meanwhile.
+    pub(super) fn set_measured(&mut self, measured: Difference, price_per_million: f64) {
+        if let Some(tables) = &measured.tables {
+            let both = [&tables.before, &tables.after];
+            self.blocks_read = tables.counted.blocks_read();
+            self.blocks_hit = tables.counted.blocks_hit();
+            self.table_bytes = both.map(|state| state.table_bytes);
+            self.index_bytes = both.map(|state| state.index_bytes);
+            self.table_dead_rows = both.map(|state| state.rows_dead);
+        }
+        self.bill =
+            self.blocks_read.map(|read| Bill::estimate(read, self.wal_bytes, price_per_million));
+        self.measured = measured;
     }
 }
 

@@ -2,27 +2,15 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::pin::{self, Cost};
+use super::pin;
 use super::report::{Facts, advice};
 use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync};
+use crate::measure::{Measurement, Own, StatementCost};
 use crate::stage;
 use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
-
-/// Sizes of a table with all its parts, and of its indexes.
-const SIZES: &str = "\
-select coalesce(sum(pg_relation_size(relid)), 0)::bigint,
-       coalesce(sum(pg_indexes_size(relid)), 0)::bigint
-from (select relid::oid from pg_partition_tree($1::oid::regclass)
-      union select $1::oid) parts(relid)";
-
-/// HOT updates of the table's parts by this transaction.
-const HOT_UPDATES: &str = "\
-select coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::bigint
-from (select relid::oid from pg_partition_tree($1::oid::regclass)
-      union select $1::oid) parts(relid)";
 
 /// The table's fillfactor; and indexes that no query has used and which are not unique.
 const FACTS: &str = "\
@@ -59,10 +47,16 @@ pub(super) async fn write(session: &Connection, sync: &Sync, staged_bytes: u64) 
     let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
     let locked = client.execute(sql, &[&scope, &oid]).await;
     locked.map_err(failed("could not wait for another sync of the same scope"))?;
-    let result = in_transaction(session, sync).await;
-    if result.is_err() {
+    let table = [sync.load.table().oid];
+    let before = Measurement::take(client, &table).await;
+    let mut result = in_transaction(session, sync).await;
+    match &mut result {
+        Ok(report) => {
+            let measured = Measurement::take(client, &table).await.since(&before);
+            report.set_measured(measured, sync.options.price_per_million);
+        }
         // What the transaction has failed of is told; if the session is gone, so is the lock.
-        let _ = client.batch_execute("rollback").await;
+        Err(_) => drop(client.batch_execute("rollback").await),
     }
     let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
     let _ = client.execute(sql, &[&scope, &oid]).await;
@@ -87,7 +81,7 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
         is_check: sync.options.is_check,
         ..Report::default()
     };
-    let before = sizes(client, table.oid).await?;
+    let own = Own::look(client, table.oid).await?;
     compare(client, &statements, &mut report).await?;
     if sync.options.is_check {
         report.examples = examples(client, &statements).await?;
@@ -95,20 +89,11 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
     } else {
         guard(sync, &report)?;
         let cost = change(client, sync, &statements, &mut report).await?;
-        let what = "could not look up what was written";
-        let row = client.query_one(HOT_UPDATES, &[&table.oid]).await;
-        report.updated_hot = number(&row.map_err(server_error(what.to_owned()))?, 0);
+        report.set_cost(cost);
+        report.updated_hot = Own::look(client, table.oid).await?.since(own).updated_hot;
         let committed = client.batch_execute("commit").await;
         committed.map_err(|error| session.explain("could not commit", error))?;
-        report.wal_bytes = cost.wal_bytes;
-        report.blocks_hit = cost.blocks_hit;
-        report.blocks_read = cost.blocks_read;
-        report.blocks_dirtied = cost.blocks_dirtied;
-        report.dead_rows = report.updated + report.deleted;
     }
-    let after = sizes(client, table.oid).await?;
-    report.table_bytes = [before[0], after[0]];
-    report.index_bytes = [before[1], after[1]];
     let matched = rows.saturating_sub(report.inserted);
     report.unchanged = matched.saturating_sub(report.updated);
     report.advice = advice(&report, &facts(client, sync).await?);
@@ -192,8 +177,8 @@ async fn change(
     sync: &Sync,
     statements: &Statements<'_>,
     report: &mut Report,
-) -> Result<Cost> {
-    let mut all = Cost::default();
+) -> Result<StatementCost> {
+    let mut all = StatementCost::default();
     let what = |what: &str| server_error(format!("could not {what}"));
     let (deletes, updates) = sync.writes();
     if deletes && report.deleted > 0 {
@@ -240,12 +225,6 @@ async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Exampl
     }
     let [delete, update, insert] = all;
     Ok(Examples { insert, update, delete })
-}
-
-async fn sizes(client: &Client, oid: u32) -> Result<[u64; 2]> {
-    let failed = server_error("could not look up the table's size".to_owned());
-    let row = client.query_one(SIZES, &[&oid]).await.map_err(failed)?;
-    Ok([number(&row, 0), number(&row, 1)])
 }
 
 async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
