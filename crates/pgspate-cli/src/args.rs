@@ -228,7 +228,7 @@ pub(crate) struct SyncArgs {
     #[command(flatten)]
     pub(crate) read: ReadArgs,
 
-    /// What a million I/Os cost, for the estimate of what this would have cost where they are billed
+    /// What a million I/Os cost, for an estimate of what this costs where they are billed
     #[arg(
         long, default_value = "0.20", value_name = "DOLLARS", value_parser = price,
         help_heading = "Output"

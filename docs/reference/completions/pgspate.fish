@@ -116,7 +116,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l comment -d 'Pas
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Encoding of the input, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'What a million I/Os cost, for the estimate of what this would have cost where they are billed' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'What a million I/Os cost, for an estimate of what this costs where they are billed' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert, and delete nothing'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Change nothing: count what differs, with examples; exit 1 if anything does'
