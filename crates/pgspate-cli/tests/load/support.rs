@@ -79,9 +79,11 @@ impl Case {
     }
 
     /// All tables with their rows, and jobs that the ledger has left of failed loads.
+    /// Temporary tables go with their sessions, which may just be ending.
     pub(crate) fn contents(&self) -> Vec<(String, Vec<String>)> {
         let tables = "select format('%I.%I', schemaname, tablename) from pg_tables \
                       where schemaname not in ('pg_catalog', 'information_schema') \
+                      and schemaname not like 'pg\\_temp%' \
                       and tablename <> 'version' order by 1";
         let tables = self.db.query(tables).into_iter().map(|row| row[0].clone().unwrap());
         let all = tables.map(|table| (table.clone(), self.rows(&table)));

@@ -76,6 +76,12 @@ pub struct Difference {
 }
 
 impl Measurement {
+    /// Whether it is taken at once: before PostgreSQL 15 more than a second has to pass before what
+    /// was counted can be seen.
+    pub fn is_prompt(server_version: u32) -> bool {
+        server_version >= FORCES_FLUSH
+    }
+
     /// Asks for everything, about these tables (oids; partitions, indexes and toast tables belong
     /// to them) and the current database. To be called outside of a transaction: what the server
     /// refuses is `None` here, and would be the end of one. What this session has done counts;
@@ -138,7 +144,7 @@ impl Difference {
 
 /// Has what this session counted so far seen by everybody, and others' numbers looked up anew.
 async fn flush(client: &Client, version: u32) {
-    if version >= FORCES_FLUSH {
+    if Measurement::is_prompt(version) {
         let _ = client.execute("select pg_stat_force_next_flush()", &[]).await;
     } else {
         tokio::time::sleep(FLUSH_PAUSE).await;

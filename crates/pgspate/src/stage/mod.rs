@@ -71,10 +71,17 @@ pub(crate) fn hint_space(error: Error, staged_bytes: u64) -> Error {
     }
 }
 
-/// Makes statistics of what is staged, without which no plan is to be trusted. Its rows.
-pub(crate) async fn analyze(client: &Client) -> Result<u64> {
-    let failed = || server_error("could not analyze the staged rows".to_owned());
-    client.batch_execute(&format!("analyze {NAME}")).await.map_err(failed())?;
+/// Makes statistics of columns of what is staged, without which no plan is to be trusted. A small
+/// sample will do: what has to be known is how many rows there are, and how many values.
+pub(crate) async fn analyze(client: &Client, columns: &str) -> Result<()> {
+    let failed = server_error("could not analyze the staged rows".to_owned());
+    let sql = format!("set local default_statistics_target = 10; analyze {NAME} ({columns})");
+    client.batch_execute(&sql).await.map_err(failed)
+}
+
+/// How many rows are staged.
+pub(crate) async fn count(client: &Client) -> Result<u64> {
+    let failed = server_error("could not count the staged rows".to_owned());
     let row = client.query_one(&format!("select count(*) from {NAME}"), &[]).await;
-    Ok(row.map_err(failed())?.get::<_, i64>(0).unsigned_abs())
+    Ok(row.map_err(failed)?.get::<_, i64>(0).unsigned_abs())
 }

@@ -29,6 +29,20 @@ const LENIENT: &str = "\
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
+/// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
+/// it, none of which can be NULL, that finds equal what the columns' types do.
+const IS_UNIQUE: &str = "\
+select exists (
+    select from pg_index i
+    where i.indrelid = $1 and i.indisunique and i.indisvalid and i.indpred is null
+      and i.indexprs is null and (
+        select bool_and(a.attnotnull and a.attname = any($2) and c.opcdefault
+                        and i.indcollation[k.nth - 1] = a.attcollation)
+        from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+        join pg_opclass c on c.oid = i.indclass[k.nth - 1]
+        where k.nth <= i.indnkeyatts))";
+
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
@@ -48,6 +62,8 @@ pub(super) struct SyncColumn {
 pub(super) struct Columns {
     pub(super) key: Vec<SyncColumn>,
     pub(super) others: Vec<SyncColumn>,
+    /// The table has each key once.
+    pub(super) key_is_unique: bool,
 }
 
 /// The names of the primary key's columns.
@@ -58,6 +74,12 @@ pub(super) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<St
 /// The names of columns with a nondeterministic collation.
 pub(super) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String>> {
     names(client, LENIENT, table).await
+}
+
+/// Whether the table has each key once.
+pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) -> Result<bool> {
+    let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
+    Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
 async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
@@ -74,6 +96,7 @@ impl Columns {
         key: &[String],
         ignored: &[String],
         lenient: &[String],
+        key_is_unique: bool,
     ) -> Result<Columns> {
         if key.is_empty() {
             let message = format!("{} has no primary key to match rows by", table.sql_name);
@@ -104,6 +127,7 @@ impl Columns {
         Ok(Columns {
             key: key.iter().filter_map(|name| sorted(name)).collect(),
             others: others.filter_map(sorted).collect(),
+            key_is_unique,
         })
     }
 

@@ -72,7 +72,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
         false => options.key.clone(),
         true => runtime.block_on(columns::primary_key(client, table))?,
     };
-    let columns = Columns::sort(table, load.columns(), &key, &options.ignored, &lenient)?;
+    let is_unique = runtime.block_on(columns::is_unique(client, table, &key))?;
+    let columns =
+        Columns::sort(table, load.columns(), &key, &options.ignored, &lenient, is_unique)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !load.columns().iter().any(|column| column.name == *name) {
@@ -129,7 +131,7 @@ impl Sync {
         let runtime = self.runtime.clone();
         let written = Instant::now();
         let mut report = loop {
-            let attempt = write::write(&session, &self, outcome.bytes_sent);
+            let attempt = write::write(&session, &self, &outcome);
             match runtime.block_on(until_cancelled(watch, &session, attempt)) {
                 Ok(report) => break report,
                 Err(error) if write::may_pass(&error) && !session.is_closed() => {

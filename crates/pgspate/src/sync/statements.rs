@@ -42,17 +42,42 @@ pub(super) struct Statements<'a> {
 impl Statements<'_> {
     /// Keys that the source has more than once: how many there are, and some of them.
     pub(super) fn duplicates(&self) -> String {
+        self.duplicates_in(&format!("{NAME} s"))
+    }
+
+    /// The same among rows that the table does not have.
+    pub(super) fn duplicates_in_inserts(&self) -> String {
+        self.duplicates_in(&format!("{DIFF} s where s.{TID} is null"))
+    }
+
+    fn duplicates_in(&self, rows: &str) -> String {
         let keys = list(self.columns.key.iter(), "s");
+        let words = self.columns.key.iter().map(|it| format!("s.{}::text", it.name));
+        let words = words.collect::<Vec<_>>().join(", ");
         format!(
-            "select count(*) over (), concat_ws(', ', {}), count(*) from {NAME} s \
-             group by {keys} having count(*) > 1 limit 3",
-            self.columns
-                .key
-                .iter()
-                .map(|it| format!("s.{}::text", it.name))
-                .collect::<Vec<_>>()
-                .join(", ")
+            "select count(*) over (), concat_ws(', ', {words}), count(*) from {rows} \
+             group by {keys} having count(*) > 1 limit 3"
         )
+    }
+
+    /// How many rows the scope has; `None` where nothing is deleted.
+    pub(super) fn count_scope(&self) -> Option<String> {
+        let scope = self.in_scope()?;
+        Some(format!("select count(*) from {} t where {scope}", self.table))
+    }
+
+    /// The columns by which rows are found, for statistics.
+    pub(super) fn finding(&self) -> String {
+        let mut columns: Vec<_> = self.columns.key.iter().collect();
+        columns.extend(self.scope_columns());
+        columns.sort_by_key(|column| &column.name);
+        columns.dedup();
+        list(columns.into_iter(), "")
+    }
+
+    /// Statistics of the difference, by a small sample.
+    pub(super) fn analyze_diff(&self) -> String {
+        format!("set local default_statistics_target = 10; analyze {DIFF} ({TID}, {STAYS})")
     }
 
     /// Leaves the last of rows with the same key.

@@ -4,8 +4,9 @@ use tokio_postgres::{Client, Row};
 
 use super::pin;
 use super::report::{Facts, advice};
-use super::statements::{DIFF, Scope, Statements};
+use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync};
+use crate::copy::Outcome;
 use crate::measure::{Measurement, Own, StatementCost};
 use crate::stage;
 use crate::target::connect::Connection;
@@ -30,13 +31,17 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
                                             where attrelid = $1 and attname = any($2))
              order by i.indexrelid::regclass::text)";
 
+/// Servers that hand over what they count only after a pause are asked when so many bytes are
+/// staged.
+const WORTH_A_PAUSE: u64 = 16 << 20;
+
 /// Whether the transaction may pass when it is tried again: another session was in its way.
 pub(super) fn may_pass(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
 /// Compares and writes, in one transaction.
-pub(super) async fn write(session: &Connection, sync: &Sync, staged_bytes: u64) -> Result<Report> {
+pub(super) async fn write(session: &Connection, sync: &Sync, staged: &Outcome) -> Result<Report> {
     let client = &session.client;
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
     let failed = |what: &str| {
@@ -48,22 +53,28 @@ pub(super) async fn write(session: &Connection, sync: &Sync, staged_bytes: u64) 
     let locked = client.execute(sql, &[&scope, &oid]).await;
     locked.map_err(failed("could not wait for another sync of the same scope"))?;
     let table = [sync.load.table().oid];
-    let before = Measurement::take(client, &table).await;
-    let mut result = in_transaction(session, sync).await;
-    match &mut result {
-        Ok(report) => {
+    let measures =
+        Measurement::is_prompt(session.server_version()) || staged.bytes_sent >= WORTH_A_PAUSE;
+    let before = match measures {
+        true => Some(Measurement::take(client, &table).await),
+        false => None,
+    };
+    let mut result = in_transaction(session, sync, staged.rows_written).await;
+    match (&mut result, before) {
+        (Ok(report), Some(before)) => {
             let measured = Measurement::take(client, &table).await.since(&before);
             report.set_measured(measured, sync.options.price_per_million);
         }
+        (Ok(_), None) => {}
         // What the transaction has failed of is told; if the session is gone, so is the lock.
-        Err(_) => drop(client.batch_execute("rollback").await),
+        (Err(_), _) => drop(client.batch_execute("rollback").await),
     }
     let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
     let _ = client.execute(sql, &[&scope, &oid]).await;
-    result.map_err(|error| stage::hint_space(error, staged_bytes))
+    result.map_err(|error| stage::hint_space(error, staged.bytes_sent))
 }
 
-async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
+async fn in_transaction(session: &Connection, sync: &Sync, staged: u64) -> Result<Report> {
     let client = &session.client;
     let statements = sync.build();
     let table = sync.load.table();
@@ -74,7 +85,7 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
         pin::SETTINGS
     );
     client.batch_execute(&begin).await.map_err(failed())?;
-    let rows = check_source(client, sync, &statements).await?;
+    let rows = check_source(client, sync, &statements, staged).await?;
     let mut report = Report {
         table: table.sql_name.clone(),
         rows_in: rows,
@@ -83,6 +94,7 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
     };
     let own = Own::look(client, table.oid).await?;
     compare(client, &statements, &mut report).await?;
+    check_keys(client, &statements, &report).await?;
     if sync.options.is_check {
         report.examples = examples(client, &statements).await?;
         client.batch_execute("rollback").await.map_err(failed())?;
@@ -100,31 +112,27 @@ async fn in_transaction(session: &Connection, sync: &Sync) -> Result<Report> {
     Ok(report)
 }
 
-/// Analyzes what is staged, and refuses what cannot be meant.
-async fn check_source(client: &Client, sync: &Sync, statements: &Statements<'_>) -> Result<u64> {
+/// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
+async fn check_source(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    staged: u64,
+) -> Result<u64> {
     let failed = || server_error("could not look at the staged rows".to_owned());
     let options = &sync.options;
+    let mut rows = staged;
     if statements.keeps_last {
         client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
+        rows = stage::count(client).await?;
     }
-    let rows = stage::analyze(client).await?;
+    stage::analyze(client, &statements.finding()).await?;
     let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
     if deletes_all && !options.may_empty && !options.is_check {
         let message = "the source has no rows: all rows of the scope would be deleted";
         return Err(
             Error::new(Kind::Plan, message).hint("Say `--allow-empty` if that is what is meant.")
         );
-    }
-    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
-    if let Some(first) = duplicates.first() {
-        let examples: Vec<String> = duplicates
-            .iter()
-            .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
-            .collect();
-        let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
-        let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
-        return Err(Error::new(Kind::Plan, message)
-            .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."));
     }
     if let Some(sql) = statements.strays() {
         let row = client.query_one(&sql, &[]).await.map_err(server_error(
@@ -158,13 +166,41 @@ async fn check_source(client: &Client, sync: &Sync, statements: &Statements<'_>)
     Ok(rows)
 }
 
+/// Refuses keys that the source has more than once. Where the table has each key once, it takes
+/// little to see that there are none: as many rows of the source as of the scope have found each
+/// other then, and the rest is in the difference.
+async fn check_keys(client: &Client, statements: &Statements<'_>, report: &Report) -> Result<()> {
+    let failed = || server_error("could not look at the staged rows".to_owned());
+    if statements.keeps_last {
+        return Ok(());
+    }
+    if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
+        let scope = number(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
+        let is_paired = report.rows_in - report.inserted == scope - report.deleted;
+        let inserts = statements.duplicates_in_inserts();
+        if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
+            return Ok(());
+        }
+    }
+    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
+    let Some(first) = duplicates.first() else { return Ok(()) };
+    let examples: Vec<String> = duplicates
+        .iter()
+        .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
+        .collect();
+    let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
+    let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
+    Err(Error::new(Kind::Plan, message)
+        .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."))
+}
+
 /// Finds what differs, in one pass over the source and the scope.
 async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
     let failed = || server_error("could not compare".to_owned());
     let diff = statements.diff();
     pin::allow_nested_loop(client, &diff).await.map_err(failed())?;
     client.batch_execute(&diff).await.map_err(failed())?;
-    client.batch_execute(&format!("analyze {DIFF}")).await.map_err(failed())?;
+    client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
     let row = client.query_one(&statements.count(), &[]).await.map_err(failed())?;
     (report.deleted, report.updated) = (number(&row, 0), number(&row, 1));
     report.inserted = number(&row, 2);
