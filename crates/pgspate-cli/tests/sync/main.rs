@@ -1,7 +1,11 @@
 //! `pgspate sync` as users meet it: the real command, real files, a real PostgreSQL.
 
+#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[path = "../faults/chance.rs"]
+mod chance;
 mod changes;
 mod concurrent;
+mod random;
 mod refused;
 #[path = "../support/run.rs"]
 mod run;

@@ -1,0 +1,219 @@
+//! Random tables, sources and scopes, while another session writes outside of the scope.
+//!
+//! Afterwards the scope is as the source, and everything else as the others left it; a sync that is
+//! killed leaves the old rows or the new ones. `PGSPATE_TEST_SECONDS` says for how long (10 by
+//! default), `PGSPATE_TEST_SEED` where to begin.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::chance::Chance;
+use crate::run::{session, wait_until};
+use crate::support::Case;
+use crate::{command, finish, spawn, sync};
+
+/// Types, and values of each that differ, are equal and yet differ, or are refused nowhere.
+const TYPES: [(&str, &[&str]); 8] = [
+    ("int", &["0", "1", "-7", "2147483647"]),
+    ("text", &["a", "A", "a b", "\"x,y\"", "ü", "\"\""]),
+    ("numeric", &["1", "1.0", "1.00", "-0.5", "NaN", "1e20"]),
+    ("float8", &["0", "-0", "NaN", "Infinity", "1e-300"]),
+    ("timestamptz", &["2026-01-01 00:00:00+00", "infinity", "0044-03-15 12:00:00+00 BC"]),
+    ("jsonb", &["1", "\"{\"\"a\"\": 1.0}\"", "\"{\"\"a\"\": 1}\"", "null"]),
+    ("json", &["1", "\"{\"\"a\"\": 1}\"", "\"{\"\"a\"\":1}\""]),
+    ("char(3)", &["a", "ab", "abc"]),
+];
+
+/// The scope in which the other session writes; no source has it.
+const FOREIGN: u64 = 99;
+/// Its keys, where the scope is no part of them.
+const FOREIGN_ID: u64 = 1000;
+
+/// The rows that syncs are about.
+const INSIDE: &str = "select * from t where scope <> 99";
+
+/// One random table with its source.
+struct Setting {
+    columns: Vec<usize>,
+    /// Whether the scope is part of the key; unique then, or at least without an index.
+    key: &'static str,
+    has_index: bool,
+    flags: &'static str,
+    /// What the rows are to be, made from `src` and `old`.
+    expected: String,
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+impl Setting {
+    fn random(chance: &mut Chance) -> Setting {
+        let columns = (0..chance.among(1..=3)).map(|_| chance.among(0..=7) as usize).collect();
+        let key = chance.pick(&["scope,id", "id"]);
+        let same_key = match key {
+            "id" => "s.id = o.id",
+            _ => "(s.scope, s.id) is not distinct from (o.scope, o.id)",
+        };
+        // What is outside is for the other session.
+        let rest = |stays: &str| {
+            format!("select * from src union all select * from old o where scope <> 99 and {stays}")
+        };
+        let (flags, expected) = match chance.among(0..=3) {
+            0 => {
+                ("--scope-by scope", rest("not exists (select from src s where s.scope = o.scope)"))
+            }
+            1 => ("--scope scope<5", rest("not scope < 5")),
+            2 => ("--no-delete", rest(&format!("not exists (select from src s where {same_key})"))),
+            _ => (
+                "--insert-only",
+                format!(
+                    "select * from old where scope <> 99 union all select * from src s \
+                     where not exists (select from old o where {same_key})"
+                ),
+            ),
+        };
+        Setting { columns, key, has_index: chance.among(0..=3) > 0, flags, expected }
+    }
+
+    fn create(&self, name: &str) -> String {
+        let mut sql = format!("create table {name} (scope int not null, id int not null");
+        for (nth, of) in self.columns.iter().enumerate() {
+            write!(sql, ", c{nth} {}", TYPES[*of].0).unwrap();
+        }
+        sql + ")"
+    }
+
+    /// Rows with keys that occur once; of these scopes.
+    fn rows(&self, chance: &mut Chance, scopes: u64) -> String {
+        let mut text = String::new();
+        for id in 0..chance.among(0..=60) {
+            // An id is of one scope, so that it can be a key by itself.
+            let scope = id % 10;
+            if scope < scopes && chance.among(0..=2) > 0 {
+                write!(text, "{scope},{id}").unwrap();
+                for of in &self.columns {
+                    let value = match chance.among(0..=4) {
+                        0 => "",
+                        _ => chance.pick(TYPES[*of].1),
+                    };
+                    write!(text, ",{value}").unwrap();
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// Two queries' rows by what they hold; what only one of them has.
+fn difference(case: &Case, left: &str, right: &str) -> String {
+    let text = |query: &str| format!("select x::text from ({query}) x");
+    case.value(&format!(
+        "select coalesce(string_agg(row, '; '), '') from ( \
+             (select '-' || a.x as row from ({0}) a(x) except all select '-' || b.x from ({1}) b(x)) \
+             union all \
+             (select '+' || b.x from ({1}) b(x) except all select '+' || a.x from ({0}) a(x))) d",
+        text(left),
+        text(right)
+    ))
+}
+
+/// Writes outside of every scope until it is told to stop, and the same into `outside`.
+fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
+    let (runtime, client) = session(dsn);
+    let mut chance = Chance::new(seed);
+    while !stop.load(Relaxed) {
+        let id = FOREIGN_ID + chance.among(0..=9);
+        let change = |table: &str, what: u64| match what {
+            0 => format!("insert into {table} (scope, id) values ({FOREIGN}, {id})"),
+            1 => format!("delete from {table} where scope = {FOREIGN} and id = {id}"),
+            _ => format!("update {table} set c0 = null where scope = {FOREIGN} and id = {id}"),
+        };
+        let what = chance.among(0..=2);
+        let once = match what {
+            // One row a key, with an index or without.
+            0 => format!("delete from t where id = {id}; delete from outside where id = {id};"),
+            _ => String::new(),
+        };
+        let sql =
+            format!("begin; {once} {}; {}; commit", change("t", what), change("outside", what));
+        runtime.block_on(client.batch_execute(&sql)).unwrap();
+    }
+}
+
+fn check(case: &Case, setting: &Setting, what: &str) {
+    let wrong = difference(case, &setting.expected, INSIDE);
+    assert_eq!(wrong, "", "{what}: the scope, {}", setting.flags);
+    let wrong = difference(case, "select * from outside", "select * from t where scope = 99");
+    assert_eq!(wrong, "", "{what}: outside, {}", setting.flags);
+}
+
+fn one(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let setting = Setting::random(&mut chance);
+    let case = Case::new(&format!("{}; {}", setting.create("t"), setting.create("src")));
+    if setting.has_index {
+        case.db.run(&format!("alter table t add primary key ({})", setting.key));
+    }
+    case.put("old.csv", setting.rows(&mut chance, 10));
+    let source = setting.rows(&mut chance, 5);
+    case.put("t.csv", &source);
+    case.put("src.csv", &source);
+    for name in ["old", "src"] {
+        if std::fs::read(case.path(&format!("{name}.csv"))).unwrap().is_empty() {
+            continue;
+        }
+        let table = if name == "old" { "t" } else { "src" };
+        case.load(&format!("{name}.csv --table {table} --header no --no-ledger")).success();
+    }
+    case.db.run(
+        "create table old as select * from t; create table outside as select * from t where false",
+    );
+    let names = (0..setting.columns.len()).map(|nth| format!(",c{nth}")).collect::<String>();
+    let args = format!(
+        "t.csv --table t --header no --columns scope,id{names} --key {} {} --max-delete 100 \
+         --allow-empty --quiet",
+        setting.key, setting.flags
+    );
+    if source.is_empty() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| write_outside(&case.db.dsn(), seed, &stop));
+        if chance.among(0..=3) == 0 {
+            let mut child = spawn(&mut command(&case, &args));
+            thread::sleep(Duration::from_millis(chance.among(0..=120)));
+            child.kill().unwrap();
+            finish(child);
+            let sessions = "select count(*) from pg_stat_activity \
+                            where datname = current_database() and application_name like 'pgspate%'";
+            wait_until("its session is gone", || case.value(sessions) == "0");
+            let is = |query: &str| difference(&case, query, INSIDE).is_empty();
+            assert!(is("select * from old") || is(&setting.expected), "seed {seed}: {args}");
+        }
+        let run = sync(&case, &args);
+        stop.store(true, Relaxed);
+        assert_eq!(run.status, Some(0), "seed {seed}: {args}\n{}", run.stderr);
+    });
+    check(&case, &setting, &format!("seed {seed}"));
+    // Once more there is nothing to do.
+    let before = case.rows("(select ctid, xmin, * from t)");
+    assert_eq!(sync(&case, &args).status, Some(0));
+    assert_eq!(case.rows("(select ctid, xmin, * from t)"), before, "seed {seed}");
+}
+
+#[test]
+fn the_scope_is_as_the_source_and_the_rest_as_it_was() {
+    let budget = Duration::from_secs(number("PGSPATE_TEST_SECONDS", 10));
+    let (first, begin) = (number("PGSPATE_TEST_SEED", 1), Instant::now());
+    let mut seed = first;
+    while begin.elapsed() < budget {
+        one(seed);
+        seed += 1;
+    }
+    println!("{} cases", seed - first);
+}
