@@ -5,10 +5,13 @@
 mod chance;
 mod changes;
 mod concurrent;
+#[path = "../support/disk.rs"]
+mod disk;
 mod random;
 mod refused;
 #[path = "../support/run.rs"]
 mod run;
+mod space;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;

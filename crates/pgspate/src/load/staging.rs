@@ -29,6 +29,11 @@ impl Load {
         &self.table
     }
 
+    /// Bytes of the inputs as they are stored, as far as that is known.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.reading.stored_bytes().unwrap_or_default()
+    }
+
     /// The columns that the input has, in its order.
     pub(crate) fn columns(&self) -> &[PlannedColumn] {
         &self.plan.columns

@@ -3,6 +3,8 @@
 //! It has the target's columns and types and none of its constraints, indexes or triggers, so
 //! whatever the types take can be staged. It lives and dies with its session.
 
+pub(crate) mod space;
+
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 

@@ -11,6 +11,7 @@ mod statements;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
@@ -20,6 +21,7 @@ pub use statements::Scope;
 
 use crate::copy::{LOOK, Patience};
 use crate::load::{self, Load, Watch};
+use crate::stage::{self, space::Space};
 use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
 use columns::Columns;
@@ -125,7 +127,13 @@ impl Sync {
     /// may be. The table is as it was then.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
-        let (session, outcome) = self.load.stage(watch)?;
+        let look = Space::look(self.load.control(), self.load.table());
+        let space = self.runtime.block_on(look)?;
+        // Compressed it is more: what is known now is the least that it takes.
+        space.check(self.load.stored_bytes()).map_err(|error| self.failed(error))?;
+        let staged = self.load.stage(watch);
+        let (session, outcome) =
+            staged.map_err(|error| stage::hint_space(error, watch.copy.sent.load(Relaxed)))?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let mut patience = Patience::new(self.options.load.limits.retry_for);
         let runtime = self.runtime.clone();
