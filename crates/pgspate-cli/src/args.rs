@@ -201,6 +201,10 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     pub(crate) check: bool,
 
+    /// Change nothing: say what would make syncs like this one cheaper; exit 1 if anything would
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) advise_only: bool,
+
     /// Show the statements, and stop
     #[arg(long)]
     pub(crate) plan: bool,

@@ -19,6 +19,7 @@ use crate::progress::ProgressLine;
 
 pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
+    let advise_only = args.advise_only;
     let Start { target, runtime, watch, running } = start(&args.ends, quiet, style)?;
     let sync = sync::prepare(options(args), target.dsn, runtime.handle())?;
     if plan_only {
@@ -41,9 +42,16 @@ pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
         print_json(&report)?;
     }
     if !quiet {
-        say(render(&report, style));
+        say(match advise_only {
+            true => render_advice(&report, style),
+            false => render(&report, style),
+        });
     }
-    Ok(if report.is_check && !report.is_same() { Answer::No } else { Answer::Yes })
+    let is_no = match advise_only {
+        true => !report.advice.is_empty(),
+        false => report.is_check && !report.is_same(),
+    };
+    Ok(if is_no { Answer::No } else { Answer::Yes })
 }
 
 /// The report in a few lines.
@@ -117,10 +125,22 @@ fn render(report: &Report, style: Style) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
-    for advice in &report.advice {
-        line(&format!("{} {advice}", style.warning("advice:")));
+    text + &advice(report, style)
+}
+
+/// What would be written, in one line, and what would make that cheaper.
+fn render_advice(report: &Report, style: Style) -> String {
+    let whole = render(report, style);
+    let first = whole.lines().next().unwrap_or_default();
+    match report.advice.is_empty() {
+        true => format!("{first}\nnothing that is known of the table would make this cheaper\n"),
+        false => format!("{first}\n{}", advice(report, style)),
     }
-    text
+}
+
+fn advice(report: &Report, style: Style) -> String {
+    let word = style.warning("advice:");
+    report.advice.iter().map(|advice| format!("{word} {advice}\n")).collect()
 }
 
 fn options(args: SyncArgs) -> Options {
@@ -138,7 +158,7 @@ fn options(args: SyncArgs) -> Options {
         max_delete: args.max_delete,
         may_empty: args.allow_empty,
         keeps_last: args.keep.is_some(),
-        is_check: args.check,
+        is_check: args.check || args.advise_only,
         price_per_million: args.price_per_million_io,
     }
 }

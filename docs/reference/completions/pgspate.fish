@@ -120,6 +120,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-milli
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert, and delete nothing'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Change nothing: count what differs, with examples; exit 1 if anything does'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l advise-only -d 'Change nothing: say what would make syncs like this one cheaper; exit 1 if anything would'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l plan -d 'Show the statements, and stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Let a source without rows empty the scope'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l skip-blank-lines -d 'Pass over empty lines, which to COPY are records of one empty field'

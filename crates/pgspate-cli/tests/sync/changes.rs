@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 
+use crate::run::wait_until;
 use crate::support::{Case, folded, redact};
 use crate::{counts, sync};
 
@@ -168,4 +169,40 @@ fn columns_that_the_source_does_not_have() {
     let rows = "select string_agg(concat_ws(',', at, value, note), ' ' order by at) from t \
                 where meter = 1 and at in (1, 7)";
     assert_eq!(case.value(rows), "1,11,n1 7,70");
+}
+
+#[test]
+fn advice_without_a_change() {
+    let case = Case::new(
+        "create table t (id int primary key, n int) with (autovacuum_enabled = off); \
+         insert into t select n, 0 from generate_series(1, 5000) n",
+    );
+    let rows: Vec<_> = (1..=5000).map(|id| format!("{id},{}\n", id % 2)).collect();
+    case.put("t.csv", format!("id,n\n{}", rows.concat()));
+    let run = sync(&case, "t.csv --scope all --advise-only --quiet");
+    assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
+    let said = redact(&sync(&case, "t.csv --scope all --advise-only").stderr);
+    assert_snapshot!(said, @r#"
+    format csv: the name ends with .csv
+    delimiter ",": 2 fields in each line
+    header yes: the first line names the table's columns
+    public.t: 0 to insert, 2,500 to update, 0 to delete; 2,500 of 5,000 unchanged
+    nothing that is known of the table would make this cheaper
+    "#);
+    // Whoever writes the whole table finds no room in its pages.
+    case.db.run("update t set n = 2; update t set n = 3");
+    wait_until("the updates are counted", || {
+        case.value("select pg_stat_get_tuples_updated('t'::regclass) >= 5000") == "t"
+    });
+    let run = sync(&case, "t.csv --scope all --advise-only");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    assert_snapshot!(redact(&run.stderr), @r#"
+    format csv: the name ends with .csv
+    delimiter ",": 2 fields in each line
+    header yes: the first line names the table's columns
+    public.t: 0 to insert, 5,000 to update, 0 to delete; 0 of 5,000 unchanged
+    advice: 0 % of the updates found room in their page: alter table public.t set
+          … (fillfactor = 60), and vacuum full or cluster it once, leaves room for them
+    "#);
+    assert_eq!(case.value("select count(*) from t where n = 3"), "5000");
 }

@@ -13,7 +13,8 @@ use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
-/// The table's fillfactor; and indexes that no query has used and which are not unique.
+/// The table's fillfactor; indexes that no query has used and which are not unique, by names and by
+/// columns; updates of the table, and HOT ones.
 const FACTS: &str = "\
 select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
                  where c.oid = $1::oid and option_name = 'fillfactor'), 100),
@@ -29,7 +30,11 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
              where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
                and i.indkey::int2[] && array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
-             order by i.indexrelid::regclass::text)";
+             order by i.indexrelid::regclass::text),
+       coalesce(sum(pg_stat_get_tuples_updated(relid)), 0)::int8,
+       coalesce(sum(pg_stat_get_tuples_hot_updated(relid)), 0)::int8
+from (select relid::oid from pg_partition_tree($1::oid::regclass)
+      union select $1::oid) parts(relid)";
 
 /// Servers that hand over what they count only after a pause are asked when so many bytes are
 /// staged.
@@ -269,7 +274,11 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
     let set: Vec<&str> = sync.load.columns().iter().map(|column| column.name.as_str()).collect();
     let row = client.query_one(FACTS, &[&table.oid, &set]).await.map_err(failed)?;
     let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
-    Ok(Facts { fillfactor: row.get(0), unused: names.into_iter().zip(columns).collect() })
+    Ok(Facts {
+        fillfactor: row.get(0),
+        unused: names.into_iter().zip(columns).collect(),
+        history: [number(&row, 3), number(&row, 4)],
+    })
 }
 
 fn number(row: &Row, nth: usize) -> u64 {
