@@ -52,7 +52,8 @@ fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
     let standby = standby_of(&primary, lag);
     let proxy = Proxy::start(&primary.dsn(), Some(Plan::new(Fault::Stall, at)));
     let dsn = format!(
-        "host=127.0.0.1,{} port={},{} user=postgres dbname=postgres target_session_attrs=read-write",
+        "host=127.0.0.1,{} port={},{} user=postgres dbname=postgres \
+         target_session_attrs=read-write",
         standby.folder().display(),
         proxy.address().port(),
         standby.port()

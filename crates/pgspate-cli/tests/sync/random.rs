@@ -113,7 +113,8 @@ fn difference(case: &Case, left: &str, right: &str) -> String {
     let text = |query: &str| format!("select x::text from ({query}) x");
     case.value(&format!(
         "select coalesce(string_agg(row, '; '), '') from ( \
-             (select '-' || a.x as row from ({0}) a(x) except all select '-' || b.x from ({1}) b(x)) \
+             (select '-' || a.x as row from ({0}) a(x) \
+              except all select '-' || b.x from ({1}) b(x)) \
              union all \
              (select '+' || b.x from ({1}) b(x) except all select '+' || a.x from ({0}) a(x))) d",
         text(left),
@@ -190,7 +191,8 @@ fn one(seed: u64) {
             child.kill().unwrap();
             finish(child);
             let sessions = "select count(*) from pg_stat_activity \
-                            where datname = current_database() and application_name like 'pgspate%'";
+                            where datname = current_database() \
+                              and application_name like 'pgspate%'";
             wait_until("its session is gone", || case.value(sessions) == "0");
             let is = |query: &str| difference(&case, query, INSIDE).is_empty();
             assert!(is("select * from old") || is(&setting.expected), "seed {seed}: {args}");

@@ -1,7 +1,7 @@
 //! Temporary space: what staging and comparing take, and what there is.
 //!
-//! A server that runs out of it in the middle takes others down with it, so what can be known before
-//! is looked at before. What cannot be seen from here is not guessed.
+//! A server that runs out of it in the middle takes others down with it, so what can be known
+//! before is looked at before. What cannot be seen from here is not guessed.
 
 use std::path::Path;
 
