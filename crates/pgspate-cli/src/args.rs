@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use pgspate::copy::RejectsMax;
 
+use crate::doctor::DoctorArgs;
+
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
 #[command(name = "pgspate", version, max_term_width = 100)]
@@ -21,6 +23,8 @@ pub(crate) enum Command {
     Load(Box<LoadArgs>),
     /// Make rows of a table like a source: only what differs is written
     Sync(Box<SyncArgs>),
+    /// Find out what slows writes on a server, with evidence and what to run; changes nothing
+    Doctor(DoctorArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL

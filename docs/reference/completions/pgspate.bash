@@ -19,6 +19,9 @@ _pgspate() {
             pgspate,completions)
                 cmd="pgspate__subcmd__completions"
                 ;;
+            pgspate,doctor)
+                cmd="pgspate__subcmd__doctor"
+                ;;
             pgspate,help)
                 cmd="pgspate__subcmd__help"
                 ;;
@@ -42,6 +45,9 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help,completions)
                 cmd="pgspate__subcmd__help__subcmd__completions"
+                ;;
+            pgspate__subcmd__help,doctor)
+                cmd="pgspate__subcmd__help__subcmd__doctor"
                 ;;
             pgspate__subcmd__help,help)
                 cmd="pgspate__subcmd__help__subcmd__help"
@@ -113,7 +119,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load sync status server completions man reference help"
+            opts="-h -V --help --version load sync doctor status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -140,8 +146,50 @@ _pgspate() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        pgspate__subcmd__doctor)
+            opts="-t -h --to --table --watch --storage --large-table --picture --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --storage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --large-table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --picture)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         pgspate__subcmd__help)
-            opts="load sync status server completions man reference help"
+            opts="load sync doctor status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -155,6 +203,20 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__doctor)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
