@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use pgspate::copy::RejectsMax;
 
 use crate::doctor::DoctorArgs;
+use crate::tune::TuneArgs;
 
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Sync(Box<SyncArgs>),
     /// Find out what slows writes on a server, with evidence and what to run; changes nothing
     Doctor(DoctorArgs),
+    /// Settings of a server for a bulk load, with reason and risk; applied, and put back
+    Tune(TuneArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL

@@ -147,7 +147,7 @@ const INDENT: &str = "           ";
 const WIDTH: usize = 88;
 
 /// The words in lines, each behind the indent.
-fn wrapped(text: &str, indent: &str) -> String {
+pub(crate) fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![indent.to_owned()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is a line from the beginning");
@@ -178,7 +178,7 @@ fn time(value: &str) -> Result<Duration, String> {
     }
 }
 
-fn size(value: &str) -> Result<u64, String> {
+pub(crate) fn size(value: &str) -> Result<u64, String> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let factor: u64 = match value[end..].trim() {

@@ -16,6 +16,7 @@ mod status;
 mod summary;
 mod sync;
 mod target;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(*args, style),
         Command::Sync(args) => sync::run(*args, style),
         Command::Doctor(args) => doctor::run(args, style),
+        Command::Tune(args) => tune::run(&args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),

@@ -10,6 +10,7 @@ mod server;
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
+mod tune;
 mod words;
 
 use run::{Run, command, finish, spawn, wait_until};

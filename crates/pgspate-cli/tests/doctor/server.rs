@@ -64,7 +64,7 @@ fn wal_that_is_written_too_often() {
     }
     let finding = found(&dsn, "checkpoints", "");
     assert!(finding["numbers"]["requested"].as_f64().unwrap() >= 5.0, "{finding}");
-    assert!(remedy(&finding)[0].starts_with("alter system set max_wal_size = '1024MB'"));
+    assert!(remedy(&finding)[0].starts_with("alter system set max_wal_size = '1GB'"));
     let version: u32 = ask(&dsn, "show server_version_num").parse().unwrap();
     if version < 140_000 {
         assert_eq!(findings(&dsn, "wal-buffers", "")[0]["verdict"], "cannot_see");

@@ -46,7 +46,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
              then have to read as much.",
             bytes(wanted)
         ));
-    for sql in scene.set("max_wal_size", &format!("{}MB", wanted >> 20)) {
+    for sql in scene.set("max_wal_size", &format!("{}GB", wanted >> 30)) {
         finding = finding.run(sql);
     }
     Ok(vec![finding])
