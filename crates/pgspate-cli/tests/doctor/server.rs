@@ -145,3 +145,24 @@ fn a_load_that_is_more_than_a_volume_does() {
     assert!(advice.contains("gp3:20GiB") || advice.contains("gp3:400GiB"), "{advice}");
     silent(&dsn, "storage-limits", "--storage io2:1000GiB,100000iops");
 }
+
+#[test]
+fn transactions_that_keep_dead_rows() {
+    let server = testing::server("max_prepared_transactions = 3");
+    let dsn = server.dsn();
+    silent(&dsn, "held-back", "");
+    run(&server, "create table t (id int)");
+    run(&server, "begin; insert into t values (1); prepare transaction 'it''s old'");
+    run(
+        &server,
+        "create procedure burn() language plpgsql as $$ begin \
+         for i in 1..100001 loop perform pg_current_xact_id(); commit; end loop; end $$",
+    );
+    run(&server, "call burn()");
+    let finding = found(&dsn, "held-back", "");
+    assert_eq!(finding["object"], "prepared transaction it's old");
+    for statement in remedy(&finding) {
+        run(&server, statement.split(" --").next().unwrap());
+    }
+    silent(&dsn, "held-back", "");
+}

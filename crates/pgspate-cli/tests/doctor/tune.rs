@@ -168,11 +168,12 @@ fn statements_of_a_lesser_role_are_not_run() {
 
 /// Which method there is for compressing depends on how the server was built.
 fn plain(text: &str) -> String {
-    let methods = regex_lite::Regex::new(r"\b(lz4|zstd|on)\b instead|'(lz4|zstd|on)'").unwrap();
+    let methods =
+        regex_lite::Regex::new(r"\b(lz4|zstd|pglz|on)\b instead|'(lz4|zstd|pglz|on)'").unwrap();
     let text = methods.replace_all(text, "[METHOD]");
     let version = regex_lite::Regex::new(r"PostgreSQL \d+|postgres\d+").unwrap();
     let text = version.replace_all(&text, "[VERSION]");
-    let word = regex_lite::Regex::new("\"(lz4|zstd|on|1)\"").unwrap();
+    let word = regex_lite::Regex::new("\"(lz4|zstd|pglz|on|1)\"").unwrap();
     word.replace_all(&text, "\"[METHOD]\"").into_owned()
 }
 

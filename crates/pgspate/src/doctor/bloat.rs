@@ -6,7 +6,7 @@
 use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count};
+use super::scene::{Found, Scene, count, tuples};
 use crate::numbers::bytes;
 
 const BLOAT: Check = Check {
@@ -56,18 +56,12 @@ order by 2 desc limit 1000";
 /// Tables of which much is not live.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let rows = scene.client.query(TABLES, &[&scene.table, &BYTES_MIN]).await?;
-    let schema = "select quote_ident(n.nspname) from pg_extension e join pg_namespace n \
-                  on n.oid = e.extnamespace where e.extname = 'pgstattuple'";
-    let schema = scene.client.query_opt(schema, &[]).await?;
-    let schema: Option<String> = schema.map(|row| row.get(0));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     for (nth, row) in rows.iter().enumerate() {
         let size = count(row, 1);
-        let exact = match &schema {
-            Some(schema) if nth < EXACT_MAX && size <= EXACT_BYTES_MAX => {
-                exact(scene, schema, row.get(2)).await
-            }
-            _ => None,
+        let exact = match nth < EXACT_MAX && size <= EXACT_BYTES_MAX {
+            true => tuples(scene.client, row.get(2)).await,
+            false => None,
         };
         match (exact, row.get::<_, Option<i64>>(3)) {
             (Some((dead, free)), _) => found.extend(judge_exact(row, dead, free)),
@@ -100,16 +94,6 @@ fn hidden(scene: &Scene<'_>, tables: &[(String, bool)]) -> Vec<Finding> {
     let never = finding(true, "there are no statistics of");
     let closed = finding(false, "this role does not see the statistics of");
     never.into_iter().chain(closed).collect()
-}
-
-/// Percent dead and percent free.
-async fn exact(scene: &Scene<'_>, schema: &str, oid: u32) -> Option<(f64, f64)> {
-    let sql = format!(
-        "select dead_tuple_percent::float8, approx_free_percent::float8 \
-         from {schema}.pgstattuple_approx({oid}::oid::regclass)"
-    );
-    let row = scene.client.query_one(&sql, &[]).await.ok()?;
-    Some((row.get(0), row.get(1)))
 }
 
 fn judge_exact(row: &Row, dead: f64, free: f64) -> Option<Finding> {

@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count};
+use super::scene::{Found, Scene, count, schema_of};
 use crate::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
@@ -174,9 +174,7 @@ order by 3 desc limit 20";
 /// Indexes that are largely empty.
 pub(super) async fn oversized(scene: &Scene<'_>) -> Found {
     let rows = scene.client.query(SIZES, &[&scene.table, &OVERSIZED_BYTES_MIN]).await?;
-    let schema = "select quote_ident(n.nspname) from pg_extension e join pg_namespace n \
-                  on n.oid = e.extnamespace where e.extname = 'pgstattuple'";
-    let schema: Option<String> = scene.client.query_opt(schema, &[]).await?.map(|row| row.get(0));
+    let schema = schema_of(scene.client, "pgstattuple").await;
     let mut found = Vec::new();
     for row in &rows {
         let (index, table): (String, String) = (row.get(0), row.get(1));

@@ -10,8 +10,10 @@ mod copying;
 mod finding;
 mod flavour;
 mod forgotten;
+mod held;
 mod hot;
 mod indexes;
+mod io;
 mod keys;
 mod partitions;
 pub mod picture;
@@ -37,6 +39,7 @@ use crate::measure::{Measurement, server_version};
 use crate::target::connect::Connection;
 use crate::target::{Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
+use io::Disk;
 use scene::{Found, Scene};
 use storage::Volume;
 use waits::Waits;
@@ -109,7 +112,9 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
     let sql = "select current_setting('server_version'), current_database()::text";
     let row = client.query_one(sql, &[]).await.map_err(failed())?;
     let before = Measurement::take(client, &[]).await;
+    let disk = Disk::of(connection).await;
     let waits = Waits::sample(client, options.sample).await;
+    let queue = disk.and_then(|disk| disk.queue());
     let now = Measurement::take(client, &[]).await;
     let scene = Scene {
         client,
@@ -122,6 +127,7 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
         sampled: now.since(&before),
         now,
         waits,
+        queue,
     };
     let mut findings = look(&scene).await?;
     findings.sort_by(|a, b| {
@@ -168,6 +174,8 @@ async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
             wal::check,
             temp::check,
             forgotten::check,
+            held::check,
+            io::check,
         );
     }
     run!(

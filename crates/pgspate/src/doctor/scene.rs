@@ -69,6 +69,8 @@ pub(super) struct Scene<'a> {
     pub(super) now: Measurement,
     pub(super) sampled: Difference,
     pub(super) waits: Waits,
+    /// How many I/Os waited or were under way meanwhile, on average, where the server is here.
+    pub(super) queue: Option<f64>,
 }
 
 impl Scene<'_> {
@@ -117,6 +119,32 @@ impl Scene<'_> {
     pub(super) fn grant(&self, right: &str) -> String {
         format!("grant {right} to {};", quote_ident(&self.rights.role))
     }
+}
+
+/// The best way to compress whole pages in the WAL that the server was built with.
+pub(crate) fn compression(settings: &Settings) -> &'static str {
+    let words = settings.get("wal_compression").map(|setting| setting.words.as_slice());
+    let words = words.unwrap_or_default();
+    let methods = ["lz4", "zstd", "pglz"];
+    methods.into_iter().find(|method| words.iter().any(|word| word == method)).unwrap_or("on")
+}
+
+/// The schema of an extension, as SQL writes it, if it is installed.
+pub(super) async fn schema_of(client: &Client, extension: &str) -> Option<String> {
+    let sql = "select quote_ident(n.nspname) from pg_extension e \
+               join pg_namespace n on n.oid = e.extnamespace where e.extname = $1";
+    Some(client.query_opt(sql, &[&extension]).await.ok()??.get(0))
+}
+
+/// What `pgstattuple` says of a table, if it is there and may be used: percent dead, percent free.
+pub(super) async fn tuples(client: &Client, table: u32) -> Option<(f64, f64)> {
+    let schema = schema_of(client, "pgstattuple").await?;
+    let sql = format!(
+        "select dead_tuple_percent::float8, approx_free_percent::float8 \
+         from {schema}.pgstattuple_approx({table}::oid::regclass)"
+    );
+    let row = client.query_one(&sql, &[]).await.ok()?;
+    Some((row.get(0), row.get(1)))
 }
 
 /// What may be set where, by a word in pg_settings.

@@ -1,7 +1,7 @@
 //! What the WAL consists of, and whether its buffers are large enough.
 
 use super::finding::Check;
-use super::scene::{Found, Scene};
+use super::scene::{Found, Scene, compression};
 use crate::numbers::{bytes, thousands};
 
 const IMAGES: Check = Check {
@@ -64,7 +64,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
             finding = finding.run(sql);
         }
         found.push(finding);
-        let method = compression(scene);
+        let method = compression(&scene.settings);
         let mut finding = COMPRESSION
             .note(format!("wal_compression is off, and {text}"))
             .weighs(image_bytes as f64)
@@ -80,17 +80,6 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     }
     found.push(buffers(scene, all));
     Ok(found)
-}
-
-/// The best method that the server was built with.
-fn compression(scene: &Scene<'_>) -> &'static str {
-    let words = scene.settings.get("wal_compression").map(|it| it.words.as_slice());
-    let has = |name: &str| words.unwrap_or_default().iter().any(|word| word == name);
-    match () {
-        () if has("lz4") => "lz4",
-        () if has("zstd") => "zstd",
-        () => "on",
-    }
 }
 
 fn buffers(scene: &Scene<'_>, all: u64) -> super::Finding {

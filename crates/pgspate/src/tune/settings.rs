@@ -2,7 +2,7 @@
 
 use super::{Machine, Proposal, UNTOUCHED};
 use crate::doctor::Flavour;
-use crate::doctor::scene::{Setting, Settings};
+use crate::doctor::scene::{Setting, Settings, compression};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -116,17 +116,6 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
             "more reading and writing beside the load",
         ),
     ]
-}
-
-/// The best method that the server was built with.
-fn compression(now: &Settings) -> &'static str {
-    let words = now.get("wal_compression").map(|setting| setting.words.as_slice());
-    let has = |name: &str| words.unwrap_or_default().iter().any(|word| word == name);
-    match () {
-        () if has("lz4") => "lz4",
-        () if has("zstd") => "zstd",
-        () => "on",
-    }
 }
 
 impl Wish {

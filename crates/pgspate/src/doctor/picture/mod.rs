@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use super::scene::tuples;
 use crate::target::Table;
 use crate::{Error, Kind, Result};
 
@@ -103,7 +104,7 @@ impl Picture {
         // Before the rows are read, by which pages are cleaned.
         let totals = match surface.sees_pages() {
             true => None,
-            false => pages::totals(client, table.oid).await,
+            false => tuples(client, table.oid).await,
         };
         let (look, cells) = surface.cells(client, pages_per_cell).await?;
         let mut all = match look {
@@ -119,7 +120,8 @@ impl Picture {
             look,
             cells,
             all,
-            totals,
+            totals: totals
+                .map(|(dead_percent, free_percent)| Totals { dead_percent, free_percent }),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use super::{Look, Share, Totals};
+use super::{Look, Share};
 use crate::Result;
 use crate::target::{Table, quote_ident, server_error};
 
@@ -154,19 +154,6 @@ impl Surface {
                    from only {sql_name} t {condition}) t"
         )
     }
-}
-
-/// What `pgstattuple` says of the whole table, if it is there and may be used.
-pub(super) async fn totals(client: &Client, oid: u32) -> Option<Totals> {
-    let sql = "select quote_ident(n.nspname) from pg_extension e \
-               join pg_namespace n on n.oid = e.extnamespace where e.extname = 'pgstattuple'";
-    let schema: String = client.query_opt(sql, &[]).await.ok()??.get(0);
-    let sql = format!(
-        "select dead_tuple_percent::float8, approx_free_percent::float8 \
-         from {schema}.pgstattuple_approx({oid}::oid::regclass)"
-    );
-    let row = client.query_one(&sql, &[]).await.ok()?;
-    Some(Totals { dead_percent: row.get(0), free_percent: row.get(1) })
 }
 
 #[cfg(test)]
