@@ -110,12 +110,10 @@ fn render(found: &Examination, style: Style) -> String {
             advised = finding.advice.as_deref().map(|it| (finding.id, it));
         }
     }
-    let mut silent: Vec<&str> = found
-        .findings
-        .iter()
-        .filter(|finding| finding.verdict == Verdict::Ok && !finding.is_told)
-        .map(|finding| finding.id)
-        .collect();
+    let is_silent = |finding: &Finding| finding.verdict == Verdict::Ok && !finding.is_told;
+    let said = |id: &str| found.findings.iter().any(|it| it.id == id && !is_silent(it));
+    let silent = found.findings.iter().filter(|it| is_silent(it) && !said(it.id));
+    let mut silent: Vec<&str> = silent.map(|finding| finding.id).collect();
     silent.dedup();
     if !silent.is_empty() {
         let line = format!("nothing found by {}: {}", silent.len(), silent.join(", "));

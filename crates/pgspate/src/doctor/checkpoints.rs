@@ -1,8 +1,8 @@
 //! Checkpoints that come because there is much WAL, not because it is time.
 
 use super::finding::Check;
-use super::scene::{Found, Scene};
-use crate::numbers::{bytes, seconds};
+use super::scene::{Found, Scene, words};
+use crate::numbers::seconds;
 
 const CHECKPOINTS: Check = Check {
     id: "checkpoints",
@@ -26,7 +26,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let text = format!(
         "{requested} checkpoints were forced by WAL or by hand, {timed} came by the clock \
          (max_wal_size {}, checkpoint_timeout {})",
-        bytes(size),
+        words(size),
         seconds(timeout)
     );
     let is_often = requested >= REQUESTED_MIN && requested * 4 >= timed;
@@ -44,7 +44,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
             "After each checkpoint the first change of a page writes the whole page to the WAL. \
              Room for {} of WAL lets checkpoints come by the clock; recovery after a crash may \
              then have to read as much.",
-            bytes(wanted)
+            words(wanted)
         ));
     for sql in scene.set("max_wal_size", &format!("{}GB", wanted >> 30)) {
         finding = finding.run(sql);

@@ -11,6 +11,9 @@ use crate::measure::{Difference, Measurement};
 use crate::target::{quote_ident, server_error};
 use crate::{Error, Result};
 
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const MIB: u64 = 1 << 20;
+
 /// What a check gives, or why the server did not answer it.
 pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;
 
@@ -118,6 +121,15 @@ impl Scene<'_> {
     /// The grant that would show more.
     pub(super) fn grant(&self, right: &str) -> String {
         format!("grant {right} to {};", quote_ident(&self.rights.role))
+    }
+}
+
+/// `16GB`, as the server reads it.
+pub(crate) fn words(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}GB", bytes / GIB),
+        bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{}MB", bytes / MIB),
+        bytes => format!("{}kB", bytes >> 10),
     }
 }
 

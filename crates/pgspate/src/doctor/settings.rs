@@ -1,7 +1,7 @@
 //! Settings that are dangerous or slow whatever the load is.
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene};
+use super::scene::{Found, Scene, words};
 use crate::numbers::bytes;
 use crate::target::quote_ident;
 
@@ -160,11 +160,11 @@ pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
     };
     let rows = scene.rows(LARGEST_INDEX).await?;
     let Some(row) = rows.first() else {
-        return Ok(vec![MAINTENANCE.ok(format!("{} and no index", bytes(memory)))]);
+        return Ok(vec![MAINTENANCE.ok(format!("{} and no index", words(memory)))]);
     };
     let (index, size): (String, i64) = (row.get(0), row.get(1));
     let size = size.unsigned_abs();
-    let text = format!("{} for the largest index, {index} of {}", bytes(memory), bytes(size));
+    let text = format!("{} for the largest index, {index} of {}", words(memory), bytes(size));
     if size < INDEX_MIN || size <= 16 * memory {
         return Ok(vec![MAINTENANCE.ok(text)]);
     }

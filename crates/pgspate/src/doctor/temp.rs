@@ -2,7 +2,7 @@
 
 use super::finding::Check;
 use super::flavour::Flavour;
-use super::scene::{Found, Scene};
+use super::scene::{Found, Scene, words};
 use crate::numbers::{bytes, rate, seconds, thousands};
 
 const TEMP: Check = Check {
@@ -29,7 +29,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let memory = scene.setting_bytes("work_mem").unwrap_or(4 << 20);
     let limit = match scene.setting("temp_file_limit") {
         Some("-1") | None => "none".to_owned(),
-        Some(_) => bytes(scene.setting_bytes("temp_file_limit").unwrap_or_default()),
+        Some(_) => words(scene.setting_bytes("temp_file_limit").unwrap_or_default()),
     };
     let place = match scene.setting("temp_tablespaces") {
         Some("") | None => "beside the data".to_owned(),
@@ -43,7 +43,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
         thousands(files),
         bytes(size / files.max(1)),
         bytes(size),
-        bytes(memory)
+        words(memory)
     );
     if meanwhile > 0 {
         text.push_str(&format!("; {} while it was looked", rate(speed)));

@@ -1,7 +1,7 @@
 //! What the WAL consists of, and whether its buffers are large enough.
 
 use super::finding::Check;
-use super::scene::{Found, Scene, compression};
+use super::scene::{Found, Scene, compression, words};
 use crate::numbers::{bytes, thousands};
 
 const IMAGES: Check = Check {
@@ -91,7 +91,7 @@ fn buffers(scene: &Scene<'_>, all: u64) -> super::Finding {
         "they were full {} times in {} of WAL; wal_buffers is {}",
         thousands(full),
         bytes(all),
-        bytes(size)
+        words(size)
     );
     // Once in a hundred pages of WAL, or in ten where the buffers are as large as by default.
     let is_small = size < 16 << 20;

@@ -2,10 +2,7 @@
 
 use super::{Machine, Proposal, UNTOUCHED};
 use crate::doctor::Flavour;
-use crate::doctor::scene::{Setting, Settings, compression};
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
+use crate::doctor::scene::{GIB, MIB, Setting, Settings, compression, words};
 
 /// What a setting should be.
 enum Wanted {
@@ -162,15 +159,6 @@ pub(super) fn shown(setting: &Setting) -> String {
         (Some(bytes), _) => words(bytes),
         (None, Some(unit)) if !is_negative => format!("{}{unit}", setting.value),
         (None, _) => setting.value.clone(),
-    }
-}
-
-/// `16GB`, as the server reads it.
-fn words(bytes: u64) -> String {
-    match bytes {
-        bytes if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}GB", bytes / GIB),
-        bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{}MB", bytes / MIB),
-        bytes => format!("{}kB", bytes >> 10),
     }
 }
 

@@ -7,8 +7,6 @@ use std::fmt::Write as _;
 use super::{Look, Picture};
 use crate::numbers::{bytes, thousands};
 
-const COLUMNS: usize = 64;
-const CELL: f64 = 12.0;
 const GAP: f64 = 2.0;
 const MARGIN: f64 = 24.0;
 /// Where the grid begins, below the title.
@@ -28,11 +26,29 @@ svg{--paper:#fff;--ink:#1f2328;--soft:#59636e;--live:#2f6fb5;--dead:#cf3f4f;--fr
 text{fill:var(--ink);font-size:14px}.title{font-size:19px;font-weight:600}.soft{fill:var(--soft);\
 font-size:13px}.number{text-anchor:end;font-variant-numeric:tabular-nums}";
 
+/// How many cells are in a row, and how large each is: about 900 wide, and few cells are large.
+#[derive(Clone, Copy)]
+struct Grid {
+    columns: usize,
+    cell: f64,
+}
+
+impl Grid {
+    fn of(cells: usize) -> Grid {
+        let (columns, cell) = match cells {
+            0..=128 => (16, 54.0),
+            129..=512 => (32, 26.0),
+            _ => (64, 12.0),
+        };
+        Grid { columns: columns.min(cells.max(1)), cell }
+    }
+}
+
 pub(super) fn draw(picture: &Picture) -> String {
-    let columns = picture.cells.len().clamp(1, COLUMNS);
-    let rows = picture.cells.len().div_ceil(columns).max(1);
-    let step = CELL + GAP;
-    let width = (columns as f64 * step - GAP + 2.0 * MARGIN).max(WIDTH_MIN);
+    let grid = Grid::of(picture.cells.len());
+    let rows = picture.cells.len().div_ceil(grid.columns).max(1);
+    let step = grid.cell + GAP;
+    let width = (grid.columns as f64 * step - GAP + 2.0 * MARGIN).max(WIDTH_MIN);
     let legend = TOP + rows as f64 * step + 22.0;
     let lines = legend_lines(picture);
     let notes = notes(picture);
@@ -52,7 +68,7 @@ pub(super) fn draw(picture: &Picture) -> String {
         escape(&picture.table),
         escape(&subtitle(picture)),
     );
-    for (class, path) in paths(picture, columns) {
+    for (class, path) in paths(picture, grid) {
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"{path}\"/>");
     }
     for (nth, line) in lines.iter().enumerate() {
@@ -84,18 +100,19 @@ pub(super) fn draw(picture: &Picture) -> String {
 }
 
 /// The path of each class, from the back to the front.
-fn paths(picture: &Picture, columns: usize) -> Vec<(&'static str, String)> {
+fn paths(picture: &Picture, grid: Grid) -> Vec<(&'static str, String)> {
     let (mut free, mut dead, mut live) = (String::new(), String::new(), String::new());
+    let Grid { columns, cell: side } = grid;
     for (nth, cell) in picture.cells.iter().enumerate() {
-        let x = MARGIN + (nth % columns) as f64 * (CELL + GAP);
-        let bottom = TOP + (nth / columns) as f64 * (CELL + GAP) + CELL;
+        let x = MARGIN + (nth % columns) as f64 * (side + GAP);
+        let bottom = TOP + (nth / columns) as f64 * (side + GAP) + side;
         let bytes = (cell.pages * picture.page_bytes).max(1) as f64;
-        let height = |part: u64| (part as f64 / bytes * CELL).clamp(0.0, CELL);
+        let height = |part: u64| (part as f64 / bytes * side).clamp(0.0, side);
         let live_height = height(cell.live_bytes);
-        let dead_height = height(cell.dead_bytes.unwrap_or_default()).min(CELL - live_height);
-        column(&mut free, x, bottom, CELL);
-        column(&mut live, x, bottom, live_height);
-        column(&mut dead, x, bottom - live_height, dead_height);
+        let dead_height = height(cell.dead_bytes.unwrap_or_default()).min(side - live_height);
+        column(&mut free, x, bottom, side, side);
+        column(&mut live, x, bottom, side, live_height);
+        column(&mut dead, x, bottom - live_height, side, dead_height);
     }
     let rest = if picture.look == Look::Pages { "free" } else { "rest" };
     let paths = [(rest, free), ("dead", dead), ("live", live)];
@@ -103,9 +120,9 @@ fn paths(picture: &Picture, columns: usize) -> Vec<(&'static str, String)> {
 }
 
 /// A rectangle that stands on `bottom`. What is too low to be seen is left out.
-fn column(path: &mut String, x: f64, bottom: f64, height: f64) {
+fn column(path: &mut String, x: f64, bottom: f64, width: f64, height: f64) {
     if height >= 0.05 {
-        let _ = write!(path, "M{x} {}h{CELL}v-{}h-{CELL}z", round(bottom), round(height));
+        let _ = write!(path, "M{x} {}h{width}v-{}h-{width}z", round(bottom), round(height));
     }
 }
 
@@ -222,8 +239,11 @@ mod tests {
         };
         let picture = picture(vec![cell(8192, 0), cell(4096, 4096), cell(0, 0)]);
         let svg = picture.svg();
-        assert!(svg.contains("class=\"live\" d=\"M24 90h12v-12h-12zM38 90h12v-6h-12z\""), "{svg}");
-        assert!(svg.contains("class=\"dead\" d=\"M38 84h12v-6h-12z\""), "{svg}");
+        assert!(
+            svg.contains("class=\"live\" d=\"M24 132h54v-54h-54zM80 132h54v-27h-54z\""),
+            "{svg}"
+        );
+        assert!(svg.contains("class=\"dead\" d=\"M80 105h54v-27h-54z\""), "{svg}");
         assert!(svg.contains("public.&quot;a&lt;b&quot;"));
         let sentence = "public.\"a<b\": 3 pages, 50 % live, 17 % dead, 33 % free";
         assert_eq!(picture.sentence(), sentence);
