@@ -9,9 +9,10 @@ use crate::{doctor, findings, trouble};
 fn a_role_without_grants_is_told_which_it_lacks() {
     let server = testing::server("");
     let (runtime, owner) = session(&server.dsn());
-    let sql = "create role plain login; create role other login; create table t (id serial, v text) \
+    let sql = "create role plain login; create table t (id serial, v text) \
                with (autovacuum_enabled = off); \
-               insert into t (v) select repeat('x', 900) from generate_series(1, 10000); analyze t; \
+               insert into t (v) select repeat('x', 900) from generate_series(1, 10000); \
+               analyze t; \
                grant usage on schema public to plain";
     runtime.block_on(owner.batch_execute(sql)).unwrap();
     let plain = format!("{} user=plain", server.dsn());

@@ -49,7 +49,8 @@ cross join lateral (select coalesce((select option_value::int
                                      where option_name = 'fillfactor'), 100) as factor) fill
 where c.relkind in ('r', 'm') and c.relpersistence <> 't'
   and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1 or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))
+  and ($1::oid = 0 or c.oid = $1
+       or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))
   and pg_relation_size(c.oid) >= $2::int8
 order by 2 desc limit 1000";
 

@@ -8,8 +8,8 @@ use super::scene::{Found, Scene};
 const COPYING: Check = Check {
     id: "row-by-row",
     question: "Which tables does COPY fill row by row?",
-    rule: "PostgreSQL's source, copyfrom.c: BEFORE or INSTEAD OF row triggers and volatile defaults \
-           switch off multi-insert",
+    rule: "PostgreSQL's source, copyfrom.c: BEFORE or INSTEAD OF row triggers and volatile \
+           defaults switch off multi-insert",
 };
 
 /// Triggers, and columns whose default calls a volatile function other than `nextval`.

@@ -10,7 +10,7 @@ use crate::numbers::thousands;
 const HELD: Check = Check {
     id: "held-back",
     question: "Does anything keep dead rows from being cleaned away?",
-    rule: "PostgreSQL manual, routine vacuuming: nothing that the oldest snapshot may see is removed",
+    rule: "PostgreSQL manual, routine vacuuming: what the oldest snapshot may see stays",
 };
 
 /// Fewer transactions since then are no matter.

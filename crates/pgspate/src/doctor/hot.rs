@@ -25,7 +25,8 @@ select format('%I.%I', n.nspname, c.relname), pg_stat_get_tuples_updated(c.oid),
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'r' and c.relpersistence <> 't'
   and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1 or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))
+  and ($1::oid = 0 or c.oid = $1
+       or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))
   and pg_stat_get_tuples_updated(c.oid) >= $2::int8
   and pg_stat_get_tuples_hot_updated(c.oid) < pg_stat_get_tuples_updated(c.oid) / 2
   and exists (select from pg_index i where i.indrelid = c.oid)

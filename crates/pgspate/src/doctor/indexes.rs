@@ -36,12 +36,14 @@ select format('%I.%I', n.nspname, c.relname), format('%I.%I', tn.nspname, t.reln
        (select count(*) from pg_index o where o.indrelid = t.oid),
        (select stats_reset::timestamptz(0)::text from pg_stat_database
         where datname = current_database())
-from pg_index i join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+from pg_index i join pg_class c on c.oid = i.indexrelid
+join pg_namespace n on n.oid = c.relnamespace
 join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace
 where c.relkind = 'i' and i.indisvalid and tn.nspname !~ '^(pg_|information_schema$|pgspate$)'
   and not i.indisunique and not i.indisexclusion and not i.indisreplident and not i.indisclustered
   and pg_stat_get_numscans(c.oid) = 0 and pg_relation_size(c.oid) >= $2::int8
-  and ($1::oid = 0 or t.oid = $1 or t.oid in (select relid from pg_partition_tree($1::oid::regclass)))
+  and ($1::oid = 0 or t.oid = $1
+       or t.oid in (select relid from pg_partition_tree($1::oid::regclass)))
 order by 3 desc limit 20";
 
 /// Indexes that no query has read, and those that another one makes superfluous. Where both are
@@ -163,12 +165,14 @@ select format('%I.%I', n.nspname, c.relname), format('%I.%I', tn.nspname, t.reln
         left join pg_attribute a on a.attrelid = t.oid and a.attnum = key.attnum
         left join pg_stats s on s.schemaname = tn.nspname and s.tablename = t.relname
              and s.attname = a.attname and not s.inherited)
-from pg_index i join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+from pg_index i join pg_class c on c.oid = i.indexrelid
+join pg_namespace n on n.oid = c.relnamespace
 join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace
 where c.relkind = 'i' and i.indisvalid and c.relam = (select oid from pg_am where amname = 'btree')
   and tn.nspname !~ '^(pg_|information_schema$|pgspate$)' and c.reltuples >= 0
   and pg_relation_size(c.oid) >= $2::int8
-  and ($1::oid = 0 or t.oid = $1 or t.oid in (select relid from pg_partition_tree($1::oid::regclass)))
+  and ($1::oid = 0 or t.oid = $1
+       or t.oid in (select relid from pg_partition_tree($1::oid::regclass)))
 order by 3 desc limit 20";
 
 /// Indexes that are largely empty.

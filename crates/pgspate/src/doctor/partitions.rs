@@ -62,9 +62,11 @@ fn finding(row: &Row) -> super::Finding {
         .count("bytes", size)
         .count("index_bytes", indexes)
         .weighs(size as f64)
-        .advice("Parts can be loaded, vacuumed and dropped one by one, and their indexes stay in \
-                 the cache. What there is becomes one part, new rows go to new ones; put the bounds \
-                 of what you have in place of these.");
+        .advice(
+            "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay in \
+                 the cache. What there is becomes one part, new rows go to new ones; put the \
+                 bounds of what you have in place of these.",
+        );
     let statements = statements(&schema, &name, column.as_deref(), &key, row.get(7));
     statements.into_iter().fold(finding, super::Finding::run)
 }

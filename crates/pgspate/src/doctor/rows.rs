@@ -7,7 +7,7 @@ use crate::numbers::{bytes, thousands};
 const DEAD: Check = Check {
     id: "dead-rows",
     question: "Which tables carry many dead rows?",
-    rule: "PostgreSQL manual, routine vacuuming: a fifth of the rows is when autovacuum should come",
+    rule: "PostgreSQL manual, routine vacuuming: autovacuum should come at a fifth of the rows",
 };
 const NEVER: Check = Check {
     id: "never-vacuumed",
@@ -25,7 +25,8 @@ const TABLES: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'm') and c.relpersistence <> 't'
   and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1 or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))";
+  and ($1::oid = 0 or c.oid = $1
+       or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))";
 
 const DEAD_ROWS: &str = "\
 select format('%I.%I', n.nspname, c.relname), pg_stat_get_live_tuples(c.oid),

@@ -18,12 +18,12 @@ const FULL_PAGE_WRITES: Check = Check {
 const AUTOVACUUM: Check = Check {
     id: "autovacuum",
     question: "Are dead rows cleaned away by themselves?",
-    rule: "PostgreSQL manual, routine vacuuming; switched off for one table at most, and for a time",
+    rule: "PostgreSQL manual, routine vacuuming; off for one table at most, for a time",
 };
 const SYNCHRONOUS_COMMIT: Check = Check {
     id: "synchronous-commit",
     question: "Do commits of everybody wait for the disk?",
-    rule: "an anti-pattern: a session that loads may switch it off for itself, the server should not",
+    rule: "an anti-pattern: a session may switch it off for itself, the server should not",
 };
 const MAINTENANCE: Check = Check {
     id: "maintenance-work-mem",
@@ -60,7 +60,8 @@ select format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'm') and ($1::oid = 0 or c.oid = $1)
   and exists (select from pg_options_to_table(c.reloptions)
-              where option_name = 'autovacuum_enabled' and option_value in ('off', 'false', 'no', '0'))
+              where option_name = 'autovacuum_enabled'
+                and option_value in ('off', 'false', 'no', '0'))
 order by 2 desc";
 
 /// Autovacuum, of all tables and of single ones.
@@ -149,7 +150,8 @@ pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
 
 const LARGEST_INDEX: &str = "\
 select format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_index i on i.indexrelid = c.oid
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+join pg_index i on i.indexrelid = c.oid
 where c.relkind = 'i' and n.nspname !~ '^pg_' and ($1::oid = 0 or i.indrelid = $1)
 order by c.relpages desc limit 1";
 
