@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use pgspate::copy::RejectsMax;
 
+use crate::doctor::DoctorArgs;
+use crate::tune::TuneArgs;
+
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
 #[command(name = "pgspate", version, max_term_width = 100)]
@@ -21,6 +24,10 @@ pub(crate) enum Command {
     Load(Box<LoadArgs>),
     /// Make rows of a table like a source: only what differs is written
     Sync(Box<SyncArgs>),
+    /// Find out what slows writes on a server, with evidence and what to run; changes nothing
+    Doctor(DoctorArgs),
+    /// Settings of a server for a bulk load, with reason and risk; applied, and put back
+    Tune(TuneArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL

@@ -20,6 +20,11 @@ impl Style {
         Style { colour: !refused && std::io::stderr().is_terminal() }
     }
 
+    pub(crate) fn of_stdout() -> Style {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Style { colour: !refused && std::io::stdout().is_terminal() }
+    }
+
     pub(crate) fn error(self, text: &str) -> String {
         self.wrap(text, "1;31")
     }

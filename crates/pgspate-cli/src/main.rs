@@ -4,6 +4,7 @@
 //! 2 error, 130 interrupted.
 
 mod args;
+mod doctor;
 mod errors;
 mod generate;
 mod load;
@@ -15,6 +16,7 @@ mod status;
 mod summary;
 mod sync;
 mod target;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
         Command::Sync(args) => sync::run(*args, style),
+        Command::Doctor(args) => doctor::run(args, style),
+        Command::Tune(args) => tune::run(&args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),

@@ -7,16 +7,19 @@
 
 pub mod apply;
 pub mod copy;
+pub mod doctor;
 pub mod encode;
 mod error;
 pub mod format;
 pub mod ledger;
 pub mod load;
 pub mod measure;
+pub mod numbers;
 pub mod plan;
 pub mod source;
 pub(crate) mod stage;
 pub mod sync;
 pub mod target;
+pub mod tune;
 
 pub use error::{Error, Kind, Place, Result};

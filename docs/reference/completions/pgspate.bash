@@ -19,6 +19,9 @@ _pgspate() {
             pgspate,completions)
                 cmd="pgspate__subcmd__completions"
                 ;;
+            pgspate,doctor)
+                cmd="pgspate__subcmd__doctor"
+                ;;
             pgspate,help)
                 cmd="pgspate__subcmd__help"
                 ;;
@@ -40,8 +43,14 @@ _pgspate() {
             pgspate,sync)
                 cmd="pgspate__subcmd__sync"
                 ;;
+            pgspate,tune)
+                cmd="pgspate__subcmd__tune"
+                ;;
             pgspate__subcmd__help,completions)
                 cmd="pgspate__subcmd__help__subcmd__completions"
+                ;;
+            pgspate__subcmd__help,doctor)
+                cmd="pgspate__subcmd__help__subcmd__doctor"
                 ;;
             pgspate__subcmd__help,help)
                 cmd="pgspate__subcmd__help__subcmd__help"
@@ -63,6 +72,9 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help,sync)
                 cmd="pgspate__subcmd__help__subcmd__sync"
+                ;;
+            pgspate__subcmd__help,tune)
+                cmd="pgspate__subcmd__help__subcmd__tune"
                 ;;
             pgspate__subcmd__help__subcmd__server,dsn)
                 cmd="pgspate__subcmd__help__subcmd__server__subcmd__dsn"
@@ -113,7 +125,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load sync status server completions man reference help"
+            opts="-h -V --help --version load sync doctor tune status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -140,8 +152,50 @@ _pgspate() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        pgspate__subcmd__doctor)
+            opts="-t -h --to --table --watch --storage --large-table --picture --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --storage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --large-table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --picture)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         pgspate__subcmd__help)
-            opts="load sync status server completions man reference help"
+            opts="load sync doctor tune status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -155,6 +209,20 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__doctor)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -309,6 +377,20 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help__subcmd__sync)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__tune)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -740,6 +822,40 @@ _pgspate() {
                     return 0
                     ;;
                 --price-per-million-io)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__tune)
+            opts="-h --to --memory --cpus --emit --parameter-group --apply --revert --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --emit)
+                    COMPREPLY=($(compgen -W "sql rds terraform" -- "${cur}"))
+                    return 0
+                    ;;
+                --parameter-group)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

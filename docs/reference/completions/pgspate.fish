@@ -28,6 +28,8 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print hel
 complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "doctor" -d 'Find out what slows writes on a server, with evidence and what to run; changes nothing'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "tune" -d 'Settings of a server for a bulk load, with reason and risk; applied, and put back'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
@@ -128,6 +130,25 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown 
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l to -d 'The server: a URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s t -l table -d 'Look at this table only, and at what sessions wait for' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample what sessions wait for, and what is counted, for so long; run a load meanwhile' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l storage -d 'The server\'s volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops, io2' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l large-table -d 'From which size on a table should be partitioned' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l picture -d 'Draw the table\'s pages into this file: what is live, dead and free' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l json -d 'Print everything that was looked at as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l to -d 'The server: a URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l memory -d 'Memory of the server\'s machine; found out where it is this one' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l cpus -d 'Processors of the server\'s machine; found out where it is this one' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l emit -d 'Print the settings for whoever applies them' -r -f -a "sql\t'ALTER SYSTEM'
+rds\t'JSON for aws rds modify-db-parameter-group --cli-input-json'
+terraform\t'Resources for Terraform'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l parameter-group -d 'The parameter group that --emit is for' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l apply -d 'Apply them by ALTER SYSTEM; the way back is in the ledger first'
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l revert -d 'Put back what --apply has changed'
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l json -d 'Print it as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Where the ledger is: a URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what loads that did not end well have changed on tables: indexes, options'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
@@ -152,14 +173,16 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "doctor" -d 'Find out what slows writes on a server, with evidence and what to run; changes nothing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "tune" -d 'Settings of a server for a bulk load, with reason and risk; applied, and put back'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "start" -d 'Start it, if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "stop" -d 'Stop it'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "status" -d 'Say whether it runs, and where its data is'

@@ -168,6 +168,8 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
     }
     let mut claimed = Vec::new();
     let mut changes = outstanding(client, job).await?;
+    // Settings of the server are no job's, and no transaction can put them back.
+    changes.retain(|it| it.kind != crate::tune::SETTING);
     changes.dedup_by_key(|it| it.job);
     for it in &changes {
         let sql = "select key from pgspate.job where job = $1";

@@ -26,4 +26,5 @@ pub(crate) use job::{
 pub(crate) use lock::{hold, release};
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
+pub(crate) use schema::ensure;
 pub use status::{JobStatus, forget, list};

@@ -108,7 +108,7 @@ pub(super) async fn exists(client: &Client) -> Result<bool> {
 }
 
 /// Makes it, if it is not there.
-pub(super) async fn ensure(client: &Client) -> Result<()> {
+pub(crate) async fn ensure(client: &Client) -> Result<()> {
     if exists(client).await? {
         return Ok(());
     }

@@ -1,0 +1,160 @@
+//! `pgspate tune`.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use pgspate::Result;
+use pgspate::tune::{self, Advice, Applied, Form};
+
+use crate::Answer;
+use crate::doctor::{size, wrapped};
+use crate::errors::Style;
+use crate::load::{print_json, runtime};
+use crate::output::{data, say_line};
+use crate::target;
+
+/// Arguments of `pgspate tune`.
+#[derive(clap::Args)]
+pub(crate) struct TuneArgs {
+    /// The server: a URL or key=value; by default as for load
+    #[arg(long, value_name = "DSN")]
+    pub(crate) to: Option<String>,
+
+    /// Memory of the server's machine; found out where it is this one
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+
+    /// Processors of the server's machine; found out where it is this one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) cpus: Option<u32>,
+
+    /// Print the settings for whoever applies them
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with_all = ["apply", "revert"])]
+    pub(crate) emit: Option<FormArg>,
+
+    /// The parameter group that --emit is for
+    #[arg(long, default_value = "bulk-load", value_name = "NAME", requires = "emit")]
+    pub(crate) parameter_group: String,
+
+    /// Apply them by ALTER SYSTEM; the way back is in the ledger first
+    #[arg(long, conflicts_with = "revert")]
+    pub(crate) apply: bool,
+
+    /// Put back what --apply has changed
+    #[arg(long)]
+    pub(crate) revert: bool,
+
+    /// Print it as JSON on stdout
+    #[arg(long, conflicts_with = "emit")]
+    pub(crate) json: bool,
+}
+
+/// `--emit`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum FormArg {
+    /// ALTER SYSTEM
+    Sql,
+    /// JSON for aws rds modify-db-parameter-group --cli-input-json
+    Rds,
+    /// Resources for Terraform
+    Terraform,
+}
+
+pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
+    let target = target::resolve(args.to.as_deref(), args.json || args.emit.is_some(), style)?;
+    let runtime = runtime()?;
+    let connection = runtime.block_on(target.dsn.connect("pgspate tune"))?;
+    if args.revert {
+        let reverted = runtime.block_on(tune::revert(&connection))?;
+        if args.json {
+            print_json(&reverted)?;
+        } else if reverted.changed.is_empty() {
+            say_line("there is nothing to put back");
+        }
+        for (name, value) in &reverted.changed {
+            say_line(format!("{name} is back at {value}"));
+        }
+        return Ok(Answer::Yes);
+    }
+    let advice = runtime.block_on(tune::advise(&connection, args.memory, args.cpus))?;
+    if let Some(form) = args.emit {
+        let form = match form {
+            FormArg::Sql => Form::Sql,
+            FormArg::Rds => Form::Rds,
+            FormArg::Terraform => Form::Terraform,
+        };
+        data(tune::emit(&advice, form, &args.parameter_group))?;
+        return Ok(Answer::Yes);
+    }
+    if args.apply {
+        let applied = runtime.block_on(tune::apply(&connection, &advice))?;
+        match args.json {
+            true => print_json(&applied)?,
+            false => say_applied(&applied, style),
+        }
+        return Ok(Answer::Yes);
+    }
+    match args.json {
+        true => print_json(&advice)?,
+        false => data(render(&advice, Style::of_stdout()))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn say_applied(applied: &Applied, style: Style) {
+    let warning = style.warning("warning:");
+    for (name, value) in &applied.changed {
+        say_line(format!("{name} is {value}"));
+    }
+    for name in &applied.overruled {
+        say_line(format!(
+            "{warning} {name} did not follow: the command line, or this role or database, says \
+             otherwise"
+        ));
+    }
+    for name in &applied.left {
+        say_line(format!("{name} would need a restart, and was left alone"));
+    }
+    if applied.changed.is_empty() {
+        say_line("there is nothing to change");
+    } else {
+        say_line("put it back with  pgspate tune --revert");
+    }
+}
+
+/// The machine in a line, then each setting with its reason and its risk.
+fn render(advice: &Advice, style: Style) -> String {
+    let machine = &advice.machine;
+    // Writing to a String cannot fail.
+    let mut text = format!(
+        "{} {} with {:.1} GiB of memory ({}) and {} processors ({})\n",
+        advice.flavour.name(),
+        advice.major,
+        machine.memory_bytes as f64 / (1u64 << 30) as f64,
+        machine.memory_from,
+        machine.cpus,
+        machine.cpus_from
+    );
+    if !advice.outstanding.is_empty() {
+        let names = advice.outstanding.join(", ");
+        let line = format!("{names}: tuned before; `pgspate tune --revert` puts it back");
+        let _ = writeln!(text, "{} {line}", style.warning("warning:"));
+    }
+    for it in &advice.proposals {
+        let restart = if it.needs_restart { "  after a restart" } else { "" };
+        let _ = writeln!(
+            text,
+            "\n{}  {} instead of {}{restart}",
+            style.strong(it.name),
+            it.value,
+            it.now
+        );
+        let _ = writeln!(text, "{}", wrapped(it.reason, "  "));
+        let _ = writeln!(text, "{}", style.dim(&wrapped(&format!("risk: {}", it.risk), "  ")));
+    }
+    text.push_str(match advice.proposals.is_empty() {
+        true => "nothing to change\n",
+        false => "\nApply it with --apply, or print it with --emit sql, rds or terraform.\n",
+    });
+    text
+}

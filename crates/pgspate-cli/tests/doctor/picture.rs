@@ -1,0 +1,76 @@
+//! Pictures of tables' pages.
+
+use std::fs;
+
+use pgspate_embedded::testing::{self, TestDb};
+use tempfile::TempDir;
+
+use crate::doctor;
+
+/// Half of the rows are deleted, in the second half of the table.
+fn half(extension: &str) -> TestDb {
+    let db = testing::database();
+    db.run(&format!(
+        "{extension}; create table t (id int, v text) with (autovacuum_enabled = off); \
+         insert into t select g, repeat('x', 100) from generate_series(1, 20000) g; \
+         delete from t where id > 10000"
+    ));
+    db
+}
+
+fn drawn(db: &TestDb) -> (String, String) {
+    let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
+    let file = folder.path().join("t.svg");
+    let run = doctor(&db.dsn(), &format!("--watch 100ms --table t --picture {}", file.display()));
+    assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
+    let said = run.stderr.split(", drawn in").next().unwrap().to_owned();
+    (said, fs::read_to_string(file).unwrap())
+}
+
+#[test]
+fn live_and_dead_rows_page_by_page() {
+    let db = half("create extension pageinspect");
+    let (said, svg) = drawn(&db);
+    assert_eq!(said, "public.t: 345 pages, 47 % live, 47 % dead, 6 % free");
+    for word in [
+        "class=\"live\"",
+        "class=\"dead\"",
+        "class=\"free\"",
+        "10,000 rows",
+        "pageinspect",
+        "prefers-color-scheme:dark",
+    ] {
+        assert!(svg.contains(word), "{word}");
+    }
+    // All that is dead was made free.
+    db.run("vacuum t");
+    let (said, _) = drawn(&db);
+    assert!(said.contains("0 % dead"), "{said}");
+}
+
+#[test]
+fn places_of_live_rows_where_there_is_no_more() {
+    let (said, svg) = drawn(&half(""));
+    assert_eq!(said, "public.t: 345 pages, 48 % live, 52 % dead or free");
+    assert!(!svg.contains("class=\"dead\"") && svg.contains("dead or free"));
+    assert!(svg.contains("create extension pageinspect"));
+    let (_, svg) = drawn(&half("create extension pgstattuple"));
+    assert!(svg.contains("pgstattuple says 4"), "{svg}");
+}
+
+#[test]
+fn empty_tables_and_what_is_no_table() {
+    let db = testing::database();
+    db.run(
+        "create table t (id int); create table p (id int) partition by list (id); \
+         create view v as select 1 as id",
+    );
+    let (said, svg) = drawn(&db);
+    assert_eq!(said, "public.t: 0 pages, 0 % live, 100 % dead or free");
+    assert!(svg.ends_with("</svg>\n"));
+    for (name, hint) in [("p", "one of its partitions"), ("v", "Name a table")] {
+        let run = doctor(&db.dsn(), &format!("--watch 0 --table {name} --picture x.svg"));
+        assert_eq!(run.status, Some(2));
+        assert!(run.stderr.contains(hint), "{}", run.stderr);
+    }
+}

@@ -1,0 +1,168 @@
+//! Checks of the whole server, on servers that were set up badly.
+
+use pgspate_embedded::Throwaway;
+use pgspate_embedded::testing;
+
+use crate::run::{ask, session, wait_until};
+use crate::{doctor, findings, found, remedy, silent, trouble};
+
+fn run(server: &Throwaway, sql: &str) {
+    let (runtime, client) = session(&server.dsn());
+    runtime.block_on(client.batch_execute(sql)).unwrap();
+}
+
+#[test]
+fn dangerous_settings() {
+    let server = testing::server(
+        "fsync = off\nfull_page_writes = off\nautovacuum = off\nsynchronous_commit = off",
+    );
+    let dsn = server.dsn();
+    for id in ["fsync", "full-page-writes", "autovacuum", "synchronous-commit"] {
+        let finding = found(&dsn, id, "");
+        assert_eq!(finding["verdict"], "warning");
+        for statement in remedy(&finding) {
+            run(&server, &statement);
+        }
+        silent(&dsn, id, "");
+    }
+}
+
+#[test]
+fn commits_that_do_not_wait_for_a_database_or_a_role() {
+    let db = testing::database();
+    let (name, dsn) = (db.name().to_owned(), db.dsn());
+    silent(&dsn, "synchronous-commit", "");
+    db.run(&format!("alter database \"{name}\" set synchronous_commit = off"));
+    let finding = found(&dsn, "synchronous-commit", "");
+    assert_eq!(finding["verdict"], "warning");
+    remedy(&finding).iter().for_each(|statement| db.run(statement));
+    db.run(&format!("create role \"{name}\"; alter role \"{name}\" set synchronous_commit = off"));
+    let finding = found(&dsn, "synchronous-commit", "");
+    assert_eq!(finding["verdict"], "note");
+    remedy(&finding).iter().for_each(|statement| db.run(statement));
+    silent(&dsn, "synchronous-commit", "");
+    db.run(&format!("drop role \"{name}\""));
+}
+
+#[test]
+fn wal_that_is_written_too_often() {
+    let server = testing::server(
+        "fsync = on\nmin_wal_size = 32MB\nmax_wal_size = 32MB\nwal_buffers = 64kB\n\
+         full_page_writes = on\nautovacuum = off",
+    );
+    let dsn = server.dsn();
+    for id in ["checkpoints", "full-page-images", "wal-compression", "wal-buffers"] {
+        assert_eq!(trouble(&dsn, id, ""), Vec::<serde_json::Value>::new());
+    }
+    run(
+        &server,
+        "create table t (id int primary key, v text) with (fillfactor = 50); \
+         insert into t select g, repeat('x', 500) from generate_series(1, 30000) g; checkpoint",
+    );
+    for _ in 0..6 {
+        run(&server, "update t set v = v || 'y' where id % 7 = 0; checkpoint");
+    }
+    let finding = found(&dsn, "checkpoints", "");
+    assert!(finding["numbers"]["requested"].as_f64().unwrap() >= 5.0, "{finding}");
+    assert!(remedy(&finding)[0].starts_with("alter system set max_wal_size = '1GB'"));
+    let version: u32 = ask(&dsn, "show server_version_num").parse().unwrap();
+    if version < 140_000 {
+        assert_eq!(findings(&dsn, "wal-buffers", "")[0]["verdict"], "cannot_see");
+        return;
+    }
+    let images = found(&dsn, "full-page-images", "");
+    assert!(images["numbers"]["share"].as_f64().unwrap() > 0.4, "{images}");
+    found(&dsn, "wal-buffers", "");
+    let compression = found(&dsn, "wal-compression", "");
+    remedy(&compression).iter().for_each(|statement| run(&server, statement));
+    silent(&dsn, "wal-compression", "");
+}
+
+#[test]
+fn memory_for_indexes() {
+    let server = testing::server("maintenance_work_mem = 1MB");
+    run(
+        &server,
+        "create table t (id int primary key); insert into t select generate_series(1, 900000)",
+    );
+    let dsn = server.dsn();
+    let finding = found(&dsn, "maintenance-work-mem", "");
+    assert!(finding["evidence"].as_str().unwrap().contains("public.t_pkey"), "{finding}");
+    remedy(&finding)[1..].iter().for_each(|statement| run(&server, statement));
+    silent(&dsn, "maintenance-work-mem", "");
+}
+
+#[test]
+fn sessions_that_wait() {
+    let server = testing::server("");
+    run(&server, "create table t (id int primary key); insert into t values (1)");
+    let dsn = server.dsn();
+    silent(&dsn, "storage-waits", "");
+    let (runtime, holder) = session(&dsn);
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    let (other, waiter) = session(&dsn);
+    let waiting = other.spawn(async move { waiter.batch_execute("select from t").await });
+    wait_until("the other waits", || {
+        ask(&dsn, "select count(*) from pg_stat_activity where wait_event_type = 'Lock'") == "1"
+    });
+    let finding = found(&dsn, "storage-waits", "--watch 1s");
+    assert!(finding["evidence"].as_str().unwrap().contains("Lock:relation"), "{finding}");
+    assert_eq!(finding["verdict"], "warning");
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    other.block_on(waiting).unwrap().unwrap();
+}
+
+#[test]
+fn what_a_volume_lets_through() {
+    let db = testing::database();
+    let run = doctor(&db.dsn(), "--watch 100ms --storage gp2:250GiB");
+    let expected = "the volume does 750 IOPS, 3,000 for 40:00 from full credits";
+    assert!(run.stdout.contains(expected), "{}", run.stdout);
+    for wrong in ["gp2", "gp7:1GiB", "io1:100GiB"] {
+        let run = doctor(&db.dsn(), &format!("--storage {wrong}"));
+        assert_eq!(run.status, Some(2), "{wrong}");
+    }
+}
+
+#[test]
+fn a_load_that_is_more_than_a_volume_does() {
+    let server = testing::server("");
+    run(&server, "create table t (id int, v text)");
+    let dsn = server.dsn();
+    let (other, writer) = session(&dsn);
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let writing = other.spawn(async move {
+        // Commits one by one are an I/O each, whatever the disk is.
+        while stopped.try_recv().is_err() {
+            writer.batch_execute("insert into t values (1, repeat('x', 9000))").await.unwrap();
+        }
+    });
+    let finding = found(&dsn, "storage-limits", "--watch 1s --storage gp2:1GiB");
+    stop.send(()).unwrap();
+    other.block_on(writing).unwrap();
+    assert!(finding["numbers"]["iops"].as_f64().unwrap() > 100.0, "{finding}");
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("gp3:20GiB") || advice.contains("gp3:400GiB"), "{advice}");
+    silent(&dsn, "storage-limits", "--storage io2:1000GiB,100000iops");
+}
+
+#[test]
+fn transactions_that_keep_dead_rows() {
+    let server = testing::server("max_prepared_transactions = 3");
+    let dsn = server.dsn();
+    silent(&dsn, "held-back", "");
+    run(&server, "create table t (id int)");
+    run(&server, "begin; insert into t values (1); prepare transaction 'it''s old'");
+    run(
+        &server,
+        "create procedure burn() language plpgsql as $$ begin \
+         for i in 1..100001 loop perform pg_current_xact_id(); commit; end loop; end $$",
+    );
+    run(&server, "call burn()");
+    let finding = found(&dsn, "held-back", "");
+    assert_eq!(finding["object"], "prepared transaction it's old");
+    for statement in remedy(&finding) {
+        run(&server, statement.split(" --").next().unwrap());
+    }
+    silent(&dsn, "held-back", "");
+}

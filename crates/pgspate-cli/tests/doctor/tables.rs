@@ -1,0 +1,244 @@
+//! Checks of tables: the bad state, what is found, its own remedy, silence.
+
+use pgspate_embedded::testing::{self, TestDb};
+use serde_json::Value;
+
+use crate::{found, remedy, silent, trouble};
+
+/// Makes a database bad, has it found, runs what was advised, and has nothing found.
+#[track_caller]
+fn cured(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
+    let db = testing::database();
+    db.run(bad);
+    let finding = found(&db.dsn(), id, args);
+    for statement in remedy(&finding) {
+        db.run(&statement);
+    }
+    silent(&db.dsn(), id, args);
+    (db, finding)
+}
+
+/// Nothing but the test itself vacuums it.
+const TABLE: &str = "create table t (id int primary key, v text) with (autovacuum_enabled = off); ";
+
+#[test]
+fn dead_rows() {
+    let bad = "insert into t select g, 'a' from generate_series(1, 5000) g; update t set v = 'b'";
+    let (_, finding) = cured(&format!("{TABLE}{bad}"), "dead-rows", "");
+    assert_eq!(finding["object"], "public.t");
+    assert_eq!(finding["numbers"]["dead_rows"], 5000.0);
+    let evidence = finding["evidence"].as_str().unwrap();
+    assert!(evidence.starts_with("5,000 of 10,000 row versions are dead (50 %)"), "{evidence}");
+}
+
+#[test]
+fn autovacuum_off_for_a_table() {
+    let (_, finding) = cured(TABLE, "autovacuum", "");
+    assert_eq!(finding["object"], "public.t");
+}
+
+#[test]
+fn tables_that_are_never_vacuumed() {
+    let bad = "insert into t select g, 'a' from generate_series(1, 20000) g";
+    let (_, finding) = cured(&format!("{TABLE}{bad}"), "never-vacuumed", "--table t");
+    assert_eq!(remedy(&finding), ["vacuum (freeze, analyze) public.t;"]);
+}
+
+/// Nine of ten rows are deleted, and what is left is spread over all pages.
+fn hollow(extension: &str) -> TestDb {
+    let db = testing::database();
+    let bad = "insert into t select g, repeat('x', 60) from generate_series(1, 400000) g";
+    db.run(&format!("{extension}; {TABLE}{bad}"));
+    db.run("delete from t where id % 10 <> 0");
+    db.run("vacuum (analyze) t");
+    db
+}
+
+#[test]
+fn hollow_tables_and_indexes() {
+    for extension in ["", "create extension pgstattuple"] {
+        let db = hollow(extension);
+        for id in ["oversized-indexes", "bloat"] {
+            let finding = found(&db.dsn(), id, "");
+            let evidence = finding["evidence"].as_str().unwrap();
+            assert_eq!(evidence.contains("estimated"), extension.is_empty(), "{evidence}");
+            for statement in remedy(&finding) {
+                db.run(&statement);
+            }
+            silent(&db.dsn(), id, "");
+        }
+    }
+}
+
+#[test]
+fn unused_indexes() {
+    let bad = "insert into t select g, g::text from generate_series(1, 60000) g; \
+               create index t_v on t (v)";
+    let (db, finding) = cured(&format!("{TABLE}{bad}"), "unused-indexes", "");
+    assert_eq!(finding["object"], "public.t_v");
+    assert_eq!(remedy(&finding), ["drop index concurrently public.t_v;"]);
+    // An index that is read is of use, and so is what enforces something.
+    db.run("create index t_v on t (v); create unique index t_u on t (id, v); analyze t");
+    db.run("set enable_seqscan = off; select count(*) from t where v = '7'");
+    silent(&db.dsn(), "unused-indexes", "");
+}
+
+#[test]
+fn duplicate_indexes() {
+    let bad = "create index t_v on t (v); create index t_v_again on t (v)";
+    let (db, finding) = cured(&format!("{TABLE}{bad}"), "duplicate-indexes", "");
+    assert_eq!(finding["object"], "public.t_v_again");
+    assert_eq!(finding["verdict"], "warning");
+    db.run("create index t_v_id on t (v, id)");
+    let finding = found(&db.dsn(), "duplicate-indexes", "");
+    assert_eq!((&finding["object"], &finding["verdict"]), (&"public.t_v".into(), &"note".into()));
+    // Neither of these can do what another one does.
+    db.run(
+        "drop index t_v; create index t_part on t (v) where id > 7; \
+            create index t_desc on t (v desc, id); create unique index t_unique on t (v)",
+    );
+    silent(&db.dsn(), "duplicate-indexes", "");
+}
+
+#[test]
+fn of_two_equal_indexes_one_is_dropped() {
+    let db = testing::database();
+    db.run(&format!(
+        "{TABLE} insert into t select g, g::text from generate_series(1, 60000) g; \
+         create index t_v on t (v); create index t_v_again on t (v); analyze t; \
+         set enable_seqscan = off; select count(*) from t where v = '7'"
+    ));
+    let unused = found(&db.dsn(), "unused-indexes", "");
+    assert_eq!(trouble(&db.dsn(), "unused-indexes", "").len(), 1);
+    assert_eq!(trouble(&db.dsn(), "duplicate-indexes", ""), Vec::<Value>::new());
+    assert!(unused["object"].as_str().unwrap().starts_with("public.t_v"));
+}
+
+#[test]
+fn updates_that_write_all_indexes() {
+    let db = testing::database();
+    db.run(&format!(
+        "{TABLE} insert into t select g, 'a' from generate_series(1, 5000) g; \
+         update t set v = 'b'"
+    ));
+    let finding = found(&db.dsn(), "hot-updates", "");
+    assert_eq!(remedy(&finding)[0], "alter table public.t set (fillfactor = 70);");
+    for statement in remedy(&finding) {
+        db.run(&statement);
+    }
+    db.run("select pg_stat_reset(); update t set v = 'c' where id % 4 = 0");
+    silent(&db.dsn(), "hot-updates", "");
+    // Where there is room it is an index on what changes.
+    db.run("create index t_v on t (v); update t set v = 'd' || id");
+    let finding = found(&db.dsn(), "hot-updates", "");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
+    assert!(finding["advice"].as_str().unwrap().contains("index is on a column"));
+}
+
+#[test]
+fn missing_primary_keys() {
+    let rows = "select g, 'a' from generate_series(1, 2000) g";
+    let bad = format!("create table t (key int not null, v text); insert into t {rows}");
+    let (_, finding) = cured(&bad, "primary-keys", "");
+    assert!(remedy(&finding)[0].contains("add column id bigint"), "{finding}");
+    let bad = format!("{bad}; create unique index t_key on t (key)");
+    let (_, finding) = cured(&bad, "primary-keys", "");
+    let expected = "alter table public.t add primary key using index t_key;";
+    assert_eq!(remedy(&finding), [expected]);
+}
+
+#[test]
+fn foreign_keys_without_index() {
+    let bad = "create table a (id int primary key); \
+               create table t (id int primary key, a int references a, b int); \
+               insert into a select generate_series(1, 2000); \
+               insert into t select g, g, g from generate_series(1, 2000) g; \
+               delete from t where id > 1990; delete from a where id > 1990";
+    let (db, finding) = cured(bad, "foreign-key-indexes", "");
+    assert_eq!(remedy(&finding), ["create index concurrently on public.t (a);"]);
+    assert_eq!(finding["verdict"], "warning");
+    db.run("drop index t_a_idx; create index on t (b, a)");
+    found(&db.dsn(), "foreign-key-indexes", "--table t");
+    db.run("create index on t (a, b)");
+    silent(&db.dsn(), "foreign-key-indexes", "");
+}
+
+#[test]
+fn copy_row_by_row() {
+    let db = testing::database();
+    db.run(TABLE);
+    silent(&db.dsn(), "row-by-row", "");
+    db.run(
+        "create function keep() returns trigger language plpgsql as 'begin return new; end'; \
+         create trigger keep before insert on t for each row execute function keep()",
+    );
+    let finding = found(&db.dsn(), "row-by-row", "");
+    assert!(finding["evidence"].as_str().unwrap().contains("trigger keep"));
+    db.run("alter table t disable trigger keep");
+    silent(&db.dsn(), "row-by-row", "");
+    db.run("alter table t add at timestamptz default clock_timestamp(), add s serial");
+    let finding = found(&db.dsn(), "row-by-row", "");
+    assert!(finding["evidence"].as_str().unwrap().contains("the default of at is volatile"));
+}
+
+#[test]
+fn tables_to_partition() {
+    let db = testing::database();
+    db.run(
+        "create table \"Big\" (at timestamptz not null, v text); \
+         insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000)",
+    );
+    silent(&db.dsn(), "partitioning", "");
+    let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+    db.run(&remedy(&finding).join("\n"));
+    let kind = "select relkind::text from pg_class where relname = 'Big'";
+    assert_eq!(db.query(kind), [[Some("p".to_owned())]]);
+    assert_eq!(db.query("select count(*) from \"Big\""), [[Some("5000".to_owned())]]);
+    db.run("insert into \"Big\" values (now() + interval '1 year', 'later')");
+    silent(&db.dsn(), "partitioning", "--large-table 100kB");
+}
+
+#[test]
+fn sequences_near_their_end() {
+    for column in ["smallserial", "smallint generated always as identity", "serial"] {
+        let end = if column == "serial" { 2_000_000_000_i64 } else { 30_000 };
+        let bad = format!("create table t (id {column}); select setval('t_id_seq', {end})");
+        let (db, finding) = cured(&bad, "sequences", "");
+        assert_eq!(finding["verdict"], "warning", "{finding}");
+        db.run("insert into t default values");
+    }
+}
+
+#[test]
+fn unlogged_tables() {
+    let bad = "create unlogged table orders (id int primary key); insert into orders values (1); \
+               create unlogged table orders_stage (id int primary key); \
+               insert into orders_stage values (1)";
+    let (_, finding) = cured(bad, "unlogged-tables", "");
+    assert_eq!(finding["object"], "public.orders");
+}
+
+#[test]
+fn temporary_files() {
+    let db = testing::database();
+    silent(&db.dsn(), "temporary-files", "");
+    db.run(
+        "set work_mem = '64kB'; \
+         select count(*) from (select repeat('x', 200) || g as v from generate_series(1, 600000) g \
+                               order by 1 offset 0) rows",
+    );
+    let finding = found(&db.dsn(), "temporary-files", "");
+    assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
+}
+
+#[test]
+fn one_table_alone() {
+    let db = testing::database();
+    db.run(
+        "create table a (id int); insert into a select generate_series(1, 2000); \
+         create table b (id int); insert into b select generate_series(1, 2000)",
+    );
+    found(&db.dsn(), "primary-keys", "");
+    assert_eq!(found(&db.dsn(), "primary-keys", "--table b")["object"], "public.b");
+    assert_eq!(trouble(&db.dsn(), "primary-keys", "--table b").len(), 1);
+}

@@ -1,0 +1,93 @@
+//! What doctor says, word for word.
+
+use insta::assert_snapshot;
+use pgspate_embedded::testing;
+
+use crate::run::session;
+use crate::support::redact;
+use crate::{doctor, found};
+
+/// Without what differs from server to server.
+fn told(text: &str) -> String {
+    let version = regex_lite::Regex::new(r"PostgreSQL \S+( \([^)]*\))?, database \S+ role \S+;");
+    redact(&version.unwrap().replace(text, "[SERVER];"))
+}
+
+#[test]
+fn a_healthy_server() {
+    let server = testing::server("fsync = on\nfull_page_writes = on\nsynchronous_commit = on");
+    let (runtime, client) = session(&server.dsn());
+    let sql = "create table t (id int primary key, v text); \
+               insert into t select g, 'x' from generate_series(1, 20000) g";
+    runtime.block_on(client.batch_execute(sql)).unwrap();
+    runtime.block_on(client.batch_execute("vacuum (analyze) t")).unwrap();
+    let run = doctor(&server.dsn(), "--watch 100ms");
+    assert_snapshot!(told(&run.stdout), @"
+    [SERVER]; looked for [TIME]
+
+    nothing found by 27: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
+    foreign-key-indexes, fsync, full-page-images, full-page-writes, held-back, hot-updates,
+    io-times, maintenance-work-mem, never-vacuumed, not-put-back, oversized-indexes,
+    partitioning, primary-keys, row-by-row, sequences, storage-waits, synchronous-commit,
+    temporary-files, unlogged-tables, unused-indexes, wal-buffers, wal-compression
+    ");
+    assert_eq!(run.status, Some(0), "{}", run.stdout);
+}
+
+#[test]
+fn the_worst_comes_first() {
+    let db = testing::database();
+    db.run(
+        "create table a (id int primary key); insert into a select generate_series(1, 1500); \
+         create table b (id int, a int references a); \
+         insert into b select g, g from generate_series(1, 1500) g; \
+         create table seq (id smallserial); select setval('seq_id_seq', 32000)",
+    );
+    found(&db.dsn(), "primary-keys", "");
+    let run = doctor(&db.dsn(), "--watch 100ms --table b");
+    assert_eq!(run.status, Some(1));
+    assert_snapshot!(told(&run.stdout), @"
+    [SERVER]; looked for [TIME]
+
+    note       foreign-key-indexes  public.b
+               b_a_fkey to a: a delete there would read 1,500 rows here
+               So does each update of the key there.
+                 create index concurrently on public.b (a);
+
+    note       primary-keys  public.b
+               1,500 rows, 81.9 kB
+               Without one a row cannot be told from its copy, and changes cannot be
+               replicated.
+                 alter table public.b add primary key (id); -- if that is what it is
+
+    nothing found by 13: bloat, dead-rows, duplicate-indexes, hot-updates,
+    maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning, row-by-row,
+    sequences, storage-waits, unlogged-tables, unused-indexes
+    ");
+    let run = doctor(&db.dsn(), "--watch 100ms --table seq");
+    assert_snapshot!(told(&run.stdout), @"
+    [SERVER]; looked for [TIME]
+
+    warning    sequences  public.seq_id_seq
+               at 32,000 of 32,767 (97.7 %)
+               This rewrites the table and locks everybody out meanwhile.
+                 alter table public.seq alter column id type bigint;
+                 alter sequence public.seq_id_seq as bigint;
+
+    nothing found by 14: bloat, dead-rows, duplicate-indexes, foreign-key-indexes,
+    hot-updates, maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning,
+    primary-keys, row-by-row, storage-waits, unlogged-tables, unused-indexes
+    ");
+}
+
+#[test]
+fn a_table_that_is_not_there() {
+    let db = testing::database();
+    let run = doctor(&db.dsn(), "--table nowhere");
+    assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""));
+    assert_snapshot!(run.stderr, @r#"
+    error: there is no table nowhere
+
+    hint: Write it as SQL does, with its schema: `--table sales."Order"`.
+    "#);
+}

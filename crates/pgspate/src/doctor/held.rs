@@ -1,0 +1,65 @@
+//! What keeps dead rows from being cleaned away: old snapshots, forgotten prepared transactions,
+//! replication slots that nobody reads.
+
+use tokio_postgres::Row;
+
+use super::finding::Check;
+use super::scene::{Found, Scene, count};
+use crate::numbers::thousands;
+
+const HELD: Check = Check {
+    id: "held-back",
+    question: "Does anything keep dead rows from being cleaned away?",
+    rule: "PostgreSQL manual, routine vacuuming: what the oldest snapshot may see stays",
+};
+
+/// Fewer transactions since then are no matter.
+const AGE_MIN: i64 = 100_000;
+/// From here on it is worse.
+const AGE_WORSE: u64 = 10_000_000;
+
+const HOLDERS: &str = "\
+select 'session', pid::text, age(backend_xmin)::int8,
+       concat_ws(' ', state, 'since', coalesce(xact_start, backend_start)::timestamptz(0)::text)
+from pg_stat_activity
+where backend_xmin is not null and pid <> pg_backend_pid() and usesysid is not null
+  and age(backend_xmin) >= $1::int8
+union all
+select 'prepared transaction', gid, age(transaction)::int8,
+       concat('since ', prepared::timestamptz(0)::text)
+from pg_prepared_xacts where age(transaction) >= $1::int8
+union all
+select 'replication slot', slot_name::text, greatest(age(xmin), age(catalog_xmin))::int8,
+       case when active then 'active' else 'nobody reads it' end
+from pg_replication_slots where greatest(age(xmin), age(catalog_xmin)) >= $1::int8
+order by 3 desc";
+
+/// Sessions, prepared transactions and slots that hold an old snapshot.
+pub(super) async fn check(scene: &Scene<'_>) -> Found {
+    let rows = scene.client.query(HOLDERS, &[&AGE_MIN]).await?;
+    if rows.is_empty() {
+        let limit = thousands(AGE_MIN.unsigned_abs());
+        return Ok(vec![HELD.ok(format!("no snapshot is older than {limit} transactions"))]);
+    }
+    Ok(rows.iter().map(finding).collect())
+}
+
+fn finding(row: &Row) -> super::Finding {
+    let (kind, name): (&str, &str) = (row.get(0), row.get(1));
+    let (age, how) = (count(row, 2), row.get::<_, &str>(3));
+    let quoted = name.replace('\'', "''");
+    let sql = match kind {
+        "session" => format!("select pg_terminate_backend({name});"),
+        "prepared transaction" => {
+            format!("rollback prepared '{quoted}'; -- or commit prepared, in its database")
+        }
+        _ => format!("select pg_drop_replication_slot('{quoted}'); -- if nobody comes back for it"),
+    };
+    let text = format!("{how}: what {} transactions have left dead has to stay", thousands(age));
+    HELD.worse(age >= AGE_WORSE, text)
+        .on(format!("{kind} {name}"))
+        .count("age", age)
+        .weighs(age as f64)
+        .advice("No VACUUM can remove what it might still see.")
+        .run(sql)
+}

@@ -1,0 +1,128 @@
+//! Tables without a primary key, and foreign keys without an index.
+
+use tokio_postgres::Row;
+
+use super::finding::Check;
+use super::scene::{Found, Scene, count};
+use crate::numbers::{bytes, thousands};
+
+const PRIMARY: Check = Check {
+    id: "primary-keys",
+    question: "Which tables have no primary key?",
+    rule: "logical replication, `pgspate sync` and `pgspate apply` find rows by it",
+};
+const FOREIGN: Check = Check {
+    id: "foreign-key-indexes",
+    question: "Which foreign keys have no index on the referring side?",
+    rule: "PostgreSQL manual, constraints: a delete of what is referred to scans the table without",
+};
+
+/// Smaller tables are scanned in no time.
+const ROWS_MIN: i64 = 1000;
+
+/// With a unique index that could become the key, if there is one.
+const WITHOUT_KEY: &str = "\
+select format('%I.%I', n.nspname, c.relname),
+       greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)),
+       (select u.relname::text from pg_index i join pg_class u on u.oid = i.indexrelid
+        where i.indrelid = c.oid and i.indisunique and i.indimmediate and i.indpred is null
+          and i.indexprs is null and i.indisvalid
+          and not exists (select from unnest(i.indkey::int2[]) as key(attnum)
+                          join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
+                          where not a.attnotnull)
+        order by i.indnatts limit 1), pg_table_size(c.oid),
+       exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
+                 and not a.attisdropped)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
+  and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
+  and ($1::oid = 0 or c.oid = $1)
+  and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
+  and greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)) >= $2::int8
+order by 4 desc limit 20";
+
+/// Tables without a primary key.
+pub(super) async fn primary(scene: &Scene<'_>) -> Found {
+    let rows = scene.client.query(WITHOUT_KEY, &[&scene.table, &ROWS_MIN]).await?;
+    if rows.is_empty() {
+        return Ok(vec![PRIMARY.ok("every table has one")]);
+    }
+    let finding = |row: &Row| {
+        let (table, index): (String, Option<String>) = (row.get(0), row.get(2));
+        let (rows, size) = (count(row, 1), count(row, 3));
+        let finding = PRIMARY
+            .note(format!("{} rows, {}", thousands(rows), bytes(size)))
+            .on(&table)
+            .count("rows", rows)
+            .weighs(size as f64)
+            .advice(
+                "Without one a row cannot be told from its copy, and changes cannot be \
+                     replicated.",
+            );
+        let sql = match index {
+            Some(index) => {
+                let index = crate::target::quote_ident(&index).into_owned();
+                format!("alter table {table} add primary key using index {index};")
+            }
+            None if row.get(4) => {
+                format!("alter table {table} add primary key (id); -- if that is what it is")
+            }
+            None => format!(
+                "alter table {table} add column id bigint generated always as identity primary \
+                 key; -- or the columns that identify a row"
+            ),
+        };
+        finding.run(sql)
+    };
+    Ok(rows.iter().map(finding).collect())
+}
+
+/// An index serves if its first columns are those of the key, in whatever order, and it is whole.
+const WITHOUT_INDEX: &str = "\
+select k.conname::text, format('%I.%I', n.nspname, c.relname),
+       (select string_agg(quote_ident(a.attname), ', ' order by key.nth)
+        from unnest(k.conkey) with ordinality as key(attnum, nth)
+        join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum),
+       greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)),
+       k.confrelid::regclass::text,
+       pg_stat_get_tuples_deleted(k.confrelid), pg_table_size(c.oid), c.relkind = 'p'
+from pg_constraint k join pg_class c on c.oid = k.conrelid
+join pg_namespace n on n.oid = c.relnamespace
+where k.contype = 'f' and k.conparentid = 0 and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
+  and ($1::oid = 0 or c.oid = $1 or k.confrelid = $1)
+  and greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)) >= $2::int8
+  and not exists (
+      select from pg_index i where i.indrelid = c.oid and i.indisvalid and i.indpred is null
+        and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey)
+order by 6 desc, 7 desc limit 20";
+
+/// Foreign keys without an index.
+pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
+    let rows = scene.client.query(WITHOUT_INDEX, &[&scene.table, &ROWS_MIN]).await?;
+    if rows.is_empty() {
+        return Ok(vec![FOREIGN.ok("each has one, or its table is small")]);
+    }
+    let finding = |row: &Row| {
+        let (name, table): (String, String) = (row.get(0), row.get(1));
+        let (columns, other): (String, String) = (row.get(2), row.get(4));
+        let (rows, deleted, size) = (count(row, 3), count(row, 5), count(row, 6));
+        let how = if row.get(7) { "" } else { " concurrently" };
+        let rows_read = thousands(rows);
+        let text = match deleted {
+            0 => format!("{name} to {other}: a delete there would read {rows_read} rows here"),
+            _ => format!(
+                "{name} to {other}: each of {} deletes there reads {rows_read} rows here",
+                thousands(deleted)
+            ),
+        };
+        FOREIGN
+            .worse(deleted > 0, text)
+            .on(&table)
+            .count("rows", rows)
+            .count("deletes", deleted)
+            .weighs(size as f64 * (1.0 + deleted as f64))
+            .advice("So does each update of the key there.")
+            .run(format!("create index{how} on {table} ({columns});"))
+    };
+    Ok(rows.iter().map(finding).collect())
+}

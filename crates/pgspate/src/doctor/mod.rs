@@ -1,0 +1,226 @@
+//! What slows writes on a server, and what to do about it: one check after the other.
+//!
+//! Nothing is written: every statement runs in a read-only transaction. Any role can ask; what it
+//! may not see is said, with the grant that would show it. A check that finds nothing says what it
+//! looked at, so that silence has its evidence.
+
+mod bloat;
+mod checkpoints;
+mod copying;
+mod finding;
+mod flavour;
+mod forgotten;
+mod held;
+mod hot;
+mod indexes;
+mod io;
+mod keys;
+mod partitions;
+pub mod picture;
+mod rows;
+pub(crate) mod scene;
+mod sequences;
+mod settings;
+pub mod storage;
+mod temp;
+mod unlogged;
+mod waits;
+mod wal;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::error::SqlState;
+
+pub use finding::{Check, Finding, Verdict};
+pub use flavour::Flavour;
+
+use crate::measure::{Measurement, server_version};
+use crate::target::connect::Connection;
+use crate::target::{Table, quote_ident, server_error};
+use crate::{Error, Kind, Result};
+use io::Disk;
+use scene::{Found, Scene};
+use storage::Volume;
+use waits::Waits;
+
+/// What to look at.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Only this table, as SQL writes it.
+    pub table: Option<String>,
+    /// How long to sample what sessions wait for.
+    pub sample: Duration,
+    /// The volume that the server is on.
+    pub storage: Option<Volume>,
+    /// From how many bytes on a table should be partitioned.
+    pub large_table_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            table: None,
+            sample: Duration::from_secs(2),
+            storage: None,
+            large_table_bytes: 100 << 30,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Examination {
+    /// The server's version, as it writes it.
+    pub server_version: String,
+    /// Which kind of PostgreSQL it is.
+    pub flavour: Flavour,
+    /// What is different there.
+    pub peculiarities: &'static [&'static str],
+    /// The database.
+    pub database: String,
+    /// The role that looked.
+    pub role: String,
+    /// For how many seconds sessions were sampled.
+    pub sampled_seconds: f64,
+    /// What was found, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+impl Examination {
+    /// Whether something should be done.
+    pub fn has_trouble(&self) -> bool {
+        self.findings.iter().any(Finding::is_trouble)
+    }
+}
+
+/// Looks at everything.
+///
+/// # Errors
+/// When there is no such table, or the connection is lost.
+pub async fn examine(connection: &Connection, options: &Options) -> Result<Examination> {
+    let client = &connection.client;
+    let failed = || server_error("could not begin to look".to_owned());
+    let begin = "set default_transaction_read_only = on; set lock_timeout = '2s'; \
+                 set statement_timeout = '5min'; set jit = off; \
+                 set application_name = 'pgspate doctor'";
+    client.batch_execute(begin).await.map_err(failed())?;
+    let table = match &options.table {
+        Some(name) => find(connection, name).await?.oid,
+        None => 0,
+    };
+    let sql = "select current_setting('server_version'), current_database()::text";
+    let row = client.query_one(sql, &[]).await.map_err(failed())?;
+    let before = Measurement::take(client, &[]).await;
+    let disk = Disk::of(connection).await;
+    let waits = Waits::sample(client, options.sample).await;
+    let queue = disk.and_then(|disk| disk.queue());
+    let now = Measurement::take(client, &[]).await;
+    let scene = Scene {
+        client,
+        options,
+        version: server_version(client).await,
+        flavour: Flavour::of(client).await,
+        settings: scene::settings(client).await?,
+        rights: scene::rights(client).await?,
+        table,
+        sampled: now.since(&before),
+        now,
+        waits,
+        queue,
+    };
+    let mut findings = look(&scene).await?;
+    findings.sort_by(|a, b| {
+        a.verdict.cmp(&b.verdict).then(b.weight.total_cmp(&a.weight)).then(a.id.cmp(b.id))
+    });
+    Ok(Examination {
+        server_version: row.get(0),
+        flavour: scene.flavour,
+        peculiarities: scene.flavour.peculiarities(),
+        database: row.get(1),
+        role: scene.rights.role,
+        sampled_seconds: scene.sampled.seconds,
+        findings,
+    })
+}
+
+/// The table of that name.
+///
+/// # Errors
+/// When there is none.
+pub async fn find(connection: &Connection, name: &str) -> Result<Table> {
+    match Table::read(&connection.client, name).await? {
+        Some(table) => Ok(table),
+        None => Err(Error::new(Kind::Usage, format!("there is no table {name}"))
+            .hint("Write it as SQL does, with its schema: `--table sales.\"Order\"`.")),
+    }
+}
+
+/// Every check, one after the other. Those of the whole server are left out when one table was
+/// asked for.
+async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
+    let mut all = Vec::new();
+    macro_rules! run {
+        ($($check:path),+ $(,)?) => {
+            $(all.extend(answered(scene, stringify!($check), $check(scene).await)?);)+
+        };
+    }
+    if scene.table == 0 {
+        run!(
+            settings::safety,
+            settings::autovacuum,
+            settings::synchronous_commit,
+            checkpoints::check,
+            wal::check,
+            temp::check,
+            forgotten::check,
+            held::check,
+            io::check,
+        );
+    }
+    run!(
+        waits::check,
+        storage::check,
+        settings::maintenance,
+        unlogged::check,
+        rows::dead,
+        rows::never,
+        bloat::check,
+        indexes::superfluous,
+        indexes::oversized,
+        hot::check,
+        keys::primary,
+        keys::foreign,
+        copying::check,
+        partitions::check,
+        sequences::check,
+    );
+    Ok(all)
+}
+
+/// What a check that the server refused to answer could not see.
+const REFUSED: Check = Check {
+    id: "refused",
+    question: "Does the server answer?",
+    rule: "each check asks what this version and this role should be able to see",
+};
+
+fn answered(scene: &Scene<'_>, check: &str, found: Found) -> Result<Vec<Finding>> {
+    let error = match found {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+    let error = server_error(format!("could not look at {check}"))(error);
+    if scene::is_lost(&error) {
+        return Err(error);
+    }
+    let said = error.refusal().map(ToString::to_string).unwrap_or_default();
+    let name = check.trim_end_matches("::check").replace("::", " ");
+    let finding = REFUSED.cannot_see(format!("{name}: {said}"));
+    let role = quote_ident(&scene.rights.role);
+    Ok(vec![match is_forbidden {
+        true => finding.run(format!("grant pg_monitor to {role};")),
+        false => finding,
+    }])
+}

@@ -1,0 +1,112 @@
+//! Dead rows, and tables that nobody has ever vacuumed.
+
+use super::finding::Check;
+use super::scene::{Found, Scene, count};
+use crate::numbers::{bytes, thousands};
+
+const DEAD: Check = Check {
+    id: "dead-rows",
+    question: "Which tables carry many dead rows?",
+    rule: "PostgreSQL manual, routine vacuuming: autovacuum should come at a fifth of the rows",
+};
+const NEVER: Check = Check {
+    id: "never-vacuumed",
+    question: "Which tables were filled and never vacuumed?",
+    rule: "PostgreSQL manual, visibility map: only VACUUM fills it, and index-only scans need it",
+};
+
+/// Fewer dead rows cost nothing.
+const DEAD_MIN: u64 = 1000;
+/// Smaller tables are read faster than one could think of them.
+const ROWS_MIN: u64 = 10_000;
+
+/// The base of both queries: tables with their counters.
+const TABLES: &str = "\
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'm') and c.relpersistence <> 't'
+  and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
+  and ($1::oid = 0 or c.oid = $1
+       or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))";
+
+const DEAD_ROWS: &str = "\
+select format('%I.%I', n.nspname, c.relname), pg_stat_get_live_tuples(c.oid),
+       pg_stat_get_dead_tuples(c.oid), pg_relation_size(c.oid),
+       coalesce((select option_value from pg_options_to_table(c.reloptions)
+                 where option_name = 'autovacuum_enabled'), 'on') in ('off', 'false', 'no', '0'),
+       greatest(pg_stat_get_last_vacuum_time(c.oid),
+                pg_stat_get_last_autovacuum_time(c.oid))::timestamptz(0)::text";
+
+/// Tables of which a fifth or more is dead.
+pub(super) async fn dead(scene: &Scene<'_>) -> Found {
+    let sql = format!(
+        "{DEAD_ROWS} {TABLES} and pg_stat_get_dead_tuples(c.oid) >= {DEAD_MIN} \
+         and pg_stat_get_dead_tuples(c.oid) >= pg_stat_get_live_tuples(c.oid) / 4 \
+         order by pg_stat_get_dead_tuples(c.oid) desc limit 20"
+    );
+    let rows = scene.rows(&sql).await?;
+    if rows.is_empty() {
+        return Ok(vec![DEAD.ok("no table has a fifth of dead rows")]);
+    }
+    let finding = |row: &tokio_postgres::Row| {
+        let (table, is_off): (String, bool) = (row.get(0), row.get(4));
+        let (live, dead, size) = (count(row, 1), count(row, 2), count(row, 3));
+        let share = dead as f64 / (live + dead).max(1) as f64;
+        let last: Option<String> = row.get(5);
+        let last = last.map_or("never vacuumed".to_owned(), |it| format!("last vacuumed {it}"));
+        let off = if is_off { ", autovacuum is off for it" } else { "" };
+        let text = format!(
+            "{} of {} row versions are dead ({:.0} %) in {}; {last}{off}",
+            thousands(dead),
+            thousands(live + dead),
+            share * 100.0,
+            bytes(size)
+        );
+        let finding = DEAD
+            .worse(share >= 0.5, text)
+            .on(&table)
+            .count("dead_rows", dead)
+            .count("live_rows", live)
+            .number("share", share)
+            .weighs(share * size as f64)
+            .run(format!("vacuum (analyze) {table};"));
+        match is_off {
+            true => finding.run(format!("alter table {table} reset (autovacuum_enabled);")),
+            false => finding
+                .advice("If a nightly job rewrites it, `pgspate sync` writes only what differs.")
+                .run(format!("alter table {table} set (autovacuum_vacuum_scale_factor = 0.05);")),
+        }
+    };
+    Ok(rows.iter().map(finding).collect())
+}
+
+/// Tables that have been inserted into, and never vacuumed.
+pub(super) async fn never(scene: &Scene<'_>) -> Found {
+    let sql = format!(
+        "select format('%I.%I', n.nspname, c.relname), pg_stat_get_live_tuples(c.oid), \
+                pg_relation_size(c.oid) {TABLES} \
+         and pg_stat_get_live_tuples(c.oid) >= {ROWS_MIN} and c.relallvisible = 0 \
+         and pg_stat_get_vacuum_count(c.oid) + pg_stat_get_autovacuum_count(c.oid) = 0 \
+         and pg_stat_get_tuples_updated(c.oid) + pg_stat_get_tuples_deleted(c.oid) = 0 \
+         order by 3 desc limit 20"
+    );
+    let rows = scene.rows(&sql).await?;
+    if rows.is_empty() {
+        return Ok(vec![NEVER.ok("no table of rows that are only inserted")]);
+    }
+    let finding = |row: &tokio_postgres::Row| {
+        let table: String = row.get(0);
+        let (live, size) = (count(row, 1), count(row, 2));
+        let text = format!("{} rows, {}, never vacuumed", thousands(live), bytes(size));
+        NEVER
+            .note(text)
+            .on(&table)
+            .count("rows", live)
+            .weighs(size as f64)
+            .advice(
+                "Queries cannot take rows from an index alone, and all rows have to be frozen \
+                     one day, at once. `pgspate load --vacuum` does it after the load.",
+            )
+            .run(format!("vacuum (freeze, analyze) {table};"))
+    };
+    Ok(rows.iter().map(finding).collect())
+}

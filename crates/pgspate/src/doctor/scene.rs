@@ -1,0 +1,194 @@
+//! What every check needs to know: the server's settings, the role's rights, what was sampled.
+
+use std::collections::HashMap;
+
+use tokio_postgres::{Client, Row};
+
+use super::flavour::Flavour;
+use super::waits::Waits;
+use super::{Finding, Options};
+use crate::measure::{Difference, Measurement};
+use crate::target::{quote_ident, server_error};
+use crate::{Error, Result};
+
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// What a check gives, or why the server did not answer it.
+pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;
+
+/// A setting as it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// Its value, in its unit.
+    pub(crate) value: String,
+    pub(crate) unit: Option<String>,
+    /// What set it: `default`, `configuration file`, `client`.
+    pub(crate) source: String,
+    /// When a change of it counts: `sighup`, `postmaster`, `user`.
+    pub(crate) context: String,
+    /// Its possible values, if they are words.
+    pub(crate) words: Vec<String>,
+}
+
+impl Setting {
+    /// In bytes, for a setting that is an amount of memory or disk.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let value: u64 = self.value.parse().ok()?;
+        let unit = match self.unit.as_deref()? {
+            "B" => 1,
+            "kB" => 1 << 10,
+            "8kB" => 8 << 10,
+            "16kB" => 16 << 10,
+            "32kB" => 32 << 10,
+            "MB" => 1 << 20,
+            _ => return None,
+        };
+        Some(value * unit)
+    }
+}
+
+/// Settings by name.
+pub(crate) type Settings = HashMap<String, Setting>;
+
+/// What the role may do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rights {
+    pub(crate) role: String,
+    pub(crate) reads_stats: bool,
+}
+
+/// Everything that checks look at.
+pub(super) struct Scene<'a> {
+    pub(super) client: &'a Client,
+    pub(super) options: &'a Options,
+    pub(super) version: u32,
+    pub(super) flavour: Flavour,
+    pub(super) settings: Settings,
+    pub(super) rights: Rights,
+    /// The table that was asked for; 0 for all.
+    pub(super) table: u32,
+    /// The counters now, and what was counted while it was looked.
+    pub(super) now: Measurement,
+    pub(super) sampled: Difference,
+    pub(super) waits: Waits,
+    /// How many I/Os waited or were under way meanwhile, on average, where the server is here.
+    pub(super) queue: Option<f64>,
+}
+
+impl Scene<'_> {
+    /// A setting's value.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(|setting| setting.value.as_str())
+    }
+
+    /// A setting in bytes.
+    pub(super) fn setting_bytes(&self, name: &str) -> Option<u64> {
+        self.settings.get(name)?.bytes()
+    }
+
+    /// A setting as a number.
+    pub(super) fn setting_number(&self, name: &str) -> Option<f64> {
+        self.setting(name)?.parse().ok()
+    }
+
+    /// Rows of a query whose only argument is the table.
+    pub(super) async fn rows(&self, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query(sql, &[&self.table]).await
+    }
+
+    /// How a setting of the whole server is changed here.
+    pub(super) fn set(&self, name: &str, value: &str) -> Vec<String> {
+        let restart = match self.settings.get(name).map(|setting| setting.context.as_str()) {
+            Some("postmaster") => "; it counts after a restart",
+            _ => "",
+        };
+        match self.flavour.has_alter_system() {
+            true if restart.is_empty() => vec![
+                format!("alter system set {name} = '{value}';"),
+                "select pg_reload_conf();".to_owned(),
+            ],
+            true => {
+                vec![format!("alter system set {name} = '{value}'; -- then restart the server")]
+            }
+            false => vec![format!(
+                "-- {}: set {name} to {value}{restart}",
+                self.flavour.settings_place()
+            )],
+        }
+    }
+
+    /// The grant that would show more.
+    pub(super) fn grant(&self, right: &str) -> String {
+        format!("grant {right} to {};", quote_ident(&self.rights.role))
+    }
+}
+
+/// `16GB`, as the server reads it.
+pub(crate) fn words(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}GB", bytes / GIB),
+        bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{}MB", bytes / MIB),
+        bytes => format!("{}kB", bytes >> 10),
+    }
+}
+
+/// The best way to compress whole pages in the WAL that the server was built with.
+pub(crate) fn compression(settings: &Settings) -> &'static str {
+    let words = settings.get("wal_compression").map(|setting| setting.words.as_slice());
+    let words = words.unwrap_or_default();
+    let methods = ["lz4", "zstd", "pglz"];
+    methods.into_iter().find(|method| words.iter().any(|word| word == method)).unwrap_or("on")
+}
+
+/// The schema of an extension, as SQL writes it, if it is installed.
+pub(super) async fn schema_of(client: &Client, extension: &str) -> Option<String> {
+    let sql = "select quote_ident(n.nspname) from pg_extension e \
+               join pg_namespace n on n.oid = e.extnamespace where e.extname = $1";
+    Some(client.query_opt(sql, &[&extension]).await.ok()??.get(0))
+}
+
+/// What `pgstattuple` says of a table, if it is there and may be used: percent dead, percent free.
+pub(super) async fn tuples(client: &Client, table: u32) -> Option<(f64, f64)> {
+    let schema = schema_of(client, "pgstattuple").await?;
+    let sql = format!(
+        "select dead_tuple_percent::float8, approx_free_percent::float8 \
+         from {schema}.pgstattuple_approx({table}::oid::regclass)"
+    );
+    let row = client.query_one(&sql, &[]).await.ok()?;
+    Some((row.get(0), row.get(1)))
+}
+
+/// What may be set where, by a word in pg_settings.
+pub(crate) async fn settings(client: &Client) -> Result<Settings> {
+    let sql = "select name, coalesce(setting, ''), unit, source, context, \
+               coalesce(enumvals, '{}') from pg_settings";
+    let failed = server_error("could not look up the server's settings".to_owned());
+    let rows = client.query(sql, &[]).await.map_err(failed)?;
+    let setting = |row: &Row| Setting {
+        value: row.get(1),
+        unit: row.get(2),
+        source: row.get(3),
+        context: row.get(4),
+        words: row.get(5),
+    };
+    Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
+}
+
+pub(crate) async fn rights(client: &Client) -> Result<Rights> {
+    let sql = "select current_user::text, \
+               pg_has_role(current_user, 'pg_read_all_stats', 'usage')";
+    let failed = server_error("could not look up the role's rights".to_owned());
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    Ok(Rights { role: row.get(0), reads_stats: row.get(1) })
+}
+
+/// Numbers of rows that are never negative.
+pub(super) fn count(row: &Row, nth: usize) -> u64 {
+    row.get::<_, Option<i64>>(nth).map_or(0, |value| u64::try_from(value).unwrap_or(0))
+}
+
+/// Whether an error is about the connection rather than about what was asked.
+pub(super) fn is_lost(error: &Error) -> bool {
+    error.refusal().is_none()
+}

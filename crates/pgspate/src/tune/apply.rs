@@ -1,0 +1,218 @@
+//! Applies proposals by `ALTER SYSTEM`, and puts back what was.
+//!
+//! The way back of every setting is in the ledger, committed, before the first is changed. Each is
+//! a statement that can be run any number of times, so it does not matter where either way was
+//! interrupted.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::{Advice, SETTING};
+use crate::ledger::{self, Change, JobId, NewChange};
+use crate::target::connect::Connection;
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Settings are no load's: they have this number in the ledger.
+const JOB: JobId = JobId(0);
+/// One `tune` at a time.
+const LOCK: i64 = 0x7067_7370_6174_6574;
+/// How long the server may take to read its files again.
+const RELOAD: Duration = Duration::from_secs(5);
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Settings that were changed or put back, each with its value now.
+    pub changed: Vec<(String, String)>,
+    /// Settings that were left alone, as they would need a restart.
+    pub left: Vec<String>,
+    /// Settings that did not follow: the command line, a role or a database says otherwise.
+    pub overruled: Vec<String>,
+}
+
+/// Applies what is proposed, but for what needs a restart.
+///
+/// # Errors
+/// When this kind of server has no ALTER SYSTEM, the role may not use it, an earlier `tune` is not
+/// reverted, or the ledger cannot be written. Settings are as they were then.
+pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> {
+    let client = &connection.client;
+    if !advice.flavour.has_alter_system() {
+        let message = format!("{} has no ALTER SYSTEM", advice.flavour.name());
+        return Err(Error::new(Kind::Plan, message).hint(
+            "Have the settings printed with `--emit rds` or `--emit terraform`, and apply them \
+             there.",
+        ));
+    }
+    let (later, now): (Vec<_>, Vec<_>) =
+        advice.proposals.iter().partition(|proposal| proposal.needs_restart);
+    let left = later.iter().map(|proposal| proposal.name.to_owned()).collect();
+    if now.is_empty() {
+        return Ok(Applied { left, ..Applied::default() });
+    }
+    ledger::hold(client, LOCK).await?;
+    ledger::ensure(client).await?;
+    let outstanding = recorded(client).await?;
+    if let Some(first) = outstanding.first() {
+        let message = format!("{} was tuned before and not put back", first.object);
+        return Err(Error::new(Kind::Ledger, message)
+            .hint("Put back what was with `pgspate tune --revert` first."));
+    }
+    let names: Vec<&str> = now.iter().map(|proposal| proposal.name).collect();
+    let ways_back = ways_back(client, &names).await?;
+    record(client, &ways_back).await?;
+    for proposal in &now {
+        let sql = format!("alter system set {} = '{}'", proposal.name, proposal.value);
+        if let Err(error) = client.batch_execute(&sql).await {
+            // What was changed so far is put back; if that fails, the ledger still knows.
+            let _ = revert(connection).await;
+            return Err(refused(proposal.name, error));
+        }
+    }
+    let overruled = reload(client, &names, |name| {
+        let wanted = now.iter().find(|proposal| proposal.name == name);
+        wanted.map(|proposal| proposal.bare_value.clone())
+    });
+    let overruled = overruled.await?;
+    let changed = now.iter().map(|it| (it.name.to_owned(), it.value.clone())).collect();
+    Ok(Applied { changed, left, overruled })
+}
+
+/// Puts back what `apply` has changed, however far it came. Empty if there is nothing.
+///
+/// # Errors
+/// When the ledger cannot be read, its statements are another role's, or the role may not use
+/// ALTER SYSTEM. What is not back is still in the ledger.
+pub async fn revert(connection: &Connection) -> Result<Applied> {
+    let client = &connection.client;
+    ledger::hold(client, LOCK).await?;
+    let changes = recorded(client).await?;
+    changes.iter().try_for_each(Change::check_trust)?;
+    for change in &changes {
+        let Some(step) = change.step() else { continue };
+        let run = client.batch_execute(step).await;
+        run.map_err(|error| refused(&change.object, error))?;
+    }
+    let names: Vec<&str> = changes.iter().map(|change| change.object.as_str()).collect();
+    if names.is_empty() {
+        return Ok(Applied::default());
+    }
+    reload(client, &names, |_| None).await?;
+    // Only now is it certain that all of it counts.
+    for change in &changes {
+        let failed = server_error("could not use the ledger, schema \"pgspate\"".to_owned());
+        client.batch_execute(&change.count_sql()).await.map_err(failed)?;
+    }
+    let now = crate::doctor::scene::settings(client).await?;
+    let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::shown);
+    let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
+    Ok(Applied { changed, ..Applied::default() })
+}
+
+/// Changes of settings that are in the ledger and not put back.
+async fn recorded(client: &Client) -> Result<Vec<Change>> {
+    let mut changes = ledger::outstanding(client, Some(JOB.0)).await?;
+    changes.retain(|change| change.kind == SETTING);
+    Ok(changes)
+}
+
+/// For each setting the statement that puts back what `postgresql.auto.conf` says of it now.
+async fn ways_back(client: &Client, names: &[&str]) -> Result<Vec<NewChange>> {
+    let sql = "select name, setting from pg_file_settings \
+               where sourcefile like '%postgresql.auto.conf' and name = any($1) order by seqno";
+    let rows = client.query(sql, &[&names]).await.map_err(|error| {
+        let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+        let error = server_error("could not read pg_file_settings".to_owned())(error);
+        match is_forbidden {
+            true => error.hint(
+                "Without it there is no way back. A superuser may read it, and a role with \
+                 `grant select on pg_file_settings` and `grant execute on function \
+                 pg_show_all_file_settings()`.",
+            ),
+            false => error,
+        }
+    })?;
+    let way_back = |name: &&str| {
+        let row = rows.iter().rev().find(|row| row.get::<_, Option<&str>>(0) == Some(name));
+        let before = row.and_then(|row| row.get::<_, Option<String>>(1));
+        let step = match before {
+            Some(value) => format!("alter system set {name} = {}", literal(&value)),
+            None => format!("alter system reset {name}"),
+        };
+        NewChange {
+            kind: SETTING.to_owned(),
+            object: (*name).to_owned(),
+            steps: vec![step],
+            beside: false,
+        }
+    };
+    Ok(names.iter().map(way_back).collect())
+}
+
+/// In one transaction that waits for the disk: all ways back, or none.
+async fn record(client: &Client, changes: &[NewChange]) -> Result<()> {
+    let failed = || server_error("could not record the way back in the ledger".to_owned());
+    // What belongs to no table belongs to the catalog's view of settings, which is always there.
+    let sql = "select 'pg_catalog.pg_settings'::regclass::oid";
+    let view: u32 = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
+    let begin = "begin; set local synchronous_commit = on";
+    client.batch_execute(begin).await.map_err(failed())?;
+    let recorded = ledger::record(client, JOB, view, changes).await;
+    if recorded.is_err() {
+        let _ = client.batch_execute("rollback").await;
+        return recorded;
+    }
+    client.batch_execute("commit").await.map_err(failed())
+}
+
+/// Has the server read its files, and waits until this session sees the new values. Names those
+/// that stay what they were.
+async fn reload(
+    client: &Client,
+    names: &[&str],
+    wanted: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<String>> {
+    let failed = || server_error("could not have the server read its settings".to_owned());
+    let sql = "select pg_conf_load_time()::text";
+    let loaded: String = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
+    client.batch_execute("select pg_reload_conf()").await.map_err(failed())?;
+    let started = Instant::now();
+    loop {
+        let now: String = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
+        let settings = crate::doctor::scene::settings(client).await?;
+        let differs = |name: &&&str| {
+            let value = settings.get(**name).map(|setting| &setting.value);
+            wanted(name).is_some_and(|wanted| value != Some(&wanted))
+        };
+        let overruled: Vec<String> =
+            names.iter().filter(differs).map(|name| (*name).to_owned()).collect();
+        if (now != loaded && overruled.is_empty()) || started.elapsed() > RELOAD {
+            return Ok(overruled);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn literal(value: &str) -> String {
+    let quoted = value.replace('\'', "''");
+    match quoted.contains('\\') {
+        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
+        false => format!("'{quoted}'"),
+    }
+}
+
+fn refused(name: &str, error: tokio_postgres::Error) -> Error {
+    let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+    let error = server_error(format!("could not change {name}"))(error);
+    match is_forbidden {
+        true => error.hint(format!(
+            "Have a superuser run `grant alter system on parameter {name} to ROLE` (from \
+             PostgreSQL 15 on), or the statements that `--emit sql` prints."
+        )),
+        false => error,
+    }
+}
