@@ -13,9 +13,13 @@ fn lines(records: &[&str]) -> Vec<String> {
 #[test]
 fn a_message_has_many_rows() {
     let records = [
-        r#"{"data":[{"id":"1","data":"a\u00ff\u0001","n":null},{"id":"2","data":"","n":"3"}],"database":"shop","es":1,"id":1,"isDdl":false,"mysqlType":{"id":"bigint","data":"blob"},"old":null,"pkNames":["id"],"sql":"","sqlType":{"id":-5},"table":"orders","ts":1,"type":"INSERT"}"#,
-        r#"{"data":[{"id":"1","n":"5"},{"id":"4","n":"3"}],"database":"shop","isDdl":false,"old":[{"n":null},{"id":"2"}],"pkNames":["id"],"table":"orders","type":"UPDATE"}"#,
-        r#"{"data":[{"id":"4","n":"3"}],"database":"shop","isDdl":false,"old":null,"pkNames":["id"],"table":"orders","type":"DELETE"}"#,
+        r#"{"data":[{"id":"1","data":"a\u00ff\u0001","n":null},{"id":"2","data":"","n":"3"}],
+"database":"shop","es":1,"id":1,"isDdl":false,"mysqlType":{"id":"bigint","data":"blob"},
+"old":null,"pkNames":["id"],"sql":"","sqlType":{"id":-5},"table":"orders","ts":1,"type":"INSERT"}"#,
+        r#"{"data":[{"id":"1","n":"5"},{"id":"4","n":"3"}],"database":"shop","isDdl":false,
+"old":[{"n":null},{"id":"2"}],"pkNames":["id"],"table":"orders","type":"UPDATE"}"#,
+        r#"{"data":[{"id":"4","n":"3"}],"database":"shop","isDdl":false,"old":null,
+"pkNames":["id"],"table":"orders","type":"DELETE"}"#,
     ];
     assert_eq!(
         lines(&records),
@@ -33,7 +37,8 @@ fn a_message_has_many_rows() {
 fn of_statements_only_truncate_is_taken() {
     let ddl = |ty: &str| {
         format!(
-            r#"{{"data":null,"database":"d","isDdl":true,"old":null,"pkNames":null,"sql":"x","table":"t","type":"{ty}"}}"#
+            r#"{{"data":null,"database":"d","isDdl":true,"old":null,"pkNames":null,"sql":"x",
+"table":"t","type":"{ty}"}}"#
         )
     };
     for ty in ["CREATE", "ALTER", "ERASE", "RENAME", "QUERY", "CINDEX"] {

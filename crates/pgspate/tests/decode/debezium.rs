@@ -11,7 +11,9 @@ fn lines(records: &[&str]) -> Vec<String> {
     decode(&mut Debezium::default(), &TYPES, records)
 }
 
-const SOURCE: &str = r#""source":{"version":"2.7.0.Final","connector":"postgresql","name":"srv","ts_ms":1709287200000,"snapshot":"false","db":"shop","sequence":"[null,\"24\"]","schema":"public","table":"orders","txId":771,"lsn":24,"xmin":null}"#;
+const SOURCE: &str = r#""source":{"version":"2.7.0.Final","connector":"postgresql","name":"srv",
+"ts_ms":1709287200000,"snapshot":"false","db":"shop","sequence":"[null,\"24\"]","schema":"public",
+"table":"orders","txId":771,"lsn":24,"xmin":null}"#;
 
 fn envelope(op: &str, before: &str, after: &str) -> String {
     format!(
@@ -49,10 +51,13 @@ fn every_operation_of_an_envelope() {
 fn keys_beside_values_identify_rows() {
     let pair = |key: &str, value: &str| format!(r#"{{"key":{key},"value":{value}}}"#);
     let kcat = |key: &str, payload: &str| {
-        let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let quote = |text: &str| {
+            format!("\"{}\"", text.replace('\n', " ").replace('\\', "\\\\").replace('"', "\\\""))
+        };
         let payload = if payload == "null" { payload.to_owned() } else { quote(payload) };
         format!(
-            r#"{{"topic":"srv.public.orders","partition":0,"offset":3,"tstype":"create","ts":1,"broker":0,"key":{},"payload":{payload}}}"#,
+            r#"{{"topic":"srv.public.orders","partition":0,"offset":3,"tstype":"create","ts":1,
+"broker":0,"key":{},"payload":{payload}}}"#,
             quote(key)
         )
     };
@@ -75,7 +80,16 @@ fn keys_beside_values_identify_rows() {
 
 #[test]
 fn schemas_are_told_from_payloads() {
-    let schema = r#"{"type":"struct","fields":[{"type":"struct","fields":[{"type":"int32","optional":false,"field":"id"},{"type":"bytes","optional":true,"name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2","connect.decimal.precision":"10"},"field":"price"}],"optional":true,"name":"srv.public.orders.Value","field":"before"},{"type":"struct","fields":[{"type":"int32","optional":false,"field":"id"},{"type":"bytes","optional":true,"name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2","connect.decimal.precision":"10"},"field":"price"}],"optional":true,"name":"srv.public.orders.Value","field":"after"},{"type":"string","optional":false,"field":"op"}],"optional":false,"name":"srv.public.orders.Envelope","version":1}"#;
+    let schema = r#"{"type":"struct","fields":[{"type":"struct","fields":[{"type":"int32",
+"optional":false,"field":"id"},{"type":"bytes","optional":true,
+"name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2",
+"connect.decimal.precision":"10"},"field":"price"}],"optional":true,
+"name":"srv.public.orders.Value","field":"before"},{"type":"struct","fields":[{"type":"int32",
+"optional":false,"field":"id"},{"type":"bytes","optional":true,
+"name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2",
+"connect.decimal.precision":"10"},"field":"price"}],"optional":true,
+"name":"srv.public.orders.Value","field":"after"},{"type":"string","optional":false,
+"field":"op"}],"optional":false,"name":"srv.public.orders.Envelope","version":1}"#;
     let record = |payload: &str| format!(r#"{{"schema":{schema},"payload":{payload}}}"#);
     let records = [
         record(r#"{"before":null,"after":{"id":1,"price":"Dw=="},"op":"c"}"#),
@@ -104,7 +118,9 @@ fn a_changed_key_is_one_update_that_inherits() {
         (
             r#"{"__debezium.newkey":{"schema":{"type":"struct","fields":[]},"payload":{"id":2}}}"#
                 .to_owned(),
-            r#"{"__debezium.oldkey":{"schema":{"type":"struct","fields":[{"type":"int32","field":"id"}]},"payload":{"id":1}}}"#.to_owned(),
+            r#"{"__debezium.oldkey":{"schema":{"type":"struct","fields":[{"type":"int32",
+"field":"id"}]},"payload":{"id":1}}}"#
+                .to_owned(),
         ),
         (
             r#"[{"key":"__debezium.newkey","value":{"id":2}}]"#.to_owned(),
@@ -130,10 +146,13 @@ fn a_changed_key_is_one_update_that_inherits() {
 #[test]
 fn messages_about_no_row_are_passed_over() {
     for record in [
-        r#"{"status":"BEGIN","id":"571:53195829","event_count":null,"data_collections":null,"ts_ms":1}"#,
-        r#"{"status":"END","id":"571:53195832","event_count":2,"data_collections":[{"data_collection":"public.t","event_count":2}],"ts_ms":1}"#,
+        r#"{"status":"BEGIN","id":"571:53195829","event_count":null,"data_collections":null,
+"ts_ms":1}"#,
+        r#"{"status":"END","id":"571:53195832","event_count":2,
+"data_collections":[{"data_collection":"public.t","event_count":2}],"ts_ms":1}"#,
         r#"{"ts_ms":1709287200000}"#,
-        r#"{"source":{"server":"m"},"databaseName":"d","ddl":"create table t (id int)","tableChanges":[]}"#,
+        r#"{"source":{"server":"m"},"databaseName":"d","ddl":"create table t (id int)",
+"tableChanges":[]}"#,
         r#"{"key":{"serverName":"srv"},"value":{"ts_ms":1}}"#,
     ] {
         assert_eq!(lines(&[record]), [""; 0], "{record}");
@@ -146,7 +165,8 @@ fn messages_about_no_row_are_passed_over() {
 #[test]
 fn flattened_rows() {
     let records = [
-        r#"{"id":1,"note":"a","__op":"c","__schema":"public","__table":"orders","__lsn":5,"__deleted":"false"}"#,
+        r#"{"id":1,"note":"a","__op":"c","__schema":"public","__table":"orders","__lsn":5,
+"__deleted":"false"}"#,
         r#"{"id":1,"note":"b","__op":"u","__schema":"public","__table":"orders"}"#,
         r#"{"id":1,"note":"b","__db":"shop","__table":"orders"}"#,
         r#"{"id":1,"note":"__debezium_unavailable_value","__table":"orders"}"#,
@@ -181,7 +201,9 @@ fn flattened_rows() {
 
 #[test]
 fn a_flattened_row_by_schema_or_topic() {
-    let schema = r#"{"schema":{"type":"struct","fields":[{"type":"int32","optional":true,"name":"io.debezium.time.Date","version":1,"field":"day"}],"optional":false,"name":"srv.public.days.Value"},"payload":{"day":19675}}"#;
+    let schema = r#"{"schema":{"type":"struct","fields":[{"type":"int32","optional":true,
+"name":"io.debezium.time.Date","version":1,"field":"day"}],"optional":false,
+"name":"srv.public.days.Value"},"payload":{"day":19675}}"#;
     assert_eq!(lines(&[schema]), ["Snapshot public.days {day=2023-11-14} end"]);
     let kcat =
         r#"{"topic":"srv.public.days","partition":0,"offset":0,"key":null,"payload":"{\"id\":1}"}"#;

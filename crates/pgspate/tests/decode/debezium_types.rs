@@ -18,7 +18,9 @@ fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOp
         Some(schema) => {
             let field = format!(r#"{{"field":"v",{schema}}}"#);
             format!(
-                r#"{{"schema":{{"type":"struct","fields":[{{"type":"struct","fields":[{field}],"field":"after"}},{{"type":"string","field":"op"}}],"name":"s.p.t.Envelope"}},"payload":{payload}}}"#
+                r#"{{"schema":{{"type":"struct","fields":[{{"type":"struct","fields":[{field}],
+"field":"after"}},{{"type":"string","field":"op"}}],"name":"s.p.t.Envelope"}},
+"payload":{payload}}}"#
             )
         }
     };
@@ -36,7 +38,8 @@ fn named(name: &str) -> String {
 
 #[test]
 fn by_schema() {
-    let decimal = r#""type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"3"}"#;
+    let decimal = r#""type":"bytes","name":"org.apache.kafka.connect.data.Decimal",
+"parameters":{"scale":"3"}"#;
     let bits = r#""type":"bytes","name":"io.debezium.data.Bits","parameters":{"length":"10"}"#;
     let array = |items: &str| format!(r#""type":"array","items":{{{items}}}"#);
     for (schema, ty, json, expected) in [
@@ -250,7 +253,8 @@ fn unavailable_values_are_absent_in_every_form() {
         (Some(r#""type":"array","items":{"type":"int32"}"#), "_int4", bytes.as_str()),
         (
             Some(
-                r#""type":"string","parameters":{"__debezium.unavailable.value.placeholder":"gone"}"#,
+                r#""type":"string",
+"parameters":{"__debezium.unavailable.value.placeholder":"gone"}"#,
             ),
             "text",
             "\"gone\"",

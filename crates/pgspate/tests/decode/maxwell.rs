@@ -14,10 +14,15 @@ fn lines(records: &[&str]) -> Vec<String> {
 #[test]
 fn the_last_row_of_a_transaction_ends_it() {
     let records = [
-        r#"{"database":"shop","table":"orders","type":"insert","ts":1477053217,"xid":23396,"xoffset":0,"primary_key_columns":["id"],"data":{"id":1,"m":4.20,"c":"2016-10-21 05:33:37.523000","data":"aGk=","doc":{"a": 1.0},"tags":["a","b"],"n":null}}"#,
-        r#"{"database":"shop","table":"orders","type":"update","ts":1477053218,"xid":23396,"xoffset":1,"primary_key_columns":["id"],"data":{"id":1,"m":5},"old":{"m":4.20}}"#,
-        r#"{"database":"shop","table":"orders","type":"update","ts":1477053218,"xid":23396,"xoffset":2,"primary_key_columns":["id"],"data":{"id":2,"m":5},"old":{"id":1}}"#,
-        r#"{"database":"shop","table":"orders","type":"delete","ts":1477053219,"xid":23396,"commit":true,"primary_key_columns":["id"],"data":{"id":2,"m":5}}"#,
+        r#"{"database":"shop","table":"orders","type":"insert","ts":1477053217,"xid":23396,
+"xoffset":0,"primary_key_columns":["id"],"data":{"id":1,"m":4.20,"c":"2016-10-21 05:33:37.523000",
+"data":"aGk=","doc":{"a": 1.0},"tags":["a","b"],"n":null}}"#,
+        r#"{"database":"shop","table":"orders","type":"update","ts":1477053218,"xid":23396,
+"xoffset":1,"primary_key_columns":["id"],"data":{"id":1,"m":5},"old":{"m":4.20}}"#,
+        r#"{"database":"shop","table":"orders","type":"update","ts":1477053218,"xid":23396,
+"xoffset":2,"primary_key_columns":["id"],"data":{"id":2,"m":5},"old":{"id":1}}"#,
+        r#"{"database":"shop","table":"orders","type":"delete","ts":1477053219,"xid":23396,
+"commit":true,"primary_key_columns":["id"],"data":{"id":2,"m":5}}"#,
     ];
     assert_eq!(
         lines(&records),
@@ -33,7 +38,8 @@ fn the_last_row_of_a_transaction_ends_it() {
 
 #[test]
 fn without_a_key_the_whole_old_row_is_put_together() {
-    let update = r#"{"database":"d","table":"t","type":"update","ts":1,"data":{"a":2,"b":"x","c":null},"old":{"a":1,"c":3}}"#;
+    let update = r#"{"database":"d","table":"t","type":"update","ts":1,"data":{"a":2,"b":"x",
+"c":null},"old":{"a":1,"c":3}}"#;
     assert_eq!(lines(&[update]), ["Update d.t {a=2 b=x c=NULL} was {a=1 b=x c=3} end"]);
 }
 
@@ -41,9 +47,11 @@ fn without_a_key_the_whole_old_row_is_put_together() {
 fn bootstraps_are_snapshots_and_tables_are_left_alone() {
     let records = [
         r#"{"database":"d","table":"t","type":"bootstrap-start","ts":1,"data":{}}"#,
-        r#"{"database":"d","table":"t","type":"bootstrap-insert","ts":1,"data":{"id":1,"doc":"text"}}"#,
+        r#"{"database":"d","table":"t","type":"bootstrap-insert","ts":1,"data":{"id":1,
+"doc":"text"}}"#,
         r#"{"database":"d","table":"t","type":"bootstrap-complete","ts":1,"data":{}}"#,
-        r#"{"type":"table-create","database":"d","table":"u","def":{},"ts":1,"sql":"create table u"}"#,
+        r#"{"type":"table-create","database":"d","table":"u","def":{},"ts":1,
+"sql":"create table u"}"#,
     ];
     assert_eq!(lines(&records), ["Snapshot d.t {id=1 doc=\"text\"} end"]);
 }

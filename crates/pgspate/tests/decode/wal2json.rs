@@ -13,14 +13,17 @@ fn lines(records: &[&str]) -> Vec<String> {
 #[test]
 fn version_1_is_a_transaction_a_record() {
     let record = r#"{"xid":771,"timestamp":"2024-03-01 10:00:00.1+00","change":[
-        {"kind":"insert","schema":"shop","table":"orders","columnnames":["id","price","note","data"],
+        {"kind":"insert","schema":"shop","table":"orders","columnnames":["id","price","note",
+"data"],
          "columntypes":["integer","numeric(10,2)","text","bytea"],
          "columnvalues":[1,10.50,"a \"b\"","00ff"]},
         {"kind":"update","schema":"shop","table":"orders","columnnames":["id","price"],
          "columntypes":["integer","numeric(10,2)"],"columnvalues":[2,99999999999999999999.10],
          "oldkeys":{"keynames":["id"],"keytypes":["integer"],"keyvalues":[1]}},
-        {"kind":"update","schema":"shop","table":"orders","pk":{"pknames":["id"],"pktypes":["integer"]},
-         "columnnames":["id","price"],"columntypes":["integer","numeric(10,2)"],"columnvalues":[2,null],
+        {"kind":"update","schema":"shop","table":"orders","pk":{"pknames":["id"],
+"pktypes":["integer"]},
+         "columnnames":["id","price"],"columntypes":["integer","numeric(10,2)"],
+"columnvalues":[2,null],
          "oldkeys":{"keynames":["id"],"keytypes":["integer"],"keyvalues":[2]}},
         {"kind":"message","transactional":true,"prefix":"p","content":"c"},
         {"kind":"delete","schema":"shop","table":"orders",
@@ -42,9 +45,12 @@ fn version_1_is_a_transaction_a_record() {
 fn version_2_ends_a_transaction_with_its_last_event() {
     let records = [
         r#"{"action":"B","xid":5,"lsn":"0/1"}"#,
-        r#"{"action":"I","xid":5,"schema":"public","table":"t","columns":[{"name":"id","type":"integer","value":1},{"name":"data","type":"bytea","value":""}],"pk":[{"name":"id","type":"integer"}]}"#,
+        r#"{"action":"I","xid":5,"schema":"public","table":"t","columns":[{"name":"id",
+"type":"integer","value":1},{"name":"data","type":"bytea","value":""}],"pk":[{"name":"id",
+"type":"integer"}]}"#,
         r#"{"action":"M","transactional":true,"prefix":"p","content":"c"}"#,
-        r#"{"action":"U","xid":5,"schema":"public","table":"t","columns":[{"name":"id","type":"integer","value":2}],"identity":[{"name":"id","type":"integer","value":1}]}"#,
+        r#"{"action":"U","xid":5,"schema":"public","table":"t","columns":[{"name":"id",
+"type":"integer","value":2}],"identity":[{"name":"id","type":"integer","value":1}]}"#,
         r#"{"action":"T","xid":5,"schema":"public","table":"u"}"#,
         r#"{"action":"C","xid":5,"lsn":"0/2"}"#,
         r#"{"action":"B","xid":6}"#,
@@ -66,13 +72,16 @@ fn version_2_ends_a_transaction_with_its_last_event() {
 
 #[test]
 fn replica_identity_full_tells_the_old_row() {
-    let update = r#"{"action":"U","schema":"s","table":"t","columns":[{"name":"id","type":"integer","value":1},{"name":"note","type":"text","value":"new"}],"identity":[{"name":"id","type":"integer","value":1},{"name":"note","type":"text","value":"old"}]}"#;
+    let update = r#"{"action":"U","schema":"s","table":"t","columns":[{"name":"id",
+"type":"integer","value":1},{"name":"note","type":"text","value":"new"}],"identity":[{"name":"id",
+"type":"integer","value":1},{"name":"note","type":"text","value":"old"}]}"#;
     assert_eq!(lines(&[update]), ["Update s.t {id=1 note=new} was {id=1 note=old} end"]);
 }
 
 #[test]
 fn types_may_be_left_out() {
-    let insert = r#"{"action":"I","schema":"s","table":"t","columns":[{"name":"data","value":"0a"},{"name":"note","value":"0a"}]}"#;
+    let insert = r#"{"action":"I","schema":"s","table":"t","columns":[{"name":"data",
+"value":"0a"},{"name":"note","value":"0a"}]}"#;
     assert_eq!(lines(&[insert]), ["Insert s.t {data=\\x0a note=0a} end"]);
 }
 
@@ -94,7 +103,8 @@ fn what_means_nothing_is_refused() {
             "a change has more columns than values",
         ),
         (
-            r#"{"change":[{"kind":"insert","table":"t","columnnames":["a","a"],"columnvalues":[1,2]}]}"#,
+            r#"{"change":[{"kind":"insert","table":"t","columnnames":["a","a"],
+"columnvalues":[1,2]}]}"#,
             "column \"a\" is in a row twice",
         ),
         (

@@ -1,7 +1,7 @@
 //! A record's JSON, taken apart where it is looked at and stepped over elsewhere.
 //!
 //! Values are slices of the record: a number stays the characters that it is, a string is unescaped
-//! when its text is asked for. The grammar is checked on the way, all of it by the end of an object.
+//! when its text is asked for. The grammar is checked on the way, all of it by an object's end.
 
 use std::borrow::Cow;
 
