@@ -3,6 +3,8 @@
 mod canal;
 mod debezium;
 mod debezium_types;
+mod dms;
 mod maxwell;
+mod sniffed;
 mod support;
 mod wal2json;

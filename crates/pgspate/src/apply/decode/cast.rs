@@ -55,7 +55,7 @@ impl Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bytes {
     Base64,
-    /// Hexadecimal digits, with or without `\x` before them.
+    /// Hexadecimal digits, with `\x`, `0x` or nothing before them.
     Hex,
     /// A character for each byte.
     Latin1,
@@ -102,7 +102,8 @@ impl Spelling {
         let (bytes, what) = match self.bytes {
             Bytes::Base64 => (base64(text), "base64"),
             Bytes::Hex => {
-                (from_hex(text.strip_prefix("\\x").unwrap_or(text)), "hexadecimal digits")
+                let digits = text.strip_prefix("\\x").or(text.strip_prefix("0x"));
+                (from_hex(digits.unwrap_or(text)), "hexadecimal digits")
             }
             Bytes::Latin1 => (latin1(text), "a character for each byte"),
         };

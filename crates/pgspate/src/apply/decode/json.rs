@@ -30,6 +30,11 @@ pub(super) struct Str<'a> {
 }
 
 impl<'a> Str<'a> {
+    /// A text that is not from JSON.
+    pub(super) fn of(text: &'a str) -> Str<'a> {
+        Str { inside: text, escaped: false }
+    }
+
     /// The string's text.
     pub(super) fn text(self) -> Result<Cow<'a, str>> {
         if !self.escaped {

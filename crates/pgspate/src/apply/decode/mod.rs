@@ -7,18 +7,22 @@ mod binary;
 mod canal;
 mod cast;
 mod debezium;
+mod dms;
 mod json;
 mod maxwell;
 mod moments;
 mod shape;
+mod sniff;
 mod wal2json;
 
 use std::sync::Arc;
 
 pub use canal::Canal;
 pub use debezium::{Debezium, DebeziumOptions};
+pub use dms::{Dms, DmsOptions};
 pub use maxwell::Maxwell;
 pub use moments::Unit;
+pub use sniff::{Format, of, sniff, sniff_all};
 pub use wal2json::Wal2json;
 
 use super::event::{Event, Name};
