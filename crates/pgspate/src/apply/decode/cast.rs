@@ -78,7 +78,7 @@ impl Spelling {
             (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
             (Json::Number(number), _) => text(number),
             (Json::String(string), Form::Bytea) => {
-                text(bytea(&self.bytes(string.text()?.as_ref())?))
+                text(bytea(&self.bytes(&string.text_with_zeros()?)?))
             }
             (Json::String(string), Form::Json) if self.json_strings => text(string.quoted()),
             (Json::String(string), _) => text(string.text()?),

@@ -50,6 +50,29 @@ impl<'a> Str<'a> {
         }
     }
 
+    /// The string's text where zero characters may be in it, as they are in bytes.
+    pub(super) fn text_with_zeros(self) -> Result<Cow<'a, str>> {
+        let inside = self.inside;
+        if !self.escaped || !inside.contains("\\u0000") {
+            return self.text();
+        }
+        let (mut out, mut from, mut at) = (String::with_capacity(inside.len()), 0, 0);
+        while let Some(found) = inside[at..].find('\\') {
+            at += found;
+            if inside[at..].starts_with("\\u0000") {
+                out.push_str(&Str { inside: &inside[from..at], escaped: true }.text()?);
+                out.push('\0');
+                from = at + 6;
+                at = from;
+            } else {
+                // The escaped character may be a backslash itself.
+                at += 2;
+            }
+        }
+        out.push_str(&Str { inside: &inside[from..], escaped: true }.text()?);
+        Ok(Cow::Owned(out))
+    }
+
     /// Whether the text may be a JSON object.
     pub(super) fn looks_like_object(self) -> bool {
         self.inside.trim_start().starts_with('{')
@@ -287,8 +310,10 @@ mod tests {
             assert!(read(text).is_err(), "{text}");
         }
         assert!(object(b"{\"a\":\"\xff\"}").is_err());
-        let nul = object(b"{\"a\":\"\\u0000\"}").unwrap().all().unwrap();
+        let nul = object(b"{\"a\":\"\\u0000x\\\\u0000\\u00ff\\u0000\"}").unwrap().all().unwrap();
         assert!(nul[0].1.string().is_err());
+        let Json::String(nul) = nul[0].1 else { panic!() };
+        assert_eq!(nul.text_with_zeros().unwrap(), "\0x\\u0000\u{ff}\0");
     }
 
     #[test]
