@@ -5,5 +5,6 @@
 
 pub mod decode;
 mod event;
+pub mod replication;
 
 pub use event::{Event, Name, Op, Position, Row, Value};
