@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(
-        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u16>(), any::<u8>()), 0..6),
+        edits in prop::collection::vec(any::<(prop::sample::Index, u16, u8)>(), 0..6),
         tail in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut messages = stream();

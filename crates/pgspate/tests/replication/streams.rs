@@ -33,7 +33,8 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
          create publication \"my 'pub'\" for table \"o r\", log;
          select pg_create_logical_replication_slot('s', 'pgoutput');
          begin;
-         insert into \"o r\" values (1, '2024-03-01 10:00:00.5+00', 0.1, '\\x00ff', repeat('x', 3000));
+         insert into \"o r\" values (1, '2024-03-01 10:00:00.5+00', 0.1, '\\x00ff',
+             repeat('x', 3000));
          update \"o r\" set f = 'NaN' where id = 1;
          update \"o r\" set id = 2;
          commit;
@@ -52,7 +53,8 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
     let mut stream = Replication::start(&dsn, "s", publication, Lsn(0)).await.unwrap();
     let first = [
         format!(
-            "Insert public.o r {{id=1 at=2024-03-01 10:00:00.5+00 f=0.1 b=\\x00ff big={big}}} by [id]"
+            "Insert public.o r {{id=1 at=2024-03-01 10:00:00.5+00 f=0.1 b=\\x00ff big={big}}} \
+             by [id]"
         ),
         "Update public.o r {id=1 at=2024-03-01 10:00:00.5+00 f=NaN b=\\x00ff big=-} by [id]".into(),
         "Update public.o r {id=2 at=2024-03-01 10:00:00.5+00 f=NaN b=\\x00ff big=-} \

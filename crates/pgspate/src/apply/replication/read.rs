@@ -22,7 +22,7 @@ impl<'a> Read<'a> {
     }
 
     pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(|| cut_off())?;
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(cut_off)?;
         self.rest = rest;
         Ok(bytes)
     }
@@ -44,14 +44,14 @@ impl<'a> Read<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(|| cut_off())?;
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(cut_off)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
     /// A text up to its zero byte.
     pub(super) fn text(&mut self) -> Result<&'a str> {
-        let end = memchr::memchr(0, self.rest).ok_or_else(|| cut_off())?;
+        let end = memchr::memchr(0, self.rest).ok_or_else(cut_off)?;
         let bytes = self.bytes(end)?;
         self.byte()?;
         std::str::from_utf8(bytes).map_err(|_| malformed("a name is not UTF-8"))

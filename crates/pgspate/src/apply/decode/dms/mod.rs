@@ -132,7 +132,8 @@ impl Dms {
         };
         if names.is_empty() || !names.iter().all(is_name) {
             return Err(malformed("expected a header with the names of the columns").hint(
-                "Name the columns, or let DMS write headers (`AddColumnName=true` of the endpoint).",
+                "Name the columns, or let DMS write headers (`AddColumnName=true` of the \
+                 endpoint).",
             ));
         }
         self.header = Some(names.iter().map(|name| name.text.clone().into_owned()).collect());
