@@ -3,7 +3,27 @@
 //! Decoders are pure: a record's bytes and the types of the target's columns go in, events come
 //! out. Nothing a record holds makes one panic; what it cannot mean is an error, never a guess.
 
+mod binary;
+mod canal;
+mod cast;
+mod debezium;
+mod dms;
+mod json;
+mod maxwell;
+mod moments;
+mod shape;
+mod sniff;
+mod wal2json;
+
 use std::sync::Arc;
+
+pub use canal::Canal;
+pub use debezium::{Debezium, DebeziumOptions};
+pub use dms::{Dms, DmsOptions};
+pub use maxwell::Maxwell;
+pub use moments::Unit;
+pub use sniff::{Format, of, sniff, sniff_all};
+pub use wal2json::Wal2json;
 
 use super::event::{Event, Name};
 use crate::Result;

@@ -17,7 +17,7 @@ mod string;
 pub use cut::{CutLimits, JsonCutter, JsonInput};
 pub use encode::{JsonColumn, JsonEncoder, JsonOptions};
 
-pub(crate) use parse::{Scalar, skip_space, value};
+pub(crate) use parse::{Scalar, Syntax, key_end, skip_space, value};
 pub(crate) use record::Records;
 pub(crate) use string::unescape;
 

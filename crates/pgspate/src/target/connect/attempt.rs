@@ -127,7 +127,7 @@ async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Address>, Failure> {
     Ok(found)
 }
 
-fn at_address(host: &Host, address: &Address) -> Host {
+pub(super) fn at_address(host: &Host, address: &Address) -> Host {
     let mut host = host.clone();
     if let (Endpoint::Tcp { addr, .. }, Address::Tcp(address)) = (&mut host.endpoint, address) {
         *addr = Some(address.ip());

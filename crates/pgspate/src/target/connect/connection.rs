@@ -182,6 +182,12 @@ impl Connection {
         (mailbox.notices.drain(..).collect(), std::mem::take(&mut mailbox.dropped))
     }
 
+    /// How to open another session with the same server: where, and what encryption it was
+    /// offered.
+    pub(super) fn way(&self) -> (&Route, Option<&Connector>) {
+        (&self.route, self.tls.as_ref())
+    }
+
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()

@@ -24,10 +24,12 @@ mod tls;
 mod tls_settings;
 mod uri;
 mod verify;
+mod walsender;
 
 pub use connection::{Canceller, Connection, Notice};
 pub use dsn::Dsn;
 pub use environment::Environment;
+pub(crate) use walsender::Walsender;
 
 use crate::Result;
 

@@ -87,7 +87,7 @@ fn keepalive(timeouts: &Timeouts) -> TcpKeepalive {
 pub(super) struct Socket(Box<dyn Stream>);
 
 /// Bytes both ways.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}

@@ -220,12 +220,19 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     fn channel_binding(&self) -> ChannelBinding {
-        let certificates = self.0.get_ref().1.peer_certificates();
-        let leaf = certificates.and_then(|certificates| certificates.first());
-        match leaf.and_then(|leaf| Facts::read(leaf)?.end_point(leaf)) {
+        match self.end_point() {
             Some(hash) => ChannelBinding::tls_server_end_point(hash),
             None => ChannelBinding::none(),
         }
+    }
+}
+
+impl<S> TlsStream<S> {
+    /// The hash of the server's certificate that a login is bound to.
+    pub(super) fn end_point(&self) -> Option<Vec<u8>> {
+        let certificates = self.0.get_ref().1.peer_certificates();
+        let leaf = certificates.and_then(|certificates| certificates.first())?;
+        Facts::read(leaf)?.end_point(leaf)
     }
 }
 

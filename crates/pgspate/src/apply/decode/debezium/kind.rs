@@ -1,0 +1,109 @@
+//! What a column's values are: by the schema that comes with them, else by the target's type.
+//!
+//! Without a schema some spellings could mean two things; those are refused with what to set in the
+//! connector, until other values of the stream have shown which of the two it writes.
+
+use super::super::cast::Form;
+use super::super::moments::Unit;
+use super::schema::Field;
+
+/// How a value is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// As it stands.
+    Plain(Form),
+    /// Base64 of a number without its point, which is so many digits from its end.
+    Decimal(i32),
+    /// An object of such a number and its scale.
+    VariableDecimal,
+    /// Base64.
+    Bytes,
+    /// Base64 of so many bits, the last ones first.
+    Bits(usize),
+    /// Days since 1970.
+    Days,
+    /// Since midnight.
+    Time(Unit),
+    /// Since 1970, in UTC; true when the column wants to know that it is.
+    Stamp(Unit, bool),
+    Duration(Unit),
+    /// ISO 8601 of Java's.
+    Iso,
+    Array(Box<Kind>),
+    /// An object of `x` and `y`.
+    Point,
+    Geometry,
+    /// An object of dimensions and a map.
+    SparseVector,
+    /// No schema says what it is: by the family of the column's type.
+    Guess(Form),
+}
+
+impl Kind {
+    /// By the target's type alone.
+    pub(super) fn guess(ty: Option<&str>) -> Kind {
+        Kind::of_form(ty.map_or(Form::Other, Form::of))
+    }
+
+    fn of_form(form: Form) -> Kind {
+        match form {
+            Form::Array(element) => Kind::Array(Box::new(Kind::of_form(*element))),
+            Form::Other | Form::Json | Form::Hstore => Kind::Plain(form),
+            form => Kind::Guess(form),
+        }
+    }
+
+    /// By the schema, for a column of type `ty` of the target.
+    pub(super) fn of(field: &Field, ty: Option<&str>) -> Kind {
+        Kind::of_field(field, ty.map_or(Form::Other, Form::of))
+    }
+
+    fn of_field(field: &Field, form: Form) -> Kind {
+        let semantic = field.name.strip_prefix("io.debezium.").unwrap_or(&field.name);
+        let zoned = form == Form::Stamp(true);
+        match semantic.strip_prefix("org.apache.kafka.connect.").unwrap_or(semantic) {
+            "data.Decimal" => match field.scale {
+                Some(scale) => Kind::Decimal(scale),
+                None => Kind::Guess(Form::Numeric),
+            },
+            "data.VariableScaleDecimal" => Kind::VariableDecimal,
+            "time.Date" | "data.Date" => Kind::Days,
+            "time.Time" | "data.Time" => Kind::Time(Unit::Milli),
+            "time.MicroTime" => Kind::Time(Unit::Micro),
+            "time.NanoTime" => Kind::Time(Unit::Nano),
+            "time.Timestamp" | "data.Timestamp" => Kind::Stamp(Unit::Milli, zoned),
+            "time.MicroTimestamp" => Kind::Stamp(Unit::Micro, zoned),
+            "time.NanoTimestamp" => Kind::Stamp(Unit::Nano, zoned),
+            "time.ZonedTimestamp" | "time.IsoTimestamp" | "time.IsoDate" => Kind::Iso,
+            "time.MicroDuration" => Kind::Duration(Unit::Micro),
+            "time.NanoDuration" => Kind::Duration(Unit::Nano),
+            // Of bits that vary in number the schema has only how many they may be.
+            "data.Bits" => match field.length.filter(|_| form != Form::VarBits) {
+                Some(length) => Kind::Bits(length),
+                None => Kind::Guess(form),
+            },
+            "data.geometry.Point" if form == Form::Other => Kind::Point,
+            name if name.starts_with("data.geometry.") => Kind::Geometry,
+            "data.SparseVector" => Kind::SparseVector,
+            "data.DoubleVector" | "data.FloatVector" => Kind::Plain(Form::Other),
+            _ => Kind::of_type(field, form),
+        }
+    }
+
+    fn of_type(field: &Field, form: Form) -> Kind {
+        match (&*field.ty, form) {
+            ("bytes", _) => Kind::Bytes,
+            ("array", Form::Array(element)) => match &field.items {
+                Some(items) => Kind::Array(Box::new(Kind::of_field(items, *element))),
+                None => Kind::Array(Box::new(Kind::of_form(*element))),
+            },
+            // Written with binary.handling.mode of another value than bytes.
+            ("string", Form::Bytea) => Kind::Guess(Form::Bytea),
+            ("array", form) => Kind::Plain(form),
+            (_, form @ (Form::Json | Form::Hstore | Form::Bits | Form::VarBits)) => {
+                Kind::Plain(form)
+            }
+            _ => Kind::Plain(Form::Other),
+        }
+    }
+}

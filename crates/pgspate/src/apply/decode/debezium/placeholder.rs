@@ -1,0 +1,132 @@
+//! What stands for a value that the source did not tell, in all the forms it takes.
+//!
+//! PostgreSQL leaves out values of TOASTed columns that an update did not change. Such a column is
+//! absent, and must never be written as what stands for it.
+
+use super::super::binary::{bytea, from_hex, to_base64};
+use super::super::json::Json;
+use crate::Result;
+
+/// Debezium's own setting of `unavailable.value.placeholder`.
+pub(super) const USUAL: &str = "__debezium_unavailable_value";
+/// What an element of type uuid has for that: the UUID of version 3 of its bytes.
+const USUAL_UUID: &str = "b68a35a7-17ad-35b3-af2a-ae46edb4545a";
+
+/// The forms of one placeholder.
+#[derive(Debug)]
+pub(super) struct Placeholder {
+    setting: Box<str>,
+    bytes: Vec<u8>,
+    text: Option<String>,
+    base64: String,
+    hex: String,
+    uuid: Option<&'static str>,
+}
+
+impl Placeholder {
+    /// Of what the connector's `unavailable.value.placeholder` is set to.
+    pub(super) fn new(setting: &str) -> Placeholder {
+        let bytes = setting.strip_prefix("hex:").and_then(from_hex);
+        let bytes = bytes.unwrap_or_else(|| setting.as_bytes().to_vec());
+        Placeholder {
+            setting: setting.into(),
+            text: String::from_utf8(bytes.clone()).ok(),
+            base64: to_base64(&bytes),
+            hex: bytea(&bytes)[2..].to_owned(),
+            uuid: (bytes == USUAL.as_bytes()).then_some(USUAL_UUID),
+            bytes,
+        }
+    }
+
+    /// Whether this is what stands for a value; `is_binary` where the value would be bytes.
+    pub(super) fn is(&self, json: Json<'_>, is_binary: bool) -> Result<bool> {
+        match json {
+            Json::String(text) => {
+                let is_text = self.text.as_deref().is_some_and(|own| text.is(own));
+                Ok(is_text
+                    || text.is(&self.setting)
+                    || (is_binary && (text.is(&self.base64) || text.is(&self.hex))))
+            }
+            Json::Array(_) => self.is_list(json),
+            Json::Object(_) => {
+                let Some(mut fields) = json.object() else { return Ok(false) };
+                let Some((key, _)) = fields.next()? else { return Ok(false) };
+                let own = self.text.as_deref();
+                Ok(own.is_some_and(|own| key.is(own)) && fields.next()?.is_none())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A list of the placeholder alone, or of its bytes as numbers.
+    fn is_list(&self, list: Json<'_>) -> Result<bool> {
+        let Some(mut items) = list.array() else { return Ok(false) };
+        let mut count = 0;
+        while let Some(item) = items.next()? {
+            let fits = match item {
+                Json::String(text) if count == 0 && !items.has_more() => {
+                    return Ok(self.is(item, true)? || self.uuid.is_some_and(|uuid| text.is(uuid)));
+                }
+                Json::Number(number) => {
+                    let number = number.strip_suffix(".0").unwrap_or(number);
+                    self.bytes.get(count).is_some_and(|byte| number == byte.to_string())
+                }
+                _ => false,
+            };
+            if !fits {
+                return Ok(false);
+            }
+            count += 1;
+        }
+        Ok(count == self.bytes.len() && count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::json::object;
+    use super::*;
+
+    fn is(placeholder: &Placeholder, json: &str, is_binary: bool) -> bool {
+        let record = format!("{{\"v\":{json}}}");
+        let fields = object(record.as_bytes()).unwrap().all().unwrap();
+        placeholder.is(fields[0].1, is_binary).unwrap()
+    }
+
+    #[test]
+    fn every_form_is_known() {
+        let usual = Placeholder::new(USUAL);
+        let bytes: Vec<String> = USUAL.bytes().map(|byte| byte.to_string()).collect();
+        for (json, is_binary) in [
+            ("\"__debezium_unavailable_value\"".to_owned(), false),
+            ("\"\\u005f_debezium_unavailable_value\"".to_owned(), false),
+            ("\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==\"".to_owned(), true),
+            ("[\"__debezium_unavailable_value\"]".to_owned(), false),
+            ("[\"b68a35a7-17ad-35b3-af2a-ae46edb4545a\"]".to_owned(), false),
+            (format!("[{}]", bytes.join(",")), false),
+            (format!("[{}]", bytes.join(".0, ")).replace("101]", "101.0]"), false),
+            (
+                "{\"__debezium_unavailable_value\":\"__debezium_unavailable_value\"}".to_owned(),
+                false,
+            ),
+        ] {
+            assert!(is(&usual, &json, is_binary), "{json}");
+        }
+        for json in [
+            "\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==\"",
+            "[]",
+            "[95,95]",
+            "[\"__debezium_unavailable_value\",\"x\"]",
+            "{}",
+            "{\"a\":1}",
+            "null",
+            "1",
+        ] {
+            assert!(!is(&usual, json, false), "{json}");
+        }
+        let own = Placeholder::new("hex:ff00");
+        assert!(is(&own, "\"/wA=\"", true) && is(&own, "[255,0]", false));
+        assert!(is(&own, "\"hex:ff00\"", false) && !is(&own, "\"x\"", true));
+        assert!(is(&Placeholder::new("gone"), "\"gone\"", false));
+    }
+}

@@ -1,0 +1,94 @@
+//! A line of csv: fields, quoted or not, with quotes doubled.
+
+use std::borrow::Cow;
+
+use super::super::json::malformed;
+use crate::Result;
+
+/// A field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Field<'a> {
+    pub(super) text: Cow<'a, str>,
+    pub(super) is_quoted: bool,
+}
+
+/// The fields of a line, one at least.
+pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<Field<'_>>> {
+    let delimiter = char::from(delimiter);
+    let mut fields = Vec::with_capacity(16);
+    let mut rest = line;
+    loop {
+        let (field, after) = match rest.strip_prefix('"') {
+            Some(inside) => quoted(inside)?,
+            None => {
+                let end = rest.find(delimiter).unwrap_or(rest.len());
+                let text = Cow::Borrowed(&rest[..end]);
+                (Field { text, is_quoted: false }, &rest[end..])
+            }
+        };
+        fields.push(field);
+        match after.strip_prefix(delimiter) {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Ok(fields),
+            None => return Err(malformed("expected a delimiter after a quoted field")),
+        }
+    }
+}
+
+/// The field whose quote has been opened, and what follows its end.
+fn quoted(inside: &str) -> Result<(Field<'_>, &str)> {
+    let mut text = Cow::Borrowed("");
+    let mut from = 0;
+    loop {
+        let Some(at) = inside[from..].find('"') else {
+            return Err(malformed("the line ends inside quotes"));
+        };
+        let part = &inside[from..from + at];
+        let after = &inside[from + at + 1..];
+        match (after.starts_with('"'), text.is_empty()) {
+            (true, _) => {
+                let text = text.to_mut();
+                text.push_str(part);
+                text.push('"');
+                from += at + 2;
+            }
+            (false, true) => {
+                return Ok((Field { text: Cow::Borrowed(part), is_quoted: true }, after));
+            }
+            (false, false) => {
+                text.to_mut().push_str(part);
+                return Ok((Field { text, is_quoted: true }, after));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_as_csv_has_them() {
+        let found = |line| {
+            fields(line, b',').map(|fields| {
+                let show = |field: &Field<'_>| match field.is_quoted {
+                    true => format!("<{}>", field.text),
+                    false => field.text.to_string(),
+                };
+                fields.iter().map(show).collect::<Vec<_>>().join("|")
+            })
+        };
+        for (line, expected) in [
+            ("", ""),
+            (",", "|"),
+            ("I,1,a b", "I|1|a b"),
+            ("\"a,b\",\"\"", "<a,b>|<>"),
+            ("\"a\"\"b\"\"\",é", "<a\"b\">|é"),
+            ("\"\"\"\"", "<\">"),
+            ("a\"b", "a\"b"),
+        ] {
+            assert_eq!(found(line).unwrap(), expected, "{line}");
+        }
+        assert!(found("\"a").is_err() && found("\"a\"b").is_err());
+    }
+}

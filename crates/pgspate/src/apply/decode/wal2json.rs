@@ -1,0 +1,343 @@
+//! wal2json, both versions of its format: what PostgreSQL's logical decoding writes as JSON.
+//!
+//! Version 1 has a record for each transaction, version 2 one for each change, between a `B` and a
+//! `C`. Columns that a row lacks were not changed and stay absent. With version 2 the last event
+//! is held back until the next record says whether its transaction ends there; one that is cut off
+//! before its `C` is so never whole.
+
+use super::binary::is_hex;
+use super::cast::{Bytes, Form, Spelling, text};
+use super::json::{Json, Str, is_nothing, malformed, object};
+use super::shape::{Table, Tables};
+use super::{Decode, Types};
+use crate::Result;
+use crate::apply::{Event, Op, Position, Row, Value};
+
+const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
+
+/// Decodes wal2json of either version.
+#[derive(Debug, Default)]
+pub struct Wal2json {
+    tables: Tables<Form>,
+    /// Of version 2: a `B` came and its `C` did not yet.
+    is_open: bool,
+    held: Option<Event>,
+}
+
+/// A value with what the record says of its type.
+#[derive(Clone, Copy)]
+struct Cell<'a> {
+    value: Json<'a>,
+    ty: Option<Str<'a>>,
+}
+
+/// What a change is about.
+#[derive(Default)]
+struct Change<'a> {
+    action: Option<Str<'a>>,
+    schema: Option<Str<'a>>,
+    table: Option<Str<'a>>,
+    new: Option<Vec<(Str<'a>, Cell<'a>)>>,
+    old: Option<Vec<(Str<'a>, Cell<'a>)>>,
+    key: Option<Vec<Str<'a>>>,
+    transaction: Option<Box<str>>,
+}
+
+impl Wal2json {
+    /// A decoder at the beginning of a stream.
+    pub fn new() -> Wal2json {
+        Wal2json::default()
+    }
+
+    /// The events of a transaction of version 1.
+    fn transaction(
+        &mut self,
+        changes: Json<'_>,
+        xid: Option<&str>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let Some(mut changes) = changes.array() else {
+            return Err(malformed("expected \"change\" to be an array"));
+        };
+        let before = events.len();
+        while let Some(change) = changes.next()? {
+            let mut change = version_1(change)?;
+            change.transaction = xid.map(Into::into);
+            events.extend(self.event(&change, types)?);
+        }
+        if events.len() > before
+            && let Some(last) = events.last_mut()
+        {
+            last.ends_transaction = true;
+        }
+        Ok(())
+    }
+
+    /// The event of a change; messages are none.
+    fn event(&mut self, change: &Change<'_>, types: &dyn Types) -> Result<Option<Event>> {
+        let Some(action) = change.action else {
+            return Err(malformed("expected \"change\" of version 1 or \"action\" of version 2"));
+        };
+        let action = action.text()?;
+        let op = match action.as_ref() {
+            "insert" | "I" => Op::Insert,
+            "update" | "U" => Op::Update,
+            "delete" | "D" => Op::Delete,
+            "truncate" | "T" => Op::Truncate,
+            "message" | "M" => return Ok(None),
+            _ => return Err(malformed("unknown kind of change")),
+        };
+        let Some(name) = change.table else {
+            return Err(malformed("a change does not name its table"));
+        };
+        let schema = change.schema.map(Str::text).transpose()?;
+        let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
+        let key = change.key.as_deref().map(|key| table.key(key)).transpose()?;
+        let new = match (&change.new, op) {
+            (Some(new), Op::Insert | Op::Update) => Some(row(table, new, types)?),
+            (None, Op::Insert | Op::Update) => return Err(malformed("a change has no columns")),
+            _ => None,
+        };
+        let old = match (&change.old, op) {
+            (Some(old), Op::Delete) => Some(row(table, old, types)?),
+            (Some(old), Op::Update) if !is_within(old, change.new.as_deref()) => {
+                Some(row(table, old, types)?)
+            }
+            (None, Op::Delete) => {
+                return Err(malformed("a deleted row is not identified").hint(
+                    "Give the source's table a primary key, or run `alter table ... replica \
+                     identity full` there.",
+                ));
+            }
+            _ => None,
+        };
+        let position = Position { transaction: change.transaction.clone(), ..Position::default() };
+        let table = table.name.clone();
+        Ok(Some(Event { table, op, new, old, key, position, ends_transaction: false }))
+    }
+
+    /// A record of version 2.
+    fn change(
+        &mut self,
+        change: &Change<'_>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let is = |action: &str| change.action.is_some_and(|found| found.is(action));
+        if is("B") || is("C") {
+            self.is_open = is("B");
+            if let Some(mut event) = self.held.take() {
+                event.ends_transaction = !self.is_open;
+                events.push(event);
+            }
+            return Ok(());
+        }
+        let Some(mut event) = self.event(change, types)? else { return Ok(()) };
+        if self.is_open {
+            events.extend(self.held.replace(event));
+        } else {
+            // Written with include-transaction off.
+            event.ends_transaction = true;
+            events.push(event);
+        }
+        Ok(())
+    }
+}
+
+impl Decode for Wal2json {
+    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        if is_nothing(record) {
+            return Ok(());
+        }
+        let before = events.len();
+        let mut fields = object(record)?;
+        let mut change = Change::default();
+        let (mut changes, mut xid) = (None, None);
+        while let Some((key, value)) = fields.next()? {
+            match value {
+                _ if key.is("change") => changes = Some(value),
+                _ if key.is("xid") => xid = value.word()?,
+                _ => version_2(&mut change, key, value)?,
+            }
+        }
+        let done = match changes {
+            Some(changes) => self.transaction(changes, xid.as_deref(), types, events),
+            None => {
+                change.transaction = xid.map(Into::into);
+                self.change(&change, types, events)
+            }
+        };
+        if done.is_err() {
+            events.truncate(before);
+        }
+        done
+    }
+}
+
+/// Takes a field of a record of version 2.
+fn version_2<'a>(change: &mut Change<'a>, key: Str<'a>, value: Json<'a>) -> Result<()> {
+    match value {
+        Json::String(value) if key.is("action") => change.action = Some(value),
+        Json::String(value) if key.is("schema") => change.schema = Some(value),
+        Json::String(value) if key.is("table") => change.table = Some(value),
+        Json::Array(_) if key.is("columns") => change.new = Some(columns(value)?),
+        Json::Array(_) if key.is("identity") => change.old = Some(columns(value)?),
+        Json::Array(_) if key.is("pk") => {
+            change.key = Some(columns(value)?.iter().map(|(name, _)| *name).collect());
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `[{"name", "type", "value"}]`
+fn columns<'a>(list: Json<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+    let mut cells = Vec::with_capacity(16);
+    let Some(mut list) = list.array() else { return Ok(cells) };
+    while let Some(column) = list.next()? {
+        let Some(mut fields) = column.object() else {
+            return Err(malformed("expected a column to be an object"));
+        };
+        let mut name = None;
+        let mut cell = Cell { value: Json::Null, ty: None };
+        while let Some((key, value)) = fields.next()? {
+            match value {
+                _ if key.is("value") => cell.value = value,
+                Json::String(value) if key.is("name") => name = Some(value),
+                Json::String(value) if key.is("type") => cell.ty = Some(value),
+                _ => {}
+            }
+        }
+        match name {
+            Some(name) => cells.push((name, cell)),
+            None => return Err(malformed("a column has no name")),
+        }
+    }
+    Ok(cells)
+}
+
+/// A change of version 1.
+fn version_1<'a>(change: Json<'a>) -> Result<Change<'a>> {
+    let Some(mut fields) = change.object() else {
+        return Err(malformed("expected a change to be an object"));
+    };
+    let mut found = Change::default();
+    let [mut names, mut types, mut values] = [None; 3];
+    while let Some((key, value)) = fields.next()? {
+        match value {
+            Json::String(value) if key.is("kind") => found.action = Some(value),
+            Json::String(value) if key.is("schema") => found.schema = Some(value),
+            Json::String(value) if key.is("table") => found.table = Some(value),
+            _ if key.is("columnnames") => names = Some(value),
+            _ if key.is("columntypes") => types = Some(value),
+            _ if key.is("columnvalues") => values = Some(value),
+            _ if key.is("oldkeys") => {
+                let [names, types, values] = parts(value, ["keynames", "keytypes", "keyvalues"])?;
+                found.old = Some(zip(names, types, values)?);
+            }
+            _ if key.is("pk") => {
+                let [names, ..] = parts(value, ["pknames", "", ""])?;
+                found.key = Some(strings(names)?);
+            }
+            _ => {}
+        }
+    }
+    if names.is_some() {
+        found.new = Some(zip(names, types, values)?);
+    }
+    Ok(found)
+}
+
+/// The fields of these names.
+fn parts<'a>(value: Json<'a>, names: [&str; 3]) -> Result<[Option<Json<'a>>; 3]> {
+    let mut found = [None; 3];
+    if let Some(mut fields) = value.object() {
+        while let Some((key, value)) = fields.next()? {
+            for (name, found) in names.iter().zip(&mut found) {
+                if key.is(name) {
+                    *found = Some(value);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<Str<'a>>> {
+    let mut found = Vec::with_capacity(16);
+    let Some(mut items) = list.and_then(Json::array) else {
+        return Err(malformed("a change has no list of its columns' names"));
+    };
+    while let Some(item) = items.next()? {
+        match item {
+            Json::String(name) => found.push(name),
+            _ => return Err(malformed("expected the name of a column to be a string")),
+        }
+    }
+    Ok(found)
+}
+
+/// Columns whose names, types and values are lists of their own.
+fn zip<'a>(
+    names: Option<Json<'a>>,
+    types: Option<Json<'a>>,
+    values: Option<Json<'a>>,
+) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+    let names = strings(names)?;
+    let mut types = types.and_then(Json::array);
+    let Some(mut values) = values.and_then(Json::array) else {
+        return Err(malformed("a change has no list of its columns' values"));
+    };
+    let mut cells = Vec::with_capacity(names.len());
+    for name in names {
+        let ty = match types.as_mut().map(|types| types.next()).transpose()?.flatten() {
+            Some(Json::String(ty)) => Some(ty),
+            _ => None,
+        };
+        let Some(value) = values.next()? else {
+            return Err(malformed("a change has more columns than values"));
+        };
+        cells.push((name, Cell { value, ty }));
+    }
+    match values.next()? {
+        None => Ok(cells),
+        Some(_) => Err(malformed("a change has more values than columns")),
+    }
+}
+
+/// Whether an update leaves all columns of the old row as they were.
+fn is_within(old: &[(Str<'_>, Cell<'_>)], new: Option<&[(Str<'_>, Cell<'_>)]>) -> bool {
+    let new = new.unwrap_or_default();
+    let mut from = 0;
+    old.iter().all(|(name, cell)| {
+        // Both are in the table's order.
+        let found = new[from..].iter().position(|(known, _)| known == name);
+        from += found.map_or(0, |at| at + 1);
+        found.is_some() && new[from - 1].1.value == cell.value
+    })
+}
+
+fn row(table: &mut Table<Form>, cells: &[(Str<'_>, Cell<'_>)], types: &dyn Types) -> Result<Row> {
+    let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+    table.row(cells, types, &learn, &mut |cell, form| cast(cell, form))
+}
+
+/// Bytes lack the `\x` that everything else makes of them; lists are literals already.
+fn cast(cell: Cell<'_>, form: &Form) -> Result<Value> {
+    let is_bytea = match cell.ty {
+        Some(ty) => ty.is("bytea"),
+        None => *form == Form::Bytea,
+    };
+    match cell.value {
+        Json::String(value) if is_bytea => {
+            let value = value.text()?;
+            let digits = value.strip_prefix("\\x").unwrap_or(&value);
+            if !is_hex(digits) {
+                return Err(malformed("expected bytes as hexadecimal digits"));
+            }
+            Ok(text(format!("\\x{digits}")))
+        }
+        other => SPELLING.cast(other, &Form::Other),
+    }
+}

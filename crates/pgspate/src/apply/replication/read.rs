@@ -1,0 +1,73 @@
+//! A message's bytes, front to back.
+//!
+//! What is not there is an error, and so is what is left over.
+
+use super::pgoutput::malformed;
+use crate::Result;
+
+/// What has not been read of a message.
+pub(super) struct Read<'a> {
+    all: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Read<'a> {
+    pub(super) fn new(message: &'a [u8]) -> Read<'a> {
+        Read { all: message, rest: message }
+    }
+
+    /// The first byte of the message.
+    pub(super) fn tag(&self) -> u8 {
+        self.all.first().copied().unwrap_or(0)
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(cut_off)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8> {
+        self.bytes(1).map(|bytes| bytes[0])
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(cut_off)?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    /// A text up to its zero byte.
+    pub(super) fn text(&mut self) -> Result<&'a str> {
+        let end = memchr::memchr(0, self.rest).ok_or_else(cut_off)?;
+        let bytes = self.bytes(end)?;
+        self.byte()?;
+        std::str::from_utf8(bytes).map_err(|_| malformed("a name is not UTF-8"))
+    }
+
+    /// All that is left.
+    pub(super) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end(&self) -> Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(malformed("a message is too long")) }
+    }
+}
+
+fn cut_off() -> crate::Error {
+    malformed("a message is cut off")
+}

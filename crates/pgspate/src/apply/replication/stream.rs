@@ -1,0 +1,286 @@
+//! The stream of a slot: events as they are committed, and what has been confirmed of them.
+//!
+//! A task reads and answers the server, also while nobody asks for events, so that the server does
+//! not take a busy caller for a dead one. What waits to be asked for is bounded; the server waits
+//! beyond that. Confirmed is only what [`Replication::confirm`] was told.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::lsn::Lsn;
+use super::pgoutput::Pgoutput;
+use super::read::Read;
+use crate::apply::decode::{Decode, Types};
+use crate::apply::{Event, Name};
+use crate::target::connect::{Connection, Dsn, Walsender};
+use crate::target::quote_ident;
+use crate::{Error, Kind, Result};
+
+/// How often the server hears of us at least.
+const STATUS_MAX: Duration = Duration::from_secs(10);
+/// It ends the session when it has not heard of us for `wal_sender_timeout`; so often in that time.
+const STATUSES: u32 = 4;
+/// How long a farewell may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of messages that are put together before they are handed over.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that wait to be asked for.
+const PIECES: usize = 4;
+/// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+const EPOCH_SECS: u64 = 946_684_800;
+
+/// Events of a stream.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// In the order of their commits. A transaction may be in several pieces; its last event says
+    /// that it is the last.
+    pub events: Vec<Event>,
+    /// What may be confirmed once all events up to here are committed on the target: where the
+    /// last whole transaction ends, or how far the log holds nothing more of the publication.
+    pub end: Option<Lsn>,
+}
+
+/// A slot's stream. Dropping it closes the connection; [`Replication::close`] sends first what was
+/// confirmed.
+#[derive(Debug)]
+pub struct Replication {
+    pieces: mpsc::Receiver<Result<Received>>,
+    orders: watch::Sender<Orders>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Orders {
+    confirmed: Lsn,
+    close: bool,
+}
+
+impl Replication {
+    /// Starts to read a slot's changes of a publication. Transactions that end at or before `from`
+    /// are left out: what the target says was the last one committed there, or zero for all that
+    /// was not confirmed. Must run inside a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: no such slot or publication,
+    /// no right to replicate, another session that reads the slot.
+    pub async fn start(dsn: &Dsn, slot: &str, publication: &str, from: Lsn) -> Result<Replication> {
+        let beside = dsn.connect("pgspate").await?;
+        let known = beside
+            .client
+            .query("select 1 from pg_catalog.pg_publication where pubname = $1", &[&publication])
+            .await
+            .map_err(|error| beside.explain("could not look for the publication", error))?;
+        if known.is_empty() {
+            let message = format!("publication \"{publication}\" does not exist");
+            return Err(Error::new(Kind::Server, message).hint(format!(
+                "Make it on the source: `create publication {} for all tables`, or for those that \
+                 are to be read.",
+                quote_ident(publication)
+            )));
+        }
+        let status = status_every(&beside).await?;
+        let mut wire = dsn.walsender(&beside, "pgspate").await?;
+        beside.close().await;
+        // As a subscriber has them: what every server reads alike.
+        let settings = "set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
+                        set extra_float_digits = 3; set bytea_output = 'hex'";
+        wire.command(settings, "prepare the session for replication").await?;
+        let names = quote_ident(publication).replace('\'', "''");
+        let start = format!(
+            "START_REPLICATION SLOT {} LOGICAL {from} \
+             (proto_version '1', publication_names '{names}')",
+            quote_ident(slot)
+        );
+        wire.start(&start, &format!("read replication slot \"{slot}\"")).await?;
+        let (pieces, received) = mpsc::channel(PIECES);
+        let (orders, told) = watch::channel(Orders { confirmed: from, close: false });
+        let driver = Driver { wire, decoder: Pgoutput::new(), told, seen: from, status };
+        let task = tokio::spawn(driver.run(pieces));
+        Ok(Replication { pieces: received, orders, task })
+    }
+
+    /// The next events, or the news that there were none up to some place. Waits until there are.
+    /// It may be given up and asked again; nothing is lost.
+    ///
+    /// # Errors
+    /// [`Kind::Connect`] when the connection is lost: start again from what is committed on the
+    /// target. After an error there is nothing more.
+    pub async fn next(&mut self) -> Result<Received> {
+        match self.pieces.recv().await {
+            Some(piece) => piece,
+            None => Err(Error::new(Kind::Connect, "the stream of changes has ended")),
+        }
+    }
+
+    /// Tells the server that everything up to `end` is committed on the target and will never be
+    /// asked for again. It is sent at once, and again until the server has heard it.
+    pub fn confirm(&self, end: Lsn) {
+        self.orders.send_if_modified(|orders| {
+            let is_further = end > orders.confirmed;
+            orders.confirmed = orders.confirmed.max(end);
+            is_further
+        });
+    }
+
+    /// Sends what was confirmed and ends the session, so that the slot is free.
+    pub async fn close(mut self) {
+        self.orders.send_modify(|orders| orders.close = true);
+        // What waits to be asked for is not wanted any more.
+        self.pieces.close();
+        let _ = timeout(PATIENCE, &mut self.task).await;
+    }
+}
+
+/// How often the server wants to hear of us.
+async fn status_every(beside: &Connection) -> Result<Duration> {
+    let sql = "select setting::pg_catalog.int8 from pg_catalog.pg_settings \
+               where name = 'wal_sender_timeout'";
+    let rows = beside.client.query(sql, &[]).await;
+    let rows = rows.map_err(|error| beside.explain("could not read wal_sender_timeout", error))?;
+    let millis = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+    match u64::try_from(millis) {
+        // It has no limit.
+        Err(_) | Ok(0) => Ok(STATUS_MAX),
+        Ok(millis) => Ok((Duration::from_millis(millis) / STATUSES).min(STATUS_MAX)),
+    }
+}
+
+impl Drop for Replication {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What reads and answers.
+struct Driver {
+    wire: Walsender,
+    decoder: Pgoutput,
+    told: watch::Receiver<Orders>,
+    /// How far the log was received.
+    seen: Lsn,
+    /// How often to say so.
+    status: Duration,
+}
+
+/// What is put together.
+#[derive(Default)]
+struct Piece {
+    received: Received,
+    bytes: usize,
+}
+
+impl Driver {
+    async fn run(mut self, pieces: mpsc::Sender<Result<Received>>) {
+        match self.drive(&pieces).await {
+            Ok(()) => {
+                let _ = self.wire.close().await;
+            }
+            Err(error) => {
+                let _ = pieces.send(Err(error)).await;
+            }
+        }
+    }
+
+    /// Works until it is told to close.
+    async fn drive(&mut self, pieces: &mpsc::Sender<Result<Received>>) -> Result<()> {
+        let mut status = interval(self.status);
+        status.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut piece = Piece::default();
+        loop {
+            self.wire.flush().await?;
+            let has_some = !piece.received.events.is_empty() || piece.received.end.is_some();
+            let has_room = piece.bytes < PIECE_BYTES;
+            tokio::select! {
+                permit = pieces.reserve(), if has_some => match permit {
+                    Ok(permit) => permit.send(Ok(std::mem::take(&mut piece).received)),
+                    // Nobody asks any more: closed, or about to be aborted.
+                    Err(_) => {
+                        self.put_status();
+                        return Ok(());
+                    }
+                },
+                message = self.wire.receive(), if has_room => match message? {
+                    Some(message) => {
+                        self.take(message, &mut piece)?;
+                        while piece.bytes < PIECE_BYTES && let Some(next) = self.wire.received()? {
+                            self.take(next, &mut piece)?;
+                        }
+                    }
+                    None => {
+                        let place = self.wire.place();
+                        let message = format!("{place} has ended the stream of changes");
+                        return Err(Error::new(Kind::Connect, message));
+                    }
+                },
+                _ = status.tick() => self.put_status(),
+                changed = self.told.changed() => {
+                    self.put_status();
+                    if changed.is_err() || self.told.borrow().close {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, message: Bytes, piece: &mut Piece) -> Result<()> {
+        let mut read = Read::new(&message);
+        match read.byte()? {
+            b'w' => {
+                let start = Lsn(read.u64()?);
+                read.u64()?;
+                read.u64()?;
+                let record = read.rest();
+                self.seen = self.seen.max(start);
+                piece.bytes += message.len();
+                self.decoder.decode(record, &NoTypes, &mut piece.received.events)?;
+                if let Some(end) = self.decoder.take_end() {
+                    self.seen = self.seen.max(end);
+                    piece.received.end = Some(end);
+                }
+            }
+            b'k' => {
+                let end = Lsn(read.u64()?);
+                read.u64()?;
+                self.seen = self.seen.max(end);
+                // Between transactions, all that was committed before this has been sent.
+                if !self.decoder.is_inside() && piece.received.end.is_none_or(|own| own < end) {
+                    piece.received.end = Some(end);
+                }
+                if read.byte()? != 0 {
+                    self.put_status();
+                }
+            }
+            _ => return Err(Error::new(Kind::Connect, "unknown message of a walsender")),
+        }
+        Ok(())
+    }
+
+    /// Says what has been received, and what of it is committed.
+    fn put_status(&mut self) {
+        let confirmed = self.told.borrow_and_update().confirmed.0;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = since_1970.saturating_sub(Duration::from_secs(EPOCH_SECS));
+        let mut status = [0; 34];
+        status[0] = b'r';
+        let numbers = [self.seen.0.max(confirmed), confirmed, confirmed, now.as_micros() as u64];
+        for (at, number) in numbers.iter().enumerate() {
+            status[1 + 8 * at..9 + 8 * at].copy_from_slice(&number.to_be_bytes());
+        }
+        self.wire.put(&status);
+    }
+}
+
+/// Values of pgoutput are text as they come.
+struct NoTypes;
+
+impl Types for NoTypes {
+    fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
+        None
+    }
+}

@@ -1,0 +1,12 @@
+//! Change events of every format, from records as they are met in the wild.
+
+mod canal;
+mod debezium;
+mod debezium_types;
+mod dms;
+mod history;
+mod maxwell;
+mod random;
+mod sniffed;
+mod support;
+mod wal2json;

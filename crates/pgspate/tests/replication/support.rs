@@ -1,0 +1,130 @@
+//! Events as lines, a server that replicates, and a connection to it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use pgspate::apply::decode::Types;
+use pgspate::apply::replication::{Lsn, Replication};
+use pgspate::apply::{Event, Name, Row, Value};
+use pgspate::target::connect::{Dsn, Environment};
+use pgspate_embedded::{Throwaway, testing};
+use tokio_postgres::{NoTls, SimpleQueryMessage};
+
+/// pgoutput's values need no types.
+pub(crate) struct NoTypes;
+
+impl Types for NoTypes {
+    fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
+        None
+    }
+}
+
+/// `Update shop.orders {id=1 note=-} was {id=0} by [id] in 7 end`
+pub(crate) fn line(event: &Event) -> String {
+    let mut out = format!("{:?} {}", event.op, event.table.schema.as_deref().unwrap_or_default());
+    let _ = write!(out, ".{}", event.table.table);
+    if let Some(new) = &event.new {
+        let _ = write!(out, " {}", row(new));
+    }
+    if let Some(old) = &event.old {
+        let _ = write!(out, " was {}", row(old));
+    }
+    if let Some(key) = &event.key {
+        let _ = write!(out, " by [{}]", key.join(" "));
+    }
+    if let Some(transaction) = &event.position.transaction {
+        let _ = write!(out, " in {transaction}");
+    }
+    if event.ends_transaction {
+        out.push_str(" end");
+    }
+    out
+}
+
+fn row(row: &Row) -> String {
+    let cells = row.columns.iter().zip(&row.values).map(|(column, value)| match value {
+        Value::Absent => format!("{column}=-"),
+        Value::Null => format!("{column}=NULL"),
+        Value::Text(text) => format!("{column}={text}"),
+    });
+    format!("{{{}}}", cells.collect::<Vec<_>>().join(" "))
+}
+
+/// A server of its own, as slots belong to all of a server.
+pub(crate) struct Server(Throwaway);
+
+pub(crate) fn server() -> Server {
+    server_with("")
+}
+
+/// With more lines of configuration.
+pub(crate) fn server_with(conf: &str) -> Server {
+    let own = "wal_level = logical\nmax_wal_senders = 6\nmax_replication_slots = 4\n\
+               timezone = 'UTC'\n";
+    Server(testing::server(&format!("{own}{conf}")))
+}
+
+impl Server {
+    pub(crate) fn dsn(&self) -> String {
+        self.0.dsn()
+    }
+
+    /// Runs statements, each by itself, that end with their lines.
+    pub(crate) fn run(&self, sql: &str) {
+        self.work(sql.split(";\n").collect());
+    }
+
+    /// The rows of one query.
+    pub(crate) fn query(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.work(vec![sql])
+    }
+
+    /// On a thread of its own, as the caller is inside a runtime.
+    fn work(&self, statements: Vec<&str>) -> Vec<Vec<Option<String>>> {
+        let dsn = self.dsn();
+        let work = async move {
+            let (client, driver) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
+            let driver = tokio::spawn(driver);
+            let mut rows = Vec::new();
+            for statement in statements {
+                for message in client.simple_query(statement).await.unwrap() {
+                    if let SimpleQueryMessage::Row(row) = message {
+                        let value = |at| row.get(at).map(str::to_owned);
+                        rows.push((0..row.len()).map(value).collect());
+                    }
+                }
+            }
+            drop(client);
+            driver.await.unwrap().unwrap();
+            rows
+        };
+        let run = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(work)
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+}
+
+/// The parameters of a connection to it.
+pub(crate) fn dsn(text: &str) -> Dsn {
+    let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+    Dsn::resolve(Some(text), &env).unwrap().unwrap()
+}
+
+/// The lines of events, without their transactions' numbers, until so many transactions have ended;
+/// and where the last of them ended.
+pub(crate) async fn lines(stream: &mut Replication, transactions: usize) -> (Vec<String>, Lsn) {
+    let (mut found, mut ended, mut end) = (Vec::new(), 0, Lsn(0));
+    while ended < transactions {
+        let received = stream.next().await.unwrap();
+        for event in &received.events {
+            ended += usize::from(event.ends_transaction);
+            let shown = line(event);
+            let number = format!(" in {}", event.position.transaction.as_deref().unwrap());
+            found.push(shown.replace(&number, ""));
+        }
+        end = received.end.unwrap_or(end);
+    }
+    (found, end)
+}
