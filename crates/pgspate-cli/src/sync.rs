@@ -123,7 +123,7 @@ fn render(report: &Report, style: Style) -> String {
     text
 }
 
-fn options(args: SyncArgs) -> Options {
+pub(crate) fn options(args: SyncArgs) -> Options {
     let mut load: load::Options = reading(args.ends, args.read);
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),
