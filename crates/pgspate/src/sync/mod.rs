@@ -7,6 +7,7 @@
 mod columns;
 mod pin;
 mod report;
+mod script;
 mod statements;
 mod write;
 
@@ -17,6 +18,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 
 pub use report::{Examples, Report};
+pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{LOOK, Patience};
@@ -64,7 +66,7 @@ pub struct Sync {
 /// # Errors
 /// As [`load::prepare`]; and columns or scopes that do not fit the table and the source.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
-    if options.load.sources.is_empty() {
+    if options.load.sources.is_empty() && options.load.batches.is_none() {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
     let load = load::prepare_stage(options.load.clone(), dsn, runtime)?;

@@ -1,0 +1,196 @@
+"""Rows over a connection of SQLAlchemy's, within its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import _pgspate
+from ._errors import BugError, PlanError, ServerError, UsageError
+
+# Names and types of a table's columns: domains as what they are over, arrays with their elements.
+_COLUMNS = """
+with recursive base(name, nth, oid, typtype, typbasetype) as (
+    select a.attname, a.attnum, t.oid, t.typtype, t.typbasetype
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+    where a.attrelid = cast(:oid as oid) and a.attnum > 0 and not a.attisdropped
+      and a.attgenerated = ''
+    union all
+    select b.name, b.nth, t.oid, t.typtype, t.typbasetype
+    from base b join pg_type t on t.oid = b.typbasetype where b.typtype = 'd'
+)
+select cast(b.name as text), cast(b.oid as bigint), format_type(b.oid, null),
+       cast(e.oid as bigint), format_type(e.oid, null), cast(e.typdelim as text)
+from base b join pg_type t on t.oid = b.oid
+left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
+where b.typtype <> 'd' order by b.nth
+"""
+
+_TABLE = """
+select cast(n.nspname as text), cast(c.relname as text), cast(c.oid as bigint),
+       current_setting('client_encoding')
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = to_regclass(:name)
+"""
+
+
+def copy_rows(
+    connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
+) -> int:
+    """Writes rows by COPY. `table` is a table as SQL writes it; gives how many rows there were."""
+    from sqlalchemy import text
+
+    found = connection.execute(text(_TABLE), {"name": table}).first()
+    if found is None:
+        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
+    schema, name, oid, encoding = found
+    if encoding.upper() not in ("UTF8", "UNICODE"):
+        message = f"the connection's client_encoding is {encoding}, and rows are sent in UTF8"
+        raise UsageError(message, hint="`set client_encoding = 'UTF8'` on the connection.")
+    types = {
+        column: (oid, of, None if element is None else (element, element_name, delimiter))
+        for column, oid, of, element, element_name, delimiter in connection.execute(
+            text(_COLUMNS), {"oid": oid}
+        )
+    }
+    columns = list(types) if columns is None else list(columns)
+    for column in columns:
+        if column not in types:
+            message = f'column "{column}" of relation "{name}" does not exist'
+            raise PlanError(message, sqlstate="42703")
+    pieces = _pgspate.CopyText(rows, columns, [types[column] for column in columns])
+    names = ", ".join(_quoted(column) for column in columns)
+    sql = f"copy {_quoted(schema)}.{_quoted(name)} ({names}) from stdin"
+    driver, raw = connection.dialect.driver, connection.connection.driver_connection
+    if connection.dialect.is_async and driver.startswith("psycopg"):
+        _wait(_by_psycopg_async(raw, sql, pieces))
+    elif driver == "psycopg":
+        with raw.cursor() as cursor, cursor.copy(sql) as copy:
+            for piece in pieces:
+                copy.write(piece)
+    elif driver == "psycopg2":
+        with raw.cursor() as cursor:
+            cursor.copy_expert(sql, _File(pieces))
+    elif driver == "asyncpg":
+        source = _pieces(pieces)
+        _wait(raw.copy_to_table(name, source=source, columns=columns, schema_name=schema))
+    else:
+        message = f"rows cannot be written within a transaction of the driver {driver}"
+        raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
+    return pieces.count
+
+
+def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> dict[str, Any]:
+    """Syncs by a script of the engine's; gives the facts of a report.
+
+    What is written is undone if anything is refused, and so are settings and temporary tables; the
+    transaction goes on.
+    """
+
+    def run(sql: str) -> Any:
+        return connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+
+    with connection.begin_nested():
+        for sql in script["begin"]:
+            run(sql)
+        before = [run(f"select current_setting('{name}')").scalar() for name in
+                  script["setting_names"]]
+        copy_rows(connection, script["stage"], script["columns"], rows)
+        for sql in [*script["settings"], *script["staged"]]:
+            run(sql)
+        facts = _compared(run, script)
+        if not script["is_check"]:
+            _written(run, script, facts)
+        for sql in script["end"]:
+            run(sql)
+        for name, value in zip(script["setting_names"], before):
+            run(f"set local {name} = '{value}'")
+    return facts
+
+
+def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
+    """What differs, unless it cannot be meant."""
+    rows = run(script["count_staged"]).scalar()
+    if rows == 0 and script["must_have_rows"]:
+        message = "the source has no rows: all rows of the scope would be deleted"
+        raise PlanError(message, hint="Say `allow_empty=True` if that is what is meant.")
+    if script["strays"] and any(run(script["strays"]).one()):
+        message = "rows of the source are out of the scope, or have the key of a row that is"
+        raise PlanError(message, hint="Widen `scope=`, or leave these rows out of the source.")
+    if script["movers"] and run(script["movers"]).scalar():
+        message = "rows of the source have the key of a row in a scope that the source has not"
+        raise PlanError(message, hint="Add the columns of `scope_by=` to `key=`.")
+    double = script["duplicates"] and run(script["duplicates"]).first()
+    if double:
+        message = f"{double[0]} keys of the source occur more than once: ({double[1]})"
+        raise PlanError(message, hint="Name more columns with `key=`, or use `keep='last'`.")
+    for sql in script["compare"]:
+        run(sql)
+    deleted, updated, inserted = run(script["count"]).one()
+    kept = rows - inserted
+    if deleted > (deleted + kept) * script["max_delete"] / 100:
+        message = f"{deleted} of {deleted + kept} rows of the scope would be deleted"
+        raise PlanError(message, hint="Raise `max_delete=` if that is what is meant.")
+    return {
+        "table": script["table"],
+        "rows_in": rows,
+        "deleted": deleted,
+        "updated": updated,
+        "inserted": inserted,
+        "unchanged": kept - updated,
+        "is_check": script["is_check"],
+    }
+
+
+def _written(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Deletes, updates, inserts: in this order values may move between rows."""
+    for what, name in (("delete", "deleted"), ("update", "updated"), ("insert", "inserted")):
+        if not facts[name]:
+            continue
+        if script[what] is None:
+            raise BugError(f"there are rows to {what}, and no statement for it")
+        written = run(script[what]).rowcount
+        if written != facts[name]:
+            message = f"{facts[name]} rows were to be {name}, but {written} were"
+            hint = "Another session has changed some of them meanwhile: try it again."
+            raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _wait(coroutine: Any) -> None:
+    """Awaits within the greenlet in which SQLAlchemy runs asynchronous drivers."""
+    from sqlalchemy.util import await_only
+
+    await_only(coroutine)
+
+
+async def _by_psycopg_async(raw: Any, sql: str, pieces: Iterator[bytes]) -> None:
+    async with raw.cursor() as cursor, cursor.copy(sql) as copy:
+        for piece in pieces:
+            await copy.write(piece)
+
+
+async def _pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+class _File:
+    """Pieces as a file that is read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._rest += piece
+        size = len(self._rest) if size < 0 else size
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
