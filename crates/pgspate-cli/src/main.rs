@@ -3,6 +3,7 @@
 //! stdout is data, stderr is everything else. Exit status: 0 done, 1 done but the answer is "no",
 //! 2 error, 130 interrupted.
 
+mod apply;
 mod args;
 mod errors;
 mod generate;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
         Command::Sync(args) => sync::run(*args, style),
+        Command::Apply(args) => apply::run(*args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),

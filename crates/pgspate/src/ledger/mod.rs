@@ -12,6 +12,7 @@ mod reject;
 mod schema;
 pub(crate) mod shadow;
 mod status;
+mod stream;
 
 pub use change::{Change, outstanding};
 pub(crate) use change::{
@@ -27,3 +28,5 @@ pub(crate) use lock::{hold, release};
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub use status::{JobStatus, forget, list};
+pub(crate) use stream::{DeadLetter, Mark, Stream, open_stream};
+pub use stream::{StreamStatus, streams};

@@ -3,7 +3,12 @@
 //! Decoders are pure: a record's bytes and the types of the target's columns go in, events come out.
 //! Nothing a record holds makes one panic, and what it cannot mean is an error, never a guess.
 
+pub mod plain;
+mod sniff;
+
 use std::sync::Arc;
+
+pub use sniff::{Format, of, sniff};
 
 use super::event::{Event, Name};
 use crate::Result;
