@@ -6,6 +6,7 @@ mod run;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
+mod tables;
 
 use std::process::Command;
 

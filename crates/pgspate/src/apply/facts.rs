@@ -48,8 +48,6 @@ pub(crate) struct Facts {
     pub(crate) is_referenced: bool,
     /// Columns of unique indexes besides the key, positions in `columns`.
     pub(crate) unique: Vec<Vec<usize>>,
-    /// It has unique or exclusion constraints besides the key.
-    pub(crate) has_more_unique: bool,
     /// Rises when columns are added.
     pub(crate) version: u32,
 }
@@ -84,9 +82,9 @@ select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
              where k.nth <= i.indnkeyatts order by k.nth),
-       i.indisunique and i.indimmediate and i.indpred is null and i.indexprs is null
+       i.indimmediate and i.indpred is null and i.indexprs is null
 from pg_index i
-where i.indrelid = $1 and (i.indisunique or i.indisexclusion) and i.indisvalid";
+where i.indrelid = $1 and i.indisunique and i.indisvalid";
 
 const BONDS: &str = "\
 with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
@@ -151,14 +149,13 @@ impl Facts {
         };
         let keying = Keying { columns: key.iter().filter_map(canon).collect() };
         let unique = client.query(UNIQUE, &[&table.oid]).await.map_err(failed())?;
-        let more = unique.iter().filter(|row| row.get::<_, Vec<String>>(0) != key);
-        let plain = more.clone().filter(|row| row.get(1));
+        let plain = unique.iter().filter(|row| row.get(1));
+        let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
         let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
         Ok(Some(Facts {
             unique: positions.collect(),
-            has_more_unique: more.count() > 0,
             columns,
             generated,
             keying,
@@ -173,6 +170,12 @@ impl Facts {
     /// Its foreign keys refer to itself.
     pub(crate) fn refers_to_itself(&self) -> bool {
         self.parents.contains(&self.table.oid)
+    }
+
+    /// Whether rows may go and come again, for unique values to change hands: nothing refers to
+    /// them.
+    pub(crate) fn may_free(&self) -> bool {
+        !self.unique.is_empty() && !self.is_referenced && self.has_key()
     }
 
     /// Whether rows can be told apart.

@@ -24,6 +24,8 @@ pub(crate) enum What {
     Comes = 2,
     /// The same, and what it does not give has its default.
     Fresh = 3,
+    /// It goes and comes again, as what others have of it must be free meanwhile.
+    Frees = 4,
 }
 
 /// Which columns the rows of a batch give.
@@ -46,7 +48,7 @@ pub(crate) struct Prepared {
     pub(crate) comes: u64,
     /// Some of them only change what is there.
     pub(crate) has_changes: bool,
-    /// Some of them come from another key, and do not give all columns.
+    /// Some of them come from another key, under which there may be more of them.
     pub(crate) has_moves: bool,
     /// Some of them have defaults for what they do not give.
     pub(crate) has_fresh: bool,
@@ -170,7 +172,8 @@ impl<'a> Encoder<'a> {
         }
         let is_partial = self.note_given();
         let (what, from) = match state.base {
-            Base::Moved(from) if is_partial => (what(state.puts), Some(from)),
+            // Whether it was there counts, too.
+            Base::Moved(from) if is_partial || !state.puts => (what(state.puts), Some(from)),
             Base::Nothing if is_partial && state.puts => (What::Fresh, None),
             _ => (what(state.puts), None),
         };

@@ -27,6 +27,9 @@ pub struct Counts {
     pub dead_letters: u64,
     /// Transactions on the target.
     pub batches: u64,
+    /// Of the rows updated, those that were deleted and inserted for it, within a round.
+    #[serde(skip)]
+    pub(crate) freed: u64,
 }
 
 impl Counts {

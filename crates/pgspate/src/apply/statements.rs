@@ -17,6 +17,7 @@ pub(crate) struct Statements<'a> {
     stage: String,
     given: Vec<Given>,
     truncates: bool,
+    frees: bool,
 }
 
 /// The name of a table's stage.
@@ -62,9 +63,9 @@ fn from_names(facts: &Facts) -> impl Iterator<Item = String> {
 }
 
 impl<'a> Statements<'a> {
-    pub(crate) fn new(facts: &'a Facts, prepared: &Prepared) -> Statements<'a> {
+    pub(crate) fn new(facts: &'a Facts, prepared: &Prepared, frees: bool) -> Statements<'a> {
         // Rows that come from elsewhere, or begin anew, are made to give all.
-        let fills = prepared.has_moves || prepared.has_fresh;
+        let fills = prepared.has_moves || prepared.has_fresh || frees;
         let widened = |given: &Given| match given {
             Given::Never if fills => Given::Sometimes,
             other => *other,
@@ -75,7 +76,44 @@ impl<'a> Statements<'a> {
             stage: format!("pg_temp.{}", stage_name(facts)),
             given: prepared.given.iter().map(widened).collect(),
             truncates: prepared.truncates,
+            frees,
         }
+    }
+
+    /// Whether rows go and come again.
+    pub(crate) fn frees(&self) -> bool {
+        self.frees
+    }
+
+    /// For each unique index: rows that are to have what another row has now go and come again, with
+    /// all that they have.
+    pub(crate) fn free(&self) -> Vec<String> {
+        let unique = self.facts.unique.iter().filter(|_| self.frees);
+        unique.map(|columns| self.free_of(columns)).collect()
+    }
+
+    fn free_of(&self, columns: &[usize]) -> String {
+        let (mut differs, mut holds) = (Vec::new(), Vec::new());
+        for at in columns {
+            let name = &self.facts.columns[*at].sql;
+            let new = format!("case when {} then s.{name} else t.{name} end", bit(*at));
+            differs.push(format!("t.{name} is distinct from {new}"));
+            holds.push(format!("o.{name} = {new}"));
+        }
+        format!(
+            "update {} s set {}, {WHAT} = {} from {} t \
+             where s.{WHAT} in ({}, {}) and {} and ({}) and exists (select from {} o where {})",
+            self.stage,
+            self.filled_columns(|column| format!("t.{}", column.sql)),
+            What::Frees as i16,
+            self.table,
+            What::Changes as i16,
+            What::Comes as i16,
+            self.matches(),
+            differs.join(" or "),
+            self.table,
+            holds.join(" and ")
+        )
     }
 
     /// Whether any key is staged twice.
@@ -112,8 +150,13 @@ impl<'a> Statements<'a> {
         )
     }
 
-    /// Sets what is not given, and that all is.
+    /// Sets what is not given, and that the row comes with all.
     fn filled(&self, value: impl Fn(&FactsColumn) -> String) -> String {
+        format!("{}, {WHAT} = {}", self.filled_columns(value), What::Comes as i16)
+    }
+
+    /// Sets what is not given, and that all is.
+    fn filled_columns(&self, value: impl Fn(&FactsColumn) -> String) -> String {
         let sets =
             self.columns().filter(|(at, _, given)| *given != Given::Always && !self.is_key(*at));
         let sets: Vec<_> = sets
@@ -123,7 +166,7 @@ impl<'a> Statements<'a> {
             })
             .collect();
         let all = "ff".repeat(self.facts.columns.len().div_ceil(8));
-        format!("{}{GIVEN} = '\\x{all}', {WHAT} = {}", sets.concat(), What::Comes as i16)
+        format!("{}{GIVEN} = '\\x{all}'", sets.concat())
     }
 
     /// How many updates find no row.
@@ -138,10 +181,11 @@ impl<'a> Statements<'a> {
 
     pub(crate) fn delete(&self) -> String {
         format!(
-            "delete from {} t using {} s where s.{WHAT} = {} and {}",
+            "delete from {} t using {} s where s.{WHAT} in ({}, {}) and {}",
             self.table,
             self.stage,
             What::Goes as i16,
+            What::Frees as i16,
             self.matches()
         )
     }
@@ -195,11 +239,12 @@ impl<'a> Statements<'a> {
         }
         (!sets.is_empty()).then(|| {
             format!(
-                "update {} t set {} from {} s where s.{WHAT} > {} and {} and ({})",
+                "update {} t set {} from {} s where s.{WHAT} between {} and {} and {} and ({})",
                 self.table,
                 sets.join(", "),
                 self.stage,
-                What::Goes as i16,
+                What::Changes as i16,
+                What::Fresh as i16,
                 self.matches(),
                 differs.join(" or ")
             )

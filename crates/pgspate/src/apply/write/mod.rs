@@ -169,5 +169,5 @@ fn is_of_data(error: &Error) -> bool {
         return false;
     }
     let class = error.sqlstate().map(|code| code.code().get(..2).unwrap_or_default().to_owned());
-    matches!(class.as_deref(), Some("22" | "23" | "44" | "54" | "P0"))
+    matches!(class.as_deref(), Some("21" | "22" | "23" | "44" | "54" | "P0"))
 }

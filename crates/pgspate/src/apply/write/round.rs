@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use tokio_postgres::error::SqlState;
+
 use super::session::Session;
 use crate::apply::facts::Facts;
 use crate::apply::prepare::Prepared;
@@ -24,25 +26,25 @@ struct Part<'a> {
     statements: Statements<'a>,
 }
 
-/// Writes what is prepared. What it did.
+/// Writes what is prepared. `frees`: rows to which unique values move from other rows that stay go
+/// and come again, as no statement could exchange them. What it did.
 pub(super) async fn write(
     session: &mut Session,
     tables: &[Arc<Facts>],
     prepared: &[Prepared],
+    frees: bool,
 ) -> Result<Counts> {
-    let mut parts: Vec<Part<'_>> = prepared
-        .iter()
-        .map(|prepared| {
-            let facts = &*tables[prepared.table];
-            Part { facts, prepared, statements: Statements::new(facts, prepared) }
-        })
-        .collect();
-    let order = parents_first(&parts.iter().map(|part| part.facts).collect::<Vec<_>>());
-    let mut nth = 0;
-    parts.sort_by_key(|_| {
-        nth += 1;
-        order[nth - 1]
-    });
+    let part = |prepared| {
+        let prepared: &Prepared = prepared;
+        let facts = &*tables[prepared.table];
+        let statements = Statements::new(facts, prepared, frees && facts.may_free());
+        Part { facts, prepared, statements }
+    };
+    let facts: Vec<_> = prepared.iter().map(|it| &*tables[it.table]).collect();
+    let mut parts: Vec<_> =
+        parents_first(&facts).into_iter().zip(prepared.iter().map(part)).collect();
+    parts.sort_by_key(|(place, _)| *place);
+    let parts: Vec<Part<'_>> = parts.into_iter().map(|(_, part)| part).collect();
     let rows = |part: &Part<'_>| part.prepared.goes + part.prepared.comes;
     let searches = |part: &Part<'_>| !part.facts.has_key() && part.prepared.goes > 0;
     let is_small = parts.iter().map(rows).sum::<u64>() <= SMALL_ROWS;
@@ -73,6 +75,10 @@ pub(super) async fn write(
     for part in parts.iter().rev().filter(|part| part.facts.is_referenced) {
         delete(session, part, &mut counts).await?;
     }
+    // These were updates, whatever they took.
+    counts.deleted -= counts.freed;
+    counts.inserted -= counts.freed;
+    counts.freed = 0;
     Ok(counts)
 }
 
@@ -142,11 +148,8 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
 /// Two keys that are spelled differently are one to the server: their events are to be applied one
 /// after the other.
 fn same_key(name: &str) -> Error {
-    let cause = Error::new(Kind::Server, "two spellings of one key")
-        .with_sqlstate(tokio_postgres::error::SqlState::CARDINALITY_VIOLATION);
-    Error::new(Kind::Server, format!("could not fold the events of {name}"))
-        .with_sqlstate(tokio_postgres::error::SqlState::UNIQUE_VIOLATION)
-        .because(cause)
+    Error::new(Kind::Server, format!("two spellings of one key of {name}"))
+        .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
 /// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
@@ -165,11 +168,17 @@ async fn complete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -
         let missing: i64 = session.ask(&part.statements.missing(), &what).await?;
         counts.missing += missing.unsigned_abs();
     }
+    for sql in part.statements.free() {
+        let what = format!("look up rows of {name} whose unique values change hands");
+        let freed = session.execute(&sql, &what).await?;
+        counts.updated += freed;
+        counts.freed += freed;
+    }
     Ok(())
 }
 
 async fn delete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    if part.prepared.goes > 0 && part.facts.has_key() {
+    if (part.prepared.goes > 0 || part.statements.frees()) && part.facts.has_key() {
         let what = format!("delete rows of {}", part.facts.table.sql_name);
         counts.deleted += session.execute(&part.statements.delete(), &what).await?;
     }

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use tokio_postgres::error::SqlState;
+
 use super::session::Session;
 use super::{is_of_data, round};
 use crate::apply::batch::Batch;
@@ -36,37 +38,44 @@ impl Sifting<'_> {
     pub(super) async fn write(&mut self, session: &mut Session, is_open: bool) -> Result<Counts> {
         self.letters.clone_from(&self.batch.rejected);
         self.room = self.room.saturating_sub(self.letters.len() as u64);
-        if !is_open {
+        if !is_open && self.batch.additions.is_empty() {
             // Made outside of the transaction, they outlive it.
             for prepared in &self.batch.prepared {
                 session.stage(&self.batch.tables[prepared.table]).await?;
             }
         }
-        session.begin().await?;
-        self.add_columns(session).await?;
-        if is_open {
-            session.run(BEGIN, "set a savepoint").await?;
-        }
-        let whole = round::write(session, &self.batch.tables, &self.batch.prepared).await;
-        let error = match whole {
-            Ok(counts) if is_open => {
-                session.run(KEEP, "release a savepoint").await?;
-                return Ok(counts);
-            }
-            Ok(counts) => return Ok(counts),
-            Err(error) => error,
-        };
-        if !is_of_data(&error) || self.batch.log.is_empty() {
-            return Err(error);
-        }
-        if is_open {
-            session.run(BACK, "go back to a savepoint").await?;
-        } else {
-            session.roll_back().await?;
+        let Batch { tables, prepared, log, .. } = self.batch;
+        let mut frees = false;
+        loop {
             session.begin().await?;
             self.add_columns(session).await?;
+            if is_open {
+                session.run(BEGIN, "set a savepoint").await?;
+            }
+            let error = match round::write(session, tables, prepared, frees).await {
+                Ok(counts) if is_open => {
+                    session.run(KEEP, "release a savepoint").await?;
+                    return Ok(counts);
+                }
+                Ok(counts) => return Ok(counts),
+                Err(error) => error,
+            };
+            if !is_of_data(&error) || log.is_empty() {
+                return Err(error);
+            }
+            match is_open {
+                true => session.run(BACK, "go back to a savepoint").await?,
+                false => session.roll_back().await?,
+            }
+            let may_free = prepared.iter().any(|it| tables[it.table].may_free());
+            if frees || !may_free || error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
+                session.begin().await?;
+                self.add_columns(session).await?;
+                return self.by_halves(session, error).await;
+            }
+            // Values may have moved between rows that stay.
+            frees = true;
         }
-        self.by_halves(session, error).await
     }
 
     async fn add_columns(&self, session: &Session) -> Result<()> {
@@ -113,7 +122,7 @@ impl Sifting<'_> {
         let batch = self.batch;
         let prepared = prepare(&batch.log, range, &batch.tables)?;
         session.run(BEGIN, "set a savepoint").await?;
-        match round::write(session, &batch.tables, &prepared).await {
+        match round::write(session, &batch.tables, &prepared, false).await {
             Ok(written) => {
                 session.run(KEEP, "release a savepoint").await?;
                 session.clear_stages().await?;
@@ -185,7 +194,7 @@ fn verb(op: Op) -> &'static str {
 /// The error for records that are no events, when there are too many.
 pub(crate) fn no_event(error: Error) -> Error {
     match error.kind() {
-        Kind::Format => error.hint(
+        Kind::Format if error.hint_text().is_none() => error.hint(
             "With `--max-dead-letters N` up to N such records are set aside in \
              pgspate.dead_letter, and the others applied.",
         ),
