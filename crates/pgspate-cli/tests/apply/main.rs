@@ -1,6 +1,7 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
 mod keys;
+mod once;
 #[path = "../support/run.rs"]
 mod run;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]

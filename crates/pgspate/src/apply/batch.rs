@@ -12,6 +12,8 @@ use crate::ledger::{DeadLetter, Mark};
 pub(crate) struct Batch {
     /// Its events, for a second look at those that are refused.
     pub(crate) log: Log,
+    /// So many of them; the others are of a transaction that has not ended.
+    pub(crate) upto: usize,
     /// The tables that events point to.
     pub(crate) tables: Vec<Arc<Facts>>,
     /// What is left of all events.

@@ -64,8 +64,23 @@ struct Making {
     letters: u64,
     events: Vec<Event>,
     looked: u64,
-    /// Where the last record stands, and what it is.
-    last: ((u32, u64), Vec<u8>),
+    last: Last,
+    boundary: Boundary,
+}
+
+/// Where a record stands, and what it is.
+type Last = ((u32, u64), Vec<u8>);
+
+/// The batch as it was when a transaction had ended.
+#[derive(Default)]
+struct Boundary {
+    ordinal: u64,
+    changes: usize,
+    events: u64,
+    bytes: u64,
+    left_out: u64,
+    rejected: usize,
+    last: Last,
 }
 
 /// The batch could not be handed over: the writer is gone.
@@ -83,15 +98,16 @@ impl Feed {
             letters: 0,
             events: Vec::new(),
             looked: 0,
-            last: ((0, 0), Vec::new()),
+            last: Last::default(),
+            boundary: Boundary::default(),
         };
         let mut lines = Lines::default();
         let Err(error) = self.read(&mut lines, &mut making) else { return };
-        // What came before it is applied first.
-        if making.is_between && !making.batch.is_empty() && self.hand_over(&mut making).is_err() {
-            return;
+        // Whole transactions before it are applied first.
+        making.go_back();
+        if self.hand_over(&mut making).is_ok() {
+            let _ = self.batches.send(Err(error));
         }
-        let _ = self.batches.send(Err(error));
     }
 
     fn read(&mut self, lines: &mut Lines, making: &mut Making) -> Result<()> {
@@ -213,24 +229,20 @@ impl Feed {
         making: &mut Making,
     ) -> Result<()> {
         for event in events {
-            let ordinal = making.ordinal;
-            making.ordinal += 1;
             let tx = &event.position.transaction;
             if tx.is_some() && *tx != making.transaction && !making.is_between {
                 // Another one has begun.
                 making.is_between = true;
+                making.note_boundary();
                 if self.is_due(making) {
-                    // Its end is where this event begins.
-                    making.ordinal -= 1;
-                    let handed = self.hand_over(making);
-                    making.ordinal += 1;
-                    if handed.is_err() {
-                        return Ok(());
-                    }
+                    // The writer says why, if it is gone.
+                    let _ = self.hand_over(making);
                 }
             }
             making.transaction.clone_from(tx);
             making.is_between = event.ends_transaction;
+            let ordinal = making.ordinal;
+            making.ordinal += 1;
             if ordinal < self.from.ordinal {
                 self.router.see(event)?;
                 if making.ordinal == self.from.ordinal {
@@ -284,6 +296,9 @@ impl Feed {
         making.last.0 = stand;
         making.last.1.clear();
         making.last.1.extend_from_slice(line);
+        if making.is_between {
+            making.note_boundary();
+        }
     }
 
     /// Sets a record aside, if that may be.
@@ -335,8 +350,10 @@ impl Feed {
             return Ok(());
         }
         batch.commits = making.is_between;
-        let ((input, line), record) = &making.last;
+        let boundary = std::mem::take(&mut making.boundary);
+        let ((input, line), record) = &boundary.last;
         let name = self.inputs.get(*input as usize).map_or("", String::as_str);
+        batch.upto = batch.log.len();
         batch.end = Mark {
             ordinal: making.ordinal,
             source: format!("{name}, line {line}"),
@@ -344,7 +361,10 @@ impl Feed {
         };
         batch.tables = self.router.tables();
         batch.additions = self.router.take_additions();
-        let made = match prepare(&batch.log, 0..batch.log.len(), &batch.tables) {
+        if batch.commits {
+            batch.upto = boundary.changes;
+        }
+        let made = match prepare(&batch.log, 0..batch.upto, &batch.tables) {
             Ok(prepared) => {
                 batch.prepared = prepared;
                 Ok(batch)
@@ -352,6 +372,32 @@ impl Feed {
             Err(error) => Err(error),
         };
         self.batches.send(made).map_err(|_| Gone)
+    }
+}
+
+impl Making {
+    /// A transaction of the source has ended.
+    fn note_boundary(&mut self) {
+        let (batch, boundary) = (&self.batch, &mut self.boundary);
+        boundary.ordinal = self.ordinal;
+        boundary.changes = batch.log.len();
+        boundary.events = batch.events;
+        boundary.bytes = batch.bytes;
+        boundary.left_out = batch.left_out;
+        boundary.rejected = batch.rejected.len();
+        boundary.last.0 = self.last.0;
+        boundary.last.1.clone_from(&self.last.1);
+    }
+
+    /// Forgets what came after the last whole transaction.
+    fn go_back(&mut self) {
+        let (batch, boundary) = (&mut self.batch, &self.boundary);
+        self.ordinal = boundary.ordinal;
+        batch.events = boundary.events;
+        batch.bytes = boundary.bytes;
+        batch.left_out = boundary.left_out;
+        batch.rejected.truncate(boundary.rejected);
+        self.is_between = true;
     }
 }
 

@@ -123,10 +123,6 @@ impl Log {
         self.changes.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
     /// What a row says of a column.
     pub(crate) fn cell(&self, width: u16, row: RowAt, column: usize) -> Cell<'_> {
         if column >= usize::from(width) {

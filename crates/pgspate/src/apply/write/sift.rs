@@ -37,14 +37,23 @@ impl Sifting<'_> {
     /// Writes the batch into a transaction, an open one or a new one, and leaves that open.
     pub(super) async fn write(&mut self, session: &mut Session, is_open: bool) -> Result<Counts> {
         self.letters.clone_from(&self.batch.rejected);
-        self.room = self.room.saturating_sub(self.letters.len() as u64);
+        let rejected = self.letters.len() as u64;
+        if let Some(first) = self.letters.get(usize::try_from(self.room).unwrap_or(usize::MAX)) {
+            let place = Place {
+                source: Some(first.source.clone()),
+                line: Some(first.line),
+                ..Place::default()
+            };
+            return Err(no_event(Error::new(Kind::Format, first.message.clone()).at(place)));
+        }
+        self.room -= rejected;
         if !is_open && self.batch.additions.is_empty() {
             // Made outside of the transaction, they outlive it.
             for prepared in &self.batch.prepared {
                 session.stage(&self.batch.tables[prepared.table]).await?;
             }
         }
-        let Batch { tables, prepared, log, .. } = self.batch;
+        let Batch { tables, prepared, upto, .. } = self.batch;
         let mut frees = false;
         loop {
             session.begin().await?;
@@ -60,7 +69,7 @@ impl Sifting<'_> {
                 Ok(counts) => return Ok(counts),
                 Err(error) => error,
             };
-            if !is_of_data(&error) || log.is_empty() {
+            if !is_of_data(&error) || *upto == 0 {
                 return Err(error);
             }
             match is_open {
@@ -87,7 +96,7 @@ impl Sifting<'_> {
 
     async fn by_halves(&mut self, session: &mut Session, refused: Error) -> Result<Counts> {
         let mut counts = Counts::default();
-        let mut ranges = vec![0..self.batch.log.len()];
+        let mut ranges = vec![0..self.batch.upto];
         let mut known = Some(refused);
         while let Some(range) = ranges.pop() {
             let error = match known.take() {
@@ -173,9 +182,15 @@ impl Sifting<'_> {
 /// What the server said, or else what is said here.
 pub(crate) fn words(error: &Error) -> String {
     let mut words = error.to_string();
+    let mut last = words.clone();
     let mut cause = std::error::Error::source(error);
     while let Some(current) = cause {
-        words = format!("{words}: {current}");
+        let message = current.to_string();
+        // A layer that only repeats the one beneath it says nothing.
+        if message != last {
+            words = format!("{words}: {message}");
+        }
+        last = message;
         cause = current.source();
     }
     words
