@@ -1,5 +1,6 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod history;
 mod keys;
 mod once;
 #[path = "../support/run.rs"]

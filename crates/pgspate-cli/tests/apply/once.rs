@@ -188,6 +188,7 @@ fn dead_letters() {
     assert_eq!(rows(&case, "c"), "(1,77) (2,77)");
     // One more than may be: nothing of the batch stays.
     case.db.run("truncate t cascade");
+    case.put("s.ndjson", &events);
     let run = apply(&case, "s.ndjson --quiet --max-dead-letters 5 --stream fewer");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "");

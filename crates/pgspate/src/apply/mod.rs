@@ -10,6 +10,8 @@ mod event;
 mod facts;
 mod feed;
 mod fold;
+#[cfg(test)]
+mod fold_tests;
 mod lines;
 mod log;
 mod names;
