@@ -150,7 +150,7 @@ fn dead_letters() {
     events += "{\"op\":\"insert\",\"table\":\"c\",\"row\":{\"id\":2,\"of\":777}}\n";
     events += "{\"op\":\"insert\",\"table\":\"c\",\"row\":{\"of\":7}}\nno event\n";
     case.put("s.ndjson", &events);
-    assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --batch-delay 60000").refusal(), @r#"
     error: could not apply the insert of public.t
       caused by: could not stage rows for public.t
       caused by: invalid input syntax for type integer: "no number" (SQLSTATE 22P02)
@@ -160,7 +160,7 @@ fn dead_letters() {
           … are set aside in pgspate.dead_letter, and the others applied.
     "#);
     assert_eq!(rows(&case, "t"), "(0,0,)");
-    let report = applied(&case, &events, "--max-dead-letters 10");
+    let report = applied(&case, &events, "--max-dead-letters 10 --batch-delay 60000");
     assert_eq!((&report["dead_letters"], counts(&report)), (&6.into(), [198, 0, 0, 0]));
     let letters = "select string_agg(concat_ws('|', position, source, line, table_name, sqlstate, \
                    payload), e'\\n' order by position) from pgspate.dead_letter";
@@ -189,7 +189,8 @@ fn dead_letters() {
     // One more than may be: nothing of the batch stays.
     case.db.run("truncate t cascade");
     case.put("s.ndjson", &events);
-    let run = apply(&case, "s.ndjson --quiet --max-dead-letters 5 --stream fewer");
+    let run =
+        apply(&case, "s.ndjson --quiet --max-dead-letters 5 --stream fewer --batch-delay 60000");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "");
 }

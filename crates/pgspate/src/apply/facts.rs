@@ -46,6 +46,8 @@ pub(crate) struct Facts {
     pub(crate) parents: Vec<u32>,
     /// Rows of other tables, or its own, may refer to a row, and that is checked or acted on at once.
     pub(crate) is_referenced: bool,
+    /// Conditions under which a row of another table, or of this one, refers to row `t`.
+    pub(crate) referrers: Vec<String>,
     /// Columns of unique indexes besides the key, positions in `columns`.
     pub(crate) unique: Vec<Vec<usize>>,
     /// Rises when columns are added.
@@ -93,6 +95,17 @@ select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrel
        exists (select from pg_constraint
                where contype = 'f' and confrelid in (select relid from parts)
                  and not (condeferrable and confdeltype = 'a'))";
+
+const REFERRERS: &str = "\
+with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
+select format('exists (select from %s c where %s)', c.conrelid::regclass,
+              (select string_agg(format('c.%I = t.%I', child.attname, parent.attname), ' and ')
+               from unnest(c.conkey, c.confkey) as k(child, parent)
+               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
+               join pg_attribute parent
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent))
+from pg_constraint c
+where contype = 'f' and conparentid = 0 and confrelid in (select relid from parts)";
 
 impl Facts {
     /// Reads the facts of the table called `name`, as SQL writes it; `None` if there is none.
@@ -154,7 +167,9 @@ impl Facts {
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
         let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
+        let referrers = client.query(REFERRERS, &[&table.oid]).await.map_err(failed())?;
         Ok(Some(Facts {
+            referrers: referrers.iter().map(|row| row.get(0)).collect(),
             unique: positions.collect(),
             columns,
             generated,
@@ -172,10 +187,10 @@ impl Facts {
         self.parents.contains(&self.table.oid)
     }
 
-    /// Whether rows may go and come again, for unique values to change hands: nothing refers to
-    /// them.
+    /// Whether it may help that rows to which nothing refers go early, for unique values to change
+    /// hands.
     pub(crate) fn may_free(&self) -> bool {
-        !self.unique.is_empty() && !self.is_referenced && self.has_key()
+        !self.unique.is_empty() && self.has_key()
     }
 
     /// Whether rows can be told apart.

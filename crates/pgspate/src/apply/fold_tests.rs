@@ -76,7 +76,9 @@ fn log_of(steps: &[Step]) -> Log {
         };
         let is_complete = matches!(
             step,
-            Step::Insert(..) | Step::Update(_, Some(_), Some(_)) | Step::Move(_, _, Some(_), Some(_))
+            Step::Insert(..)
+                | Step::Update(_, Some(_), Some(_))
+                | Step::Move(_, _, Some(_), Some(_))
         );
         log.push(Change {
             table: 0,

@@ -102,7 +102,8 @@ impl<'a> Statements<'a> {
         }
         format!(
             "update {} s set {}, {WHAT} = {} from {} t \
-             where s.{WHAT} in ({}, {}) and {} and ({}) and exists (select from {} o where {})",
+             where s.{WHAT} in ({}, {}) and {} and ({}) \
+             and exists (select from {} o where {}){}",
             self.stage,
             self.filled_columns(|column| format!("t.{}", column.sql)),
             What::Frees as i16,
@@ -112,8 +113,14 @@ impl<'a> Statements<'a> {
             self.matches(),
             differs.join(" or "),
             self.table,
-            holds.join(" and ")
+            holds.join(" and "),
+            self.unreferenced()
         )
+    }
+
+    /// That nothing refers to the target's row.
+    fn unreferenced(&self) -> String {
+        self.facts.referrers.iter().map(|refers| format!(" and not {refers}")).collect()
     }
 
     /// Whether any key is staged twice.
@@ -179,13 +186,19 @@ impl<'a> Statements<'a> {
         )
     }
 
-    pub(crate) fn delete(&self) -> String {
+    /// Deletes rows that go: before all else those to which nothing refers, or in the end all.
+    pub(crate) fn delete(&self, is_early: bool) -> String {
+        let (which, unreferenced) = match is_early {
+            true => (
+                format!("in ({}, {})", What::Goes as i16, What::Frees as i16),
+                if self.facts.is_referenced { self.unreferenced() } else { String::new() },
+            ),
+            false => (format!("= {}", What::Goes as i16), String::new()),
+        };
         format!(
-            "delete from {} t using {} s where s.{WHAT} in ({}, {}) and {}",
+            "delete from {} t using {} s where s.{WHAT} {which} and {}{unreferenced}",
             self.table,
             self.stage,
-            What::Goes as i16,
-            What::Frees as i16,
             self.matches()
         )
     }

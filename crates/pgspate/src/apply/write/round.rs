@@ -26,8 +26,9 @@ struct Part<'a> {
     statements: Statements<'a>,
 }
 
-/// Writes what is prepared. `frees`: rows to which unique values move from other rows that stay go
-/// and come again, as no statement could exchange them. What it did.
+/// Writes what is prepared. `frees`: rows to which nothing refers go early, also where keys could
+/// refer to them, and go and come again if they are to have unique values that others have, as no
+/// statement could exchange these. What it did.
 pub(super) async fn write(
     session: &mut Session,
     tables: &[Arc<Facts>],
@@ -58,8 +59,9 @@ pub(super) async fn write(
             complete(session, part, &mut counts).await?;
         }
     }
-    for part in parts.iter().rev().filter(|part| !part.facts.is_referenced) {
-        delete(session, part, &mut counts).await?;
+    let is_early = |part: &&Part<'_>| !part.facts.is_referenced || part.statements.frees();
+    for part in parts.iter().rev().filter(is_early) {
+        delete(session, part, true, &mut counts).await?;
     }
     for part in &parts {
         let inserts_first = part.facts.refers_to_itself() || !part.facts.has_key();
@@ -73,7 +75,7 @@ pub(super) async fn write(
         delete_whole(session, part, &mut counts).await?;
     }
     for part in parts.iter().rev().filter(|part| part.facts.is_referenced) {
-        delete(session, part, &mut counts).await?;
+        delete(session, part, false, &mut counts).await?;
     }
     // These were updates, whatever they took.
     counts.deleted -= counts.freed;
@@ -177,10 +179,16 @@ async fn complete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -
     Ok(())
 }
 
-async fn delete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    if (part.prepared.goes > 0 || part.statements.frees()) && part.facts.has_key() {
+async fn delete(
+    session: &mut Session,
+    part: &Part<'_>,
+    is_early: bool,
+    counts: &mut Counts,
+) -> Result<()> {
+    let may_be = part.prepared.goes > 0 || (is_early && part.statements.frees());
+    if may_be && part.facts.has_key() {
         let what = format!("delete rows of {}", part.facts.table.sql_name);
-        counts.deleted += session.execute(&part.statements.delete(), &what).await?;
+        counts.deleted += session.execute(&part.statements.delete(is_early), &what).await?;
     }
     Ok(())
 }

@@ -131,7 +131,7 @@ impl Sifting<'_> {
         let batch = self.batch;
         let prepared = prepare(&batch.log, range, &batch.tables)?;
         session.run(BEGIN, "set a savepoint").await?;
-        match round::write(session, &batch.tables, &prepared, false).await {
+        match round::write(session, &batch.tables, &prepared, true).await {
             Ok(written) => {
                 session.run(KEEP, "release a savepoint").await?;
                 session.clear_stages().await?;
