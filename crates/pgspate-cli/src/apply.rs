@@ -9,7 +9,7 @@ use pgspate::apply::{self, Format, Options, Report, UnknownColumns, Watch};
 use pgspate::copy::Limits;
 use pgspate::{Result, source};
 
-use crate::args::{ApplyArgs, StreamFormatArg, UnknownColumnsArg};
+use crate::args::{ApplyArgs, UnknownColumnsArg};
 use crate::errors::Style;
 use crate::load::{print_json, runtime, stop_on_interrupt};
 use crate::numbers::{bytes, seconds, short, thousands};
@@ -26,7 +26,7 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     let stopping = Arc::clone(&watch);
     let said = "stopping after this batch";
     stop_on_interrupt(said, move || stopping.cancel(), &running, runtime.handle());
-    let apply = apply::prepare(options(args), target.dsn, runtime.handle())?;
+    let apply = apply::prepare(options(args)?, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
         let events = thousands(apply.events_before());
         say_line(format!("{events} events of stream {} are applied already", apply.stream()));
@@ -90,13 +90,11 @@ fn render(report: &Report, style: Style) -> String {
     text
 }
 
-fn options(args: ApplyArgs) -> Options {
-    Options {
+fn options(args: ApplyArgs) -> Result<Options> {
+    Ok(Options {
         sources: args.sources,
         source: source::Options { store: args.source_option, ..source::Options::default() },
-        format: args.format.map(|format| match format {
-            StreamFormatArg::Pgspate => Format::Pgspate,
-        }),
+        format: args.format.as_deref().map(Format::by_name).transpose()?,
         maps: args.map,
         tables: args.tables,
         unknown_columns: match args.unknown_columns {
@@ -115,5 +113,5 @@ fn options(args: ApplyArgs) -> Options {
             lock_timeout: Duration::from_secs(args.lock_timeout.into()),
             ..Limits::default()
         },
-    }
+    })
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use pgspate::apply::Format;
 use pgspate::copy::RejectsMax;
 
 /// The fastest safe way to write into PostgreSQL.
@@ -270,7 +271,7 @@ pub(crate) struct ScopeArgs {
 /// Arguments of `pgspate apply`.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
-    /// Files in the stream's order, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs
+    /// Files in the stream's order, globs, folders, `-` for stdin, or URLs as for load
     #[arg(required = true, value_name = "SOURCE")]
     pub(crate) sources: Vec<String>,
 
@@ -278,13 +279,13 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_name = "DSN")]
     pub(crate) to: Option<String>,
 
-    /// The name by which the ledger knows how far the stream is applied; the first source's by default
+    /// The name by which the ledger knows the stream; the first source's by default
     #[arg(long, value_name = "NAME")]
     pub(crate) stream: Option<String>,
 
     /// Format of the events; found out by default
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<StreamFormatArg>,
+    #[arg(long, value_name = "FORMAT", value_parser = stream_format())]
+    pub(crate) format: Option<String>,
 
     /// Apply the events of a table to another one; `*` on both sides stands for the same
     #[arg(long, value_name = "FROM=TO", help_heading = "Tables")]
@@ -317,7 +318,7 @@ pub(crate) struct ApplyArgs {
     )]
     pub(crate) batch_rows: u64,
 
-    /// MiB of input that are committed together, at most; about eight times as much memory is used
+    /// MiB of input that are committed together, at most; memory is some eight times that
     #[arg(
         long, default_value = "64", value_name = "MIB", help_heading = "Batches",
         value_parser = clap::value_parser!(u64).range(1..=1024)
@@ -343,13 +344,6 @@ pub(crate) struct ApplyArgs {
     /// Print errors only
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
-}
-
-/// `--format` of streams.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum StreamFormatArg {
-    /// pgspate's own: one JSON object a line
-    Pgspate,
 }
 
 /// `--unknown-columns`.
@@ -535,6 +529,11 @@ fn lanes(value: &str) -> Result<LanesArg, String> {
         Ok(lanes @ 1..=64) => Ok(LanesArg::Fixed(lanes)),
         _ => Err("expected auto, or a number from 1 to 64".to_owned()),
     }
+}
+
+/// The formats of streams by their names.
+fn stream_format() -> clap::builder::PossibleValuesParser {
+    Format::ALL.map(Format::name).into()
 }
 
 fn share(value: &str) -> Result<f64, String> {

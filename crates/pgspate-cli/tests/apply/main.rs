@@ -1,14 +1,24 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod faults;
 mod history;
 mod keys;
 mod once;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/plan.rs"]
+mod plan;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/proxy.rs"]
+mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/wire.rs"]
+mod wire;
 
 use std::process::Command;
 

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
+use super::decode::plain::Plain;
 use super::decode::{self, Decode};
 use super::event::Event;
 use super::lines::{Block, Lines};
@@ -192,9 +193,12 @@ impl Feed {
         if self.decoder.is_none() {
             let format = match self.format {
                 Some(format) => format,
-                None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?,
+                // A tombstone tells nothing.
+                None if line.trim_ascii() == b"null" => return Ok(()),
+                None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?.0,
             };
-            self.decoder = Some(decode::of(format));
+            let decoder = decode::of(format);
+            self.decoder = Some(decoder.unwrap_or_else(|| Box::new(Plain::default())));
         }
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
         let mut events = std::mem::take(&mut making.events);

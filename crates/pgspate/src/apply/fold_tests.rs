@@ -151,7 +151,7 @@ fn history() -> impl Strategy<Value = (Rows, Vec<Step>)> {
             let is_there = rows.contains_key(&from);
             let next = match kind {
                 0 | 1 if !is_there => Step::Insert(from, a.unwrap_or(1), b.unwrap_or(2)),
-                0 | 1 | 2 if is_there => Step::Update(from, a, b),
+                0..=2 if is_there => Step::Update(from, a, b),
                 3 | 4 if is_there && !rows.contains_key(&to) => Step::Move(from, to, a, b),
                 5 if is_there && b.is_some() => Step::Delete(from),
                 5 if from == 0 && a.is_some() => Step::Truncate,

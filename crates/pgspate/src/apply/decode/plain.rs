@@ -197,8 +197,7 @@ impl Plain {
             let (key_close, begin, _) = key_end(data, at)?;
             self.columns.joined.extend_from_slice(&data[at + 1..key_close - 1]);
             self.columns.joined.push(0);
-            let end;
-            match data.get(begin) {
+            let end = match data.get(begin) {
                 Some(b'"') => {
                     let (close, escaped) = string_end(data, begin)?;
                     let inside = &data[begin + 1..close - 1];
@@ -206,7 +205,7 @@ impl Plain {
                         false => text(inside),
                         true => unescaped(inside, begin)?,
                     }));
-                    end = close;
+                    close
                 }
                 _ => {
                     let (kind, close) = value(data, begin, &mut self.stack)?;
@@ -219,9 +218,9 @@ impl Plain {
                             values.push(Value::Text(text(&data[begin..close])));
                         }
                     }
-                    end = close;
+                    close
                 }
-            }
+            };
             at = skip_space(data, end);
             match data.get(at) {
                 Some(b',') => at = skip_space(data, at + 1),

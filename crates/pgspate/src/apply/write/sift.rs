@@ -96,27 +96,27 @@ impl Sifting<'_> {
 
     async fn by_halves(&mut self, session: &mut Session, refused: Error) -> Result<Counts> {
         let mut counts = Counts::default();
-        let mut ranges = vec![0..self.batch.upto];
+        let mut ranges = Vec::from([(0, self.batch.upto)]);
         let mut known = Some(refused);
-        while let Some(range) = ranges.pop() {
+        while let Some((start, end)) = ranges.pop() {
             let error = match known.take() {
                 Some(error) => error,
-                None => match self.some(session, range.clone(), &mut counts).await? {
+                None => match self.some(session, start..end, &mut counts).await? {
                     None => continue,
                     Some(error) => error,
                 },
             };
-            if range.len() > 1 {
-                let middle = range.start + range.len() / 2;
-                ranges.push(middle..range.end);
-                ranges.push(range.start..middle);
+            if end - start > 1 {
+                let middle = start.midpoint(end);
+                ranges.push((middle, end));
+                ranges.push((start, middle));
                 continue;
             }
             if self.room == 0 {
-                return Err(self.refuse(range.start, error));
+                return Err(self.refuse(start, error));
             }
             self.room -= 1;
-            self.letters.push(self.letter(range.start, &error));
+            self.letters.push(self.letter(start, &error));
         }
         Ok(counts)
     }
