@@ -27,12 +27,9 @@ fn events() -> String {
     for nth in 0..EVENTS {
         let (id, v) = (nth % 7, nth / 7);
         if v == 0 {
-            writeln!(
-                events,
-                "{{\"op\":\"insert\",\"table\":\"parent\",\"row\":{{\"id\":{id},\"code\":\"c{id}\"}},\
-                 \"tx\":{nth}}}"
-            )
-            .unwrap();
+            let row = format!(r#"{{"id":{id},"code":"c{id}"}}"#);
+            writeln!(events, r#"{{"op":"insert","table":"parent","row":{row},"tx":{nth}}}"#)
+                .unwrap();
         }
         let op = if v == 0 { "insert" } else { "update" };
         writeln!(

@@ -94,7 +94,8 @@ fn all_keys_move_by_one() {
         .rev()
         .map(|id| {
             let to = id + 1;
-            format!("{{\"op\":\"update\",\"table\":\"t\",\"key\":{{\"id\":{id}}},\"row\":{{\"id\":{to}}}}}\n")
+            let event = format!(r#"{{"op":"update","table":"t","key":{{"id":{id}}}"#);
+            event + &format!(r#","row":{{"id":{to}}}}}"#) + "\n"
         })
         .collect();
     let report = applied(&case, &events, "");
@@ -193,7 +194,10 @@ fn a_stream_that_is_read_again_changes_nothing() {
 #[test]
 fn truncate_forgets_what_came_before() {
     let case = case();
-    case.db.run("create table child (id int primary key, of int references t); insert into child values (1, 1)");
+    case.db.run(
+        "create table child (id int primary key, of int references t); \
+         insert into child values (1, 1)",
+    );
     let report = applied(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}

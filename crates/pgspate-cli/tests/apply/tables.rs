@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::{Case, folded};
 use crate::{applied, apply, counts, rows};
 
 fn family() -> Case {
@@ -121,7 +121,9 @@ fn many_unique_values_rotate() {
     let events: String = (0..3000)
         .map(|id| {
             let u = (id + 1) % 3000;
-            format!("{{\"op\":\"update\",\"table\":\"t\",\"row\":{{\"id\":{id},\"u\":{u}}},\"tx\":1,\"end\":{}}}\n", id == 2999)
+            let end = id == 2999;
+            let event = format!(r#"{{"op":"update","table":"t","row":{{"id":{id},"u":{u}}}"#);
+            event + &format!(r#","tx":1,"end":{end}}}"#) + "\n"
         })
         .collect();
     applied(&case, &events, "");
@@ -158,24 +160,27 @@ fn types_and_special_columns() {
            at timestamptz not null default '2020-01-01 00:00+00'); \
          insert into t (n) values (1), (2)",
     );
-    applied(
-        &case,
-        r#"{"op":"insert","table":"t","row":{"id":7,"n":12.345,"f":1e300,"d":"2024-02-29","ts":"2024-01-01T00:00:00Z","b":"\\x00ff","j":{"a":[1,2.50]},"js":{"a": 1},"u":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","m":"ok","q":3,"arr":[1,null,3],"r":"[1,5)","p":"(1,2)","Odd \"name":"tab\there","double":6}}
-{"op":"update","table":"t","row":{"id":1,"n":1.5,"js":null,"p":null}}
-{"op":"update","table":"t","row":{"id":2,"arr":"{}","m":"sad"}}
-"#,
-        "",
-    );
-    assert_eq!(
-        case.value("set timezone = 'utc'; select t::text from t where id = 7"),
-        "(7,12.35,1e+300,2024-02-29,\"2024-01-01 00:00:00+00\",\"\\\\x00ff\",\"{\"\"a\"\": [1, 2.50]}\",\"{\"\"a\"\": 1}\",a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11,ok,3,\"{1,NULL,3}\",\"[1,5)\",\"(1,2)\",\"tab\there\",6,3,\"2020-01-01 00:00:00+00\")"
-    );
-    assert_eq!(
-        case.value(
-            "select string_agg(concat_ws(' ', id, n, arr, m), ', ' order by id) from t where id < 3"
-        ),
-        "1 1.50, 2 2.00 {} sad"
-    );
+    let events = [
+        r#"{"op":"insert","table":"t","row":{"id":7,"n":12.345,"f":1e300,"d":"2024-02-29","#,
+        r#""ts":"2024-01-01T00:00:00Z","b":"\\x00ff","j":{"a":[1,2.50]},"js":{"a": 1},"#,
+        r#""u":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","m":"ok","q":3,"arr":[1,null,3],"#,
+        r#""r":"[1,5)","p":"(1,2)","Odd \"name":"tab\there","double":6}}"#,
+        "\n",
+        r#"{"op":"update","table":"t","row":{"id":1,"n":1.5,"js":null,"p":null}}"#,
+        "\n",
+        r#"{"op":"update","table":"t","row":{"id":2,"arr":"{}","m":"sad"}}"#,
+    ];
+    applied(&case, &events.concat(), "");
+    let row = "set timezone = 'utc'; select replace(t::text, ',', ' ,') from t where id = 7";
+    let row = case.value(row);
+    assert_snapshot!(folded(&row), @r#"
+    (7 ,12.35 ,1e+300 ,2024-02-29 ,"2024-01-01 00:00:00+00" ,"\\x00ff" ,"{""a"": [1 ,
+          … 2.50]}" ,"{""a"": 1}" ,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11 ,ok ,3 ,"{1 ,NULL
+          … ,3}" ,"[1 ,5)" ,"(1 ,2)" ,"tab	here" ,6 ,3 ,"2020-01-01 00:00:00+00")
+    "#);
+    let others = "select string_agg(concat_ws(' ', id, n, arr, m), ', ' order by id) from t \
+                  where id < 3";
+    assert_eq!(case.value(others), "1 1.50, 2 2.00 {} sad");
 }
 
 #[test]
@@ -199,14 +204,16 @@ fn unknown_columns() {
     applied(&case, events, "--unknown-columns add --stream again");
     assert_eq!(rows(&case, "t"), "(1,y,f,) (2,z,,)");
     let columns = "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
-                   order by attnum) from pg_attribute where attrelid = 't'::regclass and attnum > 0";
+                   order by attnum) from pg_attribute \
+                   where attrelid = 't'::regclass and attnum > 0";
     assert_eq!(case.value(columns), "id integer, a text, extra text, more text");
 }
 
 #[test]
 fn tables_are_mapped_chosen_and_missed() {
     let case = Case::new(
-        "create schema s; create table s.t (id int primary key); create table o (id int primary key)",
+        "create schema s; create table s.t (id int primary key); \
+         create table o (id int primary key)",
     );
     let events = r#"{"op":"insert","table":"shop.t","row":{"id":1}}
 {"op":"insert","table":"shop.orders","row":{"id":2}}

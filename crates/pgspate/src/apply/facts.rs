@@ -44,7 +44,7 @@ pub(crate) struct Facts {
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
     /// The tables that its foreign keys refer to.
     pub(crate) parents: Vec<u32>,
-    /// Rows of other tables, or its own, may refer to a row, and that is checked or acted on at once.
+    /// Rows may refer to a row, and that is checked or acted on at once.
     pub(crate) is_referenced: bool,
     /// Conditions under which a row of another table, or of this one, refers to row `t`.
     pub(crate) referrers: Vec<String>,

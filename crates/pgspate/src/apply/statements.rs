@@ -85,8 +85,8 @@ impl<'a> Statements<'a> {
         self.frees
     }
 
-    /// For each unique index: rows that are to have what another row has now go and come again, with
-    /// all that they have.
+    /// For each unique index: rows that are to have what another row has now go and come again,
+    /// with all that they have.
     pub(crate) fn free(&self) -> Vec<String> {
         let unique = self.facts.unique.iter().filter(|_| self.frees);
         unique.map(|columns| self.free_of(columns)).collect()

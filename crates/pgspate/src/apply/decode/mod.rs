@@ -1,7 +1,7 @@
 //! Change events from the formats that people have them in.
 //!
-//! Decoders are pure: a record's bytes and the types of the target's columns go in, events come out.
-//! Nothing a record holds makes one panic, and what it cannot mean is an error, never a guess.
+//! Decoders are pure: a record's bytes and the types of the target's columns go in, events come
+//! out. Nothing a record holds makes one panic, and what it cannot mean is an error, never a guess.
 
 pub mod plain;
 mod sniff;

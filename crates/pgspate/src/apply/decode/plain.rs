@@ -412,7 +412,8 @@ mod tests {
             r#"{"table":"t","op":"update","key":{"id":1},"row":{"id":2,"s":"a\"\u00e9","n":null}}"#,
             r#" {"op":"delete","schema":"a.b","table":"c.d","old":{"id":1,"ok":true}} "#,
             r#"{"op":"truncate","table":"t","tx":7}"#,
-            r#"{"op":"snapshot","table":"t","row":{"id":1,"list":[1,null],"j":[{"a": 1}]},"tx":"7","end":true}"#,
+            r#"{"tx":"7","end":true,"op":"snapshot","table":"t",
+                "row":{"id":1,"list":[1,null],"j":[{"a": 1}]}}"#,
             "",
         ];
         let events = decode(&lines).unwrap();

@@ -1,7 +1,7 @@
 //! Batches to the server: each is one transaction with the stream's position as its last statement.
 //!
-//! A batch is kept until it is known to be committed. What a lost session may have committed is read
-//! back from the ledger, never guessed. What the server refuses is looked for by halves, under
+//! A batch is kept until it is known to be committed. What a lost session may have committed is
+//! read back from the ledger, never guessed. What the server refuses is looked for by halves, under
 //! savepoints of the same transaction.
 
 mod round;

@@ -2,8 +2,8 @@
 //! are refused.
 //!
 //! Events are looked at by halves, each under a savepoint and in their order, until one alone is
-//! refused. So also what only works one after the other is applied: values that move between rows of
-//! a unique index, rows that change what they refer to while that goes.
+//! refused. So also what only works one after the other is applied: values that move between rows
+//! of a unique index, rows that change what they refer to while that goes.
 
 use std::ops::Range;
 
