@@ -4,6 +4,7 @@
 //! 2 error, 130 interrupted. A library, so that the Python package carries the same command and
 //! takes the same options.
 
+mod apply;
 mod args;
 mod doctor;
 mod errors;
@@ -52,6 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let result = match args.command {
         Command::Load(args) => load::run(*args, style),
         Command::Sync(args) => sync::run(*args, style),
+        Command::Apply(args) => apply::run(*args, style),
         Command::Doctor(args) => doctor::run(args, style),
         Command::Tune(args) => tune::run(&args, style),
         Command::Status(args) => status::run(&args, style),

@@ -88,7 +88,8 @@ pub(crate) fn start(ends: &EndsArgs, quiet: bool, style: Style) -> Result<Start>
     let runtime = runtime()?;
     let watch = Arc::new(Watch::default());
     let running = Arc::new(AtomicBool::new(false));
-    stop_on_interrupt(&watch, &running, runtime.handle());
+    let stopping = Arc::clone(&watch);
+    stop_on_interrupt("rolling back", move || stopping.copy.cancel(), &running, runtime.handle());
     Ok(Start { target, runtime, watch, running })
 }
 
@@ -111,17 +112,22 @@ pub fn runtime() -> Result<Runtime> {
         .map_err(|error| Error::new(Kind::Bug, "could not start the runtime").because(error))
 }
 
-/// The first Ctrl-C (or SIGTERM) rolls back what is in flight, the second ends at once. Before
-/// anything is `running`, so does the first.
-pub(crate) fn stop_on_interrupt(watch: &Arc<Watch>, running: &Arc<AtomicBool>, runtime: &Handle) {
-    let (watch, running) = (Arc::clone(watch), Arc::clone(running));
+/// The first Ctrl-C (or SIGTERM) stops what is under way by `stop`, which does what is `said`; the
+/// second ends at once. Before anything is `running`, so does the first.
+pub(crate) fn stop_on_interrupt(
+    said: &'static str,
+    stop: impl FnOnce() + Send + 'static,
+    running: &Arc<AtomicBool>,
+    runtime: &Handle,
+) {
+    let running = Arc::clone(running);
     runtime.spawn(async move {
         interrupted().await;
         if !running.load(Relaxed) {
             std::process::exit(130);
         }
-        watch.copy.cancel();
-        say_line("\nrolling back; press Ctrl-C again to stop at once");
+        stop();
+        say_line(format!("\n{said}; press Ctrl-C again to stop at once"));
         interrupted().await;
         std::process::exit(130);
     });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use pgspate::apply;
 use pgspate::copy::{Snapshot, Waiting};
 use pgspate::load::Watch;
 
@@ -24,10 +25,21 @@ pub(crate) struct ProgressLine {
 impl ProgressLine {
     /// Starts drawing, if stderr is a terminal and the user wants it.
     pub(crate) fn start(table: &str, watch: &Arc<Watch>, quiet: bool) -> ProgressLine {
+        let (table, watch) = (table.to_owned(), Arc::clone(watch));
+        ProgressLine::start_with(quiet, move |stop| draw(&table, &watch, stop))
+    }
+
+    /// The same for a stream of changes.
+    pub(crate) fn start_stream(stream: &str, watch: &Arc<apply::Watch>, quiet: bool) -> Self {
+        let (stream, watch) = (stream.to_owned(), Arc::clone(watch));
+        ProgressLine::start_with(quiet, move |stop| draw_stream(&stream, &watch, stop))
+    }
+
+    fn start_with(quiet: bool, draw: impl FnOnce(&AtomicBool) + Send + 'static) -> ProgressLine {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let (table, watch, stop) = (table.to_owned(), Arc::clone(watch), Arc::clone(&stop));
-            std::thread::spawn(move || draw(&table, &watch, &stop))
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || draw(&stop))
         });
         ProgressLine { stop, thread }
     }
@@ -61,6 +73,33 @@ fn draw(table: &str, watch: &Watch, stop: &AtomicBool) {
         std::thread::park_timeout(INTERVAL);
     }
     let _ = write!(std::io::stderr(), "\r\x1b[K");
+}
+
+fn draw_stream(stream: &str, watch: &apply::Watch, stop: &AtomicBool) {
+    let started = Instant::now();
+    let mut speed = Speed { bytes: 0, stored: 0, looked: started, rate: 0.0, stored_rate: 0.0 };
+    while !stop.load(Relaxed) {
+        let progress = watch.progress();
+        speed.update(progress.events, progress.bytes);
+        let line = render_stream(stream, &progress, speed.rate);
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        std::thread::park_timeout(INTERVAL);
+    }
+    let _ = write!(std::io::stderr(), "\r\x1b[K");
+}
+
+fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f64) -> String {
+    let letters = match progress.dead_letters {
+        0 => String::new(),
+        number => format!("  {} set aside", short(number)),
+    };
+    format!(
+        "applying {stream}  {} events  {}  {}/s  batches of {}{letters}",
+        short(progress.events),
+        bytes(progress.bytes),
+        short(events_per_second as u64),
+        short(progress.batch_events),
+    )
 }
 
 /// Bytes a second, smoothed.
@@ -138,6 +177,20 @@ mod tests {
         insta::assert_snapshot!(
             render("orders", &Snapshot { phase, ..snapshot }, 412.0e6, left),
             @r#"loading orders  12.4M rows  building index "orders_day""#
+        );
+    }
+    #[test]
+    fn the_line_of_a_stream() {
+        let progress = apply::Progress {
+            events: 1_234_567,
+            bytes: 98_000_000,
+            batches: 7,
+            batch_events: 150_000,
+            dead_letters: 2,
+        };
+        insta::assert_snapshot!(
+            render_stream("changes.ndjson", &progress, 187_000.0),
+            @"applying changes.ndjson  1.23M events  98.0 MB  187k/s  batches of 150k  2 set aside"
         );
     }
 }

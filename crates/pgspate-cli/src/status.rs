@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pgspate::Result;
-use pgspate::ledger::{self, JobStatus};
+use pgspate::ledger::{self, JobStatus, StreamStatus};
 use pgspate::load::{self, Watch};
 use pgspate::target::connect::Dsn;
 use tokio::runtime::Runtime;
@@ -30,23 +30,42 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
         return restore(args, &target.dsn, &runtime);
     }
     let jobs = runtime.block_on(ledger::list(&connection.client, args.job))?;
+    let streams = match args.job {
+        None => runtime.block_on(ledger::streams(&connection.client))?,
+        Some(_) => Vec::new(),
+    };
     if args.json {
-        print_json(&jobs)?;
+        let jobs = jobs.into_iter().map(Known::Job);
+        let all: Vec<_> = jobs.chain(streams.into_iter().map(Known::Stream)).collect();
+        print_json(&all)?;
         return Ok(Answer::Yes);
     }
-    if jobs.is_empty() {
+    if jobs.is_empty() && streams.is_empty() {
         say_line("the ledger of this database knows of no job");
     }
     for job in &jobs {
         data(render(job))?;
     }
+    for stream in &streams {
+        data(render_stream(stream))?;
+    }
     Ok(Answer::Yes)
+}
+
+/// What the ledger knows of, each with its own keys.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Known {
+    Job(JobStatus),
+    Stream(StreamStatus),
 }
 
 /// Puts back what is not.
 fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
     let watch = Arc::new(Watch::default());
-    stop_on_interrupt(&watch, &Arc::new(AtomicBool::new(true)), runtime.handle());
+    let stopping = Arc::clone(&watch);
+    let running = Arc::new(AtomicBool::new(true));
+    stop_on_interrupt("rolling back", move || stopping.copy.cancel(), &running, runtime.handle());
     let restored = load::restore(dsn, args.job, runtime.handle(), &watch)?;
     if args.json {
         print_json(&restored)?;
@@ -99,5 +118,28 @@ fn render(job: &JobStatus) -> String {
         job.started,
         count(job.rows_written),
         count(job.chunks),
+    )
+}
+
+/// A stream in two lines.
+fn render_stream(stream: &StreamStatus) -> String {
+    let count = |number: i64| thousands(number.unsigned_abs());
+    let part = match stream.partition.as_str() {
+        "" => String::new(),
+        part => format!(", part {part}"),
+    };
+    let letters = match stream.dead_letters {
+        0 => String::new(),
+        number => format!(", {} of them set aside in pgspate.dead_letter", count(number)),
+    };
+    let at = match stream.position.as_str() {
+        "" => String::new(),
+        position => format!(", up to {position}"),
+    };
+    format!(
+        "stream {}{part}  {} events applied{at}{letters}\n  last moved on {}\n",
+        stream.stream,
+        count(stream.events),
+        stream.updated,
     )
 }

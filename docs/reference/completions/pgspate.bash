@@ -16,6 +16,9 @@ _pgspate() {
             ",$1")
                 cmd="pgspate"
                 ;;
+            pgspate,apply)
+                cmd="pgspate__subcmd__apply"
+                ;;
             pgspate,completions)
                 cmd="pgspate__subcmd__completions"
                 ;;
@@ -45,6 +48,9 @@ _pgspate() {
                 ;;
             pgspate,tune)
                 cmd="pgspate__subcmd__tune"
+                ;;
+            pgspate__subcmd__help,apply)
+                cmd="pgspate__subcmd__help__subcmd__apply"
                 ;;
             pgspate__subcmd__help,completions)
                 cmd="pgspate__subcmd__help__subcmd__completions"
@@ -125,12 +131,78 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load sync doctor tune status server completions man reference help"
+            opts="-h -V --help --version load sync apply doctor tune status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__apply)
+            opts="-q -h --to --stream --format --map --tables --unknown-columns --max-dead-letters --retry-for --lock-timeout --batch-rows --batch-bytes --batch-delay --follow --source-option --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stream)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "debezium wal2json maxwell canal dms pgspate" -- "${cur}"))
+                    return 0
+                    ;;
+                --map)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tables)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --unknown-columns)
+                    COMPREPLY=($(compgen -W "fail ignore add" -- "${cur}"))
+                    return 0
+                    ;;
+                --max-dead-letters)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lock-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-delay)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --source-option)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -195,8 +267,22 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help)
-            opts="load sync doctor tune status server completions man reference help"
+            opts="load sync apply doctor tune status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__apply)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -28,6 +28,7 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print hel
 complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "doctor" -d 'Find out what slows writes on a server, with evidence and what to run; changes nothing'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "tune" -d 'Settings of a server for a bulk load, with reason and risk; applied, and put back'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
@@ -130,6 +131,30 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown 
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l to -d 'Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stream -d 'The name by which the ledger knows the stream; the first source\'s by default' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l format -d 'Format of the events; found out by default' -r -f -a "debezium\t''
+wal2json\t''
+maxwell\t''
+canal\t''
+dms\t''
+pgspate\t''"
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l map -d 'Apply the events of a table to another one; `*` on both sides stands for the same' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l tables -d 'Apply the events of these tables only, as the stream names them; `*` stands for anything' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l unknown-columns -d 'What to do about columns that the table does not have' -r -f -a "fail\t'Refuse the event'
+ignore\t'Pass over the column'
+add\t'Add the column to the table, of type text'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l max-dead-letters -d 'Set up to so many bad events aside in pgspate.dead_letter, and apply the others' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d 'How long to go on trying when the server is away or another session in the way' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Events that are committed together, at most' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'MiB of input that are committed together, at most; memory is some eight times that' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'How many milliseconds an event waits for others when nothing is being written' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the last file ends: apply what is appended to it, until stopped'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l json -d 'Print the report as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s q -l quiet -d 'Print errors only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l to -d 'The server: a URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s t -l table -d 'Look at this table only, and at what sessions wait for' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample what sessions wait for, and what is counted, for so long; run a load meanwhile' -r
@@ -173,16 +198,17 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "doctor" -d 'Find out what slows writes on a server, with evidence and what to run; changes nothing'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "tune" -d 'Settings of a server for a bulk load, with reason and risk; applied, and put back'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync doctor tune status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "sync" -d 'Make rows of a table like a source: only what differs is written'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "doctor" -d 'Find out what slows writes on a server, with evidence and what to run; changes nothing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "tune" -d 'Settings of a server for a bulk load, with reason and risk; applied, and put back'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "status" -d 'Say what the ledger knows of loads, finished or not'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "server" -d 'Start, stop and ask after the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "start" -d 'Start it, if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "stop" -d 'Stop it'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from server" -f -a "status" -d 'Say whether it runs, and where its data is'

@@ -1,11 +1,32 @@
 //! Streams of changes, applied to tables through temporary tables, exactly once.
 //!
 //! Events become, per key and column by column, what is left of them; deletes, updates and inserts
-//! then run as one transaction with the position in the stream, so that no event is lost or
-//! doubled.
+//! then run as one transaction with the position in the stream: no event is lost or doubled.
 
+mod batch;
+mod canon;
 pub mod decode;
 mod event;
+mod facts;
+mod feed;
+mod fold;
+#[cfg(test)]
+mod fold_tests;
+mod lines;
+mod log;
+mod names;
+mod prepare;
 pub mod replication;
+mod report;
+mod route;
+mod run;
+mod statements;
+mod watch;
+mod write;
 
+pub use decode::Format;
 pub use event::{Event, Name, Op, Position, Row, Value};
+pub use report::{Counts, Report};
+pub use route::UnknownColumns;
+pub use run::{Apply, Options, prepare};
+pub use watch::{Progress, Watch};

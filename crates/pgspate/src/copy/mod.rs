@@ -33,7 +33,7 @@ pub use retry::Patience;
 pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
 pub(crate) use sift::Reject;
-pub(crate) use stream::refused_copy;
+pub(crate) use stream::{refused_copy, timeouts};
 
 /// Opens one more connection to the target.
 pub type Connect =

@@ -16,7 +16,7 @@ use tokio_postgres::{Client, CopyInSink, Statement};
 use super::lane::Message;
 use super::session::Pulse;
 use super::shared::{Failure, Refused, RefusedBy};
-use super::{Commit, Job};
+use super::{Commit, Job, Limits};
 use crate::format::{Chunk, Mode};
 use crate::ledger::{JobId, Seal, is_taken};
 use crate::target::connect::Connection;
@@ -24,15 +24,19 @@ use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
 const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// Nothing ends a load but its end and a lock that is never let go, and commits but for the last
-/// need not reach the disk.
+/// Commits but for the last need not reach the disk.
 pub(super) fn limits(job: &Job) -> String {
+    format!("set synchronous_commit = off; {}", timeouts(&job.limits))
+}
+
+/// Nothing ends a session's work but its end and a lock that is never let go.
+pub(crate) fn timeouts(limits: &Limits) -> String {
     format!(
-        "set synchronous_commit = off; set lock_timeout = {};
+        "set lock_timeout = {};
          select set_config(name, '0', false) from pg_settings
          where name in ('statement_timeout', 'transaction_timeout',
                         'idle_in_transaction_session_timeout')",
-        job.limits.lock_timeout_millis()
+        limits.lock_timeout_millis()
     )
 }
 

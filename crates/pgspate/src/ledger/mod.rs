@@ -12,6 +12,7 @@ mod reject;
 mod schema;
 pub(crate) mod shadow;
 mod status;
+mod stream;
 
 pub use change::{Change, outstanding};
 pub(crate) use change::{
@@ -28,3 +29,5 @@ pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub(crate) use schema::ensure;
 pub use status::{JobStatus, forget, list};
+pub(crate) use stream::{DeadLetter, Mark, Stream, open_stream};
+pub use stream::{StreamStatus, streams};

@@ -78,6 +78,32 @@ create policy forget on pgspate.change for delete using (pg_has_role(role, 'memb
 create table pgspate.version (version integer not null);
 insert into pgspate.version values (1)";
 
+/// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
+/// events that are applied; `stream.fence` is raised by each process that opens the stream.
+const MAKE_STREAMS: &str = "\
+create table pgspate.stream (
+    stream text not null,
+    partition text not null,
+    ordinal bigint not null default 0,
+    source text not null default '',
+    digest text not null default '',
+    fence bigint not null default 0,
+    dead_letters bigint not null default 0,
+    updated timestamptz not null default clock_timestamp(),
+    primary key (stream, partition));
+create table pgspate.dead_letter (
+    letter bigint generated always as identity primary key,
+    stream text not null,
+    partition text not null,
+    position bigint not null,
+    source text not null,
+    line bigint not null,
+    table_name text,
+    sqlstate text,
+    message text not null,
+    payload text not null,
+    written timestamptz not null default clock_timestamp())";
+
 /// Whether the database has a ledger.
 ///
 /// # Errors
@@ -128,6 +154,28 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
         return Ok(());
     }
     Err(refused(failed()(error)))
+}
+
+/// Whether the ledger has what streams need.
+pub(super) async fn has_streams(client: &Client) -> Result<bool> {
+    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
+    let look = "select to_regclass('pgspate.stream') is not null";
+    Ok(exists(client).await? && client.query_one(look, &[]).await.map_err(failed)?.get(0))
+}
+
+/// Makes it with what streams need, if that is not there.
+pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
+    ensure(client).await?;
+    if has_streams(client).await? {
+        return Ok(());
+    }
+    let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
+    let Err(error) = client.batch_execute(&format!("begin; {MAKE_STREAMS}; commit")).await else {
+        return Ok(());
+    };
+    let _ = client.batch_execute("rollback").await;
+    // Another session may have made it at the same time.
+    if has_streams(client).await? { Ok(()) } else { Err(refused(failed(error))) }
 }
 
 fn foreign() -> Error {

@@ -3,6 +3,9 @@
 //! It has the target's columns and types and none of its constraints, indexes or triggers, so
 //! whatever the types take can be staged. It lives and dies with its session.
 
+pub(crate) mod fill;
+pub(crate) mod keys;
+pub(crate) mod pin;
 pub(crate) mod space;
 
 use tokio_postgres::Client;
@@ -15,7 +18,7 @@ use crate::{Error, Result};
 pub(crate) const NAME: &str = "pg_temp.pgspate_stage";
 
 /// Memory for the pages of temporary tables: what does not fit is written to temporary files.
-const TEMP_BUFFERS: &str = "128MB";
+pub(crate) const TEMP_BUFFERS: &str = "128MB";
 
 /// What a session runs before rows are staged in it.
 #[derive(Debug, Clone)]

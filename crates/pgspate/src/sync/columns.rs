@@ -7,27 +7,9 @@
 use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
-use crate::target::{Column, Table, TypeKind, quote_ident, server_error};
+use crate::stage::keys;
+use crate::target::{Column, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
-
-/// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
-/// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,
-/// network addresses.
-const SAME_WHEN_EQUAL: [u32; 17] =
-    [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
-
-/// The primary key's columns, in its order.
-const PRIMARY_KEY: &str = "\
-select a.attname::text
-from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
-join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
-order by k.nth";
-
-/// Columns whose collation is nondeterministic.
-const LENIENT: &str = "\
-select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
-where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
 /// it, none of which can be NULL, that finds equal what the columns' types do.
@@ -66,26 +48,10 @@ pub(super) struct Columns {
     pub(super) key_is_unique: bool,
 }
 
-/// The names of the primary key's columns.
-pub(super) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<String>> {
-    names(client, PRIMARY_KEY, table).await
-}
-
-/// The names of columns with a nondeterministic collation.
-pub(super) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String>> {
-    names(client, LENIENT, table).await
-}
-
 /// Whether the table has each key once.
 pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) -> Result<bool> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
-}
-
-async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
-    let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    let rows = client.query(sql, &[&table.oid]).await.map_err(failed)?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 impl Columns {
@@ -152,12 +118,10 @@ impl Columns {
 
 impl SyncColumn {
     fn of(column: &Column) -> SyncColumn {
-        let base = column.ty.base();
-        let is_exact = base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid);
         SyncColumn {
             name: quote_ident(&column.name).into_owned(),
             is_nullable: !column.not_null,
-            is_exact,
+            is_exact: keys::is_exact(column),
             is_fixed: column.is_identity,
             is_ignored: false,
         }

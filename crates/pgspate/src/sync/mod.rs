@@ -5,7 +5,6 @@
 //! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones.
 
 mod columns;
-mod pin;
 mod report;
 mod script;
 mod statements;
@@ -23,7 +22,7 @@ pub use statements::Scope;
 
 use crate::copy::{LOOK, Patience};
 use crate::load::{self, Load, Watch};
-use crate::stage::{self, space::Space};
+use crate::stage::{self, keys, space::Space};
 use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
 use columns::Columns;
@@ -71,10 +70,10 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
     }
     let load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
     let (table, client) = (load.table(), &load.control().client);
-    let lenient = runtime.block_on(columns::lenient(client, table))?;
+    let lenient = runtime.block_on(keys::lenient(client, table))?;
     let key = match options.key.is_empty() {
         false => options.key.clone(),
-        true => runtime.block_on(columns::primary_key(client, table))?,
+        true => runtime.block_on(keys::primary_key(client, table))?,
     };
     let is_unique = runtime.block_on(columns::is_unique(client, table, &key))?;
     let columns =

@@ -7,7 +7,8 @@
 use serde::Serialize;
 
 use super::statements::{DIFF, Scope};
-use super::{Sync, pin, write};
+use super::{Sync, write};
+use crate::stage::pin;
 use crate::stage::{self, Stage};
 
 /// What to run, one statement each.

@@ -2,13 +2,13 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::pin;
 use super::report::{Facts, advice};
 use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync};
 use crate::copy::Outcome;
 use crate::measure::{Measurement, Own, StatementCost};
 use crate::stage;
+use crate::stage::pin;
 use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};

@@ -11,6 +11,7 @@ mod dms;
 mod json;
 mod maxwell;
 mod moments;
+pub mod plain;
 mod shape;
 mod sniff;
 mod wal2json;
@@ -22,7 +23,7 @@ pub use debezium::{Debezium, DebeziumOptions};
 pub use dms::{Dms, DmsOptions};
 pub use maxwell::Maxwell;
 pub use moments::Unit;
-pub use sniff::{Format, of, sniff, sniff_all};
+pub use sniff::{Format, of, sniff};
 pub use wal2json::Wal2json;
 
 use super::event::{Event, Name};

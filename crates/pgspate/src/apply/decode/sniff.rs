@@ -3,7 +3,7 @@
 //! Formats are told apart by fields that only one of them has. A record that has those of none is
 //! an error: a wrong guess would be rows that nobody wrote.
 
-use super::json::{Json, is_nothing, malformed, object};
+use super::json::{Json, malformed, object};
 use super::{Canal, Debezium, Decode, Dms, Maxwell, Wal2json};
 use crate::{Error, Kind, Result};
 
@@ -130,17 +130,6 @@ pub fn sniff(record: &[u8]) -> Result<(Format, &'static str)> {
         }
         _ => Err(unknown()),
     }
-}
-
-/// The format of a stream whose first records are these; those that say nothing are passed over.
-///
-/// # Errors
-/// As [`sniff`], for the first record that says something.
-pub fn sniff_all<'a>(
-    records: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(Format, &'static str)> {
-    let mut records = records.into_iter().filter(|record| !is_nothing(record));
-    records.next().map_or_else(|| Err(malformed("there are no records")), sniff)
 }
 
 /// DMS's files: an operation before each row, or a header that has a column for it.

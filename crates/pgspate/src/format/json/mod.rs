@@ -17,9 +17,10 @@ mod string;
 pub use cut::{CutLimits, JsonCutter, JsonInput};
 pub use encode::{JsonColumn, JsonEncoder, JsonOptions};
 
-pub(crate) use parse::{Scalar, Syntax, key_end, skip_space, value};
+pub(crate) use array::{Shape, literal};
+pub(crate) use parse::{Scalar, Syntax, key_end, skip_space, string_end, value};
 pub(crate) use record::Records;
-pub(crate) use string::unescape;
+pub(crate) use string::{Unfit, unescape};
 
 /// The bytes before the JSON: a UTF-8 byte order mark or nothing.
 pub(crate) fn mark_len(data: &[u8]) -> usize {

@@ -10,13 +10,13 @@ use tokio_postgres::Client;
 use crate::measure::{self, StatementCost};
 
 /// For the transaction alone.
-pub(super) const SETTINGS: &str = "\
+pub(crate) const SETTINGS: &str = "\
 set local jit = off; set local enable_nestloop = off; set local work_mem = '256MB'; \
 set local hash_mem_multiplier = 2; set local enable_hashjoin = on; \
 set local enable_mergejoin = on; set local enable_seqscan = on";
 
 /// Runs a statement, with a nested loop if that is the better plan and one around an index.
-pub(super) async fn execute(
+pub(crate) async fn execute(
     client: &Client,
     sql: &str,
 ) -> Result<StatementCost, tokio_postgres::Error> {
@@ -26,7 +26,7 @@ pub(super) async fn execute(
 
 /// Lets the planner choose a nested loop for the statements to come, if it would for this one and
 /// the inner side is reached by an index.
-pub(super) async fn allow_nested_loop(
+pub(crate) async fn allow_nested_loop(
     client: &Client,
     sql: &str,
 ) -> Result<bool, tokio_postgres::Error> {

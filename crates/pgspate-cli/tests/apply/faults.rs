@@ -1,0 +1,124 @@
+//! Connections that are lost at any message: no event is lost, and none is applied twice.
+//!
+//! `PGSPATE_TEST_FAULTS=300` tries so many faults of chance instead of a few.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::plan::{At, Fault, Plan};
+use crate::proxy::{Proxy, Release};
+use crate::run::{finish, spawn, wait_until};
+use crate::support::Case;
+use crate::{apply, rows};
+
+const TABLES: &str = "\
+create table parent (id int primary key, code text unique);
+create table t (id int primary key, parent int references parent, v int);
+create table log (n bigint generated always as identity, id int, v int);
+create function note() returns trigger language plpgsql as $$ begin
+  insert into log (id, v) values (new.id, new.v); return new; end $$;
+create trigger note after insert or update on t for each row execute function note()";
+
+const EVENTS: u64 = 1200;
+
+/// Each row is written with one number more than before, so that what is lost or doubled shows.
+fn events() -> String {
+    let mut events = String::new();
+    for nth in 0..EVENTS {
+        let (id, v) = (nth % 7, nth / 7);
+        if v == 0 {
+            let row = format!(r#"{{"id":{id},"code":"c{id}"}}"#);
+            writeln!(events, r#"{{"op":"insert","table":"parent","row":{row},"tx":{nth}}}"#)
+                .unwrap();
+        }
+        let op = if v == 0 { "insert" } else { "update" };
+        writeln!(
+            events,
+            "{{\"op\":\"{op}\",\"table\":\"t\",\"row\":{{\"id\":{id},\"parent\":{id},\"v\":{v}}},\
+             \"tx\":{nth},\"end\":true}}"
+        )
+        .unwrap();
+    }
+    events
+}
+
+/// Runs the stream with a fault, and then without. `Err`: what is not as it should be.
+fn trial(plan: Plan) -> Result<(), String> {
+    let case = Case::new(TABLES);
+    case.put("s.ndjson", events());
+    let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0 --retry-for 20";
+    let proxy = Proxy::start(&case.db.dsn(), Some(plan));
+    let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
+    let mut child = spawn(command.args(args.split_whitespace()));
+    let mut is_over = false;
+    wait_until("the fault or the end", || {
+        is_over = child.try_wait().unwrap().is_some();
+        is_over || proxy.has_fired()
+    });
+    if !is_over {
+        std::thread::sleep(Duration::from_millis(20));
+        proxy.release(Release::Cut);
+    }
+    let first = finish(child);
+    proxy.disarm();
+    if !matches!(first.status, Some(0 | 2)) {
+        return Err(format!("it ended with {:?}: {}", first.status, first.stderr));
+    }
+    let second = apply(&case, args);
+    if second.status != Some(0) {
+        return Err(format!("run again it says {}; before {}", second.stderr, first.stderr));
+    }
+    let last: String = (0..7)
+        .map(|id| format!("({id},{id},{}) ", (EVENTS - 1 - id) / 7))
+        .collect::<String>()
+        .trim_end()
+        .to_owned();
+    let twice = "select count(*) from (select from log group by id, v having count(*) > 1) x";
+    let found = (rows(&case, "t"), case.value(twice));
+    match found == (last.clone(), "0".to_owned()) {
+        true => Ok(()),
+        false => Err(format!("found {found:?}, not {last}; {}", first.stderr)),
+    }
+}
+
+/// Messages of a run without any fault.
+fn messages() -> u64 {
+    let case = Case::new(TABLES);
+    case.put("s.ndjson", events());
+    let proxy = Proxy::start(&case.db.dsn(), None);
+    let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
+    let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0";
+    let run = finish(spawn(command.args(args.split_whitespace())));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    proxy.counts().0
+}
+
+#[test]
+fn faults_of_chance_lose_and_double_nothing() {
+    let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
+    let count = many.unwrap_or(16);
+    let all = messages();
+    let kinds = [
+        Fault::Cut,
+        Fault::CutInside,
+        Fault::CutAfter,
+        Fault::Lose,
+        Fault::Stall,
+        Fault::SwallowCommit,
+    ];
+    let mut failures = Vec::new();
+    for nth in 0..count {
+        let fault = kinds[nth as usize % kinds.len()];
+        let at = match fault {
+            Fault::SwallowCommit => At::Commit(1 + nth / 6 % 8),
+            // Spread over the run, and never twice at the same message.
+            _ => At::Message(1 + (nth * all / count + nth * 7) % all),
+        };
+        let plan = Plan::new(fault, at);
+        if let Err(what) = trial(plan) {
+            failures.push(format!("{plan}: {what}"));
+        }
+    }
+    println!("{count} faults over {all} messages");
+    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+}

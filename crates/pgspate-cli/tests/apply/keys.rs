@@ -1,0 +1,267 @@
+//! Rows whose key changes, columns that are absent, and what is left of many events of a row.
+
+use crate::support::Case;
+use crate::{applied, apply, counts, rows};
+
+fn case() -> Case {
+    Case::new(
+        "create table t (id int primary key, a text, b text default 'dflt'); \
+         insert into t select i, 'a' || i, 'b' || i from generate_series(1, 5) i",
+    )
+}
+
+#[test]
+fn inserts_updates_and_deletes() {
+    let case = case();
+    let report = applied(
+        &case,
+        r#"{"op":"insert","table":"public.t","row":{"id":6,"a":"x","b":null}}
+{"op":"update","table":"t","row":{"id":1,"a":"y"}}
+{"op":"update","table":"t","row":{"id":2,"a":"a2"}}
+{"op":"delete","table":"t","key":{"id":3}}
+{"op":"insert","table":"t","row":{"id":7,"a":"z"}}
+"#,
+        "",
+    );
+    assert_eq!(counts(&report), [2, 1, 1, 0]);
+    assert_eq!(rows(&case, "t"), "(1,y,b1) (2,a2,b2) (4,a4,b4) (5,a5,b5) (6,x,) (7,z,dflt)");
+}
+
+/// Complaint 1: what is not said of a column must not be written to it.
+#[test]
+fn absent_columns_keep_what_they_have() {
+    let case = case();
+    let report = applied(
+        &case,
+        r#"{"op":"update","table":"t","row":{"id":1,"a":"y","b":"x"}}
+{"op":"update","table":"t","row":{"id":2,"a":"y"}}
+{"op":"update","table":"t","row":{"id":2,"b":null}}
+{"op":"update","table":"t","row":{"id":3,"b":"z"}}
+{"op":"update","table":"t","row":{"id":99,"b":"z"}}
+"#,
+        "",
+    );
+    // Of row 99 not everything is known, so it is not made up.
+    assert_eq!(counts(&report), [0, 3, 0, 1]);
+    assert_eq!(rows(&case, "t"), "(1,y,x) (2,y,) (3,a3,z) (4,a4,b4) (5,a5,b5)");
+}
+
+/// Complaint 2: the columns of the insert are not lost to a partial update in the same batch.
+#[test]
+fn insert_then_partial_update() {
+    let case = case();
+    let report = applied(
+        &case,
+        r#"{"op":"insert","table":"t","row":{"id":6,"a":"a6","b":"b6"}}
+{"op":"update","table":"t","row":{"id":6,"a":"x"}}
+{"op":"insert","table":"t","row":{"id":7,"a":"a7","b":"b7"}}
+{"op":"update","table":"t","key":{"id":7},"row":{"id":8,"b":"y"}}
+"#,
+        "",
+    );
+    assert_eq!(counts(&report), [2, 0, 0, 0]);
+    assert!(rows(&case, "t").ends_with("(6,x,b6) (8,a7,y)"), "{}", rows(&case, "t"));
+}
+
+/// Complaint 3: every order of deletes and inserts of one key.
+#[test]
+fn deletes_and_inserts_keep_their_order() {
+    let case = case();
+    applied(
+        &case,
+        r#"{"op":"delete","table":"t","key":{"id":1}}
+{"op":"insert","table":"t","row":{"id":1,"a":"new"}}
+{"op":"insert","table":"t","row":{"id":6,"a":"x"}}
+{"op":"delete","table":"t","key":{"id":6}}
+{"op":"delete","table":"t","key":{"id":2}}
+{"op":"insert","table":"t","row":{"id":2,"a":"x"}}
+{"op":"delete","table":"t","key":{"id":2}}
+{"op":"insert","table":"t","row":{"id":2,"a":"y","b":"z"}}
+{"op":"update","table":"t","row":{"id":3,"a":"x"}}
+{"op":"delete","table":"t","key":{"id":3}}
+"#,
+        "",
+    );
+    // Row 1 is another one: what it does not give has its default, not what the old one had.
+    assert_eq!(rows(&case, "t"), "(1,new,dflt) (2,y,z) (4,a4,b4) (5,a5,b5)");
+}
+
+/// Complaint 3 too: `update t set id = id + 1`.
+#[test]
+fn all_keys_move_by_one() {
+    let case = case();
+    let events: String = (1..=5)
+        .rev()
+        .map(|id| {
+            let to = id + 1;
+            let event = format!(r#"{{"op":"update","table":"t","key":{{"id":{id}}}"#);
+            event + &format!(r#","row":{{"id":{to}}}}}"#) + "\n"
+        })
+        .collect();
+    let report = applied(&case, &events, "");
+    assert_eq!(report["missing"], 0);
+    assert_eq!(rows(&case, "t"), "(2,a1,b1) (3,a2,b2) (4,a3,b3) (5,a4,b4) (6,a5,b5)");
+}
+
+/// Complaint 5: the old row goes, and the new one has what the event does not say.
+#[test]
+fn a_key_change_takes_the_other_columns_along() {
+    let case = case();
+    applied(
+        &case,
+        r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":10,"a":"x"}}
+{"op":"update","table":"t","row":{"id":2,"b":"y"}}
+{"op":"update","table":"t","key":{"id":2},"row":{"id":20}}
+{"op":"update","table":"t","key":{"id":20},"row":{"id":21,"a":"w"}}
+{"op":"update","table":"t","key":{"id":3},"row":{"id":30}}
+{"op":"update","table":"t","key":{"id":30},"row":{"id":3}}
+{"op":"update","table":"t","key":{"id":4},"row":{"id":40}}
+{"op":"delete","table":"t","key":{"id":40}}
+{"op":"insert","table":"t","row":{"id":4,"a":"new4","b":"n"}}
+"#,
+        "",
+    );
+    assert_eq!(rows(&case, "t"), "(10,x,b1) (21,w,y) (3,a3,b3) (4,new4,n) (5,a5,b5)");
+}
+
+#[test]
+fn keys_are_swapped() {
+    let case = case();
+    // By way of a third key, as most databases must.
+    applied(
+        &case,
+        r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":-1}}
+{"op":"update","table":"t","key":{"id":2},"row":{"id":1}}
+{"op":"update","table":"t","key":{"id":-1},"row":{"id":2}}
+"#,
+        "--stream a",
+    );
+    assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5)");
+    // In one statement, as some can; what the events say of other columns tells the rows apart.
+    applied(
+        &case,
+        r#"{"op":"update","table":"t","key":{"id":3},"row":{"id":4,"a":"a3"},"tx":1}
+{"op":"update","table":"t","key":{"id":4},"row":{"id":5,"a":"a4"},"tx":1}
+{"op":"update","table":"t","key":{"id":5},"row":{"id":3,"a":"a5"},"tx":1,"end":true}
+"#,
+        "--stream b",
+    );
+    assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a5,b5) (4,a3,b3) (5,a4,b4)");
+}
+
+/// Complaint 6: a key many times in a batch, in one or several spellings.
+#[test]
+fn repeated_keys_of_a_batch() {
+    let case = Case::new(
+        "create table n (k numeric, at timestamptz, v int, primary key (k, at)); \
+         create extension if not exists citext; create table c (k citext primary key, v int)",
+    );
+    let run = applied(
+        &case,
+        r#"{"op":"insert","table":"n","row":{"k":1,"at":"2024-01-01 00:00:00+00","v":1}}
+{"op":"insert","table":"n","row":{"k":1.00,"at":"2024-01-01T00:00:00Z","v":2}}
+{"op":"update","table":"n","row":{"k":"1.0","at":"2024-01-01 01:00:00+01","v":3}}
+{"op":"insert","table":"c","row":{"k":"Ada","v":1}}
+{"op":"update","table":"c","row":{"k":"ADA","v":2}}
+{"op":"update","table":"c","row":{"k":"ada","v":3}}
+{"op":"insert","table":"c","row":{"k":"Bob","v":3}}
+"#,
+        "",
+    );
+    assert_eq!(run["missing"], 0);
+    assert_eq!(case.value("select string_agg(v::text, ' ') from n"), "3");
+    assert_eq!(rows(&case, "c"), "(Ada,3) (Bob,3)");
+}
+
+#[test]
+fn a_stream_that_is_read_again_changes_nothing() {
+    let case = case();
+    let events = r#"{"op":"insert","table":"t","row":{"id":6,"a":"x","b":"y"}}
+{"op":"update","table":"t","key":{"id":6},"row":{"id":7,"a":"z"}}
+{"op":"update","table":"t","key":{"id":1},"row":{"id":10,"a":"q"}}
+{"op":"delete","table":"t","key":{"id":2}}
+"#;
+    applied(&case, events, "--stream one");
+    let before = rows(&case, "t");
+    assert_eq!(before, "(10,q,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5) (7,z,y)");
+    applied(&case, events, "--stream two");
+    assert_eq!(rows(&case, "t"), before);
+    // And under the same name it is not even applied.
+    let report = applied(&case, events, "--stream two");
+    assert_eq!((&report["events"], &report["events_before"]), (&0.into(), &4.into()));
+}
+
+#[test]
+fn truncate_forgets_what_came_before() {
+    let case = case();
+    case.db.run(
+        "create table child (id int primary key, of int references t); \
+         insert into child values (1, 1)",
+    );
+    let report = applied(
+        &case,
+        r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
+{"op":"truncate","table":"child","tx":"a"}
+{"op":"truncate","table":"t","tx":"a"}
+{"op":"insert","table":"t","row":{"id":1,"a":"new"},"tx":"a","end":true}
+{"op":"update","table":"t","key":{"id":1},"row":{"id":2}}
+{"op":"insert","table":"child","row":{"id":1,"of":2}}
+"#,
+        "",
+    );
+    assert_eq!(report["truncated"], 2);
+    assert_eq!((rows(&case, "t"), rows(&case, "child")), ("(2,new,dflt)".into(), "(1,2)".into()));
+}
+
+#[test]
+fn tables_without_a_key() {
+    let case = Case::new(
+        "create table t (a int, b text, c json); insert into t values (1, 'x', null), \
+         (1, 'x', null), (2, null, '{\"a\": 1}'), (3, '', null)",
+    );
+    let report = applied(
+        &case,
+        r#"{"op":"insert","table":"t","row":{"a":4,"b":"y","c":null}}
+{"op":"delete","table":"t","old":{"a":1,"b":"x","c":null}}
+{"op":"update","table":"t","old":{"a":2,"b":null,"c":{"a": 1}},"row":{"a":2,"b":"z"}}
+{"op":"insert","table":"t","row":{"a":5,"b":"y","c":null}}
+{"op":"delete","table":"t","old":{"a":5,"b":"y","c":null}}
+{"op":"delete","table":"t","old":{"a":3,"b":null,"c":null}}
+"#,
+        "",
+    );
+    // The last one is not there: an empty text is not NULL.
+    assert_eq!(counts(&report), [3, 0, 3, 1]);
+    let expected = "(1,x,) (2,z,\"{\"\"a\"\": 1}\") (3,\"\",) (4,y,)";
+    assert_eq!(rows(&case, "t"), expected);
+    case.put("u.ndjson", "{\"op\":\"delete\",\"table\":\"t\",\"old\":{\"a\":1}}\n");
+    insta::assert_snapshot!(apply(&case, "u.ndjson --quiet").refusal(), @"
+    error: the table has no primary key, and the event does not have the whole row as it was
+      at: u.ndjson, line 1
+
+    hint: Give the table a primary key, or have the source send whole old rows: in
+          … PostgreSQL, `alter table ... replica identity full`.
+    ");
+}
+
+/// Complaint 10: what is as it should be is not written again.
+#[test]
+fn unchanged_rows_are_not_written() {
+    let case = case();
+    let versions =
+        "select string_agg(concat_ws(' ', id, ctid, xmin, xmax), ';' order by id) from t";
+    let before = case.value(versions);
+    let report = applied(
+        &case,
+        r#"{"op":"update","table":"t","row":{"id":1,"a":"a1","b":"b1"}}
+{"op":"snapshot","table":"t","row":{"id":2,"a":"a2","b":"b2"}}
+{"op":"update","table":"t","row":{"id":3,"a":"other"}}
+{"op":"update","table":"t","row":{"id":3,"a":"a3"}}
+{"op":"delete","table":"t","key":{"id":4}}
+{"op":"insert","table":"t","row":{"id":4,"a":"a4","b":"b4"}}
+"#,
+        "",
+    );
+    assert_eq!(counts(&report), [0, 0, 0, 0]);
+    assert_eq!(case.value(versions), before);
+}

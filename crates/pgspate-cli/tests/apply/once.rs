@@ -1,0 +1,385 @@
+//! Exactly once: resumed streams, fences, dead letters, large transactions, what is left behind.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+
+use crate::run::{ask, session, wait_until};
+use crate::support::{Case, folded, redact};
+use crate::{applied, apply, command, counts, finish, rows, spawn};
+
+fn case() -> Case {
+    Case::new("create table t (id int primary key, v int, note text)")
+}
+
+/// A counter for each of ten keys: an event that were lost or applied twice would show, as each
+/// says what there was before.
+fn ticks(from: u64, to: u64) -> String {
+    let mut events = String::new();
+    for nth in from..to {
+        let (key, count) = (nth % 10, nth / 10);
+        let line = match count {
+            0 => format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{key},\"v\":0}}}}"),
+            _ => format!(
+                "{{\"op\":\"update\",\"table\":\"t\",\"row\":{{\"id\":{key},\"v\":{count}}}}}"
+            ),
+        };
+        writeln!(events, "{line}").unwrap();
+    }
+    events
+}
+
+fn log_of_versions(case: &Case) {
+    case.db.run(
+        "create table log (n bigint generated always as identity, id int, v int); \
+         create function note() returns trigger language plpgsql as $$ begin \
+           insert into log (id, v) values (new.id, new.v); return new; end $$; \
+         create trigger note after insert or update on t for each row execute function note()",
+    );
+}
+
+/// Complaint 12: killed between and within batches, and run again.
+#[test]
+fn a_stream_that_is_killed_goes_on_where_it_was() {
+    let case = case();
+    log_of_versions(&case);
+    case.put("s.ndjson", ticks(0, 30_000));
+    for round in 1..6 {
+        let args = "s.ndjson --quiet --batch-rows 500 --batch-delay 0";
+        let mut child = spawn(&mut command(&case, args));
+        let enough =
+            format!("select coalesce(max(ordinal), 0) >= {} from pgspate.stream", round * 2000);
+        wait_until("some batches are in", || {
+            case.value("select to_regclass('pgspate.stream') is not null") == "t"
+                && case.value(&enough) == "t"
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let last = apply(&case, "s.ndjson --json --quiet --batch-rows 500");
+    assert_eq!(last.status, Some(0), "{}", last.stderr);
+    let report: serde_json::Value = serde_json::from_str(&last.stdout).unwrap();
+    let before = report["events_before"].as_u64().unwrap();
+    assert!(before >= 10_000, "{before}");
+    assert_eq!(before + report["events"].as_u64().unwrap(), 30_000);
+    assert_eq!(case.value("select count(*) from t where v = 2999"), "10");
+    // No version was written twice, and none after a later one.
+    let twice = "select count(*) from (select from log group by id, v having count(*) > 1) x";
+    assert_eq!(case.value(twice), "0");
+    let back = "select count(*) from (select v - lag(v) over (partition by id order by n) as step \
+                from log) x where step <= 0";
+    assert_eq!(case.value(back), "0");
+}
+
+#[test]
+fn a_stream_that_grows_is_applied_from_where_it_ended() {
+    let case = case();
+    case.put("a.ndjson", ticks(0, 25));
+    let first = apply(&case, "a.ndjson --stream grows --json --quiet");
+    assert_eq!(first.status, Some(0), "{}", first.stderr);
+    case.put("b.ndjson", ticks(25, 40));
+    let second = apply(&case, "a.ndjson b.ndjson --stream grows --json --quiet");
+    let report: serde_json::Value = serde_json::from_str(&second.stdout).unwrap();
+    assert_eq!((&report["events_before"], &report["events"]), (&25.into(), &15.into()));
+    assert_eq!(case.value("select string_agg(v::text, '' order by id) from t"), "3333333333");
+    // Another input under the name of the stream, and one that is too short.
+    case.put("c.ndjson", ticks(1, 60));
+    assert_snapshot!(apply(&case, "c.ndjson --stream grows --quiet").refusal(), @"
+    error: the input is not the stream that was applied before: its event 40 is another one
+      at: c.ndjson, line 40
+
+    hint: Give the same files in the same order, or begin a stream of its own with
+          … `--stream NAME`.
+    ");
+    assert_snapshot!(apply(&case, "a.ndjson --stream grows --quiet").refusal(), @"
+    error: the input has 25 events, but 40 of the stream are applied already
+
+    hint: Name all files of the stream in their order, or give these files a stream of
+          … their own with `--stream NAME`.
+    ");
+    let status = finish(spawn(case.command(&["status"]).args(["--to", &case.db.dsn()])));
+    assert_snapshot!(redact(&status.stdout), @"
+    stream grows  40 events applied, up to b.ndjson, line 15
+      last moved on [WHEN]
+    ");
+}
+
+#[test]
+fn a_second_process_fences_the_first_out() {
+    let case = case();
+    let mut first = spawn(&mut command(&case, "- --stream one --quiet"));
+    let mut pipe = first.stdin.take().unwrap();
+    pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
+    wait_until("the first has begun", || {
+        case.value("select to_regclass('pgspate.stream') is not null") == "t"
+            && case.value("select count(*) from t") == "10"
+    });
+    case.put("s.ndjson", ticks(0, 20));
+    let second = apply(&case, "s.ndjson --stream one --json --quiet");
+    assert_eq!(second.status, Some(0), "{}", second.stderr);
+    pipe.write_all(ticks(10, 30).as_bytes()).unwrap();
+    drop(pipe);
+    assert_snapshot!(finish(first).refusal(), @"
+    error: the stream was taken over by another pgspate
+
+    hint: One process applies a stream at a time: the one that was started last.
+    ");
+    assert_eq!(case.value("select string_agg(distinct v::text, '') from t"), "1");
+}
+
+/// Complaint 8: bad events are set aside with the position, in one transaction, or stop it all.
+#[test]
+fn dead_letters() {
+    let case = Case::new(
+        "create table t (id int primary key, v int check (v <> 1300), note text); \
+         create table c (id int primary key, of int references t); insert into t values (0, 0)",
+    );
+    let mut events = String::new();
+    for id in 1..=200 {
+        let v = match id {
+            50 => "\"no number\"".to_owned(),
+            100 | 101 => "1300".to_owned(),
+            _ => id.to_string(),
+        };
+        writeln!(events, "{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"v\":{v}}}}}")
+            .unwrap();
+    }
+    events += "{\"op\":\"insert\",\"table\":\"c\",\"row\":{\"id\":1,\"of\":77}}\n";
+    events += "{\"op\":\"insert\",\"table\":\"c\",\"row\":{\"id\":2,\"of\":777}}\n";
+    events += "{\"op\":\"insert\",\"table\":\"c\",\"row\":{\"of\":7}}\nno event\n";
+    case.put("s.ndjson", &events);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --batch-delay 60000").refusal(), @r#"
+    error: could not apply the insert of public.t
+      caused by: could not stage rows for public.t
+      caused by: invalid input syntax for type integer: "no number" (SQLSTATE 22P02)
+      at: s.ndjson, line 50
+
+    hint: Nothing of its batch is applied. With `--max-dead-letters N` up to N such events
+          … are set aside in pgspate.dead_letter, and the others applied.
+    "#);
+    assert_eq!(rows(&case, "t"), "(0,0,)");
+    let report = applied(&case, &events, "--max-dead-letters 10 --batch-delay 60000");
+    assert_eq!((&report["dead_letters"], counts(&report)), (&6.into(), [198, 0, 0, 0]));
+    let letters = "select string_agg(concat_ws('|', position, source, line, table_name, sqlstate), \
+                   e'\\n' order by position) from pgspate.dead_letter";
+    assert_snapshot!(folded(&case.value(letters)), @"
+    49|s.ndjson|50|public.t|22P02
+    99|s.ndjson|100|public.t|23514
+    100|s.ndjson|101|public.t|23514
+    201|s.ndjson|202|public.c|23503
+    202|s.ndjson|203
+    203|s.ndjson|204
+    ");
+    let payloads = "select string_agg(payload, e'\\n' order by position) from pgspate.dead_letter \
+                    where line in (202, 203, 204)";
+    assert_snapshot!(case.value(payloads), @r#"
+    {"op":"insert","schema":"public","table":"c","row":{"id":"2","of":"777"}}
+    {"op":"insert","table":"c","row":{"of":7}}
+    no event
+    "#);
+    let messages = "select string_agg(message, e'\\n' order by position) from pgspate.dead_letter";
+    assert_snapshot!(folded(&case.value(messages)), @r#"
+    could not stage rows for public.t: invalid input syntax for type integer: "no number"
+          … (SQLSTATE 22P02)
+    could not insert rows into public.t: new row for relation "t" violates check constraint
+          … "t_v_check" (SQLSTATE 23514): Failing row contains (100, 1300, null).
+    could not insert rows into public.t: new row for relation "t" violates check constraint
+          … "t_v_check" (SQLSTATE 23514): Failing row contains (101, 1300, null).
+    could not insert rows into public.c: insert or update on table "c" violates foreign key
+          … constraint "c_of_fkey" (SQLSTATE 23503): Key (of)=(777) is not present in table
+          … "t".
+    the event does not have all columns of the key
+    invalid event at byte 1: expected an object
+    "#);
+    // Mended, a letter is an event again.
+    let payload =
+        "select replace(payload, '\"777\"', '\"77\"') from pgspate.dead_letter where line = 202";
+    applied(&case, &(case.value(payload) + "\n"), "--stream mended");
+    assert_eq!(rows(&case, "c"), "(1,77) (2,77)");
+    // One more than may be: nothing of the batch stays.
+    case.db.run("truncate t cascade");
+    case.put("s.ndjson", &events);
+    let run =
+        apply(&case, "s.ndjson --quiet --max-dead-letters 5 --stream fewer --batch-delay 60000");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "");
+}
+
+#[test]
+fn transactions_of_the_source_are_not_split() {
+    let case = case();
+    let mut events = String::new();
+    for nth in 0..5000 {
+        let ends = nth % 1000 == 999;
+        writeln!(
+            events,
+            r#"{{"op":"insert","table":"t","row":{{"id":{nth},"v":{v}}},"tx":{v},"end":{ends}}}"#,
+            v = nth / 1000
+        )
+        .unwrap();
+    }
+    // Much larger than a batch, so that several of these are one transaction.
+    let report = applied(&case, &events, "--batch-rows 10");
+    assert_eq!((&report["batches"], &report["events"]), (&5.into(), &5000.into()));
+    // One that does not end is not applied, and that is said.
+    let cut: String = events.lines().take(2500).map(|line| format!("{line}\n")).collect();
+    case.put("cut.ndjson", cut.replace("\"id\":", "\"id\":9"));
+    assert_snapshot!(apply(&case, "cut.ndjson --quiet").refusal(), @"
+    error: the input ends within a transaction of the source
+
+    hint: The events of that transaction are not applied. Run the same command again when
+          … the input has its end.
+    ");
+    // What ended before is applied; its keys have a 9 before them.
+    assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");
+    assert_eq!(case.value("select max(ordinal) from pgspate.stream"), "5000");
+}
+
+#[test]
+fn a_refused_event_within_a_large_transaction() {
+    let case = case();
+    let mut events = String::new();
+    for nth in 0..300 {
+        let v = if nth == 222 { "\"x\"".to_owned() } else { nth.to_string() };
+        let ends = nth == 299;
+        let row = format!(r#"{{"id":{nth},"v":{v}}}"#);
+        writeln!(events, r#"{{"op":"insert","table":"t","row":{row},"tx":1,"end":{ends}}}"#)
+            .unwrap();
+    }
+    case.put("s.ndjson", &events);
+    let run = apply(&case, "s.ndjson --quiet --batch-rows 20");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "");
+    let report = applied(&case, &events, "--batch-rows 20 --max-dead-letters 1");
+    assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &299.into()));
+}
+
+/// Complaint 11: nothing is left behind, and the catalog does not grow with batches.
+#[test]
+fn the_catalog_does_not_grow_with_batches() {
+    let case = case();
+    let sizes = "select string_agg(concat(relname, ' ', n_tup_ins), ', ' order by relname) \
+                 from pg_stat_sys_tables where relname in ('pg_class', 'pg_attribute')";
+    let one = case.value(sizes);
+    let inserted = |before: &str| -> Vec<u64> {
+        let _ = ask(&case.db.dsn(), "select pg_stat_clear_snapshot()");
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split(", ").map(|it| it.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+        };
+        let now = numbers(&case.value(sizes));
+        now.iter().zip(numbers(before)).map(|(now, before)| now - before).collect()
+    };
+    applied(&case, &ticks(0, 100), "--stream a --batch-rows 50");
+    wait_until("statistics are in", || inserted(&one).iter().all(|rows| *rows > 0));
+    let two = case.value(sizes);
+    let report = applied(&case, &ticks(0, 10_000), "--stream b --batch-rows 50 --batch-delay 0");
+    assert!(report["batches"].as_u64().unwrap() >= 100);
+    wait_until("statistics are in", || inserted(&two).iter().all(|rows| *rows > 0));
+    // The temporary table of the session and nothing else; not one for each batch.
+    assert!(inserted(&two).iter().all(|rows| *rows < 60), "{two}: {:?}", inserted(&two));
+    assert_eq!(
+        case.value("select count(*) from pg_class where relname like 'pgspate_apply%'"),
+        "0"
+    );
+}
+
+/// Statistics that are missing or lie do not make a batch quadratic.
+#[test]
+fn statistics_that_lie_do_not_lead_to_nested_loops() {
+    let case = case();
+    case.db.run("alter table t set (autovacuum_enabled = off); analyze t");
+    case.db.run("insert into t select i, 0 from generate_series(0, 39999) i");
+    let mut events = String::new();
+    for id in 0..40_000 {
+        writeln!(
+            events,
+            "{{\"op\":\"update\",\"table\":\"t\",\"row\":{{\"id\":{id},\"v\":1,\"note\":null}}}}"
+        )
+        .unwrap();
+    }
+    case.put("s.ndjson", &events);
+    let mut command = command(&case, "s.ndjson --quiet --batch-delay 10000");
+    let child = spawn(command.env("PGOPTIONS", "-c enable_hashjoin=off -c enable_mergejoin=off"));
+    // A nested loop would compare 1,600 million pairs, three times.
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t where v = 1"), "40000");
+}
+
+#[test]
+fn a_lone_event_does_not_wait_for_others() {
+    let case = case();
+    let mut child = spawn(&mut command(&case, "- --follow --quiet --json"));
+    let mut pipe = child.stdin.take().unwrap();
+    for nth in 0..20 {
+        pipe.write_all(ticks(nth, nth + 1).as_bytes()).unwrap();
+        // It is there though the input stays open and silent.
+        wait_until("the event is in", || {
+            case.value("select coalesce(sum(v + 1), 0) from t") == (nth + 1).to_string()
+        });
+    }
+    drop(pipe);
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+}
+
+#[test]
+fn a_growing_file_is_followed_until_a_signal() {
+    let case = case();
+    case.put("s.ndjson", ticks(0, 15));
+    let child = spawn(&mut command(&case, "s.ndjson --follow --quiet --json"));
+    let done = |events: u64| {
+        wait_until("the events are in", || {
+            case.value("select to_regclass('pgspate.stream') is not null") == "t"
+                && case.value("select coalesce(max(ordinal), 0) from pgspate.stream")
+                    == events.to_string()
+        });
+    };
+    done(15);
+    let mut file = std::fs::OpenOptions::new().append(true).open(case.path("s.ndjson")).unwrap();
+    let more = ticks(15, 40);
+    // A record that is cut in the middle is waited for.
+    file.write_all(&more.as_bytes()[..100]).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    file.write_all(&more.as_bytes()[100..]).unwrap();
+    done(40);
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["events"], &report["is_stopped"]), (&40.into(), &true.into()));
+}
+
+#[test]
+fn a_lost_connection_is_made_again() {
+    let case = case();
+    log_of_versions(&case);
+    case.db.run(
+        "create function slow() returns trigger language plpgsql as $$ begin \
+           perform pg_sleep(0.02); return null; end $$; \
+         create trigger slow after insert or update on t for each statement \
+           execute function slow()",
+    );
+    case.put("s.ndjson", ticks(0, 20_000));
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --batch-rows 400 --batch-delay 0"));
+    let (runtime, other) = session(&case.db.dsn());
+    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+               where datname = current_database() and application_name = 'pgspate apply' \
+                 and query not like 'select%'";
+    for round in 1..6 {
+        wait_until("some batches are in", || {
+            case.value("select to_regclass('pgspate.stream') is not null") == "t"
+                && case.value(&format!(
+                    "select coalesce(max(ordinal), 0) > {} from pgspate.stream",
+                    round * 1500
+                )) == "t"
+        });
+        runtime.block_on(other.query_one(end, &[])).unwrap();
+    }
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t where v = 1999"), "10");
+    let twice = "select count(*) from (select from log group by id, v having count(*) > 1) x";
+    assert_eq!(case.value(twice), "0");
+}

@@ -1,0 +1,241 @@
+//! Several tables, foreign keys, unique indexes, columns and types.
+
+use insta::assert_snapshot;
+
+use crate::support::{Case, folded};
+use crate::{applied, apply, counts, rows};
+
+fn family() -> Case {
+    Case::new(
+        "create table parent (id int primary key, email text unique); \
+         create table child (id int primary key, parent int not null references parent, v text); \
+         insert into parent values (1, 'a'), (2, 'b'), (3, 'c'); \
+         insert into child values (1, 1, 'x'), (2, 1, 'y'), (3, 2, 'z')",
+    )
+}
+
+/// Complaint 7: children before parents in the file's tables, and parents that go while children
+/// move on.
+#[test]
+fn foreign_keys_hold_whatever_the_order_of_tables() {
+    let case = family();
+    let report = applied(
+        &case,
+        r#"{"op":"update","table":"child","row":{"id":3,"v":"zz"}}
+{"op":"insert","table":"parent","row":{"id":4,"email":"d"}}
+{"op":"insert","table":"child","row":{"id":4,"parent":4,"v":"new"}}
+{"op":"update","table":"child","row":{"id":1,"parent":4}}
+{"op":"update","table":"child","row":{"id":2,"parent":4}}
+{"op":"delete","table":"parent","key":{"id":1}}
+{"op":"delete","table":"child","key":{"id":3}}
+{"op":"delete","table":"parent","key":{"id":2}}
+"#,
+        "",
+    );
+    assert_eq!(counts(&report), [2, 2, 3, 0]);
+    assert_eq!(rows(&case, "parent"), "(3,c) (4,d)");
+    assert_eq!(rows(&case, "child"), "(1,4,x) (2,4,y) (4,4,new)");
+}
+
+/// A parent's key changes; its children follow in events of their own. That the target would delete
+/// them with the old parent must not come to pass.
+#[test]
+fn keys_that_are_referred_to_change_without_a_cascade() {
+    for action in ["", "on delete cascade", "on delete set null", "deferrable"] {
+        let case = Case::new(&format!(
+            "create table parent (id int primary key, v text); \
+             create table child (id int primary key, parent int references parent {action}); \
+             insert into parent values (1, 'a'), (2, 'b'); insert into child values (1, 1), (2, 2)"
+        ));
+        applied(
+            &case,
+            r#"{"op":"update","table":"parent","key":{"id":1},"row":{"id":10}}
+{"op":"update","table":"child","row":{"id":1,"parent":10}}
+{"op":"update","table":"child","row":{"id":2,"parent":10}}
+{"op":"delete","table":"parent","key":{"id":2}}
+"#,
+            "",
+        );
+        assert_eq!(rows(&case, "parent"), "(10,a)", "{action}");
+        assert_eq!(rows(&case, "child"), "(1,10) (2,10)", "{action}");
+    }
+}
+
+#[test]
+fn trees_and_circles() {
+    let case = Case::new(
+        "create table tree (id int primary key, up int references tree); \
+         insert into tree values (1, null), (2, 1), (3, 2); \
+         create table a (id int primary key, b int); \
+         create table b (id int primary key, a int references a); \
+         alter table a add foreign key (b) references b; \
+         insert into a values (1, null); insert into b values (1, 1); update a set b = 1",
+    );
+    applied(
+        &case,
+        r#"{"op":"insert","table":"tree","row":{"id":4,"up":3}}
+{"op":"insert","table":"tree","row":{"id":5,"up":4}}
+{"op":"update","table":"tree","row":{"id":3,"up":5}}
+{"op":"update","table":"tree","row":{"id":4,"up":null}}
+{"op":"delete","table":"tree","key":{"id":2}}
+{"op":"insert","table":"a","row":{"id":2,"b":null}}
+{"op":"insert","table":"b","row":{"id":2,"a":2}}
+{"op":"update","table":"a","row":{"id":2,"b":2}}
+{"op":"update","table":"a","row":{"id":1,"b":2}}
+{"op":"delete","table":"b","key":{"id":1}}
+"#,
+        "",
+    );
+    assert_eq!(rows(&case, "tree"), "(1,) (3,5) (4,) (5,4)");
+    assert_eq!((rows(&case, "a"), rows(&case, "b")), ("(1,2) (2,2)".into(), "(2,2)".into()));
+}
+
+/// Complaint 4: values of a second unique index move between rows.
+#[test]
+fn unique_values_move_between_rows() {
+    let case = family();
+    applied(
+        &case,
+        r#"{"op":"delete","table":"parent","key":{"id":3}}
+{"op":"insert","table":"parent","row":{"id":4,"email":"c"}}
+{"op":"update","table":"parent","row":{"id":1,"email":"tmp"}}
+{"op":"update","table":"parent","row":{"id":2,"email":"a"}}
+{"op":"update","table":"parent","row":{"id":1,"email":"b"}}
+{"op":"update","table":"parent","row":{"id":4,"email":"d"}}
+{"op":"insert","table":"parent","row":{"id":5,"email":"c"}}
+"#,
+        "",
+    );
+    assert_eq!(rows(&case, "parent"), "(1,b) (2,a) (4,d) (5,c)");
+    assert_eq!(rows(&case, "child"), "(1,1,x) (2,1,y) (3,2,z)");
+}
+
+#[test]
+fn many_unique_values_rotate() {
+    let case = Case::new(
+        "create table t (id int primary key, u int unique not null, v text); \
+         insert into t select i, i, 'v' from generate_series(0, 2999) i",
+    );
+    // All move up by one, the last to the first, as one statement of the source would do it
+    // with a deferred constraint.
+    let events: String = (0..3000)
+        .map(|id| {
+            let u = (id + 1) % 3000;
+            let end = id == 2999;
+            let event = format!(r#"{{"op":"update","table":"t","row":{{"id":{id},"u":{u}}}"#);
+            event + &format!(r#","tx":1,"end":{end}}}"#) + "\n"
+        })
+        .collect();
+    applied(&case, &events, "");
+    assert_eq!(case.value("select count(*) from t where u = (id + 1) % 3000 and v = 'v'"), "3000");
+}
+
+#[test]
+fn deferred_constraints_wait_for_the_commit() {
+    let case = Case::new(
+        "create table p (id int primary key, u int unique deferrable); \
+         create table c (id int primary key, p int references p deferrable); \
+         insert into p values (1, 1), (2, 2)",
+    );
+    applied(
+        &case,
+        r#"{"op":"insert","table":"c","row":{"id":1,"p":9},"tx":1}
+{"op":"update","table":"p","row":{"id":1,"u":2},"tx":1}
+{"op":"update","table":"p","row":{"id":2,"u":1},"tx":1}
+{"op":"insert","table":"p","row":{"id":9,"u":9},"tx":1,"end":true}
+"#,
+        "",
+    );
+    assert_eq!((rows(&case, "p"), rows(&case, "c")), ("(1,2) (2,1) (9,9)".into(), "(1,9)".into()));
+}
+
+#[test]
+fn types_and_special_columns() {
+    let case = Case::new(
+        "create type mood as enum ('sad', 'ok'); create domain qty as int check (value > 0); \
+         create table t (id bigint generated always as identity primary key, n numeric(10,2), \
+           f float8, d date, ts timestamptz, b bytea, j jsonb, js json, u uuid, m mood, q qty, \
+           arr int[], r int4range, p point, \"Odd \"\"name\" text, \
+           double int generated always as (q * 2) stored, s int generated by default as identity, \
+           at timestamptz not null default '2020-01-01 00:00+00'); \
+         insert into t (n) values (1), (2)",
+    );
+    let events = [
+        r#"{"op":"insert","table":"t","row":{"id":7,"n":12.345,"f":1e300,"d":"2024-02-29","#,
+        r#""ts":"2024-01-01T00:00:00Z","b":"\\x00ff","j":{"a":[1,2.50]},"js":{"a": 1},"#,
+        r#""u":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","m":"ok","q":3,"arr":[1,null,3],"#,
+        r#""r":"[1,5)","p":"(1,2)","Odd \"name":"tab\there","double":6}}"#,
+        "\n",
+        r#"{"op":"update","table":"t","row":{"id":1,"n":1.5,"js":null,"p":null}}"#,
+        "\n",
+        r#"{"op":"update","table":"t","row":{"id":2,"arr":"{}","m":"sad"}}"#,
+    ];
+    applied(&case, &events.concat(), "");
+    let row = "set timezone = 'utc'; select replace(t::text, ',', ' ,') from t where id = 7";
+    let row = case.value(row);
+    assert_snapshot!(folded(&row), @r#"
+    (7 ,12.35 ,1e+300 ,2024-02-29 ,"2024-01-01 00:00:00+00" ,"\\x00ff" ,"{""a"": [1 ,
+          … 2.50]}" ,"{""a"": 1}" ,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11 ,ok ,3 ,"{1 ,NULL
+          … ,3}" ,"[1 ,5)" ,"(1 ,2)" ,"tab	here" ,6 ,3 ,"2020-01-01 00:00:00+00")
+    "#);
+    let others = "select string_agg(concat_ws(' ', id, n, arr, m), ', ' order by id) from t \
+                  where id < 3";
+    assert_eq!(case.value(others), "1 1.50, 2 2.00 {} sad");
+}
+
+#[test]
+fn unknown_columns() {
+    let case = Case::new("create table t (id int primary key, a text)");
+    let events = r#"{"op":"insert","table":"t","row":{"id":1,"a":"x","extra":"e","more":[1]}}
+{"op":"update","table":"t","row":{"id":1,"a":"y","extra":"f","more":null}}
+{"op":"insert","table":"t","row":{"id":2,"a":"z"}}
+"#;
+    case.put("s.ndjson", events);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
+    error: column "extra" of relation "t" does not exist
+      at: s.ndjson, line 1
+
+    hint: Add the column to the table, or say `--unknown-columns ignore` or
+          … `--unknown-columns add`.
+    "#);
+    assert_eq!(rows(&case, "t"), "");
+    applied(&case, events, "--unknown-columns ignore");
+    assert_eq!(rows(&case, "t"), "(1,y) (2,z)");
+    applied(&case, events, "--unknown-columns add --stream again");
+    assert_eq!(rows(&case, "t"), "(1,y,f,) (2,z,,)");
+    let columns = "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
+                   order by attnum) from pg_attribute \
+                   where attrelid = 't'::regclass and attnum > 0";
+    assert_eq!(case.value(columns), "id integer, a text, extra text, more text");
+}
+
+#[test]
+fn tables_are_mapped_chosen_and_missed() {
+    let case = Case::new(
+        "create schema s; create table s.t (id int primary key); \
+         create table o (id int primary key)",
+    );
+    let events = r#"{"op":"insert","table":"shop.t","row":{"id":1}}
+{"op":"insert","table":"shop.orders","row":{"id":2}}
+{"op":"insert","table":"other.x","row":{"id":3}}
+"#;
+    let args = "--map shop.orders=o --map shop.*=s.* --tables shop.*";
+    let report = applied(&case, events, args);
+    assert_eq!((&report["left_out"], &report["inserted"]), (&1.into(), &2.into()));
+    assert_eq!((rows(&case, "s.t"), rows(&case, "o")), ("(1)".into(), "(2)".into()));
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --stream b").refusal(), @"
+    error: relation shop.t does not exist
+      at: s.ndjson, line 1
+
+    hint: Make the table first, map the events to another one with `--map
+          … 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.
+    ");
+    case.db.run("create view v as select 1 as id");
+    case.put("v.ndjson", "{\"op\":\"insert\",\"table\":\"v\",\"row\":{\"id\":1}}\n");
+    assert_snapshot!(apply(&case, "v.ndjson --quiet").refusal(), @"
+    error: public.v is not a table
+      at: v.ndjson, line 1
+
+    hint: Map the events to a table with `--map`, or leave them out with `--tables`.
+    ");
+}

@@ -1,0 +1,42 @@
+//! What is applied together: events, folded and encoded, and where the stream is after them.
+
+use std::sync::Arc;
+
+use super::facts::Facts;
+use super::log::Log;
+use super::prepare::Prepared;
+use crate::ledger::{DeadLetter, Mark};
+
+/// A batch on its way from the reader to the writer.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Its events, for a second look at those that are refused.
+    pub(crate) log: Log,
+    /// So many of them; the others are of a transaction that has not ended.
+    pub(crate) upto: usize,
+    /// The tables that events point to.
+    pub(crate) tables: Vec<Arc<Facts>>,
+    /// What is left of all events.
+    pub(crate) prepared: Vec<Prepared>,
+    /// Statements that add columns, to be run first.
+    pub(crate) additions: Vec<String>,
+    /// Records that are no events.
+    pub(crate) rejected: Vec<DeadLetter>,
+    /// Where the stream is after it.
+    pub(crate) end: Mark,
+    /// A transaction of the source ends with it; else the next batch belongs to the same one.
+    pub(crate) commits: bool,
+    /// Bytes of input.
+    pub(crate) bytes: u64,
+    /// Events that `--tables` leaves out.
+    pub(crate) left_out: u64,
+    /// Records of the input, with those that are left out.
+    pub(crate) events: u64,
+}
+
+impl Batch {
+    /// Whether there is nothing to tell the server.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+}

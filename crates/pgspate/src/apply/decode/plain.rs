@@ -1,0 +1,466 @@
+//! pgspate's own events: one JSON object a line.
+//!
+//! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
+//! does not have is absent. Numbers are taken as the characters that stand there. Names are made
+//! once for all events that have the same columns, so that equal pointers mean equal columns.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::{Decode, Types};
+use crate::apply::event::{Event, Name, Op, Position, Row, Value};
+use crate::apply::facts::Facts;
+use crate::apply::log::{Cell, Change, Log, RowAt};
+use crate::format::json::{Scalar, Shape, Syntax, Unfit};
+use crate::format::json::{key_end, literal, skip_space, string_end, unescape, value};
+use crate::{Error, Kind, Result};
+
+/// Decodes pgspate's own events.
+#[derive(Debug, Default)]
+pub struct Plain {
+    tables: HashMap<Box<str>, Arc<Name>>,
+    last_table: Option<(Box<str>, Arc<Name>)>,
+    columns: Columns,
+    stack: Vec<u8>,
+}
+
+type Names = Arc<[Box<str>]>;
+
+/// Sets of columns, each once.
+#[derive(Debug, Default)]
+struct Columns {
+    /// By the names as they stand in the record, with a zero byte after each.
+    all: HashMap<Box<[u8]>, Names>,
+    /// Those of the last few rows, by which part of an event they were.
+    last: [Option<(Box<[u8]>, Names)>; 3],
+    joined: Vec<u8>,
+}
+
+/// Rows of an event, in the order of `Columns::last`.
+const ROW: usize = 0;
+const OLD: usize = 1;
+const KEY: usize = 2;
+
+/// The parts of an event as they come.
+#[derive(Default)]
+struct Parts<'a> {
+    op: Option<Op>,
+    table: Option<&'a [u8]>,
+    schema: Option<String>,
+    rows: [Option<Row>; 3],
+    transaction: Option<Box<str>>,
+    end: Option<bool>,
+    /// Values that are JSON arrays: of which row, and which of its columns.
+    arrays: Vec<(usize, usize)>,
+}
+
+impl Decode for Plain {
+    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        if std::str::from_utf8(record).is_err() {
+            return Err(refuse("the record is not valid UTF-8"));
+        }
+        let start = skip_space(record, 0);
+        if start == record.len() {
+            return Ok(());
+        }
+        let mut parts = self.parts(record, start).map_err(|Syntax { at, what }| {
+            refuse(&format!("invalid event at byte {}: {what}", at + 1))
+        })?;
+        let table = self.table(&mut parts)?;
+        as_literals(&mut parts, &table, types);
+        let op = parts.op.ok_or_else(|| refuse("the event has no \"op\""))?;
+        let [new, old, key] = parts.rows;
+        let names = key.as_ref().map(|key| Arc::clone(&key.columns));
+        let ends = parts.end.unwrap_or(parts.transaction.is_none());
+        events.push(Event {
+            table,
+            op,
+            new,
+            old: old.or(key),
+            key: names,
+            position: Position { transaction: parts.transaction, ..Position::default() },
+            ends_transaction: ends,
+        });
+        Ok(())
+    }
+}
+
+impl Plain {
+    fn parts<'a>(&mut self, data: &'a [u8], start: usize) -> Result<Parts<'a>, Syntax> {
+        let mut parts = Parts::default();
+        if data[start] != b'{' {
+            return Err(Syntax { at: start, what: "expected an object" });
+        }
+        let mut at = skip_space(data, start + 1);
+        if data.get(at) == Some(&b'}') {
+            return Ok(parts);
+        }
+        loop {
+            let (key_close, begin, _) = key_end(data, at)?;
+            at = self.part(data, &data[at + 1..key_close - 1], begin, &mut parts)?;
+            at = skip_space(data, at);
+            match data.get(at) {
+                Some(b',') => at = skip_space(data, at + 1),
+                Some(b'}') => break,
+                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
+                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+            }
+        }
+        match skip_space(data, at + 1) {
+            end if end == data.len() => Ok(parts),
+            at => Err(Syntax { at, what: "expected the line's end" }),
+        }
+    }
+
+    /// Takes the value of one key of the event; where it ends.
+    fn part<'a>(
+        &mut self,
+        data: &'a [u8],
+        key: &[u8],
+        begin: usize,
+        parts: &mut Parts<'a>,
+    ) -> Result<usize, Syntax> {
+        let row = match key {
+            b"row" => Some(ROW),
+            b"old" => Some(OLD),
+            b"key" => Some(KEY),
+            _ => None,
+        };
+        if let Some(nth) = row
+            && data.get(begin) == Some(&b'{')
+        {
+            let (row, end) = self.row(data, begin, nth, &mut parts.arrays)?;
+            parts.rows[nth] = Some(row);
+            return Ok(end);
+        }
+        let (kind, end) = value(data, begin, &mut self.stack)?;
+        let text = &data[begin..end];
+        let inside = || &data[begin + 1..end - 1];
+        let fault = |what| Err(Syntax { at: begin, what });
+        match (key, kind) {
+            (b"op", Scalar::String(_)) => {
+                parts.op = Some(match inside() {
+                    b"insert" => Op::Insert,
+                    b"update" => Op::Update,
+                    b"delete" => Op::Delete,
+                    b"truncate" => Op::Truncate,
+                    b"snapshot" => Op::Snapshot,
+                    _ => return fault("expected insert, update, delete, truncate or snapshot"),
+                });
+            }
+            (b"table", Scalar::String(_)) => parts.table = Some(inside()),
+            (b"schema", Scalar::String(_)) => {
+                parts.schema = Some(unescaped(inside(), begin)?.into())
+            }
+            (b"tx", Scalar::String(_)) => parts.transaction = Some(unescaped(inside(), begin)?),
+            (b"tx", Scalar::Number) => {
+                parts.transaction = Some(String::from_utf8_lossy(text).into());
+            }
+            (b"end", Scalar::Bool) => parts.end = Some(text == b"true"),
+            (b"row" | b"old" | b"key" | b"schema" | b"tx" | b"end", Scalar::Null) => {}
+            (b"row" | b"old" | b"key", _) => return fault("expected an object of columns"),
+            (b"op" | b"table" | b"schema", _) => return fault("expected a string"),
+            (b"tx", _) => return fault("expected a string or a number"),
+            (b"end", _) => return fault("expected true or false"),
+            _ => {
+                return fault(
+                    "expected one of \"op\", \"table\", \"schema\", \"row\", \"key\", \"old\", \
+                     \"tx\" and \"end\" before it",
+                );
+            }
+        }
+        Ok(end)
+    }
+
+    fn row(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        nth: usize,
+        arrays: &mut Vec<(usize, usize)>,
+    ) -> Result<(Row, usize), Syntax> {
+        let expected = self.columns.last[nth].as_ref().map_or(4, |(_, names)| names.len());
+        let mut values = Vec::with_capacity(expected);
+        self.columns.joined.clear();
+        let mut at = skip_space(data, start + 1);
+        let mut is_last = data.get(at) == Some(&b'}');
+        while !is_last {
+            let (key_close, begin, _) = key_end(data, at)?;
+            self.columns.joined.extend_from_slice(&data[at + 1..key_close - 1]);
+            self.columns.joined.push(0);
+            let end = match data.get(begin) {
+                Some(b'"') => {
+                    let (close, escaped) = string_end(data, begin)?;
+                    let inside = &data[begin + 1..close - 1];
+                    values.push(Value::Text(match escaped {
+                        false => text(inside),
+                        true => unescaped(inside, begin)?,
+                    }));
+                    close
+                }
+                _ => {
+                    let (kind, close) = value(data, begin, &mut self.stack)?;
+                    match kind {
+                        Scalar::Null => values.push(Value::Null),
+                        kind => {
+                            if kind == Scalar::Array {
+                                arrays.push((nth, values.len()));
+                            }
+                            values.push(Value::Text(text(&data[begin..close])));
+                        }
+                    }
+                    close
+                }
+            };
+            at = skip_space(data, end);
+            match data.get(at) {
+                Some(b',') => at = skip_space(data, at + 1),
+                Some(b'}') => is_last = true,
+                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
+                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+            }
+        }
+        let columns = self.columns.names(nth, start)?;
+        Ok((Row { columns, values }, at + 1))
+    }
+
+    fn table(&mut self, parts: &mut Parts<'_>) -> Result<Arc<Name>> {
+        let raw = parts.table.ok_or_else(|| refuse("the event has no \"table\""))?;
+        if let (None, Some((last, name))) = (&parts.schema, &self.last_table)
+            && last.as_bytes() == raw
+        {
+            return Ok(Arc::clone(name));
+        }
+        let written = unescaped(raw, 0).map_err(|fault| refuse(fault.what))?;
+        let parsed = match (&parts.schema, written.split_once('.')) {
+            (Some(schema), _) => Name { schema: Some(schema.clone()), table: written.to_string() },
+            (None, Some((schema, table))) => {
+                Name { schema: Some(schema.to_owned()), table: table.to_owned() }
+            }
+            (None, None) => Name { schema: None, table: written.to_string() },
+        };
+        let id = format!("{}\0{}", parsed.schema.as_deref().unwrap_or("\0"), parsed.table);
+        let name =
+            Arc::clone(self.tables.entry(id.into_boxed_str()).or_insert_with(|| Arc::new(parsed)));
+        if parts.schema.is_none() {
+            self.last_table = Some((String::from_utf8_lossy(raw).into(), Arc::clone(&name)));
+        }
+        Ok(name)
+    }
+}
+
+impl Columns {
+    /// The names that were joined.
+    fn names(&mut self, nth: usize, start: usize) -> Result<Names, Syntax> {
+        if let Some((joined, names)) = &self.last[nth]
+            && **joined == *self.joined
+        {
+            return Ok(Arc::clone(names));
+        }
+        let names = match self.all.get(&*self.joined) {
+            Some(names) => Arc::clone(names),
+            None => {
+                let mut names: Vec<Box<str>> = Vec::new();
+                for raw in self.joined.split_inclusive(|byte| *byte == 0) {
+                    names.push(unescaped(&raw[..raw.len() - 1], start)?);
+                }
+                let mut sorted: Vec<&str> = names.iter().map(|name| &**name).collect();
+                sorted.sort_unstable();
+                if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+                    return Err(Syntax { at: start, what: "a column occurs twice" });
+                }
+                let names: Names = names.into();
+                self.all.insert(self.joined.as_slice().into(), Arc::clone(&names));
+                names
+            }
+        };
+        self.last[nth] = Some((self.joined.as_slice().into(), Arc::clone(&names)));
+        Ok(names)
+    }
+}
+
+fn refuse(what: &str) -> Error {
+    Error::new(Kind::Format, what)
+}
+
+/// The text of UTF-8 bytes; the record was checked to be that.
+fn text(bytes: &[u8]) -> Box<str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => String::from_utf8_lossy(bytes).into(),
+    }
+}
+
+fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, Syntax> {
+    let mut out = Vec::with_capacity(inside.len());
+    unescape(inside, &mut out).map_err(|unfit| Syntax {
+        at,
+        what: match unfit {
+            Unfit::Surrogate => "half of a surrogate pair",
+            Unfit::Nul => "the null character, which text cannot hold",
+        },
+    })?;
+    Ok(text(&out))
+}
+
+/// Arrays for columns of array types, as these read them. Others stay JSON.
+fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
+    for (nth, at) in std::mem::take(&mut parts.arrays) {
+        let Some(row) = &mut parts.rows[nth] else { continue };
+        let Some(typname) = types.of(table, &row.columns[at]) else { continue };
+        let (Some(element), Value::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
+        else {
+            continue;
+        };
+        let shape = Shape {
+            delimiter: if element == "box" { b';' } else { b',' },
+            json: matches!(element, "json" | "jsonb"),
+        };
+        let mut out = Vec::new();
+        if literal(json.as_bytes(), shape, &mut out).is_ok() {
+            row.values[at] = Value::Text(text(&out));
+        }
+    }
+}
+
+/// An event of a log as a line of this format, for people to mend.
+pub(crate) fn write(log: &Log, change: &Change, facts: &Facts) -> String {
+    let op = match change.op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        Op::Delete => "delete",
+        Op::Truncate => "truncate",
+        Op::Snapshot => "snapshot",
+    };
+    let mut line = format!(
+        "{{\"op\":\"{op}\",\"schema\":{},\"table\":{}",
+        quoted(&facts.table.schema),
+        quoted(&facts.table.name)
+    );
+    for (name, row) in [("row", change.new), ("old", change.old)] {
+        if let Some(row) = row {
+            // Writing to a String cannot fail.
+            let _ = write!(line, ",\"{name}\":{}", row_of(log, change.width, row, facts));
+        }
+    }
+    line.push('}');
+    line
+}
+
+fn row_of(log: &Log, width: u16, row: RowAt, facts: &Facts) -> String {
+    let mut object = String::new();
+    for (at, column) in facts.columns.iter().enumerate() {
+        let value = match log.cell(width, row, at) {
+            Cell::Absent => continue,
+            Cell::Null => "null".to_owned(),
+            Cell::Text(text) => quoted(&String::from_utf8_lossy(text)),
+        };
+        let comma = if object.is_empty() { "" } else { "," };
+        let _ = write!(object, "{comma}{}:{value}", quoted(&column.name));
+    }
+    format!("{{{object}}}")
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Int4s;
+
+    impl Types for Int4s {
+        fn of(&self, _: &Name, column: &str) -> Option<Arc<str>> {
+            (column == "list").then(|| "_int4".into())
+        }
+    }
+
+    fn decode(lines: &[&str]) -> Result<Vec<Event>> {
+        let mut plain = Plain::default();
+        let mut events = Vec::new();
+        for line in lines {
+            plain.decode(line.as_bytes(), &Int4s, &mut events)?;
+        }
+        Ok(events)
+    }
+
+    fn shown(row: &Option<Row>) -> String {
+        let Some(row) = row else { return "-".to_owned() };
+        let pairs = row.columns.iter().zip(&row.values).map(|(name, value)| match value {
+            Value::Absent => format!("{name}?"),
+            Value::Null => format!("{name}=null"),
+            Value::Text(text) => format!("{name}={text}"),
+        });
+        pairs.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn events_say_what_is_written() {
+        let lines = [
+            r#"{"op":"insert","table":"shop.orders","row":{"id":12345678901234567890,"x":1.10}}"#,
+            r#"{"table":"t","op":"update","key":{"id":1},"row":{"id":2,"s":"a\"\u00e9","n":null}}"#,
+            r#" {"op":"delete","schema":"a.b","table":"c.d","old":{"id":1,"ok":true}} "#,
+            r#"{"op":"truncate","table":"t","tx":7}"#,
+            r#"{"tx":"7","end":true,"op":"snapshot","table":"t",
+                "row":{"id":1,"list":[1,null],"j":[{"a": 1}]}}"#,
+            "",
+        ];
+        let events = decode(&lines).unwrap();
+        let all: Vec<String> = events
+            .iter()
+            .map(|event| {
+                let Name { schema, table } = &*event.table;
+                format!(
+                    "{:?} {}|{table} new {} old {} {}",
+                    event.op,
+                    schema.as_deref().unwrap_or("-"),
+                    shown(&event.new),
+                    shown(&event.old),
+                    event.ends_transaction
+                )
+            })
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "Insert shop|orders new id=12345678901234567890 x=1.10 old - true",
+                "Update -|t new id=2 s=a\"é n=null old id=1 true",
+                "Delete a.b|c.d new - old id=1 ok=true true",
+                "Truncate -|t new - old - false",
+                "Snapshot -|t new id=1 list={1,NULL} j=[{\"a\": 1}] old - true",
+            ]
+        );
+    }
+
+    #[test]
+    fn names_are_made_once() {
+        let line = r#"{"op":"insert","table":"t","row":{"id":1,"a":2}}"#;
+        let other = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
+        let events = decode(&[line, other, line]).unwrap();
+        let names = |nth: usize| Arc::clone(&events[nth].new.as_ref().unwrap().columns);
+        assert!(Arc::ptr_eq(&names(0), &names(2)) && !Arc::ptr_eq(&names(0), &names(1)));
+        assert!(Arc::ptr_eq(&events[0].table, &events[2].table));
+    }
+
+    #[test]
+    fn what_is_no_event_is_refused() {
+        for line in [
+            "{",
+            "[]",
+            "{}",
+            r#"{"op":"insert"}"#,
+            r#"{"op":"upsert","table":"t"}"#,
+            r#"{"op":"insert","table":"t","row":[1]}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1,"a":2}}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1}} x"#,
+            r#"{"op":"insert","table":"t","row":{"a":"\u0000"}}"#,
+            r#"{"op":"insert","table":"t","rows":{}}"#,
+        ] {
+            assert!(decode(&[line]).is_err(), "{line}");
+        }
+    }
+}

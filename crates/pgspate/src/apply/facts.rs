@@ -1,0 +1,217 @@
+//! What has to be known of a table to apply events to it.
+//!
+//! Read once for each table that the stream names; nothing is changed.
+
+use std::sync::Arc;
+
+use tokio_postgres::Client;
+
+use super::canon::Canon;
+use super::fold::Keying;
+use crate::encode::field::FieldEncoder;
+use crate::stage::keys;
+use crate::target::{Column, Session, Table, quote_ident, server_error};
+use crate::{Error, Kind, Result};
+
+/// A column that can be written.
+#[derive(Debug, Clone)]
+pub(crate) struct FactsColumn {
+    /// Unquoted.
+    pub(crate) name: String,
+    /// As SQL writes it.
+    pub(crate) sql: String,
+    /// `pg_type.typname`, of a domain that of the type beneath it.
+    pub(crate) typname: Arc<str>,
+    /// What it has when nothing is said, as SQL.
+    pub(crate) default: String,
+    /// Equal values are the same value.
+    pub(crate) is_exact: bool,
+    /// No update may set it.
+    pub(crate) is_fixed: bool,
+}
+
+/// A table that events are applied to.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) table: Table,
+    /// All that can be written, in the table's order.
+    pub(crate) columns: Vec<FactsColumn>,
+    /// Names of generated columns, of which the stream may speak.
+    pub(crate) generated: Vec<String>,
+    /// Positions in `columns`, and how the key's spellings become one.
+    pub(crate) keying: Keying,
+    /// One for each column, if there is one for each.
+    pub(crate) encoders: Option<Vec<FieldEncoder>>,
+    /// The tables that its foreign keys refer to.
+    pub(crate) parents: Vec<u32>,
+    /// Rows may refer to a row, and that is checked or acted on at once.
+    pub(crate) is_referenced: bool,
+    /// Conditions under which a row of another table, or of this one, refers to row `t`.
+    pub(crate) referrers: Vec<String>,
+    /// Columns of unique indexes besides the key, positions in `columns`.
+    pub(crate) unique: Vec<Vec<usize>>,
+    /// Rises when columns are added.
+    pub(crate) version: u32,
+}
+
+const COLUMNS: &str = "\
+with recursive types(attname, typid, identity) as (
+  select a.attname::text, a.atttypid, a.attidentity::text from pg_attribute a
+  where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
+  union all
+  select types.attname, t.typbasetype, types.identity from types
+  join pg_type t on t.oid = types.typid where t.typbasetype <> 0)
+select attname, t.typname::text, identity = 'a',
+       case when identity <> '' then pg_get_serial_sequence($2, attname) end
+from types join pg_type t on t.oid = types.typid where t.typbasetype = 0";
+
+/// Of tables without a primary key: the narrowest unique index that identifies every row.
+const UNIQUE_KEY: &str = "\
+select array(select a.attname::text
+             from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+             where k.nth <= i.indnkeyatts order by k.nth)
+from pg_index i
+where i.indrelid = $1 and i.indisunique and i.indimmediate and i.indisvalid
+  and i.indpred is null and i.indexprs is null
+  and not exists (select from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+                  join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                  where k.nth <= i.indnkeyatts and not a.attnotnull)
+order by i.indisreplident desc, i.indnkeyatts, i.indexrelid limit 1";
+
+const UNIQUE: &str = "\
+select array(select a.attname::text
+             from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+             where k.nth <= i.indnkeyatts order by k.nth),
+       i.indimmediate and i.indpred is null and i.indexprs is null
+from pg_index i
+where i.indrelid = $1 and i.indisunique and i.indisvalid";
+
+const BONDS: &str = "\
+with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
+select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrelid)
+             from pg_constraint where contype = 'f' and conrelid in (select relid from parts)),
+       exists (select from pg_constraint
+               where contype = 'f' and confrelid in (select relid from parts)
+                 and not (condeferrable and confdeltype = 'a'))";
+
+const REFERRERS: &str = "\
+with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
+select format('exists (select from %s c where %s)', c.conrelid::regclass,
+              (select string_agg(format('c.%I = t.%I', child.attname, parent.attname), ' and ')
+               from unnest(c.conkey, c.confkey) as k(child, parent)
+               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
+               join pg_attribute parent
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent))
+from pg_constraint c
+where contype = 'f' and conparentid = 0 and confrelid in (select relid from parts)";
+
+impl Facts {
+    /// Reads the facts of the table called `name`, as SQL writes it; `None` if there is none.
+    ///
+    /// # Errors
+    /// A server that does not answer; something that is no table.
+    pub(crate) async fn read(
+        client: &Client,
+        session: &Session,
+        name: &str,
+    ) -> Result<Option<Facts>> {
+        let Some(table) = Table::read(client, name).await? else { return Ok(None) };
+        if !matches!(table.kind, 'r' | 'p') {
+            let message = format!("{} is not a table", table.sql_name);
+            return Err(Error::new(Kind::Plan, message).hint(
+                "Map the events to a table with `--map`, or leave them out with `--tables`.",
+            ));
+        }
+        let failed = || server_error(format!("could not look up table {}", table.sql_name));
+        let types = client.query(COLUMNS, &[&table.oid, &table.sql_name]).await;
+        let types = types.map_err(failed())?;
+        let column = |column: &Column| {
+            let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
+            let sequence: Option<String> = row.and_then(|row| row.get(3));
+            FactsColumn {
+                name: column.name.clone(),
+                sql: quote_ident(&column.name).into_owned(),
+                typname: row.map_or("text", |row| row.get(1)).into(),
+                default: match sequence {
+                    Some(sequence) => format!("nextval('{}')", sequence.replace('\'', "''")),
+                    None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
+                },
+                is_exact: keys::is_exact(column),
+                is_fixed: row.is_some_and(|row| row.get(2)),
+            }
+        };
+        let written = || table.columns.iter().filter(|column| !column.is_generated);
+        let columns: Vec<FactsColumn> = written().map(column).collect();
+        let encoder = |column: &Column| FieldEncoder::new(&column.ty, session).ok();
+        let encoders = written().map(encoder).collect();
+        let generated = table.columns.iter().filter(|column| column.is_generated);
+        let generated = generated.map(|column| column.name.clone()).collect();
+        let lenient = keys::lenient(client, &table).await?;
+        let mut key = keys::primary_key(client, &table).await?;
+        if key.is_empty() {
+            let row = client.query_opt(UNIQUE_KEY, &[&table.oid]).await.map_err(failed())?;
+            key = row.map(|row| row.get(0)).unwrap_or_default();
+        }
+        let at = |name: &String| columns.iter().position(|column| column.name == *name);
+        let canon = |name: &String| {
+            let found = table.columns.iter().find(|column| column.name == *name)?;
+            let is_lenient = lenient.contains(name);
+            Some((at(name)?, Canon::of(&found.ty, session, is_lenient)))
+        };
+        let keying = Keying { columns: key.iter().filter_map(canon).collect() };
+        let unique = client.query(UNIQUE, &[&table.oid]).await.map_err(failed())?;
+        let plain = unique.iter().filter(|row| row.get(1));
+        let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
+        let positions =
+            plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
+        let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
+        let referrers = client.query(REFERRERS, &[&table.oid]).await.map_err(failed())?;
+        Ok(Some(Facts {
+            referrers: referrers.iter().map(|row| row.get(0)).collect(),
+            unique: positions.collect(),
+            columns,
+            generated,
+            keying,
+            encoders,
+            parents: bonds.get(0),
+            is_referenced: bonds.get(1),
+            table,
+            version: 0,
+        }))
+    }
+
+    /// Its foreign keys refer to itself.
+    pub(crate) fn refers_to_itself(&self) -> bool {
+        self.parents.contains(&self.table.oid)
+    }
+
+    /// Whether it may help that rows to which nothing refers go early, for unique values to change
+    /// hands.
+    pub(crate) fn may_free(&self) -> bool {
+        !self.unique.is_empty() && self.has_key()
+    }
+
+    /// Whether rows can be told apart.
+    pub(crate) fn has_key(&self) -> bool {
+        !self.keying.columns.is_empty()
+    }
+
+    /// The same with a column of type text more.
+    pub(crate) fn with_column(&self, name: &str) -> Facts {
+        let mut facts = self.clone();
+        facts.columns.push(FactsColumn {
+            name: name.to_owned(),
+            sql: quote_ident(name).into_owned(),
+            typname: "text".into(),
+            default: "null".to_owned(),
+            is_exact: true,
+            is_fixed: false,
+        });
+        // Until it is read again, which an encoder for text needs not.
+        facts.encoders = None;
+        facts.version += 1;
+        facts
+    }
+}

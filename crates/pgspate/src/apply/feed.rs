@@ -1,0 +1,413 @@
+//! The input to batches: read on one thread, decoded, folded and encoded on another.
+//!
+//! While the writer is busy with a batch the next one grows; when it is idle, a batch is handed
+//! over as soon as a transaction of the source has ended and the delay is over. A batch ends
+//! between transactions, but for one that is larger than batches may be: its parts are written in
+//! one transaction of the target.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::batch::Batch;
+use super::decode::plain::Plain;
+use super::decode::{self, Decode};
+use super::event::Event;
+use super::lines::{Block, Lines};
+use super::prepare::prepare;
+use super::route::{Router, Stand};
+use super::watch::Watch;
+use super::write::{no_event, words};
+use crate::ledger::{DeadLetter, Mark};
+use crate::{Error, Kind, Place, Result};
+
+/// How often the wish to stop is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// Time is looked at after so many events.
+const EVENTS_BETWEEN_LOOKS: u64 = 64;
+
+/// When batches are cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cuts {
+    /// Events of a batch, at most.
+    pub(crate) rows: u64,
+    /// Bytes of input of a batch, at most.
+    pub(crate) bytes: u64,
+    /// How long a batch waits for more when the writer is idle.
+    pub(crate) delay: Duration,
+}
+
+/// Makes batches.
+pub(crate) struct Feed {
+    pub(crate) blocks: Receiver<Result<Block>>,
+    pub(crate) batches: SyncSender<Result<Batch>>,
+    pub(crate) router: Router,
+    pub(crate) decoder: Option<Box<dyn Decode>>,
+    pub(crate) format: Option<decode::Format>,
+    pub(crate) cuts: Cuts,
+    pub(crate) inputs: Vec<String>,
+    /// Events before this are applied already.
+    pub(crate) from: Mark,
+    pub(crate) dead_letters_max: u64,
+    pub(crate) watch: Arc<Watch>,
+}
+
+/// What is being made.
+struct Making {
+    batch: Batch,
+    began: Option<Instant>,
+    /// Events of the stream so far.
+    ordinal: u64,
+    /// The last event ended its transaction.
+    is_between: bool,
+    transaction: Option<Box<str>>,
+    letters: u64,
+    events: Vec<Event>,
+    looked: u64,
+    last: Last,
+    boundary: Boundary,
+}
+
+/// Where a record stands, and what it is.
+type Last = ((u32, u64), Vec<u8>);
+
+/// The batch as it was when a transaction had ended.
+#[derive(Default)]
+struct Boundary {
+    ordinal: u64,
+    changes: usize,
+    events: u64,
+    bytes: u64,
+    left_out: u64,
+    rejected: usize,
+    last: Last,
+}
+
+/// The batch could not be handed over: the writer is gone.
+struct Gone;
+
+impl Feed {
+    /// Makes batches until the input ends, or something is wrong with it.
+    pub(crate) fn run(mut self) {
+        let mut making = Making {
+            batch: Batch::default(),
+            began: None,
+            ordinal: 0,
+            is_between: true,
+            transaction: None,
+            letters: 0,
+            events: Vec::new(),
+            looked: 0,
+            last: Last::default(),
+            boundary: Boundary::default(),
+        };
+        let mut lines = Lines::default();
+        let Err(error) = self.read(&mut lines, &mut making) else { return };
+        // Whole transactions before it are applied first.
+        making.go_back();
+        if self.hand_over(&mut making).is_ok() {
+            let _ = self.batches.send(Err(error));
+        }
+    }
+
+    fn read(&mut self, lines: &mut Lines, making: &mut Making) -> Result<()> {
+        loop {
+            if self.watch.is_cancelled() {
+                return Ok(());
+            }
+            let wait = match (making.began, making.is_between && !making.batch.is_empty()) {
+                (Some(began), true) => self.cuts.delay.saturating_sub(began.elapsed()).min(LOOK),
+                _ => LOOK,
+            };
+            match self.blocks.recv_timeout(wait) {
+                Ok(block) => {
+                    lines.add(block?)?;
+                    while let Some((line, stand)) = lines.next() {
+                        self.record(line, stand, making)?;
+                        if self.is_due(making) && self.hand_over(making).is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_due = making.is_between
+                        && making.began.is_some_and(|began| began.elapsed() >= self.cuts.delay);
+                    if is_due && self.hand_over(making).is_err() {
+                        return Ok(());
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return self.end(making),
+            }
+        }
+    }
+
+    /// The input has ended.
+    fn end(&self, making: &mut Making) -> Result<()> {
+        if self.watch.is_cancelled() {
+            return Ok(());
+        }
+        if making.ordinal < self.from.ordinal {
+            let message = format!(
+                "the input has {} events, but {} of the stream are applied already",
+                making.ordinal, self.from.ordinal
+            );
+            return Err(Error::new(Kind::Ledger, message).hint(
+                "Name all files of the stream in their order, or give these files a stream of \
+                 their own with `--stream NAME`.",
+            ));
+        }
+        if !making.is_between {
+            let message = "the input ends within a transaction of the source";
+            return Err(Error::new(Kind::Format, message).hint(
+                "The events of that transaction are not applied. Run the same command again when \
+                 the input has its end.",
+            ));
+        }
+        if !making.batch.is_empty() {
+            // The writer says why, if it is gone.
+            let _ = self.hand_over(making);
+        }
+        Ok(())
+    }
+
+    fn is_due(&self, making: &mut Making) -> bool {
+        let (rows, bytes) = (making.batch.events, making.batch.bytes);
+        if !making.is_between {
+            return rows >= 2 * self.cuts.rows || bytes >= 2 * self.cuts.bytes;
+        }
+        if rows >= self.cuts.rows || bytes >= self.cuts.bytes {
+            return true;
+        }
+        if rows < making.looked + EVENTS_BETWEEN_LOOKS || self.watch.busy.load(Relaxed) {
+            return false;
+        }
+        making.looked = rows;
+        making.began.is_some_and(|began| began.elapsed() >= self.cuts.delay)
+    }
+
+    fn record(&mut self, line: &[u8], stand: (u32, u64), making: &mut Making) -> Result<()> {
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        if self.decoder.is_none() {
+            let format = match self.format {
+                Some(format) => format,
+                // A tombstone tells nothing.
+                None if line.trim_ascii() == b"null" => return Ok(()),
+                None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?.0,
+            };
+            let decoder = decode::of(format);
+            self.decoder = Some(decoder.unwrap_or_else(|| Box::new(Plain::default())));
+        }
+        let Some(decoder) = &mut self.decoder else { return Ok(()) };
+        let mut events = std::mem::take(&mut making.events);
+        events.clear();
+        let decoded = decoder.decode(line, &self.router, &mut events);
+        if let Some(fault) = self.router.take_fault() {
+            return Err(fault);
+        }
+        let outcome = match decoded {
+            Ok(()) => self.take(&events, line, stand, making),
+            Err(error) => self.no_event(error, line, stand, making),
+        };
+        making.events = events;
+        outcome.map_err(
+            |error| if error.place().is_none() { error.at(self.place(stand)) } else { error },
+        )
+    }
+
+    fn place(&self, stand: (u32, u64)) -> Place {
+        Place {
+            source: self.inputs.get(stand.0 as usize).cloned(),
+            line: Some(stand.1),
+            ..Place::default()
+        }
+    }
+
+    fn take(
+        &self,
+        events: &[Event],
+        line: &[u8],
+        stand: (u32, u64),
+        making: &mut Making,
+    ) -> Result<()> {
+        for event in events {
+            let tx = &event.position.transaction;
+            if tx.is_some() && *tx != making.transaction && !making.is_between {
+                // Another one has begun.
+                making.is_between = true;
+                making.note_boundary();
+                if self.is_due(making) {
+                    // The writer says why, if it is gone.
+                    let _ = self.hand_over(making);
+                }
+            }
+            making.transaction.clone_from(tx);
+            making.is_between = event.ends_transaction;
+            let ordinal = making.ordinal;
+            making.ordinal += 1;
+            if ordinal < self.from.ordinal {
+                self.router.see(event)?;
+                if making.ordinal == self.from.ordinal {
+                    self.check_same(line)?;
+                }
+                continue;
+            }
+            Self::begin(making);
+            let stand_of = Stand { input: stand.0, line: stand.1, ordinal };
+            match self.router.add(event, &mut making.batch.log, stand_of) {
+                Ok(true) => {}
+                Ok(false) => making.batch.left_out += 1,
+                Err(error) => self.set_aside(error, line, stand, making)?,
+            }
+            making.batch.events += 1;
+            making.batch.bytes += line.len() as u64 / events.len() as u64 + 1;
+        }
+        if !events.is_empty() {
+            Self::note(line, stand, making);
+        }
+        Ok(())
+    }
+
+    /// A record that cannot be decoded counts as an event, so that it has a place in the stream.
+    fn no_event(
+        &self,
+        error: Error,
+        line: &[u8],
+        stand: (u32, u64),
+        making: &mut Making,
+    ) -> Result<()> {
+        making.ordinal += 1;
+        if making.ordinal <= self.from.ordinal {
+            return Ok(());
+        }
+        self.set_aside(error, line, stand, making)?;
+        making.batch.events += 1;
+        making.batch.bytes += line.len() as u64 + 1;
+        Self::note(line, stand, making);
+        Ok(())
+    }
+
+    fn begin(making: &mut Making) {
+        if making.began.is_none() {
+            making.began = Some(Instant::now());
+        }
+    }
+
+    /// Notes where the stream is after a record.
+    fn note(line: &[u8], stand: (u32, u64), making: &mut Making) {
+        making.last.0 = stand;
+        making.last.1.clear();
+        making.last.1.extend_from_slice(line);
+        if making.is_between {
+            making.note_boundary();
+        }
+    }
+
+    /// Sets a record aside, if that may be.
+    fn set_aside(
+        &self,
+        error: Error,
+        line: &[u8],
+        stand: (u32, u64),
+        making: &mut Making,
+    ) -> Result<()> {
+        let position = making.ordinal - 1;
+        making.letters += 1;
+        if error.kind() != Kind::Format || making.letters > self.dead_letters_max {
+            return Err(no_event(error));
+        }
+        Self::begin(making);
+        making.batch.rejected.push(DeadLetter {
+            position,
+            source: self.inputs.get(stand.0 as usize).cloned().unwrap_or_default(),
+            line: stand.1,
+            table: None,
+            sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
+            message: words(&error),
+            payload: String::from_utf8_lossy(line).into_owned(),
+        });
+        Ok(())
+    }
+
+    /// Whether the record up to which the stream is applied is still what it was.
+    fn check_same(&self, line: &[u8]) -> Result<()> {
+        if self.from.digest.is_empty() || self.from.digest == format!("{:016x}", digest(line)) {
+            return Ok(());
+        }
+        let message = format!(
+            "the input is not the stream that was applied before: its event {} is another one",
+            self.from.ordinal
+        );
+        Err(Error::new(Kind::Ledger, message).hint(
+            "Give the same files in the same order, or begin a stream of its own with \
+             `--stream NAME`.",
+        ))
+    }
+
+    fn hand_over(&self, making: &mut Making) -> Result<(), Gone> {
+        let mut batch = std::mem::take(&mut making.batch);
+        making.began = None;
+        making.looked = 0;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        batch.commits = making.is_between;
+        let boundary = std::mem::take(&mut making.boundary);
+        let ((input, line), record) = &boundary.last;
+        let name = self.inputs.get(*input as usize).map_or("", String::as_str);
+        batch.upto = batch.log.len();
+        batch.end = Mark {
+            ordinal: making.ordinal,
+            source: format!("{name}, line {line}"),
+            digest: format!("{:016x}", digest(record)),
+        };
+        batch.tables = self.router.tables();
+        batch.additions = self.router.take_additions();
+        if batch.commits {
+            batch.upto = boundary.changes;
+        }
+        let made = match prepare(&batch.log, 0..batch.upto, &batch.tables) {
+            Ok(prepared) => {
+                batch.prepared = prepared;
+                Ok(batch)
+            }
+            Err(error) => Err(error),
+        };
+        self.batches.send(made).map_err(|_| Gone)
+    }
+}
+
+impl Making {
+    /// A transaction of the source has ended.
+    fn note_boundary(&mut self) {
+        let (batch, boundary) = (&self.batch, &mut self.boundary);
+        boundary.ordinal = self.ordinal;
+        boundary.changes = batch.log.len();
+        boundary.events = batch.events;
+        boundary.bytes = batch.bytes;
+        boundary.left_out = batch.left_out;
+        boundary.rejected = batch.rejected.len();
+        boundary.last.0 = self.last.0;
+        boundary.last.1.clone_from(&self.last.1);
+    }
+
+    /// Forgets what came after the last whole transaction.
+    fn go_back(&mut self) {
+        let (batch, boundary) = (&mut self.batch, &self.boundary);
+        self.ordinal = boundary.ordinal;
+        batch.events = boundary.events;
+        batch.bytes = boundary.bytes;
+        batch.left_out = boundary.left_out;
+        batch.rejected.truncate(boundary.rejected);
+        self.is_between = true;
+    }
+}
+
+/// Tells one record from another: FNV-1a.
+fn digest(line: &[u8]) -> u64 {
+    line.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,145 @@
+//! Which table of the target the events of a table go to, if to any.
+//!
+//! A pattern is a table's name with or without its schema; `*` stands for any characters, once in
+//! each of both. Without a schema it means tables of that name in any schema.
+
+use super::event::Name;
+use crate::target::quote_ident;
+use crate::{Error, Kind, Result};
+
+/// `--map` and `--tables`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Names {
+    maps: Vec<(Pattern, Parts)>,
+    only: Vec<Pattern>,
+}
+
+/// Schema, if there is one, and table.
+type Parts = (Option<String>, String);
+
+#[derive(Debug, Clone)]
+struct Pattern(Parts);
+
+impl Names {
+    /// From what the user wrote: `from=to`, and patterns.
+    ///
+    /// # Errors
+    /// Of [`Kind::Usage`] for what is no mapping.
+    pub(crate) fn parse(maps: &[String], only: &[String]) -> Result<Names> {
+        let map = |written: &String| {
+            let Some((from, to)) = written.split_once('=') else {
+                let message = format!("\"{written}\" maps no table");
+                return Err(Error::new(Kind::Usage, message).hint(
+                    "Write `--map shop.orders=public.orders`, or `--map 'shop.*=public.*'`.",
+                ));
+            };
+            let (from, to) = (parts(from), parts(to));
+            let count = |parts: &Parts| {
+                let schema = parts.0.as_deref().unwrap_or_default();
+                [schema.matches('*').count(), parts.1.matches('*').count()]
+            };
+            let (has, wants) = (count(&from), count(&to));
+            if has.iter().chain(&wants).any(|stars| *stars > 1)
+                || wants[0] > has[0]
+                || wants[1] > has[1]
+            {
+                let message = format!("\"{written}\" has stars that stand for nothing");
+                return Err(Error::new(Kind::Usage, message).hint(
+                    "Each part of a name may have one `*`, on the right only if on the left.",
+                ));
+            }
+            Ok((Pattern(from), to))
+        };
+        Ok(Names {
+            maps: maps.iter().map(map).collect::<Result<_>>()?,
+            only: only.iter().map(|written| Pattern(parts(written))).collect(),
+        })
+    }
+
+    /// Whether the table's events are wanted.
+    pub(crate) fn takes(&self, name: &Name) -> bool {
+        self.only.is_empty() || self.only.iter().any(|pattern| pattern.matches(name).is_some())
+    }
+
+    /// The table of the target, as SQL writes it.
+    pub(crate) fn target(&self, name: &Name) -> String {
+        for (pattern, (schema, table)) in &self.maps {
+            let Some((of_schema, of_table)) = pattern.matches(name) else { continue };
+            let schema = schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
+            return sql(schema.as_deref(), &table.replacen('*', of_table, 1));
+        }
+        sql(name.schema.as_deref(), &name.table)
+    }
+}
+
+impl Pattern {
+    /// What the stars stand for.
+    fn matches<'a>(&self, name: &'a Name) -> Option<(&'a str, &'a str)> {
+        let of_schema = match (&self.0.0, name.schema.as_deref()) {
+            (None, _) => "",
+            (Some(pattern), Some(schema)) => capture(pattern, schema)?,
+            (Some(_), None) => return None,
+        };
+        Some((of_schema, capture(&self.0.1, &name.table)?))
+    }
+}
+
+fn parts(written: &str) -> Parts {
+    match written.split_once('.') {
+        Some((schema, table)) => (Some(schema.to_owned()), table.to_owned()),
+        None => (None, written.to_owned()),
+    }
+}
+
+/// What the star stands for; nothing where there is none.
+fn capture<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
+    match pattern.split_once('*') {
+        None => (pattern == text).then_some(""),
+        Some((start, end)) => text.strip_prefix(start)?.strip_suffix(end),
+    }
+}
+
+fn sql(schema: Option<&str>, table: &str) -> String {
+    match schema {
+        Some(schema) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
+        None => quote_ident(table).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(written: &str) -> Name {
+        let (schema, table) = parts(written);
+        Name { schema, table }
+    }
+
+    #[test]
+    fn tables_are_mapped_by_patterns() {
+        let maps = ["shop.orders=public.o", "shop.*=public.*", "old_*=new_*", "x=y"];
+        let names = Names::parse(&maps.map(str::to_owned), &[]).unwrap();
+        for (from, to) in [
+            ("shop.orders", "public.o"),
+            ("shop.Items", "public.\"Items\""),
+            ("any.old_t", "new_t"),
+            ("x", "y"),
+            ("other.t", "other.t"),
+            ("t", "t"),
+        ] {
+            assert_eq!(names.target(&name(from)), to, "{from}");
+        }
+        for wrong in ["a", "a=b*", "*.t=*.*", "a**=b"] {
+            assert!(Names::parse(&[wrong.to_owned()], &[]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tables_are_chosen_by_patterns() {
+        let names = Names::parse(&[], &["shop.*".to_owned(), "t".to_owned()]).unwrap();
+        for (table, is_taken) in [("shop.a", true), ("b.t", true), ("t", true), ("b.a", false)] {
+            assert_eq!(names.takes(&name(table)), is_taken, "{table}");
+        }
+        assert!(Names::default().takes(&name("any")));
+    }
+}

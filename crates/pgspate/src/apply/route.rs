@@ -1,0 +1,322 @@
+//! Events to tables and columns of the target, and into a log.
+//!
+//! Tables are looked up when the stream names them first. Used by the one thread that decodes.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::decode::Types;
+use super::event::{Event, Name, Row, Value};
+use super::facts::Facts;
+use super::fold;
+use super::log::{Change, Log, RowAt};
+use super::names::Names;
+use crate::target::Session;
+use crate::target::connect::Connection;
+use crate::{Error, Kind, Result};
+
+/// What becomes of columns that the target does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownColumns {
+    /// The event is refused.
+    #[default]
+    Fail,
+    /// They are passed over.
+    Ignore,
+    /// They are added to the table, of type text.
+    Add,
+}
+
+/// Knows where events go.
+pub(crate) struct Router {
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    connection: Connection,
+    runtime: Handle,
+    session: Session,
+    names: Names,
+    unknown: UnknownColumns,
+    targets: Vec<Target>,
+    /// `None` for tables that are left out.
+    known: HashMap<Name, Option<usize>>,
+    last: Option<(Arc<Name>, Option<usize>)>,
+    /// What went wrong where it could not be told.
+    fault: Option<Error>,
+    additions: Vec<String>,
+}
+
+struct Target {
+    facts: Arc<Facts>,
+    /// Columns that any event has named.
+    seen: Vec<bool>,
+    layouts: Vec<Layout>,
+    last: usize,
+}
+
+/// The columns of a kind of row.
+struct Layout {
+    names: Arc<[Box<str>]>,
+    columns: Vec<Option<u16>>,
+    /// How many of the target's columns it has.
+    count: usize,
+}
+
+/// Where an event stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stand {
+    pub(crate) input: u32,
+    pub(crate) line: u64,
+    pub(crate) ordinal: u64,
+}
+
+impl Router {
+    pub(crate) async fn new(
+        connection: Connection,
+        names: Names,
+        unknown: UnknownColumns,
+        runtime: Handle,
+    ) -> Result<Router> {
+        let session = Session::read(&connection.client).await?;
+        let inner = Inner {
+            connection,
+            runtime,
+            session,
+            names,
+            unknown,
+            targets: Vec::new(),
+            known: HashMap::new(),
+            last: None,
+            fault: None,
+            additions: Vec::new(),
+        };
+        Ok(Router { inner: RefCell::new(inner) })
+    }
+
+    /// Adds an event to the log. False where its table is left out.
+    ///
+    /// # Errors
+    /// Of [`Kind::Format`] for an event that cannot be applied; others when the target cannot be
+    /// looked at, or has no such table. The log is as it was then.
+    pub(crate) fn add(&self, event: &Event, log: &mut Log, stand: Stand) -> Result<bool> {
+        let inner = &mut *self.inner.borrow_mut();
+        let Some(at) = inner.table(&event.table)? else { return Ok(false) };
+        let unknown = inner.unknown;
+        let target = &mut inner.targets[at];
+        let rows = [&event.new, &event.old];
+        for row in rows.into_iter().flatten() {
+            target.learn(row, unknown, &mut inner.additions)?;
+        }
+        let width = target.facts.columns.len();
+        let mut first: Option<RowAt> = None;
+        let mut add = |row: &Option<Row>, log: &mut Log| -> Result<Option<RowAt>> {
+            let Some(row) = row else { return Ok(None) };
+            let layout = target.layout(row)?;
+            let at = log.row(width, &layout.columns, &row.values)?;
+            first.get_or_insert(at);
+            Ok(Some(at))
+        };
+        let new = add(&event.new, log)?;
+        let old = add(&event.old, log)?;
+        let is_complete = match &event.new {
+            Some(row) => target.is_complete(row)?,
+            None => false,
+        };
+        let change = Change {
+            table: at,
+            op: event.op,
+            new,
+            old,
+            width: width as u16,
+            is_complete,
+            ends: event.ends_transaction,
+            input: stand.input,
+            line: stand.line,
+            ordinal: stand.ordinal,
+        };
+        let all: Vec<usize> = match target.facts.has_key() {
+            true => Vec::new(),
+            false => (0..width).collect(),
+        };
+        if let Err(error) = fold::check(log, &change, &target.facts.keying, &all) {
+            if let Some(first) = first {
+                log.forget(first);
+            }
+            return Err(error);
+        }
+        log.push(change);
+        Ok(true)
+    }
+
+    /// Learns which columns an event names, without adding it.
+    pub(crate) fn see(&self, event: &Event) -> Result<()> {
+        let inner = &mut *self.inner.borrow_mut();
+        let Some(at) = inner.table(&event.table)? else { return Ok(()) };
+        for row in [&event.new, &event.old].into_iter().flatten() {
+            // What was refused before is refused no more.
+            let _ = inner.targets[at].learn(row, UnknownColumns::Ignore, &mut inner.additions);
+        }
+        Ok(())
+    }
+
+    /// What went wrong while a decoder asked for types.
+    pub(crate) fn take_fault(&self) -> Option<Error> {
+        self.inner.borrow_mut().fault.take()
+    }
+
+    /// The tables so far.
+    pub(crate) fn tables(&self) -> Vec<Arc<Facts>> {
+        self.inner.borrow().targets.iter().map(|target| Arc::clone(&target.facts)).collect()
+    }
+
+    /// Statements that add the columns which were unknown since the last call.
+    pub(crate) fn take_additions(&self) -> Vec<String> {
+        std::mem::take(&mut self.inner.borrow_mut().additions)
+    }
+}
+
+impl Types for Router {
+    fn of(&self, table: &Name, column: &str) -> Option<Arc<str>> {
+        let inner = &mut *self.inner.borrow_mut();
+        let found = match inner.known.get(table) {
+            Some(found) => Ok(*found),
+            None => inner.look_up(table),
+        };
+        match found {
+            Ok(at) => {
+                let facts = &inner.targets[at?].facts;
+                let found = facts.columns.iter().find(|known| known.name == column)?;
+                Some(Arc::clone(&found.typname))
+            }
+            Err(error) => {
+                inner.fault = Some(error);
+                None
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn table(&mut self, name: &Arc<Name>) -> Result<Option<usize>> {
+        if let Some((last, at)) = &self.last
+            && Arc::ptr_eq(last, name)
+        {
+            return Ok(*at);
+        }
+        let at = match self.known.get(&**name) {
+            Some(at) => *at,
+            None => self.look_up(name)?,
+        };
+        self.last = Some((Arc::clone(name), at));
+        Ok(at)
+    }
+
+    fn look_up(&mut self, name: &Name) -> Result<Option<usize>> {
+        let mut at = None;
+        if self.names.takes(name) {
+            let sql = self.names.target(name);
+            let reading = Facts::read(&self.connection.client, &self.session, &sql);
+            let facts = self.runtime.block_on(reading)?.ok_or_else(|| {
+                let message = format!("relation {sql} does not exist");
+                Error::new(Kind::Plan, message).hint(
+                    "Make the table first, map the events to another one with \
+                     `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.",
+                )
+            })?;
+            let oid = facts.table.oid;
+            let found = self.targets.iter().position(|known| known.facts.table.oid == oid);
+            at = Some(found.unwrap_or_else(|| {
+                let seen = vec![false; facts.columns.len()];
+                let facts = Arc::new(facts);
+                self.targets.push(Target { facts, seen, layouts: Vec::new(), last: 0 });
+                self.targets.len() - 1
+            }));
+        }
+        self.known.insert(name.clone(), at);
+        Ok(at)
+    }
+}
+
+impl Target {
+    /// Makes the layout of a row, if it is a new one.
+    fn learn(
+        &mut self,
+        row: &Row,
+        unknown: UnknownColumns,
+        additions: &mut Vec<String>,
+    ) -> Result<()> {
+        if self.find(row).is_some() {
+            return Ok(());
+        }
+        let mut columns = Vec::with_capacity(row.columns.len());
+        for name in &row.columns[..] {
+            let position = self.facts.columns.iter().position(|column| column.name == **name);
+            let is_generated = self.facts.generated.iter().any(|column| **column == **name);
+            let position = match (position, unknown) {
+                (Some(position), _) => Some(position),
+                (None, _) if is_generated => None,
+                (None, UnknownColumns::Ignore) => None,
+                (None, UnknownColumns::Fail) => return Err(self.unknown(name)),
+                (None, UnknownColumns::Add) => {
+                    self.facts = Arc::new(self.facts.with_column(name));
+                    self.seen.push(false);
+                    additions.push(format!(
+                        "alter table {} add column if not exists {} text",
+                        self.facts.table.sql_name,
+                        crate::target::quote_ident(name)
+                    ));
+                    Some(self.facts.columns.len() - 1)
+                }
+            };
+            columns.push(position.map(|position| position as u16));
+        }
+        for position in columns.iter().flatten() {
+            self.seen[usize::from(*position)] = true;
+        }
+        let count = columns.iter().flatten().count();
+        self.layouts.push(Layout { names: Arc::clone(&row.columns), columns, count });
+        self.last = self.layouts.len() - 1;
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let message =
+            format!("column \"{name}\" of relation \"{}\" does not exist", self.facts.table.name);
+        Error::new(Kind::Format, message)
+            .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
+            .hint(
+                "Add the column to the table, or say `--unknown-columns ignore` or \
+                 `--unknown-columns add`.",
+            )
+    }
+
+    fn find(&mut self, row: &Row) -> Option<usize> {
+        let is_it = |layout: &Layout| Arc::ptr_eq(&layout.names, &row.columns);
+        if self.layouts.get(self.last).is_some_and(is_it) {
+            return Some(self.last);
+        }
+        let same = |layout: &Layout| is_it(layout) || layout.names == row.columns;
+        let found = self.layouts.iter().position(is_it);
+        let found = found.or_else(|| self.layouts.iter().position(same))?;
+        self.last = found;
+        Some(found)
+    }
+
+    fn layout(&mut self, row: &Row) -> Result<&Layout> {
+        let found = self.find(row);
+        found
+            .and_then(|at| self.layouts.get(at))
+            .ok_or_else(|| Error::new(Kind::Bug, "the columns of a row were not looked up"))
+    }
+
+    /// Whether a row has all that the stream has ever said of rows of the table.
+    fn is_complete(&mut self, row: &Row) -> Result<bool> {
+        let seen = self.seen.iter().filter(|seen| **seen).count();
+        let count = self.layout(row)?.count;
+        Ok(count == seen && !row.values.contains(&Value::Absent))
+    }
+}

@@ -1,0 +1,321 @@
+//! The statements that apply what is staged. Pure: names in, SQL out.
+//!
+//! `t` is the target, `s` the stage. No statement sets a column of the key, none has `on conflict`
+//! or is a `merge`, and none writes a row that is as it should be. The text depends on the table
+//! and on which columns a batch gives, never on values or numbers of rows.
+
+use super::facts::{Facts, FactsColumn};
+use super::prepare::{Given, Prepared, What};
+
+const WHAT: &str = "\"pgspate what\"";
+const GIVEN: &str = "\"pgspate given\"";
+
+/// Builds statements for the staged rows of one table.
+pub(crate) struct Statements<'a> {
+    facts: &'a Facts,
+    table: &'a str,
+    stage: String,
+    given: Vec<Given>,
+    truncates: bool,
+    frees: bool,
+}
+
+/// The name of a table's stage.
+pub(crate) fn stage_name(facts: &Facts) -> String {
+    format!("pgspate_apply_{}_{}", facts.table.oid, facts.version)
+}
+
+/// Makes the stage of a table, for the session.
+pub(crate) fn make_stage(facts: &Facts) -> String {
+    let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.as_str()).collect();
+    let from: Vec<_> = from_names(facts)
+        .zip(key(facts))
+        .map(|(name, column)| format!(", {} as {name}", column.sql))
+        .collect();
+    format!(
+        "create temporary table {} on commit delete rows as \
+         select {}, 0::int2 as {WHAT}, ''::bytea as {GIVEN}{} from {} with no data",
+        stage_name(facts),
+        columns.join(", "),
+        from.concat(),
+        facts.table.sql_name
+    )
+}
+
+/// Fills the stage of a table.
+pub(crate) fn copy(facts: &Facts, format: &str) -> String {
+    let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.clone()).collect();
+    let from: Vec<_> = from_names(facts).map(|name| format!(", {name}")).collect();
+    format!(
+        "copy pg_temp.{} ({}, {WHAT}, {GIVEN}{}) from stdin (format {format})",
+        stage_name(facts),
+        columns.join(", "),
+        from.concat()
+    )
+}
+
+fn key(facts: &Facts) -> impl Iterator<Item = &FactsColumn> {
+    facts.keying.columns.iter().map(|(at, _)| &facts.columns[*at])
+}
+
+fn from_names(facts: &Facts) -> impl Iterator<Item = String> {
+    (1..=facts.keying.columns.len()).map(|nth| format!("\"pgspate from {nth}\""))
+}
+
+impl<'a> Statements<'a> {
+    pub(crate) fn new(facts: &'a Facts, prepared: &Prepared, frees: bool) -> Statements<'a> {
+        // Rows that come from elsewhere, or begin anew, are made to give all.
+        let fills = prepared.has_moves || prepared.has_fresh || frees;
+        let widened = |given: &Given| match given {
+            Given::Never if fills => Given::Sometimes,
+            other => *other,
+        };
+        Statements {
+            facts,
+            table: &facts.table.sql_name,
+            stage: format!("pg_temp.{}", stage_name(facts)),
+            given: prepared.given.iter().map(widened).collect(),
+            truncates: prepared.truncates,
+            frees,
+        }
+    }
+
+    /// Whether rows go and come again.
+    pub(crate) fn frees(&self) -> bool {
+        self.frees
+    }
+
+    /// For each unique index: rows that are to have what another row has now go and come again,
+    /// with all that they have.
+    pub(crate) fn free(&self) -> Vec<String> {
+        let unique = self.facts.unique.iter().filter(|_| self.frees);
+        unique.map(|columns| self.free_of(columns)).collect()
+    }
+
+    fn free_of(&self, columns: &[usize]) -> String {
+        let (mut differs, mut holds) = (Vec::new(), Vec::new());
+        for at in columns {
+            let name = &self.facts.columns[*at].sql;
+            let new = format!("case when {} then s.{name} else t.{name} end", bit(*at));
+            differs.push(format!("t.{name} is distinct from {new}"));
+            holds.push(format!("o.{name} = {new}"));
+        }
+        format!(
+            "update {} s set {}, {WHAT} = {} from {} t \
+             where s.{WHAT} in ({}, {}) and {} and ({}) \
+             and exists (select from {} o where {}){}",
+            self.stage,
+            self.filled_columns(|column| format!("t.{}", column.sql)),
+            What::Frees as i16,
+            self.table,
+            What::Changes as i16,
+            What::Comes as i16,
+            self.matches(),
+            differs.join(" or "),
+            self.table,
+            holds.join(" and "),
+            self.unreferenced()
+        )
+    }
+
+    /// That nothing refers to the target's row.
+    fn unreferenced(&self) -> String {
+        self.facts.referrers.iter().map(|refers| format!(" and not {refers}")).collect()
+    }
+
+    /// Whether any key is staged twice.
+    pub(crate) fn duplicates(&self) -> String {
+        let key: Vec<_> = key(self.facts).map(|column| column.sql.as_str()).collect();
+        format!(
+            "select exists (select from {} group by {} having count(*) > 1)",
+            self.stage,
+            key.join(", ")
+        )
+    }
+
+    /// Completes rows that come from another key by what the target has under it.
+    pub(crate) fn fill_moves(&self) -> String {
+        let from = from_names(self.facts).zip(key(self.facts));
+        let matches: Vec<_> =
+            from.map(|(name, column)| format!("t.{} = s.{name}", column.sql)).collect();
+        format!(
+            "update {} s set {} from {} t where {}",
+            self.stage,
+            self.filled(|column| format!("t.{}", column.sql)),
+            self.table,
+            matches.join(" and ")
+        )
+    }
+
+    /// Completes rows that begin anew by defaults.
+    pub(crate) fn fill_fresh(&self) -> String {
+        format!(
+            "update {} s set {} where s.{WHAT} = {}",
+            self.stage,
+            self.filled(|column| column.default.clone()),
+            What::Fresh as i16
+        )
+    }
+
+    /// Sets what is not given, and that the row comes with all.
+    fn filled(&self, value: impl Fn(&FactsColumn) -> String) -> String {
+        format!("{}, {WHAT} = {}", self.filled_columns(value), What::Comes as i16)
+    }
+
+    /// Sets what is not given, and that all is.
+    fn filled_columns(&self, value: impl Fn(&FactsColumn) -> String) -> String {
+        let sets =
+            self.columns().filter(|(at, _, given)| *given != Given::Always && !self.is_key(*at));
+        let sets: Vec<_> = sets
+            .map(|(at, column, _)| {
+                let (name, bit) = (&column.sql, bit(at));
+                format!("{name} = case when {bit} then s.{name} else {} end, ", value(column))
+            })
+            .collect();
+        let all = "ff".repeat(self.facts.columns.len().div_ceil(8));
+        format!("{}{GIVEN} = '\\x{all}'", sets.concat())
+    }
+
+    /// How many updates find no row.
+    pub(crate) fn missing(&self) -> String {
+        format!(
+            "select count(*) from {} s where s.{WHAT} = {} and not exists ({})",
+            self.stage,
+            What::Changes as i16,
+            self.found()
+        )
+    }
+
+    /// Deletes rows that go: before all else those to which nothing refers, or in the end all.
+    pub(crate) fn delete(&self, is_early: bool) -> String {
+        let (which, unreferenced) = match is_early {
+            true => (
+                format!("in ({}, {})", What::Goes as i16, What::Frees as i16),
+                if self.facts.is_referenced { self.unreferenced() } else { String::new() },
+            ),
+            false => (format!("= {}", What::Goes as i16), String::new()),
+        };
+        format!(
+            "delete from {} t using {} s where s.{WHAT} {which} and {}{unreferenced}",
+            self.table,
+            self.stage,
+            self.matches()
+        )
+    }
+
+    /// Of a table without a key: as many rows as are staged, of those that look the same.
+    pub(crate) fn delete_whole(&self) -> String {
+        let whole = |of: &str| {
+            let all: Vec<_> =
+                self.facts.columns.iter().map(|column| format!("{of}.{}", column.sql)).collect();
+            format!("row({})::text", all.join(", "))
+        };
+        let (of_stage, of_table) = (whole("s"), whole("t"));
+        let (table, stage, goes) = (self.table, &self.stage, What::Goes as i16);
+        format!(
+            "delete from {table} t using (\
+             select t.ctid as at, t.tableoid as part, s.n, \
+                    row_number() over (partition by s.whole) as nth \
+             from {table} t join (select {of_stage} as whole, count(*) as n from {stage} s \
+                                  where s.{WHAT} = {goes} group by 1) s \
+             on {of_table} = s.whole) s \
+             where s.nth <= s.n and t.ctid = s.at and t.tableoid = s.part"
+        )
+    }
+
+    /// `None` where there is nothing that could be set.
+    pub(crate) fn update(&self) -> Option<String> {
+        let mut sets = Vec::new();
+        let mut differs = Vec::new();
+        for (at, column, given) in self.columns() {
+            if self.is_key(at) || column.is_fixed {
+                continue;
+            }
+            let name = &column.sql;
+            let is_other = match column.is_exact {
+                true => format!("t.{name} is distinct from s.{name}"),
+                // Such as 1.0 and 1.00, which are equal and yet not the same.
+                false => format!("row(t.{name})::record *<> row(s.{name})::record"),
+            };
+            match given {
+                Given::Never => {}
+                Given::Always => {
+                    sets.push(format!("{name} = s.{name}"));
+                    differs.push(is_other);
+                }
+                Given::Sometimes => {
+                    let bit = bit(at);
+                    sets.push(format!("{name} = case when {bit} then s.{name} else t.{name} end"));
+                    differs.push(format!("{bit} and {is_other}"));
+                }
+            }
+        }
+        (!sets.is_empty()).then(|| {
+            format!(
+                "update {} t set {} from {} s where s.{WHAT} between {} and {} and {} and ({})",
+                self.table,
+                sets.join(", "),
+                self.stage,
+                What::Changes as i16,
+                What::Fresh as i16,
+                self.matches(),
+                differs.join(" or ")
+            )
+        })
+    }
+
+    pub(crate) fn insert(&self) -> String {
+        let given = |(at, _, given): &(usize, &FactsColumn, Given)| {
+            *given != Given::Never || self.is_key(*at)
+        };
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for (at, column, given) in self.columns().filter(given) {
+            let name = &column.sql;
+            names.push(name.as_str());
+            values.push(match given {
+                Given::Sometimes if !self.is_key(at) => {
+                    format!("case when {} then s.{name} else {} end", bit(at), column.default)
+                }
+                _ => format!("s.{name}"),
+            });
+        }
+        let is_overriding = self.facts.columns.iter().any(|column| column.is_fixed);
+        let overriding = if is_overriding { " overriding system value" } else { "" };
+        let absent = match self.facts.has_key() && !self.truncates {
+            true => format!(" and not exists ({})", self.found()),
+            false => String::new(),
+        };
+        format!(
+            "insert into {} ({}){overriding} select {} from {} s where s.{WHAT} >= {}{absent}",
+            self.table,
+            names.join(", "),
+            values.join(", "),
+            self.stage,
+            What::Comes as i16
+        )
+    }
+
+    fn found(&self) -> String {
+        format!("select from {} t where {}", self.table, self.matches())
+    }
+
+    fn matches(&self) -> String {
+        let all: Vec<_> =
+            key(self.facts).map(|column| format!("t.{0} = s.{0}", column.sql)).collect();
+        all.join(" and ")
+    }
+
+    fn is_key(&self, at: usize) -> bool {
+        self.facts.keying.columns.iter().any(|(of_key, _)| *of_key == at)
+    }
+
+    fn columns(&self) -> impl Iterator<Item = (usize, &FactsColumn, Given)> {
+        let all = self.facts.columns.iter().zip(&self.given).enumerate();
+        all.map(|(at, (column, given))| (at, column, *given))
+    }
+}
+
+/// Whether a staged row gives a column.
+fn bit(at: usize) -> String {
+    format!("get_bit(s.{GIVEN}, {at}) = 1")
+}

@@ -1,0 +1,173 @@
+//! Batches to the server: each is one transaction with the stream's position as its last statement.
+//!
+//! A batch is kept until it is known to be committed. What a lost session may have committed is
+//! read back from the ledger, never guessed. What the server refuses is looked for by halves, under
+//! savepoints of the same transaction.
+
+mod round;
+mod session;
+mod sift;
+
+use tokio::runtime::Handle;
+
+pub(crate) use sift::{no_event, words};
+
+use self::session::Session;
+use super::batch::Batch;
+use super::report::Counts;
+use crate::copy::{Limits, Patience};
+use crate::ledger::{self, DeadLetter, Stream};
+use crate::target::connect::Dsn;
+use crate::{Error, Kind, Result};
+
+/// How the writer works.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) dsn: Dsn,
+    pub(crate) limits: Limits,
+    /// So many events may be set aside.
+    pub(crate) dead_letters_max: u64,
+    /// The inputs' names, for places.
+    pub(crate) inputs: Vec<String>,
+}
+
+/// Applies batches in their order.
+pub(crate) struct Writer {
+    settings: Settings,
+    runtime: Handle,
+    session: Option<Session>,
+    stream: Stream,
+    /// What is committed.
+    pub(crate) counts: Counts,
+    /// What the open transaction has done so far.
+    pending: Pending,
+}
+
+/// What becomes true with the next commit.
+#[derive(Debug, Default)]
+struct Pending {
+    counts: Counts,
+    letters: Vec<DeadLetter>,
+    /// Batches that are in the open transaction and are kept by nobody.
+    spilled: u64,
+}
+
+impl Writer {
+    /// Connects, and takes the stream over.
+    pub(crate) async fn open(
+        settings: Settings,
+        stream: &str,
+        partition: &str,
+        runtime: Handle,
+    ) -> Result<Writer> {
+        let session = Session::open(&settings).await?;
+        let stream = ledger::open_stream(&session.connection.client, stream, partition).await?;
+        let (counts, pending) = (Counts::default(), Pending::default());
+        Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
+    }
+
+    /// Up to where the stream is applied.
+    pub(crate) fn mark(&self) -> &ledger::Mark {
+        &self.stream.mark
+    }
+
+    /// Applies a batch, and commits it if a transaction of the source ends with it. Blocks.
+    ///
+    /// # Errors
+    /// What the server refuses, with the event's place; a server that stays away; a stream that was
+    /// taken over. What is not committed is not there then.
+    pub(crate) fn apply(&mut self, batch: &Batch, is_over: impl Fn() -> bool) -> Result<()> {
+        let mut patience = Patience::new(self.settings.limits.retry_for);
+        let runtime = self.runtime.clone();
+        loop {
+            let error = match runtime.block_on(self.attempt(batch)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            runtime.block_on(self.roll_back());
+            let spilled = std::mem::take(&mut self.pending).spilled;
+            if !error.is_retryable() {
+                return Err(error);
+            }
+            if spilled > 0 {
+                return Err(error.hint(
+                    "A transaction of the source was larger than a batch, and is not at hand any \
+                     more: run the same command again.",
+                ));
+            }
+            if !patience.wait(&is_over) {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn attempt(&mut self, batch: &Batch) -> Result<()> {
+        if self.session.is_none() {
+            let session = Session::open(&self.settings).await?;
+            self.stream.reopen(&session.connection.client).await?;
+            self.session = Some(session);
+        }
+        if self.stream.mark.ordinal >= batch.end.ordinal && self.pending.spilled == 0 {
+            // It was committed, and only the answer was lost.
+            self.note_commit(batch);
+            return Ok(());
+        }
+        let session = self.session.as_mut().expect("just opened");
+        let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
+        let mut sifting = sift::Sifting {
+            batch,
+            inputs: &self.settings.inputs,
+            room: room.saturating_sub(self.pending.letters.len() as u64),
+            letters: Vec::new(),
+        };
+        let counts = sifting.write(session, self.pending.spilled > 0).await?;
+        self.pending.letters.append(&mut sifting.letters);
+        self.pending.counts.add(&counts);
+        if !batch.commits {
+            session.clear_stages().await?;
+            self.pending.spilled += 1;
+            self.pending.counts.note(batch);
+            return Ok(());
+        }
+        session.run("set constraints all immediate", "check deferred constraints").await?;
+        let client = &session.connection.client;
+        self.stream.advance(client, &batch.end, &self.pending.letters).await?;
+        session.commit().await?;
+        self.note_commit(batch);
+        Ok(())
+    }
+
+    fn note_commit(&mut self, batch: &Batch) {
+        let pending = std::mem::take(&mut self.pending);
+        self.counts.add(&pending.counts);
+        self.counts.dead_letters += pending.letters.len() as u64;
+        self.counts.note(batch);
+        self.counts.batches += 1;
+        self.stream.mark = batch.end.clone();
+    }
+
+    /// After whatever has failed: a session that is as new, or none.
+    async fn roll_back(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        if session.roll_back().await.is_err() {
+            self.session = None;
+        }
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(mut self) -> Counts {
+        if let Some(session) = self.session.take() {
+            session.connection.close().await;
+        }
+        self.counts
+    }
+}
+
+/// Whether the server refused what an event says, and might take others.
+fn is_of_data(error: &Error) -> bool {
+    if error.kind() == Kind::Connect {
+        return false;
+    }
+    let class = error.sqlstate().map(|code| code.code().get(..2).unwrap_or_default().to_owned());
+    matches!(class.as_deref(), Some("21" | "22" | "23" | "44" | "54" | "P0"))
+}

@@ -1,0 +1,197 @@
+//! The writer's session: its stages, its statements, its transaction.
+
+use std::collections::HashMap;
+
+use tokio_postgres::Statement;
+
+use super::Settings;
+use crate::Result;
+use crate::apply::facts::Facts;
+use crate::apply::statements;
+use crate::copy;
+use crate::stage::{TEMP_BUFFERS, pin};
+use crate::target::connect::Connection;
+
+/// Whatever the statistics say, a few rows are looked up in an index, one by one. A plan made so is
+/// not left for later batches, as statements of larger ones are not kept.
+const BY_INDEX: &str = "\
+set local jit = off; set local enable_nestloop = on; set local enable_hashjoin = off; \
+set local enable_mergejoin = off; set local enable_seqscan = off";
+
+/// The stage of a table.
+pub(super) struct Staged {
+    pub(super) binary: Statement,
+    pub(super) text: Statement,
+    version: u32,
+    clear: String,
+    rows: u64,
+}
+
+/// A session with the target.
+pub(super) struct Session {
+    pub(super) connection: Connection,
+    pub(super) in_transaction: bool,
+    /// By the tables' oids.
+    stages: HashMap<u32, Staged>,
+    /// Statements of small batches, by their text.
+    kept: HashMap<String, Statement>,
+    /// The transaction has made stages that are gone if it fails.
+    made: bool,
+    lock_timeout: i32,
+    is_small: bool,
+}
+
+/// At most so many statements are kept: a table has about five for each set of columns.
+const KEPT_MAX: usize = 500;
+
+impl Session {
+    pub(super) async fn open(settings: &Settings) -> Result<Session> {
+        let connection = settings.dsn.connect("pgspate apply").await?;
+        let session = Session {
+            connection,
+            in_transaction: false,
+            stages: HashMap::new(),
+            kept: HashMap::new(),
+            made: false,
+            lock_timeout: settings.limits.lock_timeout_millis(),
+            is_small: false,
+        };
+        let sql =
+            format!("{}; set temp_buffers = '{TEMP_BUFFERS}'", copy::timeouts(&settings.limits));
+        session.run(&sql, "set up the session").await?;
+        Ok(session)
+    }
+
+    /// Runs statements without rows.
+    pub(super) async fn run(&self, sql: &str, what: &str) -> Result<()> {
+        let done = self.connection.client.batch_execute(sql).await;
+        done.map_err(|error| self.connection.explain(format!("could not {what}"), error))
+    }
+
+    /// Begins a transaction, unless one is open.
+    pub(super) async fn begin(&mut self) -> Result<()> {
+        if self.in_transaction {
+            return Ok(());
+        }
+        let sql = format!(
+            "begin isolation level read committed; set local lock_timeout = {}; \
+             set constraints all deferred",
+            self.lock_timeout
+        );
+        self.run(&sql, "begin to apply").await?;
+        self.in_transaction = true;
+        Ok(())
+    }
+
+    pub(super) async fn commit(&mut self) -> Result<()> {
+        self.run("commit", "commit").await?;
+        self.in_transaction = false;
+        self.made = false;
+        self.stages.values_mut().for_each(|staged| staged.rows = 0);
+        Ok(())
+    }
+
+    /// Rolls back what is open. An error: the session is of no use any more.
+    pub(super) async fn roll_back(&mut self) -> Result<()> {
+        if self.made {
+            self.stages.clear();
+            self.kept.clear();
+            self.made = false;
+        }
+        self.in_transaction = false;
+        self.stages.values_mut().for_each(|staged| staged.rows = 0);
+        self.run("rollback", "roll back").await
+    }
+
+    /// Says how statements to come are planned: for a few rows, or for many.
+    pub(super) async fn plan_for(&mut self, is_small: bool) -> Result<()> {
+        self.is_small = is_small;
+        let settings = if is_small { BY_INDEX } else { pin::SETTINGS };
+        self.run(settings, "set how to plan").await
+    }
+
+    /// The table's stage, made at first need.
+    pub(super) async fn stage(&mut self, facts: &Facts) -> Result<()> {
+        let oid = facts.table.oid;
+        if self.stages.get(&oid).is_some_and(|staged| staged.version == facts.version) {
+            return Ok(());
+        }
+        let what = "make a temporary table to stage rows in";
+        self.run(&statements::make_stage(facts), what).await?;
+        self.made |= self.in_transaction;
+        let client = &self.connection.client;
+        let explain = |error| self.connection.explain("could not prepare to stage rows", error);
+        let binary = client.prepare(&statements::copy(facts, "binary")).await.map_err(explain)?;
+        let text = client.prepare(&statements::copy(facts, "text")).await.map_err(explain)?;
+        let clear = format!("pg_temp.{}", statements::stage_name(facts));
+        let staged = Staged { binary, text, version: facts.version, clear, rows: 0 };
+        self.stages.insert(oid, staged);
+        Ok(())
+    }
+
+    /// The table's stage, to which so many rows go.
+    pub(super) fn staged(&mut self, oid: u32, rows: u64) -> Option<&Staged> {
+        let staged = self.stages.get_mut(&oid)?;
+        staged.rows += rows;
+        Some(staged)
+    }
+
+    /// Empties all stages, for what comes in the same transaction.
+    pub(super) async fn clear_stages(&mut self) -> Result<()> {
+        let mut sql = String::new();
+        for staged in self.stages.values_mut().filter(|staged| staged.rows > 0) {
+            // A truncated table is a new file, for which the catalog has to change.
+            let verb = if staged.rows > 10_000 { "truncate" } else { "delete from" };
+            sql += &format!("{verb} {};", staged.clear);
+            staged.rows = 0;
+        }
+        self.run(&sql, "empty the stage").await
+    }
+
+    /// Runs a statement; the rows that it wrote.
+    pub(super) async fn execute(&mut self, sql: &str, what: &str) -> Result<u64> {
+        let failed = |this: &Session, error| {
+            Err(this.connection.explain(format!("could not {what}"), error))
+        };
+        if !self.is_small {
+            let client = &self.connection.client;
+            if let Err(error) = pin::allow_nested_loop(client, sql).await {
+                return failed(self, error);
+            }
+            return match client.execute(sql, &[]).await {
+                Ok(rows) => Ok(rows),
+                Err(error) => failed(self, error),
+            };
+        }
+        let statement = match self.kept.get(sql) {
+            Some(statement) => statement.clone(),
+            None => match self.connection.client.prepare(sql).await {
+                Ok(statement) => statement,
+                Err(error) => return failed(self, error),
+            },
+        };
+        match self.connection.client.execute(&statement, &[]).await {
+            Ok(rows) => {
+                if self.kept.len() < KEPT_MAX {
+                    self.kept.entry(sql.to_owned()).or_insert(statement);
+                }
+                Ok(rows)
+            }
+            Err(error) => failed(self, error),
+        }
+    }
+
+    /// The first value of a query.
+    pub(super) async fn ask<T>(&mut self, sql: &str, what: &str) -> Result<T>
+    where
+        T: for<'a> tokio_postgres::types::FromSql<'a>,
+    {
+        let client = &self.connection.client;
+        let explain = |error| self.connection.explain(format!("could not {what}"), error);
+        if !self.is_small {
+            pin::allow_nested_loop(client, sql).await.map_err(explain)?;
+        }
+        let row = client.query_one(sql, &[]).await.map_err(explain)?;
+        row.try_get(0).map_err(explain)
+    }
+}

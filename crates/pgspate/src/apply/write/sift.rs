@@ -1,0 +1,218 @@
+//! A batch in the open transaction; and where the server refuses it, its events but for those that
+//! are refused.
+//!
+//! Events are looked at by halves, each under a savepoint and in their order, until one alone is
+//! refused. So also what only works one after the other is applied: values that move between rows
+//! of a unique index, rows that change what they refer to while that goes.
+
+use std::ops::Range;
+
+use tokio_postgres::error::SqlState;
+
+use super::session::Session;
+use super::{is_of_data, round};
+use crate::apply::batch::Batch;
+use crate::apply::decode::plain;
+use crate::apply::event::Op;
+use crate::apply::prepare::prepare;
+use crate::apply::report::Counts;
+use crate::ledger::DeadLetter;
+use crate::{Error, Kind, Place, Result};
+
+const BEGIN: &str = "savepoint pgspate_apply";
+const KEEP: &str = "release savepoint pgspate_apply";
+const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
+
+/// A batch that is written.
+pub(super) struct Sifting<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) inputs: &'a [String],
+    /// So many events more may be set aside.
+    pub(super) room: u64,
+    /// Those that are.
+    pub(super) letters: Vec<DeadLetter>,
+}
+
+impl Sifting<'_> {
+    /// Writes the batch into a transaction, an open one or a new one, and leaves that open.
+    pub(super) async fn write(&mut self, session: &mut Session, is_open: bool) -> Result<Counts> {
+        self.letters.clone_from(&self.batch.rejected);
+        let rejected = self.letters.len() as u64;
+        if let Some(first) = self.letters.get(usize::try_from(self.room).unwrap_or(usize::MAX)) {
+            let place = Place {
+                source: Some(first.source.clone()),
+                line: Some(first.line),
+                ..Place::default()
+            };
+            return Err(no_event(Error::new(Kind::Format, first.message.clone()).at(place)));
+        }
+        self.room -= rejected;
+        if !is_open && self.batch.additions.is_empty() {
+            // Made outside of the transaction, they outlive it.
+            for prepared in &self.batch.prepared {
+                session.stage(&self.batch.tables[prepared.table]).await?;
+            }
+        }
+        let Batch { tables, prepared, upto, .. } = self.batch;
+        let mut frees = false;
+        loop {
+            session.begin().await?;
+            self.add_columns(session).await?;
+            if is_open {
+                session.run(BEGIN, "set a savepoint").await?;
+            }
+            let error = match round::write(session, tables, prepared, frees).await {
+                Ok(counts) if is_open => {
+                    session.run(KEEP, "release a savepoint").await?;
+                    return Ok(counts);
+                }
+                Ok(counts) => return Ok(counts),
+                Err(error) => error,
+            };
+            if !is_of_data(&error) || *upto == 0 {
+                return Err(error);
+            }
+            match is_open {
+                true => session.run(BACK, "go back to a savepoint").await?,
+                false => session.roll_back().await?,
+            }
+            let may_free = prepared.iter().any(|it| tables[it.table].may_free());
+            if frees || !may_free || error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
+                session.begin().await?;
+                self.add_columns(session).await?;
+                return self.by_halves(session, error).await;
+            }
+            // Values may have moved between rows that stay.
+            frees = true;
+        }
+    }
+
+    async fn add_columns(&self, session: &Session) -> Result<()> {
+        for addition in &self.batch.additions {
+            session.run(addition, "add a column").await?;
+        }
+        Ok(())
+    }
+
+    async fn by_halves(&mut self, session: &mut Session, refused: Error) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut ranges = Vec::from([(0, self.batch.upto)]);
+        let mut known = Some(refused);
+        while let Some((start, end)) = ranges.pop() {
+            let error = match known.take() {
+                Some(error) => error,
+                None => match self.some(session, start..end, &mut counts).await? {
+                    None => continue,
+                    Some(error) => error,
+                },
+            };
+            if end - start > 1 {
+                let middle = start.midpoint(end);
+                ranges.push((middle, end));
+                ranges.push((start, middle));
+                continue;
+            }
+            if self.room == 0 {
+                return Err(self.refuse(start, error));
+            }
+            self.room -= 1;
+            self.letters.push(self.letter(start, &error));
+        }
+        Ok(counts)
+    }
+
+    /// Writes some events. What is refused of them leaves nothing behind.
+    async fn some(
+        &self,
+        session: &mut Session,
+        range: Range<usize>,
+        counts: &mut Counts,
+    ) -> Result<Option<Error>> {
+        let batch = self.batch;
+        let prepared = prepare(&batch.log, range, &batch.tables)?;
+        session.run(BEGIN, "set a savepoint").await?;
+        match round::write(session, &batch.tables, &prepared, true).await {
+            Ok(written) => {
+                session.run(KEEP, "release a savepoint").await?;
+                session.clear_stages().await?;
+                counts.add(&written);
+                Ok(None)
+            }
+            Err(error) if is_of_data(&error) => {
+                session.run(BACK, "go back to a savepoint").await?;
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refuse(&self, at: usize, error: Error) -> Error {
+        let change = &self.batch.log.changes()[at];
+        let table = &self.batch.tables[change.table].table.sql_name;
+        let place = Place {
+            source: self.inputs.get(change.input as usize).cloned(),
+            line: Some(change.line),
+            ..Place::default()
+        };
+        let kind = error.kind();
+        Error::new(kind, format!("could not apply the {} of {table}", verb(change.op)))
+            .at(place)
+            .hint(
+                "Nothing of its batch is applied. With `--max-dead-letters N` up to N such events \
+                 are set aside in pgspate.dead_letter, and the others applied.",
+            )
+            .because(error)
+    }
+
+    fn letter(&self, at: usize, error: &Error) -> DeadLetter {
+        let change = &self.batch.log.changes()[at];
+        let facts = &self.batch.tables[change.table];
+        DeadLetter {
+            position: change.ordinal,
+            source: self.inputs.get(change.input as usize).cloned().unwrap_or_default(),
+            line: change.line,
+            table: Some(facts.table.sql_name.clone()),
+            sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
+            message: words(error),
+            payload: plain::write(&self.batch.log, change, facts),
+        }
+    }
+}
+
+/// What the server said, or else what is said here.
+pub(crate) fn words(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut last = words.clone();
+    let mut cause = std::error::Error::source(error);
+    while let Some(current) = cause {
+        let message = current.to_string();
+        // A layer that only repeats the one beneath it says nothing.
+        if message != last {
+            words = format!("{words}: {message}");
+        }
+        last = message;
+        cause = current.source();
+    }
+    words
+}
+
+fn verb(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        Op::Delete => "delete",
+        Op::Truncate => "truncate",
+        Op::Snapshot => "snapshot row",
+    }
+}
+
+/// The error for records that are no events, when there are too many.
+pub(crate) fn no_event(error: Error) -> Error {
+    match error.kind() {
+        Kind::Format if error.hint_text().is_none() => error.hint(
+            "With `--max-dead-letters N` up to N such records are set aside in \
+             pgspate.dead_letter, and the others applied.",
+        ),
+        _ => error,
+    }
+}

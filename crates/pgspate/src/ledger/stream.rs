@@ -1,0 +1,211 @@
+//! Streams of changes: how far each has been applied, and by whom.
+//!
+//! The position is written by the transaction that applies the events before it, and by nobody who
+//! has not the newest fence: whoever opens a stream raises that, and so ends all who had it before.
+
+use serde::Serialize;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+
+use super::job::failed;
+use super::schema;
+use crate::{Error, Kind, Result};
+
+/// A place in a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Events before it.
+    pub(crate) ordinal: u64,
+    /// The source's own word for it.
+    pub(crate) source: String,
+    /// Tells the last record before it from others.
+    pub(crate) digest: String,
+}
+
+/// A stream that this process may advance.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    name: String,
+    partition: String,
+    fence: i64,
+    /// Up to here its events are applied.
+    pub(crate) mark: Mark,
+}
+
+/// An event that was set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    pub(crate) position: u64,
+    pub(crate) source: String,
+    pub(crate) line: u64,
+    pub(crate) table: Option<String>,
+    pub(crate) sqlstate: Option<String>,
+    pub(crate) message: String,
+    /// The event, as `pgspate apply` reads it; or the record, where it is no event.
+    pub(crate) payload: String,
+}
+
+/// A stream as `pgspate status` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StreamStatus {
+    /// Its name.
+    pub stream: String,
+    /// Which part of it; empty for a stream of one part.
+    pub partition: String,
+    /// Events that are applied or set aside.
+    pub events: i64,
+    /// Where that is, in the source's words.
+    pub position: String,
+    /// Events that were set aside.
+    pub dead_letters: i64,
+    /// When it last advanced, in the session's time zone.
+    pub updated: String,
+}
+
+const OPEN: &str = "\
+update pgspate.stream set fence = fence + 1
+where stream = $1 and partition = $2 and ($3::bigint is null or fence = $3)
+returning fence, ordinal, source, digest";
+
+const ADVANCE: &str = "\
+update pgspate.stream
+set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
+    updated = clock_timestamp()
+where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
+
+const BURY: &str = "\
+insert into pgspate.dead_letter
+       (stream, partition, position, source, line, table_name, sqlstate, message, payload)
+select $1, $2, * from unnest($3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::text[],
+                             $8::text[], $9::text[])";
+
+const LIST: &str = "\
+select stream, partition, ordinal, source, dead_letters, updated::timestamptz(0)::text
+from pgspate.stream order by stream, partition";
+
+/// Takes a stream over from whoever had it, and makes it if there is none of that name.
+pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<Stream> {
+    schema::ensure_streams(client).await?;
+    if let Some(stream) = take(client, name, partition, None).await? {
+        return Ok(stream);
+    }
+    let sql = "insert into pgspate.stream (stream, partition) values ($1, $2)";
+    match client.execute(sql, &[&name, &partition]).await {
+        Ok(_) => {}
+        // Another process made it at the same time.
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
+        Err(error) => return Err(schema::refused(failed()(error))),
+    }
+    take(client, name, partition, None).await?.ok_or_else(fenced)
+}
+
+async fn take(
+    client: &Client,
+    name: &str,
+    partition: &str,
+    fence: Option<i64>,
+) -> Result<Option<Stream>> {
+    let row = client.query_opt(OPEN, &[&name, &partition, &fence]).await;
+    let row = row.map_err(|error| schema::refused(failed()(error)))?;
+    Ok(row.map(|row| Stream {
+        name: name.to_owned(),
+        partition: partition.to_owned(),
+        fence: row.get(0),
+        mark: Mark {
+            ordinal: row.get::<_, i64>(1).unsigned_abs(),
+            source: row.get(2),
+            digest: row.get(3),
+        },
+    }))
+}
+
+impl Stream {
+    /// In a new session: where the stream is now. Waits for what a lost session may still be
+    /// committing, and lets it do nothing after that.
+    pub(crate) async fn reopen(&mut self, client: &Client) -> Result<()> {
+        let taken = take(client, &self.name, &self.partition, Some(self.fence)).await?;
+        *self = taken.ok_or_else(fenced)?;
+        Ok(())
+    }
+
+    /// Moves it on; the last statement of the transaction that applies the events. The caller notes
+    /// the new mark when that has committed.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when the stream is another process's now.
+    pub(crate) async fn advance(
+        &self,
+        client: &Client,
+        to: &Mark,
+        letters: &[DeadLetter],
+    ) -> Result<()> {
+        if !letters.is_empty() {
+            self.bury(client, letters).await?;
+        }
+        let number = |number: u64| number.cast_signed();
+        let values: [&(dyn ToSql + Sync); 8] = [
+            &self.name,
+            &self.partition,
+            &self.fence,
+            &number(self.mark.ordinal),
+            &number(to.ordinal),
+            &to.source,
+            &to.digest,
+            &number(letters.len() as u64),
+        ];
+        match client.execute(ADVANCE, &values).await.map_err(failed())? {
+            1 => Ok(()),
+            _ => Err(fenced()),
+        }
+    }
+
+    async fn bury(&self, client: &Client, letters: &[DeadLetter]) -> Result<()> {
+        let numbers = |of: fn(&DeadLetter) -> u64| -> Vec<i64> {
+            letters.iter().map(|letter| of(letter).cast_signed()).collect()
+        };
+        // Text cannot hold a zero byte.
+        let texts = |of: fn(&DeadLetter) -> &str| -> Vec<String> {
+            letters.iter().map(|letter| of(letter).replace('\0', "\\0")).collect()
+        };
+        let tables: Vec<_> = letters.iter().map(|letter| letter.table.as_deref()).collect();
+        let codes: Vec<_> = letters.iter().map(|letter| letter.sqlstate.as_deref()).collect();
+        let values: [&(dyn ToSql + Sync); 9] = [
+            &self.name,
+            &self.partition,
+            &numbers(|letter| letter.position),
+            &texts(|letter| &letter.source),
+            &numbers(|letter| letter.line),
+            &tables,
+            &codes,
+            &texts(|letter| &letter.message),
+            &texts(|letter| &letter.payload),
+        ];
+        client.execute(BURY, &values).await.map(drop).map_err(failed())
+    }
+}
+
+fn fenced() -> Error {
+    Error::new(Kind::Ledger, "the stream was taken over by another pgspate")
+        .hint("One process applies a stream at a time: the one that was started last.")
+}
+
+/// All streams that have been applied to this database. Empty where there is no ledger.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
+    if !schema::has_streams(client).await? {
+        return Ok(Vec::new());
+    }
+    let rows = client.query(LIST, &[]).await.map_err(failed())?;
+    let status = |row: &tokio_postgres::Row| StreamStatus {
+        stream: row.get(0),
+        partition: row.get(1),
+        events: row.get(2),
+        position: row.get(3),
+        dead_letters: row.get(4),
+        updated: row.get(5),
+    };
+    Ok(rows.iter().map(status).collect())
+}

@@ -1,0 +1,54 @@
+//! Rows into a temporary table of the session, in the transaction that is open.
+
+use bytes::Bytes;
+use futures_util::SinkExt;
+use tokio_postgres::Statement;
+
+use crate::copy::{PIECE_BYTES, refused_copy};
+use crate::target::connect::Connection;
+use crate::{Error, Kind, Result};
+
+const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+const BINARY_TRAILER: &[u8] = b"\xff\xff";
+
+/// Copies rows in binary, without header and trailer. As many must be taken.
+pub(crate) async fn binary(
+    connection: &Connection,
+    statement: &Statement,
+    rows: &[u8],
+    count: u64,
+) -> Result<()> {
+    let pieces = [BINARY_HEADER, rows, BINARY_TRAILER];
+    copy(connection, statement, &pieces, count).await
+}
+
+/// Copies rows as text.
+pub(crate) async fn text(
+    connection: &Connection,
+    statement: &Statement,
+    rows: &[u8],
+    count: u64,
+) -> Result<()> {
+    copy(connection, statement, &[rows], count).await
+}
+
+async fn copy(
+    connection: &Connection,
+    statement: &Statement,
+    parts: &[&[u8]],
+    count: u64,
+) -> Result<()> {
+    let refused = |error| refused_copy(connection, error);
+    let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(refused)?;
+    let mut sink = Box::pin(sink);
+    for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+        sink.feed(Bytes::copy_from_slice(piece)).await.map_err(refused)?;
+    }
+    match sink.as_mut().finish().await.map_err(refused)? {
+        written if written == count => Ok(()),
+        written => {
+            let message = format!("{count} rows were staged, but the server has {written}");
+            Err(Error::new(Kind::Bug, message))
+        }
+    }
+}

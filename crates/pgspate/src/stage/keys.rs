@@ -1,0 +1,47 @@
+//! Which columns identify a row, and whether equal values are the same value.
+
+use tokio_postgres::Client;
+
+use crate::Result;
+use crate::target::{Column, Table, TypeKind, server_error};
+
+/// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
+/// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,
+/// network addresses.
+const SAME_WHEN_EQUAL: [u32; 17] =
+    [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
+
+/// The primary key's columns, in its order.
+const PRIMARY_KEY: &str = "\
+select a.attname::text
+from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
+order by k.nth";
+
+/// Columns whose collation is nondeterministic.
+const LENIENT: &str = "\
+select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
+where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
+
+/// The names of the primary key's columns.
+pub(crate) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<String>> {
+    names(client, PRIMARY_KEY, table).await
+}
+
+/// The names of columns with a nondeterministic collation.
+pub(crate) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String>> {
+    names(client, LENIENT, table).await
+}
+
+async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
+    let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
+    let rows = client.query(sql, &[&table.oid]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Whether equal values of the column are the same value, but for lenient collations.
+pub(crate) fn is_exact(column: &Column) -> bool {
+    let base = column.ty.base();
+    base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid)
+}
