@@ -1,6 +1,7 @@
 //! `pgspate doctor` and `pgspate tune` as users meet them: each check on a server that was brought
 //! into the bad state for real, and silent after its own remedy.
 
+mod flavours;
 mod picture;
 mod rights;
 #[path = "../support/run.rs"]

@@ -74,3 +74,24 @@ fn empty_tables_and_what_is_no_table() {
         assert!(run.stderr.contains(hint), "{}", run.stderr);
     }
 }
+
+#[test]
+fn a_role_that_may_not_read_the_table() {
+    let server = testing::server("");
+    let (runtime, owner) = crate::run::session(&server.dsn());
+    let run = |sql: &str| runtime.block_on(owner.batch_execute(sql)).unwrap();
+    run("create table t (id int); insert into t values (1), (2); create role plain login");
+    let plain = format!("{} user=plain", server.dsn());
+    let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
+    let args = format!("--watch 0 --table t --picture {}/t.svg", folder.path().display());
+    let refused = doctor(&plain, &args);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("`grant select on public.t`"), "{}", refused.stderr);
+    run("grant select on t to plain");
+    assert_eq!(doctor(&plain, &args).status, Some(0));
+    // Rows that a policy hides are not dead.
+    run("alter table t enable row level security; create policy p on t using (id = 1)");
+    let refused = doctor(&plain, &args);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("must see all of its rows"), "{}", refused.stderr);
+}

@@ -15,7 +15,7 @@ fn start(dsn: &str, args: &str) -> std::process::Child {
     spawn(command.args(args.split_whitespace()))
 }
 
-fn tune(dsn: &str, args: &str) -> Run {
+pub(crate) fn tune(dsn: &str, args: &str) -> Run {
     finish(start(dsn, args))
 }
 

@@ -25,12 +25,15 @@ pub enum Flavour {
     Timescale,
 }
 
-/// What tells them apart: 0 functions, 1 settings, 2 extensions, 3 what `version()` says.
+/// What tells them apart: functions, roles and settings of the provider, extensions, `version()`.
 const MARKS: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
-       exists (select from pg_settings where name like 'rds.%'),
-       exists (select from pg_settings where name like 'cloudsql.%'),
-       exists (select from pg_settings where name like 'azure.%'),
+       exists (select from pg_settings where name like 'rds.%')
+           or exists (select from pg_roles where rolname = 'rds_superuser'),
+       exists (select from pg_settings where name like 'cloudsql.%')
+           or exists (select from pg_roles where rolname = 'cloudsqlsuperuser'),
+       exists (select from pg_settings where name like 'azure.%')
+           or exists (select from pg_roles where rolname = 'azure_pg_admin'),
        exists (select from pg_extension where extname = 'citus'),
        exists (select from pg_extension where extname = 'timescaledb'),
        version() ilike '%greenplum%'";

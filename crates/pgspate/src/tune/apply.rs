@@ -54,7 +54,7 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
     if now.is_empty() {
         return Ok(Applied { left, ..Applied::default() });
     }
-    ledger::hold(client, LOCK).await?;
+    alone(client).await?;
     ledger::ensure(client).await?;
     let outstanding = recorded(client).await?;
     if let Some(first) = outstanding.first() {
@@ -89,7 +89,7 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
 /// ALTER SYSTEM. What is not back is still in the ledger.
 pub async fn revert(connection: &Connection) -> Result<Applied> {
     let client = &connection.client;
-    ledger::hold(client, LOCK).await?;
+    alone(client).await?;
     let changes = recorded(client).await?;
     changes.iter().try_for_each(Change::check_trust)?;
     for change in &changes {
@@ -111,6 +111,15 @@ pub async fn revert(connection: &Connection) -> Result<Applied> {
     let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::shown);
     let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
     Ok(Applied { changed, ..Applied::default() })
+}
+
+/// Waits a little for another `tune` of this database, and refuses to run beside it.
+async fn alone(client: &Client) -> Result<()> {
+    ledger::hold(client, LOCK).await.map_err(|error| match error.kind() {
+        Kind::Ledger => Error::new(Kind::Ledger, "another `pgspate tune` is under way")
+            .hint("Wait until it is done."),
+        _ => error,
+    })
 }
 
 /// Changes of settings that are in the ledger and not put back.
@@ -156,12 +165,12 @@ async fn ways_back(client: &Client, names: &[&str]) -> Result<Vec<NewChange>> {
 /// In one transaction that waits for the disk: all ways back, or none.
 async fn record(client: &Client, changes: &[NewChange]) -> Result<()> {
     let failed = || server_error("could not record the way back in the ledger".to_owned());
-    // What belongs to no table belongs to the catalog's view of settings, which is always there.
-    let sql = "select 'pg_catalog.pg_settings'::regclass::oid";
-    let view: u32 = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
+    // What belongs to no table belongs to a catalog that is always there, by the same number.
+    let sql = "select 'pg_catalog.pg_db_role_setting'::regclass::oid";
+    let catalog: u32 = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
     let begin = "begin; set local synchronous_commit = on";
     client.batch_execute(begin).await.map_err(failed())?;
-    let recorded = ledger::record(client, JOB, view, changes).await;
+    let recorded = ledger::record(client, JOB, catalog, changes).await;
     if recorded.is_err() {
         let _ = client.batch_execute("rollback").await;
         return recorded;

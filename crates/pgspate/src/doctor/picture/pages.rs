@@ -1,6 +1,6 @@
 //! What is in a table's pages, cell by cell.
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 use super::{Look, Share};
 use crate::Result;
@@ -84,33 +84,45 @@ impl Surface {
             .collect();
         let is_sampled = looked < per_cell;
         let by_range = is_sampled && sql.0 == Look::LiveRows && self.version >= SCANS_RANGES;
-        // Any other way to the rows would clean pages while they are looked at.
-        let by_place = "set enable_hashjoin = off; set enable_mergejoin = off; \
-                        set enable_nestloop = on; set enable_tidscan = on";
-        let failed = server_error("could not prepare to look at pages".to_owned());
-        client.batch_execute(by_place).await.map_err(failed)?;
         let statements = if by_range { self.ranges(per_cell, looked, count) } else { vec![sql.1] };
-        for statement in statements {
-            let failed = server_error(format!("could not look at the rows of {}", self.sql_name));
-            let rows = client.query(&statement, &[]).await;
-            let hint = format!(
-                "The role needs `grant select on {}`; a superuser sees dead rows, too, after \
-                 `create extension pageinspect`.",
-                self.sql_name
-            );
-            for row in rows.map_err(|error| failed(error).hint(hint))? {
-                let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
-                // A table may have grown since its pages were counted.
-                let Some(cell) = cells.get_mut(number(0) as usize) else { continue };
-                cell.live_rows = number(1);
-                cell.live_bytes = number(2).min(cell.pages * self.page_bytes);
-                if sql.0 == Look::Pages {
-                    cell.dead_rows = Some(number(3));
-                    cell.dead_bytes = Some(number(4));
-                }
+        let rows = self.rows(client, &statements).await;
+        let _ = client.batch_execute("rollback").await;
+        for row in rows? {
+            let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
+            // A table may have grown since its pages were counted.
+            let Some(cell) = cells.get_mut(number(0) as usize) else { continue };
+            cell.live_rows = number(1);
+            cell.live_bytes = number(2).min(cell.pages * self.page_bytes);
+            if sql.0 == Look::Pages {
+                cell.dead_rows = Some(number(3));
+                cell.dead_bytes = Some(number(4));
             }
         }
         Ok((sql.0, cells))
+    }
+
+    /// Rows of statements that see the same state of the table, in a transaction that stays open.
+    async fn rows(&self, client: &Client, statements: &[String]) -> Result<Vec<Row>> {
+        // Any other way to the rows would clean pages while they are looked at; and rows that a
+        // policy hides would look dead.
+        let begin = "begin isolation level repeatable read read only; \
+                     set local enable_hashjoin = off; set local enable_mergejoin = off; \
+                     set local enable_nestloop = on; set local enable_tidscan = on; \
+                     set local row_security = off";
+        let failed = || server_error(format!("could not look at the rows of {}", self.sql_name));
+        client.batch_execute(begin).await.map_err(failed())?;
+        let mut rows = Vec::new();
+        for statement in statements {
+            let answer = client.query(statement, &[]).await;
+            rows.extend(answer.map_err(|error| {
+                failed()(error).hint(format!(
+                    "The role needs `grant select on {}`, and must see all of its rows; a \
+                     superuser sees dead ones, too, after `create extension pageinspect`.",
+                    self.sql_name
+                ))
+            })?);
+        }
+        Ok(rows)
     }
 
     /// What a page holds and this snapshot does not see is dead, or not committed yet.
