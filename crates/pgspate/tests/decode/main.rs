@@ -4,6 +4,8 @@ mod canal;
 mod debezium;
 mod debezium_types;
 mod dms;
+#[path = "../support/events.rs"]
+mod events;
 mod history;
 mod maxwell;
 mod random;

@@ -1,5 +1,12 @@
 //! PostgreSQL's logical replication as a source: messages by bytes, and a server that sends them.
 
+// Other tests need more of it.
+#[allow(dead_code)]
+#[path = "../support/certificates.rs"]
+mod certificates;
+#[path = "../support/events.rs"]
+mod events;
+mod logins;
 mod messages;
 mod snapshots;
 mod streams;

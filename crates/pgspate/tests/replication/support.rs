@@ -1,14 +1,15 @@
-//! Events as lines, a server that replicates, and a connection to it.
+//! A server that replicates, a connection to it, and what comes from it.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use pgspate::apply::Name;
 use pgspate::apply::decode::Types;
 use pgspate::apply::replication::{Lsn, Replication};
-use pgspate::apply::{Event, Name, Row, Value};
 use pgspate::target::connect::{Dsn, Environment};
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{Throwaway, silent, testing};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
+
+pub(crate) use crate::events::line;
 
 /// pgoutput's values need no types.
 pub(crate) struct NoTypes;
@@ -17,37 +18,6 @@ impl Types for NoTypes {
     fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
         None
     }
-}
-
-/// `Update shop.orders {id=1 note=-} was {id=0} by [id] in 7 end`
-pub(crate) fn line(event: &Event) -> String {
-    let mut out = format!("{:?} {}", event.op, event.table.schema.as_deref().unwrap_or_default());
-    let _ = write!(out, ".{}", event.table.table);
-    if let Some(new) = &event.new {
-        let _ = write!(out, " {}", row(new));
-    }
-    if let Some(old) = &event.old {
-        let _ = write!(out, " was {}", row(old));
-    }
-    if let Some(key) = &event.key {
-        let _ = write!(out, " by [{}]", key.join(" "));
-    }
-    if let Some(transaction) = &event.position.transaction {
-        let _ = write!(out, " in {transaction}");
-    }
-    if event.ends_transaction {
-        out.push_str(" end");
-    }
-    out
-}
-
-fn row(row: &Row) -> String {
-    let cells = row.columns.iter().zip(&row.values).map(|(column, value)| match value {
-        Value::Absent => format!("{column}=-"),
-        Value::Null => format!("{column}=NULL"),
-        Value::Text(text) => format!("{column}={text}"),
-    });
-    format!("{{{}}}", cells.collect::<Vec<_>>().join(" "))
 }
 
 /// A server of its own, as slots belong to all of a server.
@@ -59,12 +29,28 @@ pub(crate) fn server() -> Server {
 
 /// With more lines of configuration.
 pub(crate) fn server_with(conf: &str) -> Server {
-    let own = "wal_level = logical\nmax_wal_senders = 6\nmax_replication_slots = 4\n\
-               timezone = 'UTC'\n";
-    Server(testing::server(&format!("{own}{conf}")))
+    Server::of(conf, None, &[])
 }
 
 impl Server {
+    /// With lines of configuration, of `pg_hba.conf`, and files in its data folder.
+    pub(crate) fn of(conf: &str, hba: Option<&str>, files: &[(&str, String)]) -> Server {
+        let own = "wal_level = logical\nmax_wal_senders = 6\nmax_replication_slots = 4\n\
+                   timezone = 'UTC'\n";
+        let mut builder = testing::builder().conf(&format!("{own}{conf}"));
+        if let Some(hba) = hba {
+            builder = builder.hba(hba);
+        }
+        for (name, content) in files {
+            builder = builder.file(name, content.as_str());
+        }
+        Server(builder.start(&silent).unwrap_or_else(|error| panic!("{}", error.chain())))
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.0.port()
+    }
+
     pub(crate) fn dsn(&self) -> String {
         self.0.dsn()
     }

@@ -71,9 +71,10 @@ impl Canal {
         };
         let mut olds = message.old.and_then(Json::array);
         let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
-        while let Some(row) = rows.next()? {
+        while let Some(mut row) = rows.next_object("a row")? {
             let cast = &mut |value, form: &Form| SPELLING.cast(value, form);
-            let data = table.row(&cells(row, "a row")?, types, &learn, cast)?;
+            let data = table.row(&row.rest()?, types, &learn, cast)?;
+            rows.close_object(row);
             let changed = olds.as_mut().map(|olds| olds.next()).transpose()?.flatten();
             let mut old = None;
             if let (Op::Update, Some(changed @ Json::Object(_))) = (op, changed) {

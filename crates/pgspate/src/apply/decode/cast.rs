@@ -155,14 +155,7 @@ fn quote_element(text: &str, out: &mut String) {
     if !text.is_empty() && text.bytes().all(is_plain) {
         return out.push_str(text);
     }
-    out.push('"');
-    for char in text.chars() {
-        if matches!(char, '"' | '\\') {
-            out.push('\\');
-        }
-        out.push(char);
-    }
-    out.push('"');
+    quote_always(text, out);
 }
 
 /// A map as hstore spells it.

@@ -164,25 +164,65 @@ impl<'a> Fields<'a> {
 
     /// The next field, or `None` after the last one, when nothing may follow.
     pub(super) fn next(&mut self) -> Result<Option<(Str<'a>, Json<'a>)>> {
+        match self.next_key()? {
+            Some(key) => Ok(Some((key, self.value()?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The next field's key. Its value must be asked for next, or opened.
+    pub(super) fn next_key(&mut self) -> Result<Option<Str<'a>>> {
         let walk = &mut self.walk;
         if !walk.advance(b'}')? {
             return Ok(None);
         }
         let start = walk.at;
         let (end, after, escaped) = key_end(walk.text.as_bytes(), start).map_err(syntax)?;
-        let key = Str { inside: &walk.text[start + 1..end - 1], escaped };
         walk.at = after;
+        Ok(Some(Str { inside: &walk.text[start + 1..end - 1], escaped }))
+    }
+
+    /// The value of the key that was given last.
+    pub(super) fn value(&mut self) -> Result<Json<'a>> {
+        let walk = &mut self.walk;
         if let Some(known) = self.known
-            && walk.text.as_bytes()[after..].starts_with(known.as_bytes())
+            && walk.text.as_bytes()[walk.at..].starts_with(known.as_bytes())
         {
-            walk.at = after + known.len();
-            return Ok(Some((key, Json::Object(&walk.text[after..walk.at]))));
+            let start = walk.at;
+            walk.at += known.len();
+            return Ok(Json::Object(&walk.text[start..walk.at]));
         }
-        Ok(Some((key, walk.value()?)))
+        walk.value()
+    }
+
+    /// Goes into the value without having stepped over it, if it is an object. Its fields must all
+    /// be read, and then closed here.
+    pub(super) fn open_object(&mut self) -> Option<Fields<'a>> {
+        Some(Fields { walk: self.walk.open(b'{')?, known: self.known })
+    }
+
+    /// The same for an array.
+    pub(super) fn open_array(&mut self) -> Option<Items<'a>> {
+        self.walk.open(b'[').map(Items)
+    }
+
+    /// Goes on behind an object that was opened here.
+    pub(super) fn close_object(&mut self, inner: Fields<'a>) {
+        self.walk.at = inner.walk.at;
+    }
+
+    /// Goes on behind an array that was opened here.
+    pub(super) fn close_array(&mut self, inner: Items<'a>) {
+        self.walk.at = inner.0.at;
     }
 
     /// All fields.
     pub(super) fn all(mut self) -> Result<Vec<(Str<'a>, Json<'a>)>> {
+        self.rest()
+    }
+
+    /// All fields that have not been read.
+    pub(super) fn rest(&mut self) -> Result<Vec<(Str<'a>, Json<'a>)>> {
         let mut fields = Vec::with_capacity(16);
         while let Some(field) = self.next()? {
             fields.push(field);
@@ -200,6 +240,23 @@ impl<'a> Items<'a> {
         if self.0.advance(b']')? { self.0.value().map(Some) } else { Ok(None) }
     }
 
+    /// Goes into the next item if it is an object, or `None` after the last one. It must be read
+    /// to its end and closed here.
+    pub(super) fn next_object(&mut self, what: &str) -> Result<Option<Fields<'a>>> {
+        if !self.0.advance(b']')? {
+            return Ok(None);
+        }
+        match self.0.open(b'{') {
+            Some(walk) => Ok(Some(Fields { walk, known: None })),
+            None => Err(malformed(format!("expected {what} to be an object"))),
+        }
+    }
+
+    /// Goes on behind an item that was opened here.
+    pub(super) fn close_object(&mut self, inner: Fields<'a>) {
+        self.0.at = inner.walk.at;
+    }
+
     /// Whether another item is likely to follow.
     pub(super) fn has_more(&self) -> bool {
         let data = self.0.text.as_bytes();
@@ -212,13 +269,21 @@ struct Walk<'a> {
     text: &'a str,
     at: usize,
     first: bool,
+    /// Something may follow what is walked over.
+    is_inner: bool,
     stack: Vec<u8>,
 }
 
 impl<'a> Walk<'a> {
     /// `text` begins with the opening bracket.
     fn of(text: &'a str) -> Walk<'a> {
-        Walk { text, at: 1, first: true, stack: Vec::new() }
+        Walk { text, at: 1, first: true, is_inner: false, stack: Vec::new() }
+    }
+
+    /// A walk within the value here, if it begins with this bracket.
+    fn open(&self, bracket: u8) -> Option<Walk<'a>> {
+        let is_it = self.text.as_bytes().get(self.at) == Some(&bracket);
+        is_it.then(|| Walk { at: self.at + 1, is_inner: true, ..Walk::of(self.text) })
     }
 
     /// Goes to where the next entry begins; false at the closing bracket.
@@ -227,6 +292,10 @@ impl<'a> Walk<'a> {
         self.at = skip_space(data, self.at);
         let first = std::mem::take(&mut self.first);
         match data.get(self.at) {
+            Some(&byte) if byte == close && self.is_inner => {
+                self.at += 1;
+                Ok(false)
+            }
             Some(&byte) if byte == close => {
                 if skip_space(data, self.at + 1) != data.len() {
                     return Err(malformed("expected nothing after the end of the object"));

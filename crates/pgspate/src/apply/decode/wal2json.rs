@@ -7,7 +7,7 @@
 
 use super::binary::is_hex;
 use super::cast::{Bytes, Form, Spelling, text};
-use super::json::{Json, Str, is_nothing, malformed, object};
+use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
 use super::shape::{Table, Tables};
 use super::{Decode, Types};
 use crate::Result;
@@ -154,11 +154,24 @@ impl Decode for Wal2json {
         let mut fields = object(record)?;
         let mut change = Change::default();
         let (mut changes, mut xid) = (None, None);
-        while let Some((key, value)) = fields.next()? {
-            match value {
-                _ if key.is("change") => changes = Some(value),
-                _ if key.is("xid") => xid = value.word()?,
-                _ => version_2(&mut change, key, value)?,
+        while let Some(key) = fields.next_key()? {
+            if let Some(mut list) = opened(key, &mut fields) {
+                let cells = columns(&mut list)?;
+                fields.close_array(list);
+                match key {
+                    _ if key.is("columns") => change.new = Some(cells),
+                    _ if key.is("identity") => change.old = Some(cells),
+                    _ => change.key = Some(cells.iter().map(|(name, _)| *name).collect()),
+                }
+                continue;
+            }
+            match fields.value()? {
+                value if key.is("change") => changes = Some(value),
+                value if key.is("xid") => xid = value.word()?,
+                Json::String(value) if key.is("action") => change.action = Some(value),
+                Json::String(value) if key.is("schema") => change.schema = Some(value),
+                Json::String(value) if key.is("table") => change.table = Some(value),
+                _ => {}
             }
         }
         let done = match changes {
@@ -175,30 +188,16 @@ impl Decode for Wal2json {
     }
 }
 
-/// Takes a field of a record of version 2.
-fn version_2<'a>(change: &mut Change<'a>, key: Str<'a>, value: Json<'a>) -> Result<()> {
-    match value {
-        Json::String(value) if key.is("action") => change.action = Some(value),
-        Json::String(value) if key.is("schema") => change.schema = Some(value),
-        Json::String(value) if key.is("table") => change.table = Some(value),
-        Json::Array(_) if key.is("columns") => change.new = Some(columns(value)?),
-        Json::Array(_) if key.is("identity") => change.old = Some(columns(value)?),
-        Json::Array(_) if key.is("pk") => {
-            change.key = Some(columns(value)?.iter().map(|(name, _)| *name).collect());
-        }
-        _ => {}
-    }
-    Ok(())
+/// The list of columns that version 2 has under this key.
+fn opened<'a>(key: Str<'a>, fields: &mut Fields<'a>) -> Option<Items<'a>> {
+    let is_list = ["columns", "identity", "pk"].iter().any(|name| key.is(name));
+    if is_list { fields.open_array() } else { None }
 }
 
 /// `[{"name", "type", "value"}]`
-fn columns<'a>(list: Json<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
     let mut cells = Vec::with_capacity(16);
-    let Some(mut list) = list.array() else { return Ok(cells) };
-    while let Some(column) = list.next()? {
-        let Some(mut fields) = column.object() else {
-            return Err(malformed("expected a column to be an object"));
-        };
+    while let Some(mut fields) = list.next_object("a column")? {
         let mut name = None;
         let mut cell = Cell { value: Json::Null, ty: None };
         while let Some((key, value)) = fields.next()? {
@@ -209,6 +208,7 @@ fn columns<'a>(list: Json<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
                 _ => {}
             }
         }
+        list.close_object(fields);
         match name {
             Some(name) => cells.push((name, cell)),
             None => return Err(malformed("a column has no name")),

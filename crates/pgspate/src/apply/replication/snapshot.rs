@@ -190,7 +190,7 @@ impl Snapshot {
     pub async fn close(self) {
         let Snapshot { exporter, connection, .. } = self;
         connection.close().await;
-        let _ = exporter.close().await;
+        exporter.close().await;
     }
 }
 
@@ -260,6 +260,6 @@ pub async fn drop_slot(dsn: &Dsn, slot: &str) -> Result<()> {
     // Waits for a session that is about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
     session.command(&command, &format!("drop replication slot \"{slot}\"")).await?;
-    let _ = session.close().await;
+    session.close().await;
     Ok(())
 }

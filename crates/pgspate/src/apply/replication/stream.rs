@@ -25,8 +25,8 @@ use crate::{Error, Kind, Result};
 const STATUS_MAX: Duration = Duration::from_secs(10);
 /// It ends the session when it has not heard of us for `wal_sender_timeout`; so often in that time.
 const STATUSES: u32 = 4;
-/// How long a farewell may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a farewell may take, in which the server is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of messages that are put together before they are handed over.
 const PIECE_BYTES: usize = 1 << 20;
 /// Pieces that wait to be asked for.
@@ -177,9 +177,7 @@ struct Piece {
 impl Driver {
     async fn run(mut self, pieces: mpsc::Sender<Result<Received>>) {
         match self.drive(&pieces).await {
-            Ok(()) => {
-                let _ = self.wire.close().await;
-            }
+            Ok(()) => self.wire.close().await,
             Err(error) => {
                 let _ = pieces.send(Err(error)).await;
             }

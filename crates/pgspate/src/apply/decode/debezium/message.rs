@@ -39,7 +39,16 @@ impl<'a> Message<'a> {
         known: Option<&'a str>,
         inner: &'a mut Inner,
     ) -> Result<Message<'a>> {
-        let fields = object(record)?.knowing(known).all()?;
+        let mut fields = object(record)?.knowing(known);
+        let fields = match with_schema(&mut fields)? {
+            Ok((schema, value)) => {
+                return Ok(Message { schema, value: Some(value), ..Message::default() });
+            }
+            Err(mut read) => {
+                read.append(&mut fields.rest()?);
+                read
+            }
+        };
         let Some((key, value)) = pair(&fields)? else {
             let mut message = Message::default();
             (message.schema, message.value) = payload(fields, known)?;
@@ -83,6 +92,30 @@ impl<'a> Message<'a> {
     pub(super) fn of_value(text: &'a str) -> Result<Message<'a>> {
         let (schema, value) = payload(object(text.as_bytes())?.all()?, None)?;
         Ok(Message { schema, value, ..Message::default() })
+    }
+}
+
+/// A schema and its payload, which is not stepped over first. Else the fields that were read.
+fn with_schema<'a>(
+    fields: &mut Fields<'a>,
+) -> Result<Result<(Option<&'a str>, Cells<'a>), Cells<'a>>> {
+    let mut read = Vec::with_capacity(16);
+    let Some(first) = fields.next()? else { return Ok(Err(read)) };
+    read.push(first);
+    let (key, Json::Object(schema)) = first else { return Ok(Err(read)) };
+    if !key.is("schema") {
+        return Ok(Err(read));
+    }
+    let Some(key) = fields.next_key()? else { return Ok(Err(read)) };
+    let Some(mut payload) = fields.open_object().filter(|_| key.is("payload")) else {
+        read.push((key, fields.value()?));
+        return Ok(Err(read));
+    };
+    let value = payload.rest()?;
+    fields.close_object(payload);
+    match fields.next_key()? {
+        None => Ok(Ok((Some(schema), value))),
+        Some(_) => Err(malformed("expected nothing after \"schema\" and \"payload\"")),
     }
 }
 

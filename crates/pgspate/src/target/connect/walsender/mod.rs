@@ -6,6 +6,8 @@
 mod login;
 mod wire;
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes};
 use postgres_protocol::message::frontend;
 
@@ -14,6 +16,9 @@ use super::connection::Connection;
 use super::dsn::Dsn;
 use crate::{Error, Kind, Result};
 use wire::{Wire, lost, refusal, unsendable};
+
+/// How long a farewell may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session for replication. Dropping it closes the socket.
 pub(crate) struct Walsender {
@@ -143,11 +148,17 @@ impl Walsender {
         sent.map_err(|cause| self.broken(cause))
     }
 
-    /// Ends what is copied, and the session.
-    pub(crate) async fn close(mut self) -> Result<()> {
+    /// Ends what is copied, and the session; when it returns the server has let go of its slot.
+    pub(crate) async fn close(mut self) {
         frontend::copy_done(&mut self.wire.output);
         frontend::terminate(&mut self.wire.output);
-        self.flush().await
+        let ended = async {
+            if self.wire.flush().await.is_ok() {
+                // The socket is the last thing that the server closes.
+                while self.wire.receive().await.is_ok() {}
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, ended).await;
     }
 
     fn broken(&self, cause: Error) -> Error {
