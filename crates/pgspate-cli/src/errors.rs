@@ -79,7 +79,7 @@ pub(crate) fn status(error: &Error) -> u8 {
 }
 
 /// An error of the embedded server as one of ours.
-pub(crate) fn embedded(error: pgspate_embedded::Error) -> Error {
+pub fn embedded(error: pgspate_embedded::Error) -> Error {
     let hint = error.hint().map(str::to_owned);
     let wrapped = Error::new(Kind::Connect, error.to_string());
     let wrapped = match hint {

@@ -99,8 +99,11 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     data(text.map_err(failed)? + "\n")
 }
 
-/// Connections and object stores; encoding has threads of its own.
-pub(crate) fn runtime() -> Result<Runtime> {
+/// A runtime for connections and object stores; encoding has threads of its own.
+///
+/// # Errors
+/// The system gives no threads.
+pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)))
         .enable_all()
@@ -148,7 +151,7 @@ fn when(arg: WhenArg) -> When {
     }
 }
 
-fn options(args: LoadArgs) -> Options {
+pub(crate) fn options(args: LoadArgs) -> Options {
     Options {
         lanes: match args.lanes {
             LanesArg::Auto => None,

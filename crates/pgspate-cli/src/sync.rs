@@ -143,7 +143,7 @@ fn advice(report: &Report, style: Style) -> String {
     report.advice.iter().map(|advice| format!("{word} {advice}\n")).collect()
 }
 
-fn options(args: SyncArgs) -> Options {
+pub(crate) fn options(args: SyncArgs) -> Options {
     let mut load: load::Options = reading(args.ends, args.read);
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),

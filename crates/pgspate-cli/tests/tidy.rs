@@ -28,7 +28,7 @@ fn files() -> Vec<PathBuf> {
             let is_hidden = name.starts_with('.') && name != ".ci";
             if kind.is_dir() && !is_hidden && !passed_over.contains(&name.as_str()) {
                 folders.push(entry.path());
-            } else if kind.is_file() && !is_hidden {
+            } else if kind.is_file() && !is_hidden && !name.ends_with(".so") {
                 files.push(entry.path().strip_prefix(root()).unwrap().to_owned());
             }
         }

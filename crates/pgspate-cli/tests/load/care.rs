@@ -167,7 +167,7 @@ fn standard_input_leaves_indexes_and_moves_sequences() {
     let refused = case
         .load_from("id\n80\n", "- --table t --format csv --header yes --rebuild-indexes always");
     assert_snapshot!(refused.refusal(), @"
-    error: indexes of public.t cannot be dropped: standard input cannot be read again, and
+    error: indexes of public.t cannot be dropped: the input cannot be read again, and
           … nothing could put them back
 
     hint: Leave `--rebuild-indexes always` out.

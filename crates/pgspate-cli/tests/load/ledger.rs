@@ -278,7 +278,7 @@ fn standard_input_keeps_no_ledger() {
     assert!(plan.stdout.contains("\ncommit   all at the end, lane by lane"), "{}", plan.stdout);
     let asked = case.load_from("id,note\n1,x\n", "- --table t --commit chunk --quiet");
     assert_snapshot!(asked.refusal(), @"
-    error: chunks cannot be committed one by one: standard input cannot be read again
+    error: chunks cannot be committed one by one: the input cannot be read again later
 
     hint: Leave `--commit chunk` out.
     ");

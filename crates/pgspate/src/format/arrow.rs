@@ -14,14 +14,11 @@ use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::contain::contain;
+use super::memory::{self, BatchesCutter};
 use super::{BatchSource, Chunk, ChunkData, Cutter};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
 
-/// Rows in a chunk, at most, unless one row takes it all.
-const CHUNK_ROWS: u64 = 131_072;
-/// Stored bytes in a chunk, about.
-const CHUNK_BYTES: u64 = 16 << 20;
 /// A footer or a message's description larger than this is taken for damage.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
 const MAGIC: &[u8; 6] = b"ARROW1";
@@ -156,11 +153,10 @@ impl Cutter for ArrowCutter {
                 None => *self.rows.insert(self.file.block_rows(block)?),
             };
             let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
-            let full = taken + rows > CHUNK_ROWS || stored + bytes > CHUNK_BYTES;
-            if full && !parts.is_empty() {
+            if memory::is_over(taken + rows, stored + bytes) && !parts.is_empty() {
                 break;
             }
-            let part = rows.div_ceil(pieces(rows, bytes)).min(rows - self.row);
+            let part = rows.div_ceil(memory::pieces(rows, bytes)).min(rows - self.row);
             if part > 0 {
                 parts.push(Part {
                     block: self.block,
@@ -186,11 +182,6 @@ impl Cutter for ArrowCutter {
         self.first_row += taken;
         Ok(Some(chunk))
     }
-}
-
-/// Into how many chunks a batch is cut.
-fn pieces(rows: u64, bytes: u64) -> u64 {
-    rows.div_ceil(CHUNK_ROWS).max(bytes.div_ceil(CHUNK_BYTES)).clamp(1, rows.max(1))
 }
 
 fn chunk(seq: u64, input: usize, first_row: u64, source: Arc<dyn BatchSource>) -> Chunk {
@@ -232,14 +223,8 @@ impl BatchSource for Run {
 
 /// Cuts an Arrow IPC stream into chunks, which hold their decoded rows.
 pub struct ArrowStreamCutter {
-    name: String,
-    reader: StreamReader<Box<dyn Read + Send>>,
-    input: usize,
-    /// What has been read but belongs to the next chunk.
-    rest: Option<RecordBatch>,
-    done: bool,
-    first_row: u64,
-    seq: u64,
+    schema: SchemaRef,
+    cutter: BatchesCutter,
 }
 
 impl ArrowStreamCutter {
@@ -253,96 +238,22 @@ impl ArrowStreamCutter {
         reader: Box<dyn Read + Send>,
         input: usize,
     ) -> Result<ArrowStreamCutter> {
-        let reader = guarded(name, || StreamReader::try_new(reader, None))?;
-        let (rest, done) = (None, false);
-        Ok(ArrowStreamCutter {
-            name: name.to_owned(),
-            reader,
-            input,
-            rest,
-            done,
-            first_row: 0,
-            seq: 0,
-        })
+        let mut reader = guarded(name, || StreamReader::try_new(reader, None))?;
+        let (schema, name) = (reader.schema(), name.to_owned());
+        let next = move || guarded(&name, || reader.next().transpose()).transpose();
+        let cutter = BatchesCutter::new(Box::new(std::iter::from_fn(next)), input);
+        Ok(ArrowStreamCutter { schema, cutter })
     }
 
     /// The columns.
     pub fn schema(&self) -> SchemaRef {
-        self.reader.schema()
-    }
-
-    fn read(&mut self) -> Result<Option<RecordBatch>> {
-        if let Some(rest) = self.rest.take() {
-            return Ok(Some(rest));
-        }
-        if self.done {
-            return Ok(None);
-        }
-        let batch = guarded(&self.name, || self.reader.next().transpose());
-        self.done = !matches!(batch, Ok(Some(_)));
-        batch
+        Arc::clone(&self.schema)
     }
 }
 
 impl Cutter for ArrowStreamCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
-        let mut batches = Vec::new();
-        let (mut rows, mut bytes) = (0, 0);
-        while let Some(batch) = self.read()? {
-            let (new_rows, new_bytes) =
-                (batch.num_rows() as u64, batch.get_array_memory_size() as u64);
-            if new_rows == 0 {
-                continue;
-            }
-            if !batches.is_empty()
-                && (rows + new_rows > CHUNK_ROWS || bytes + new_bytes > CHUNK_BYTES)
-            {
-                self.rest = Some(batch);
-                break;
-            }
-            // The buffers of a large batch live on in each of its slices: cutting by rows alone
-            // costs no memory and spreads the work.
-            let part = new_rows.min(CHUNK_ROWS);
-            if part < new_rows {
-                self.rest = Some(batch.slice(part as usize, (new_rows - part) as usize));
-            }
-            batches.push(batch.slice(0, part as usize));
-            rows += part;
-            bytes += new_bytes;
-            if self.rest.is_some() {
-                break;
-            }
-        }
-        if batches.is_empty() {
-            return Ok(None);
-        }
-        let chunk =
-            chunk(self.seq, self.input, self.first_row, Arc::new(Held { batches, rows, bytes }));
-        self.seq += 1;
-        self.first_row += rows;
-        Ok(Some(chunk))
-    }
-}
-
-/// Record batches in memory.
-#[derive(Debug)]
-struct Held {
-    batches: Vec<RecordBatch>,
-    rows: u64,
-    bytes: u64,
-}
-
-impl BatchSource for Held {
-    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
-        Ok(Box::new(self.batches.clone().into_iter().map(Ok)))
-    }
-
-    fn rows(&self) -> u64 {
-        self.rows
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.bytes
+        self.cutter.next()
     }
 }
 

@@ -10,6 +10,7 @@ mod contain;
 pub mod delimited;
 pub mod infer;
 pub mod json;
+pub mod memory;
 pub mod nearest;
 pub mod parquet;
 pub mod sniff;

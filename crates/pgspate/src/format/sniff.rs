@@ -95,6 +95,25 @@ pub struct Sniffed {
     pub evidence: Vec<String>,
 }
 
+impl Sniffed {
+    /// An input of which nothing is known but its format.
+    pub(crate) fn of(format: Format) -> Sniffed {
+        Sniffed {
+            format,
+            delimiter: b',',
+            quote: None,
+            escape: b'"',
+            header: false,
+            null: String::new(),
+            trailing_delimiter: false,
+            line_end: LineEnd::Lf,
+            mark_bytes: 0,
+            columns: 0,
+            evidence: Vec::new(),
+        }
+    }
+}
+
 /// Finds out what an input is. `name` is its path or URL, `sample` its first decompressed bytes,
 /// `complete` whether they are all of it, `known` the columns of the table it goes to.
 ///
@@ -126,19 +145,8 @@ pub fn sniff(
     if let Some(Format::Csv | Format::Tsv | Format::Text | Format::Json) = format {
         refuse_wide(name, sample)?;
     }
-    let mut sniffed = Sniffed {
-        format: format.unwrap_or(Format::Csv),
-        delimiter: b',',
-        quote: None,
-        escape: b'"',
-        header: false,
-        null: String::new(),
-        trailing_delimiter: false,
-        line_end: LineEnd::Lf,
-        mark_bytes: mark_len(sample),
-        columns: 0,
-        evidence,
-    };
+    let mut sniffed = Sniffed::of(format.unwrap_or(Format::Csv));
+    (sniffed.mark_bytes, sniffed.evidence) = (mark_len(sample), evidence);
     if sniffed.mark_bytes > 0 {
         sniffed.evidence.push("encoding: a UTF-8 byte order mark, passed over".to_string());
     }

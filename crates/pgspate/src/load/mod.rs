@@ -33,6 +33,7 @@ pub use watch::Watch;
 
 use crate::copy::{self, Commit, Connect, End, Job, Lanes, Limits, Outcome, Patience, RejectsMax};
 use crate::format::Mode;
+use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Change, Found, Identity, Opened};
 use crate::plan::{Plan, Replace, Request, When, Wish};
@@ -48,6 +49,8 @@ use reading::Reading;
 pub struct Options {
     /// Paths, globs, folders, `-`, or URLs.
     pub sources: Vec<String>,
+    /// Rows of the program itself, instead of sources.
+    pub batches: Option<Arc<dyn Batches>>,
     /// How they are found and read.
     pub source: source::Options,
     /// The table, as SQL writes it; by default named after the first source.
@@ -136,7 +139,10 @@ pub struct Load {
 /// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
 /// inputs that do not fit it.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
-    let inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    let inputs = match &options.batches {
+        Some(own) => vec![Input::memory(own.name(), own.bytes(), own.is_stream())],
+        None => source::resolve(&options.sources, &options.source, runtime.clone())?,
+    };
     let connection = runtime.block_on(dsn.connect("pgspate load"))?;
     let session = runtime.block_on(Session::read(&connection.client))?;
     let name = table_name(&options, &inputs);

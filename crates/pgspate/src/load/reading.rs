@@ -16,12 +16,13 @@ use crate::format::delimited::{
     first_line, parse_records,
 };
 use crate::format::json::{CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions};
+use crate::format::memory::{Batches, BatchesCutter};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, Sniffed, sniff};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
 use crate::plan::{InputFacts, Plan, Route, match_fields};
 use crate::source::Input;
-use crate::target::Table;
+use crate::target::{PgType, Table};
 use crate::{Error, Kind, Result};
 
 /// The inputs and what was found out about them.
@@ -52,8 +53,19 @@ enum Shape {
     },
     Columns {
         schema: SchemaRef,
-        is_stream: bool,
+        origin: Origin,
     },
+}
+
+/// Where record batches come from.
+#[derive(Clone)]
+enum Origin {
+    /// A file that is read at random.
+    File,
+    /// A stream of Arrow IPC.
+    Stream,
+    /// The program.
+    Program(Arc<dyn Batches>),
 }
 
 impl Reading {
@@ -66,6 +78,9 @@ impl Reading {
         decode: &dyn Fn(&[u8]) -> Result<String>,
     ) -> Result<Reading> {
         let inputs: Arc<[Input]> = inputs.into();
+        if let Some(batches) = &options.batches {
+            return Ok(Reading::of_program(inputs, batches, options));
+        }
         let mut reading = None;
         for input in inputs.iter() {
             // Empty inputs say nothing about what the others are.
@@ -78,22 +93,42 @@ impl Reading {
         reading.ok_or_else(|| Error::new(Kind::Source, "all inputs are empty"))
     }
 
+    /// What a program gives is what it says it is.
+    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &Options) -> Reading {
+        let schema = batches.schema();
+        let mut sniffed = Sniffed::of(Format::Arrow);
+        let columns = schema.fields().len();
+        let s = if columns == 1 { "" } else { "s" };
+        sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
+        Reading {
+            inputs,
+            sniffed,
+            inferred: batches.types(),
+            shape: Shape::Columns { schema, origin: Origin::Program(Arc::clone(batches)) },
+            header_overridden: options.columns.is_some(),
+            header_line: Vec::new(),
+        }
+    }
+
     /// What plans depend on.
     pub(super) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
             Shape::Delimited { names, .. } => (names.clone(), None),
             Shape::Json { keys } => (Some(keys.clone()), None),
-            Shape::Columns { schema, .. } => {
-                let names = schema.fields().iter().map(|field| field.name().clone()).collect();
-                let types: Vec<Field> =
-                    schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-                (Some(names), Some(types))
+            Shape::Columns { schema, origin } => {
+                let fields = schema.fields().iter();
+                let names = fields.clone().map(|field| field.name().clone()).collect();
+                let types: Vec<Field> = fields.map(|field| field.as_ref().clone()).collect();
+                let by_position =
+                    matches!(origin, Origin::Program(batches) if !batches.has_names());
+                ((!by_position).then_some(names), Some(types))
             }
         };
         InputFacts {
             names: if self.header_overridden { None } else { names },
             types,
             is_stream: self.is_stream(),
+            is_fleeting: !self.inputs.iter().all(Input::is_lasting),
             is_delimited: matches!(self.shape, Shape::Delimited { .. }),
             is_csv: matches!(&self.shape, Shape::Delimited { dialect, .. }
                 if dialect.family == Family::Csv),
@@ -114,9 +149,16 @@ impl Reading {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.mapping(plan);
+        let types = self.types(plan);
         let open: OpenCutter = Box::new(move |nth| {
             let input = &reading.inputs[nth];
-            reading.open(nth, chunk_bytes, &map, &watch).map_err(|error| named(error, input))
+            let cutter = match &reading.shape {
+                Shape::Columns { origin: Origin::Program(batches), .. } => {
+                    batches.open(&types).map(|it| Box::new(BatchesCutter::new(it, nth)) as _)
+                }
+                _ => reading.open(nth, chunk_bytes, &map, &watch),
+            };
+            cutter.map_err(|error| named(error, input))
         });
         Box::new(ChainCutter::new(self.inputs.len(), open))
     }
@@ -146,7 +188,7 @@ impl Reading {
                 let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
                 Box::new(JsonCutter::new(vec![one], limits))
             }
-            Shape::Columns { schema, is_stream: true } => {
+            Shape::Columns { schema, origin: Origin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
                 same_schema(schema, &cutter.schema())?;
                 Box::new(cutter)
@@ -164,6 +206,18 @@ impl Reading {
                 }
             }
         })
+    }
+
+    /// The type of the table's column that each column of record batches goes to.
+    fn types(&self, plan: &Plan) -> Vec<Option<PgType>> {
+        let Shape::Columns { schema, .. } = &self.shape else { return Vec::new() };
+        let mut types = vec![None; schema.fields().len()];
+        for column in &plan.columns {
+            if let Some(ty) = types.get_mut(column.field) {
+                *ty = Some(column.ty.clone());
+            }
+        }
+        types
     }
 
     /// All inputs are in the format of the first one, as far as their signatures tell.
@@ -389,14 +443,14 @@ fn look(
             (Shape::Json { keys }, inferred.collect())
         }
         Format::Parquet => {
-            columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), false)
+            columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), Origin::File)
         }
         Format::Arrow if sample.starts_with(b"ARROW1") => {
-            columnar(ArrowFile::open(input.name(), input.ranges()?)?.schema(), false)
+            columnar(ArrowFile::open(input.name(), input.ranges()?)?.schema(), Origin::File)
         }
         Format::Arrow => {
             let start = Box::new(std::io::Cursor::new(sample.to_vec()));
-            columnar(&ArrowStreamCutter::open(input.name(), start, 0)?.schema(), true)
+            columnar(&ArrowStreamCutter::open(input.name(), start, 0)?.schema(), Origin::Stream)
         }
     };
     let header_overridden = options.columns.is_some();
@@ -404,9 +458,9 @@ fn look(
     Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
-fn columnar(schema: &SchemaRef, is_stream: bool) -> (Shape, Vec<(String, String)>) {
+fn columnar(schema: &SchemaRef, origin: Origin) -> (Shape, Vec<(String, String)>) {
     let inferred = crate::encode::arrow::schema_types(schema);
-    (Shape::Columns { schema: Arc::clone(schema), is_stream }, inferred)
+    (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
 }
 
 fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {

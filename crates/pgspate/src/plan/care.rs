@@ -165,7 +165,7 @@ fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
         .or_else(|| said(!facts.upkeep.is_owner, "this role does not own the table"))
         .or_else(|| said(!facts.upkeep.may_create, "this role may not create in its schema"))
         .or_else(|| {
-            let why = "standard input cannot be read again, and nothing could put them back";
+            let why = "the input cannot be read again, and nothing could put them back";
             said(facts.is_stream, why)
         })
         .or_else(|| {

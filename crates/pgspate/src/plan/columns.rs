@@ -1,5 +1,7 @@
 //! Which field goes to which column, and by which encoder.
 
+use arrow_schema::{DataType, Field};
+
 use super::{InputFacts, Request};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
@@ -142,7 +144,19 @@ fn target_names(table: &Table, input: &InputFacts, request: &Request) -> Result<
         return Ok(names.clone());
     }
     let writable = table.columns.iter().filter(|column| !column.is_generated);
-    Ok(writable.map(|column| column.name.clone()).collect())
+    let names: Vec<String> = writable.map(|column| column.name.clone()).collect();
+    match input.types.as_ref().map_or(0, Vec::len) {
+        // An input without columns has no rows, and fits every table.
+        0 => Ok(names),
+        fields if fields == names.len() => Ok(names),
+        fields => {
+            let (table, columns) = (&table.name, names.len());
+            let message =
+                format!("the input has {fields} fields, but \"{table}\" {columns} columns");
+            Err(Error::new(Kind::Usage, message)
+                .hint("Name the columns for the input's fields with `--columns a,b,...`."))
+        }
+    }
 }
 
 /// The column that `name` means: exactly, or but for case when that is not ambiguous.
@@ -181,7 +195,8 @@ fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -
             Err(reason) => Route::Text(reason),
         });
     };
-    let source = &types[field];
+    let nothing = Field::new("", DataType::Null, true);
+    let source = types.get(field).unwrap_or(&nothing);
     match ColumnEncoder::new(source, &column.ty, session) {
         Ok(encoder) => Ok(Route::Batch(encoder)),
         Err(reason) => {

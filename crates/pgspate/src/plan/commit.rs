@@ -20,8 +20,8 @@ pub(super) fn choose(
     }
     match request.commit {
         Some(Commit::EachChunk) if !has_ledger => {
-            let why = if input.is_stream {
-                "standard input cannot be read again"
+            let why = if input.is_fleeting {
+                "the input cannot be read again later"
             } else {
                 "without a ledger"
             };

@@ -39,7 +39,7 @@ pub(super) fn choose(
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }
     if input.is_stream && table.has_unique_index() {
-        let reason = "standard input cannot be read again, should two lanes meet the same key";
+        let reason = "the input cannot be read again, should two lanes meet the same key";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }
     if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES) {

@@ -40,6 +40,8 @@ pub struct InputFacts {
     pub types: Option<Vec<Field>>,
     /// It can be read only once.
     pub is_stream: bool,
+    /// No later run can recognise it, so that a ledger does not help.
+    pub is_fleeting: bool,
     /// It is text, whose encoding is not given by its format.
     pub is_delimited: bool,
     /// It is delimited and quoted as COPY's csv.
@@ -140,7 +142,7 @@ impl Plan {
         let encoding = encoding::choose(input, request)?;
         let (mode, mode_reason) = choose_mode(session, &columns, encoding.as_deref());
         // Rows that are set aside are kept there.
-        let ledger = request.ledger && (!input.is_stream || request.rejects);
+        let ledger = request.ledger && (!input.is_fleeting || request.rejects);
         let at_once = replace::choose(table, &request.wish, input, ledger)?;
         let written = replace::written(table, at_once.as_ref());
         let (lanes, lanes_reason, one_statement) = lanes::choose(&written, input, request);

@@ -165,7 +165,11 @@ fn obstacle(wish: &Wish, bonds: &Bonds, has_ledger: bool, input: &InputFacts) ->
         return Some("rows are added to those that the table has".to_owned());
     }
     if !has_ledger {
-        let why = if input.is_stream { "standard input has no" } else { "without a" };
+        let why = if input.is_fleeting {
+            "an input that no later run can read has no"
+        } else {
+            "without a"
+        };
         return Some(format!(
             "{why} ledger, and nothing else would know of a shadow table that a crash leaves"
         ));

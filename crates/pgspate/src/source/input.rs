@@ -39,7 +39,15 @@ struct Inner {
 enum Origin {
     File(PathBuf),
     Pipe(Mutex<Pipe>),
-    Remote { remote: Arc<Remote>, runtime: Handle, pace: Pace },
+    /// Rows of the program's own, which are not read as bytes.
+    Memory {
+        is_stream: bool,
+    },
+    Remote {
+        remote: Arc<Remote>,
+        runtime: Handle,
+        pace: Pace,
+    },
 }
 
 /// A stream that can be read once.
@@ -82,6 +90,17 @@ impl Input {
             modified: None,
             etag: None,
             origin: Origin::Pipe(Mutex::new(pipe)),
+        }))
+    }
+
+    /// Rows that a program has or makes; whoever gives them has them, and no bytes.
+    pub(crate) fn memory(name: &str, bytes: Option<u64>, is_stream: bool) -> Input {
+        Input(Arc::new(Inner {
+            name: name.into(),
+            stored_bytes: bytes,
+            modified: None,
+            etag: None,
+            origin: Origin::Memory { is_stream },
         }))
     }
 
@@ -134,10 +153,10 @@ impl Input {
     }
 
     /// A text that changes when the input's content is replaced, for telling whether it is still
-    /// the one it was; `None` for streams, which cannot be recognised.
+    /// the one it was; `None` for what cannot be recognised.
     pub fn fingerprint(&self) -> Option<String> {
         let inner = &self.0;
-        if self.is_stream() {
+        if !self.is_lasting() {
             return None;
         }
         let size = inner.stored_bytes.map_or_else(|| "-".to_owned(), |size| size.to_string());
@@ -152,9 +171,15 @@ impl Input {
         Some(format!("{size}:{version}"))
     }
 
-    /// Whether it can be read only once: standard input, or a pipe.
+    /// Whether it can be read only once: standard input, a pipe, or rows that are made as they are
+    /// read.
     pub fn is_stream(&self) -> bool {
-        matches!(self.0.origin, Origin::Pipe(_))
+        matches!(self.0.origin, Origin::Pipe(_) | Origin::Memory { is_stream: true })
+    }
+
+    /// Whether a later process can read it again, and recognise it.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(self.0.origin, Origin::Pipe(_) | Origin::Memory { .. })
     }
 
     /// The path of a local file.
@@ -238,6 +263,7 @@ impl Input {
                 let message = format!("{what} cannot be read at random, which this format needs");
                 Err(fault(name, message).hint("Save it to a file first, and name the file."))
             }
+            Origin::Memory { .. } => Err(no_bytes()),
             Origin::Remote { remote, runtime, .. } => match remote.ranged_size() {
                 Some(size) => {
                     let (remote, runtime) = (Arc::clone(remote), runtime.clone());
@@ -269,6 +295,7 @@ impl Input {
                 Reader::fetch(fetch, name, self.0.stored_bytes)
             }
             Origin::Pipe(_) => Err(Error::new(Kind::Bug, "a stream was opened as a file")),
+            Origin::Memory { .. } => Err(no_bytes()),
         }
     }
 
@@ -307,6 +334,10 @@ fn head(reader: &mut Reader, max: usize) -> Result<Vec<u8>, (Error, Vec<u8>)> {
         }
     }
     Ok(bytes)
+}
+
+fn no_bytes() -> Error {
+    Error::new(Kind::Bug, "rows in memory were opened as a file")
 }
 
 /// Standard input without the buffer that the standard library puts before it.

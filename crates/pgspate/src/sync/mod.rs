@@ -64,7 +64,7 @@ pub struct Sync {
 /// # Errors
 /// As [`load::prepare`]; and columns or scopes that do not fit the table and the source.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
-    if options.load.sources.is_empty() {
+    if options.load.sources.is_empty() && options.load.batches.is_none() {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
     let load = load::prepare_stage(options.load.clone(), dsn, runtime)?;

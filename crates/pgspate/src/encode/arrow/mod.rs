@@ -43,6 +43,7 @@ use crate::target::{PgType, Session, TypeKind};
 pub use self::column::Column;
 pub use self::schema::schema_types;
 pub(crate) use self::text::Write;
+pub use self::text::write_float8;
 
 /// Encodes one column of record batches for one column of a table.
 #[derive(Debug, Clone)]

@@ -154,7 +154,7 @@ pub(crate) fn write_decimal(digits: &str, scale: i32, out: &mut Vec<u8>) {
 }
 
 /// Appends a float8 as PostgreSQL prints it: the shortest digits that give the same value.
-pub(crate) fn write_float8(value: f64, out: &mut Vec<u8>) {
+pub fn write_float8(value: f64, out: &mut Vec<u8>) {
     write_float(value, &format!("{value:e}"), 15, out);
 }
 

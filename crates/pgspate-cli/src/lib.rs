@@ -1,0 +1,121 @@
+//! The `pgspate` command: arguments, progress, tables, errors. No logic of its own.
+//!
+//! stdout is data, stderr is everything else. Exit status: 0 done, 1 done but the answer is "no",
+//! 2 error, 130 interrupted. A library, so that the Python package carries the same command and
+//! takes the same options.
+
+mod args;
+mod doctor;
+mod errors;
+mod generate;
+mod load;
+mod numbers;
+mod output;
+mod progress;
+mod server;
+mod status;
+mod summary;
+mod sync;
+mod target;
+mod tune;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+use pgspate::{Error, Kind, Result};
+
+use args::{Args, Command};
+
+pub use errors::embedded;
+pub use load::runtime;
+
+/// How a command that did what it should ended.
+pub(crate) enum Answer {
+    Yes,
+    /// The question's answer is "no", or not all rows were written.
+    No,
+}
+
+/// Runs the command with its arguments, the first of which is its own name; gives the exit status.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(said) => {
+            // Help and usage that nobody takes change nothing.
+            let _ = said.print();
+            return u8::try_from(said.exit_code()).unwrap_or(2);
+        }
+    };
+    pgspate::format::silence_contained_panics();
+    let style = errors::Style::of_stderr();
+    let yes = |()| Answer::Yes;
+    let result = match args.command {
+        Command::Load(args) => load::run(*args, style),
+        Command::Sync(args) => sync::run(*args, style),
+        Command::Doctor(args) => doctor::run(args, style),
+        Command::Tune(args) => tune::run(&args, style),
+        Command::Status(args) => status::run(&args, style),
+        Command::Server { action } => server::run(action, style).map(yes),
+        Command::Completions { shell } => generate::completions(shell).map(yes),
+        Command::Man => generate::man().map(yes),
+        Command::Reference => generate::reference().map(yes),
+    };
+    match result {
+        Ok(Answer::Yes) => 0,
+        Ok(Answer::No) => 1,
+        Err(error) => {
+            errors::print(&error, style);
+            errors::status(&error)
+        }
+    }
+}
+
+/// What the arguments of `pgspate load` ask for, without the words `pgspate load`.
+///
+/// # Errors
+/// Kind `Usage` for what the command would not take.
+pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
+    match parse("load", args)? {
+        Command::Load(args) => Ok(load::options(*args)),
+        _ => Err(not_parsed()),
+    }
+}
+
+/// What the arguments of `pgspate sync` ask for, without the words `pgspate sync`.
+///
+/// # Errors
+/// As [`load_options`].
+pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
+    match parse("sync", args)? {
+        Command::Sync(args) => Ok(sync::options(*args)),
+        _ => Err(not_parsed()),
+    }
+}
+
+/// The server named by `to` or by the environment, else the embedded one, started. `quiet` says
+/// nothing on stderr meanwhile.
+///
+/// # Errors
+/// Settings that cannot be understood, or an embedded server that does not start.
+pub fn server(to: Option<&str>, quiet: bool) -> Result<pgspate::target::connect::Dsn> {
+    Ok(target::resolve(to, quiet, errors::Style::of_stderr())?.dsn)
+}
+
+fn parse(command: &str, args: &[String]) -> Result<Command> {
+    let words = ["pgspate", command].into_iter().chain(args.iter().map(String::as_str));
+    match Args::try_parse_from(words) {
+        Ok(args) => Ok(args.command),
+        Err(said) => Err(usage(&said.to_string())),
+    }
+}
+
+/// What clap says to people at a terminal, as an error: its first paragraph.
+fn usage(said: &str) -> Error {
+    let paragraph = said.split("\n\n").next().unwrap_or_default();
+    let words: Vec<_> = paragraph.trim_start_matches("error:").split_whitespace().collect();
+    Error::new(Kind::Usage, words.join(" "))
+}
+
+fn not_parsed() -> Error {
+    Error::new(Kind::Bug, "the arguments are of another command")
+}

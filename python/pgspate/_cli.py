@@ -1,0 +1,23 @@
+"""The command ``pgspate``, which the package carries."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from . import _pgspate
+
+
+def main() -> int:
+    """Runs the command with the arguments of this process.
+
+    Returns:
+        Its exit status: 0 done, 1 done but the answer is "no", 2 error, 130 interrupted.
+    """
+    # The command hears Ctrl-C itself, and rolls back.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _pgspate.main(["pgspate", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What there is to load: files, Arrow data or rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Protocol, Union
+
+from ._errors import UsageError
+
+
+class ArrowStream(Protocol):
+    """What hands its rows over as a stream of Arrow's: tables, data frames, readers."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowArray(Protocol):
+    """What hands its rows over as one array of Arrow's: a record batch."""
+
+    def __arrow_c_array__(
+        self, requested_schema: object | None = None
+    ) -> tuple[object, object]: ...
+
+
+Path = Union[str, "os.PathLike[str]"]
+Data = Union[Path, Iterable[Any], ArrowStream, ArrowArray]
+
+# Classes whose rows are all in memory already, so that they can be read again.
+_HELD = {
+    "pyarrow": {"Table", "RecordBatch"},
+    "polars": {"DataFrame"},
+    "pandas": {"DataFrame"},
+}
+
+
+def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
+    """What it is, as the engine wants to be told; and its columns, if only we know them."""
+    name = type(data).__name__
+    if isinstance(data, (str, os.PathLike)):
+        return ("sources", [os.fspath(data)], name), None
+    if isinstance(data, (list, tuple)) and data:
+        if all(isinstance(one, (str, os.PathLike)) for one in data):
+            return ("sources", [os.fspath(one) for one in data], name), None
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        if _is("pandas", data) and not _has_pyarrow():
+            return _rows_of_pandas(data, name)
+        is_held = any(_is(package, data) for package in _HELD)
+        return ("held" if is_held else "stream", data, name), None
+    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
+        return ("rows", data, name), None
+    message = f"an object of class {name} cannot be loaded"
+    raise UsageError(
+        message,
+        hint="Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
+        "dataclasses.",
+    )
+
+
+def _is(package: str, data: object) -> bool:
+    return any(
+        cls.__module__.split(".")[0] == package and cls.__name__ in _HELD[package]
+        for cls in type(data).__mro__
+    )
+
+
+def _has_pyarrow() -> bool:
+    """Whether pandas can hand its data over, which pyarrow does for it."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _rows_of_pandas(frame: Any, name: str) -> tuple[tuple[str, Any, str], list[str]]:
+    """Rows one by one, and what is missing as None, as pyarrow would have it."""
+    objects = frame.astype(object).where(frame.notna(), None)
+    columns = [str(column) for column in frame.columns]
+    return ("rows", objects.itertuples(index=False, name=None), name), columns

@@ -1,0 +1,183 @@
+"""The exceptions: one for each thing that a caller can do about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+__all__ = [
+    "BugError",
+    "Cancelled",
+    "ConnectError",
+    "ConversionError",
+    "Error",
+    "FormatError",
+    "LedgerError",
+    "Place",
+    "PlanError",
+    "ServerError",
+    "SourceError",
+    "UsageError",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the input something is.
+
+    Attributes:
+        source: The input's name, as it was given.
+        line: Line, counted from 1, for formats that have lines.
+        row: Row, counted from 1, for those that do not.
+        byte: Offset into the decompressed bytes.
+        column: Name of the column.
+    """
+
+    source: str | None = None
+    line: int | None = None
+    row: int | None = None
+    byte: int | None = None
+    column: str | None = None
+
+
+class Error(Exception):
+    """What pgspate could not do. The classes below it say what a caller can do about it.
+
+    ``str()`` gives the message with its causes, its place and its hint. Each cause is an exception
+    of its own as well, by ``__cause__``.
+
+    Attributes:
+        message: What could not be done, in one line, without causes.
+        kind: In one word, as the command names it: ``usage``, ``source``, ``format``, ``type``,
+            ``connect``, ``server``, ``plan``, ``ledger``, ``cancelled`` or ``bug``.
+        place: Where in the input it happened, if it has to do with the input.
+        hint: What to do about it, if there is something.
+        sqlstate: The server's code for it, if the server refused.
+        is_retryable: Whether the same call may succeed when it is made again.
+
+    Example:
+        >>> import pgspate
+        >>> with pgspate.server(temporary=True) as server:
+        ...     try:
+        ...         pgspate.load([(1,)], "nowhere", to=server)
+        ...     except pgspate.Error as error:
+        ...         print(error.kind, error.sqlstate)
+        server 42P01
+    """
+
+    kind: ClassVar[str] = "bug"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        place: dict[str, Any] | None = None,
+        place_text: str | None = None,
+        hint: str | None = None,
+        sqlstate: str | None = None,
+        is_retryable: bool = False,
+        reasons: list[str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = _for_python(message)
+        self.place = Place(**place) if place else None
+        self.hint = _for_python(hint) if hint else None
+        self.sqlstate = sqlstate
+        self.is_retryable = is_retryable
+        self._place_text = place_text
+        self._reasons = [_for_python(reason) for reason in reasons or ()]
+
+    def __str__(self) -> str:
+        text = ": ".join([self.message, *self._reasons])
+        if self._place_text:
+            text += f" ({self._place_text})"
+        if self.hint:
+            text += f"\nhint: {self.hint}"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_again, (type(self), self.args[0], self.__dict__))
+
+
+def _again(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
+    error = cls(message)
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(Error, ValueError):
+    """The call itself is wrong: an option, a name, a combination."""
+
+    kind = "usage"
+
+
+class SourceError(Error):
+    """The input could not be found or read."""
+
+    kind = "source"
+
+
+class FormatError(Error):
+    """The input is not in the format that it should be in."""
+
+    kind = "format"
+
+
+class ConversionError(Error):
+    """A value cannot become a value of its column."""
+
+    kind = "type"
+
+
+class ConnectError(Error):
+    """There is no connection to the server, or it was lost."""
+
+    kind = "connect"
+
+
+class ServerError(Error):
+    """The server refused; ``sqlstate`` says why."""
+
+    kind = "server"
+
+
+class PlanError(Error):
+    """What was asked for cannot be done to this table."""
+
+    kind = "plan"
+
+
+class LedgerError(Error):
+    """The ledger contradicts the call."""
+
+    kind = "ledger"
+
+
+class Cancelled(Error):
+    """The call was stopped, and what it had begun is rolled back."""
+
+    kind = "cancelled"
+
+
+class BugError(Error):
+    """Something in pgspate itself is wrong."""
+
+    kind = "bug"
+
+
+_FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
+
+
+def _for_python(text: str) -> str:
+    """Words of the command's as a call has them: `--max-rejects 5` becomes `max_rejects='5'`."""
+
+    def argument(found: re.Match[str]) -> str:
+        name, value = found.group(1).replace("-", "_"), found.group(2)
+        if value is None:
+            return f"`{name}=`"
+        if value.isupper() or "," in value:
+            return f"`{name}=...`"
+        return f"`{name}={value!r}`"
+
+    return _FLAG.sub(argument, text)

@@ -1,0 +1,150 @@
+"""What a call is doing, for whoever watches it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Progress"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a call is. A ``progress=`` function is given one ten times a second.
+
+    Attributes:
+        rows: Rows handed to the server.
+        bytes: Decompressed bytes of the input taken.
+        rejected: Rows set aside.
+        lanes: Connections at work.
+        waiting: What most of it waits for: ``source``, ``encode``, ``network``, ``server (...)``.
+        phase: What is done with the table while no rows are written.
+        stored_bytes: Stored bytes read, for files.
+        total_bytes: All there are, where that is known.
+        total_rows: Rows there are, where that is known.
+
+    Example:
+        >>> import pgspate
+        >>> seen = []
+        >>> with pgspate.server(temporary=True) as server:
+        ...     rows = ({"a": n} for n in range(1000))
+        ...     report = pgspate.load(rows, "t", create=True, to=server, progress=seen.append)
+        >>> all(isinstance(progress.rows, int) for progress in seen)
+        True
+    """
+
+    rows: int
+    bytes: int
+    rejected: int
+    lanes: int
+    waiting: str | None
+    phase: str | None
+    stored_bytes: int
+    total_bytes: int | None
+    total_rows: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is done, from 0 to 1, where that is known."""
+        if self.total_rows:
+            return min(self.rows / self.total_rows, 1.0)
+        if self.total_bytes:
+            return min(self.stored_bytes / self.total_bytes, 1.0)
+        return None
+
+
+Told = Callable[..., object]
+
+
+@contextmanager
+def shown(
+    progress: bool | Callable[[Progress], object], table: str, data: Any
+) -> Iterator[Told | None]:
+    """What the engine tells how far it is, if anybody wants to know."""
+    if progress is False:
+        yield None
+        return
+    total = len(data) if hasattr(data, "__len__") and not isinstance(data, str) else None
+    display: _Line | _Bar | None = None
+    show: Callable[[Progress], object]
+    if callable(progress):
+        show = progress
+    elif _in_notebook():
+        show = display = _Bar(table)
+    elif sys.stderr.isatty():
+        show = display = _Line(table)
+    else:
+        yield None
+        return
+    try:
+        yield lambda *facts: show(Progress(*facts, total_rows=total))
+    finally:
+        if display is not None:
+            display.close()
+
+
+def _in_notebook() -> bool:
+    """Whether there is a notebook to draw in; without importing IPython where it is not in use."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _Speed:
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self.started = time.monotonic()
+
+    def words(self, now: Progress) -> str:
+        if now.phase:
+            return f"loading {self.table}  {now.rows:,} rows  {now.phase}"
+        seconds = max(time.monotonic() - self.started, 1e-3)
+        text = f"loading {self.table}  {now.rows:,} rows  {now.rows / seconds:,.0f} rows/s"
+        if now.lanes:
+            text += f"  {now.lanes} lanes"
+        if now.waiting:
+            text += f"  waiting on: {now.waiting}"
+        return text
+
+
+class _Line(_Speed):
+    """One line of a terminal, drawn over again."""
+
+    def __call__(self, now: Progress) -> None:
+        share = now.share
+        text = self.words(now) + (f"  {share:.0%}" if share is not None else "")
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+class _Bar(_Speed):
+    """A bar in a notebook."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.handle: Any = None
+
+    def __call__(self, now: Progress) -> None:
+        display = sys.modules["IPython"].display
+        share = now.share
+        value = "" if share is None else f" value='{share:.4f}'"
+        page = display.HTML(f"<progress{value}></progress> {self.words(now)}")
+        if self.handle is None:
+            self.handle = display.display(page, display_id=True)
+        else:
+            self.handle.update(page)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.update(sys.modules["IPython"].display.HTML(""))

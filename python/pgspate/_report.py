@@ -1,0 +1,231 @@
+"""What calls did, and what they would do."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+_R = TypeVar("_R", bound="Report")
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What was done, or would be.
+
+    Attributes:
+        table: The table, as SQL writes it.
+    """
+
+    table: str = ""
+    _facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def _of(cls: type[_R], facts: dict[str, Any]) -> _R:
+        known = {one.name for one in fields(cls)} - {"_facts"}
+        return cls(**{name: facts[name] for name in known & facts.keys()}, _facts=facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as the command prints it with ``--json``.
+
+        Returns:
+            Names and values that can be written as JSON.
+
+        Example:
+            >>> import pgspate
+            >>> with pgspate.server(temporary=True) as server:
+            ...     report = pgspate.load([{"a": 1}], "t", create=True, to=server)
+            >>> report.to_dict()["rows_written"]
+            1
+        """
+        return dict(self._facts)
+
+    def _summary(self) -> str:
+        return self.table
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, value in self._facts.items():
+            if value in (None, [], {}, "", False):
+                continue
+            if isinstance(value, int) and not isinstance(value, bool):
+                value = f"{value:,}"
+            elif isinstance(value, float):
+                value = f"{value:.3g}"
+            elif isinstance(value, dict):
+                value = ", ".join(f"{key} {part:.3g}" if isinstance(part, float)
+                                  else f"{key} {part}" for key, part in value.items())
+            elif isinstance(value, list):
+                value = "; ".join(str(part) for part in value)
+            label = html.escape(name.replace("_", " "))
+            rows.append(
+                f'<tr><th style="text-align:left">{label}</th>'
+                f'<td style="text-align:right">{html.escape(str(value))}</td></tr>'
+            )
+        caption = html.escape(self._summary())
+        return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
+
+
+@dataclass(frozen=True, repr=False)
+class LoadReport(Report):
+    """What a load did.
+
+    Attributes:
+        created: Whether the table was made for it.
+        inputs: Inputs.
+        rows_in: Rows read.
+        rows_written: Rows written.
+        rows_kept_out: Rows read but not written, as triggers kept them out.
+        rows_as_text: Rows written that were left to the server as text.
+        rows_rejected: Rows that were set aside.
+        rows_before: Rows that earlier runs of the same load have written.
+        rejects: The file that has the rows set aside.
+        stored_bytes: Bytes of the inputs as stored, where known.
+        bytes: Decompressed bytes of the inputs.
+        bytes_sent: Bytes sent to the server.
+        path: ``binary`` or ``text``.
+        lanes: Connections that carried rows.
+        chunks: Chunks of the input.
+        job: Its job in the ledger, if it has one.
+        seconds: From the first byte to the last commit.
+        stages: Seconds of the lanes together, by stage.
+        wal_bytes: WAL that the server wrote meanwhile, for whomever.
+        rebuilt: What was put back after the load, by kind and name.
+        counted: ``analyze`` or ``vacuum (freeze, analyze)``, if the table was.
+        sequences: Sequences that were moved past what was loaded.
+        widened: Columns that had to become wider.
+        at_once: How rows became visible at once, where they did.
+        warnings: What slowed it down.
+    """
+
+    created: bool = False
+    inputs: int = 0
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_kept_out: int = 0
+    rows_as_text: int = 0
+    rows_rejected: int = 0
+    rows_before: int = 0
+    rejects: str | None = None
+    stored_bytes: int | None = None
+    bytes: int = 0
+    bytes_sent: int = 0
+    path: str = ""
+    lanes: int = 0
+    chunks: int = 0
+    job: int | None = None
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    wal_bytes: int | None = None
+    rebuilt: list[str] = field(default_factory=list)
+    counted: str | None = None
+    sequences: list[dict[str, Any]] = field(default_factory=list)
+    widened: list[dict[str, Any]] = field(default_factory=list)
+    at_once: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def _summary(self) -> str:
+        text = f"{self.table}: {self.rows_written:,} rows in {self.seconds:.2f} s"
+        if self.rows_before:
+            text += f", {self.rows_before:,} before"
+        if self.rows_rejected:
+            text += f", {self.rows_rejected:,} set aside"
+        return text
+
+
+@dataclass(frozen=True, repr=False)
+class SyncReport(Report):
+    """What a sync did, or with ``check=True`` would do.
+
+    Attributes:
+        rows_in: Rows of the source.
+        inserted: Rows that were new.
+        updated: Rows that differed.
+        updated_hot: Of these, those written beside the old ones without touching an index.
+        deleted: Rows of the scope that the source does not have.
+        unchanged: Rows that were right already.
+        is_check: Whether nothing was written.
+        examples: Keys of rows to insert, to update and to delete; for a check.
+        stage_seconds: Seconds for staging the source.
+        write_seconds: Seconds for comparing and writing.
+        wal_bytes: WAL of the statements that wrote.
+        blocks_hit: Blocks found in the server's cache.
+        blocks_read: Blocks that had to be read.
+        blocks_dirtied: Blocks that were changed first.
+        table_bytes: Bytes of the table, before and after.
+        index_bytes: Bytes of its indexes, before and after.
+        dead_rows: Dead row versions that it left behind.
+        advice: What would make the next one cheaper.
+    """
+
+    rows_in: int = 0
+    inserted: int = 0
+    updated: int = 0
+    updated_hot: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    is_check: bool = False
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    stage_seconds: float = 0.0
+    write_seconds: float = 0.0
+    wal_bytes: int = 0
+    blocks_hit: int = 0
+    blocks_read: int = 0
+    blocks_dirtied: int = 0
+    table_bytes: tuple[int, int] = (0, 0)
+    index_bytes: tuple[int, int] = (0, 0)
+    dead_rows: int = 0
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the table was like the source already."""
+        return self.inserted + self.updated + self.deleted == 0
+
+    def _summary(self) -> str:
+        done = "to insert" if self.is_check else "inserted"
+        updated = "to update" if self.is_check else "updated"
+        deleted = "to delete" if self.is_check else "deleted"
+        return (
+            f"{self.table}: {self.inserted:,} {done}, {self.updated:,} {updated}, "
+            f"{self.deleted:,} {deleted}, {self.unchanged:,} unchanged"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Report):
+    """What a load would do, and why. ``str()`` gives it as the command prints it.
+
+    Attributes:
+        create: The statement that makes the table first, if there is none yet.
+        path: ``binary`` or ``text``.
+        path_reason: Why.
+        lanes: Connections at first.
+        lanes_max: Connections at most.
+        lanes_reason: Why.
+        columns: The columns that are written: ``name``, ``type`` and the ``way`` of their values.
+        omitted: Columns that the input does not have: ``name``, and what it ``becomes``.
+        indexes: Indexes and foreign keys, and what becomes of them.
+        warnings: What will make it slow, and other things to know.
+    """
+
+    create: str | None = None
+    path: str = ""
+    path_reason: str = ""
+    lanes: int = 0
+    lanes_max: int = 0
+    lanes_reason: str = ""
+    columns: list[dict[str, str]] = field(default_factory=list)
+    omitted: list[dict[str, str]] = field(default_factory=list)
+    indexes: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _text: str = ""
+
+    def __str__(self) -> str:
+        return self._text
+
+    def _summary(self) -> str:
+        return f"{self.table}: {len(self.columns)} columns, {self.path}, {self.lanes} lanes"

@@ -1,0 +1,48 @@
+//! Arrow data out of the capsules in which Python packages hand it over.
+//!
+//! The only unsafe code of the package: what lies behind a capsule's pointer is known by the
+//! capsule's name alone, as the Arrow PyCapsule interface lays down. The data is moved out, so that
+//! it is released once, by whoever drops it here.
+
+use arrow_array::ffi::{FFI_ArrowArray, from_ffi};
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::ffi::FFI_ArrowSchema;
+use pgspate::{Error, Kind, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+/// The reader of what `__arrow_c_stream__` gave.
+pub(crate) fn stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<Result<RecordBatchStreamReader>> {
+    let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?;
+    // SAFETY: a capsule of this name holds an initialized stream, which is left behind as released.
+    let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
+    Ok(RecordBatchStreamReader::try_new(stream).map_err(|error| {
+        Error::new(Kind::Format, "could not read the columns of the Arrow data").because(error)
+    }))
+}
+
+/// The record batch in what `__arrow_c_array__` gave.
+pub(crate) fn batch(
+    schema: &Bound<'_, PyCapsule>,
+    array: &Bound<'_, PyCapsule>,
+) -> PyResult<Result<RecordBatch>> {
+    let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
+    let array = array.pointer_checked(Some(c"arrow_array"))?.cast();
+    // SAFETY: capsules of these names hold an initialized schema, which outlives this function, and
+    // an array of that schema, which is left behind as released.
+    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
+    Ok(data
+        .map_err(|error| Error::new(Kind::Format, "could not read the Arrow data").because(error))
+        .and_then(|data| match data.data_type() {
+            arrow_schema::DataType::Struct(_) => Ok(StructArray::from(data)),
+            other => Err(Error::new(Kind::Usage, format!("an Arrow array of {other} is no table"))
+                .hint("Give it a name: make a table or a record batch of it.")),
+        })
+        .and_then(|columns| {
+            if columns.null_count() == 0 {
+                return Ok(RecordBatch::from(columns));
+            }
+            Err(Error::new(Kind::Format, "the Arrow data has rows that are null as a whole"))
+        }))
+}

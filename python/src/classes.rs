@@ -1,0 +1,165 @@
+//! Which of the classes that have a counterpart in PostgreSQL a value's class is.
+//!
+//! Looked up once for each class, and then found by its address; the class is kept, so that no
+//! other one comes to live there.
+
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet,
+    PyString, PyTuple, PyType,
+};
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Null,
+    Bool,
+    Int,
+    Float,
+    Decimal,
+    Str,
+    Bytes,
+    Datetime,
+    Date,
+    Time,
+    Timedelta,
+    Uuid,
+    Address,
+    Dict,
+    List,
+    /// An enum's member that goes by its name.
+    EnumName,
+    /// One that is a string or a number as well, and goes by that.
+    EnumValue,
+    /// psycopg's wrappers of JSON.
+    Json,
+    Numpy,
+    NumpyArray,
+    NumpyDatetime,
+    NumpyTimedelta,
+    Unknown,
+}
+
+/// The classes met so far.
+pub(crate) struct Classes {
+    known: Vec<(usize, Class)>,
+    /// Those that are known, to keep them where they are.
+    kept: Vec<Py<PyType>>,
+    /// Classes of the standard library that are not built in, those that others derive from last.
+    standard: Vec<(Py<PyAny>, Class)>,
+    enums: Py<PyAny>,
+    dumps: Py<PyAny>,
+    utc: Py<PyAny>,
+}
+
+/// Modules and classes, in the order in which they are asked.
+const STANDARD: [(&str, &str, Class); 12] = [
+    ("decimal", "Decimal", Class::Decimal),
+    ("datetime", "datetime", Class::Datetime),
+    ("datetime", "date", Class::Date),
+    ("datetime", "time", Class::Time),
+    ("datetime", "timedelta", Class::Timedelta),
+    ("uuid", "UUID", Class::Uuid),
+    ("ipaddress", "IPv4Address", Class::Address),
+    ("ipaddress", "IPv6Address", Class::Address),
+    ("ipaddress", "IPv4Interface", Class::Address),
+    ("ipaddress", "IPv6Interface", Class::Address),
+    ("ipaddress", "IPv4Network", Class::Address),
+    ("ipaddress", "IPv6Network", Class::Address),
+];
+
+impl Classes {
+    pub(crate) fn new(py: Python<'_>) -> PyResult<Classes> {
+        let mut standard = Vec::with_capacity(STANDARD.len());
+        for (module, name, class) in STANDARD {
+            standard.push((py.import(module)?.getattr(name)?.unbind(), class));
+        }
+        Ok(Classes {
+            known: Vec::new(),
+            kept: Vec::new(),
+            standard,
+            enums: py.import("enum")?.getattr("Enum")?.unbind(),
+            dumps: py.import("json")?.getattr("dumps")?.unbind(),
+            utc: py.import("datetime")?.getattr("timezone")?.getattr("utc")?.unbind(),
+        })
+    }
+
+    /// What `value` is.
+    pub(crate) fn of(&mut self, value: &Bound<'_, PyAny>) -> PyResult<Class> {
+        let address = value.get_type_ptr() as usize;
+        if let Some((_, class)) = self.known.iter().find(|(known, _)| *known == address) {
+            return Ok(*class);
+        }
+        let class = self.look(value)?;
+        self.kept.push(value.get_type().unbind());
+        self.known.push((address, class));
+        Ok(class)
+    }
+
+    /// `json.dumps(value)`
+    pub(crate) fn dumps<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+        Ok(self.dumps.bind(value.py()).call1((value,))?.cast_into()?)
+    }
+
+    /// `datetime.timezone.utc`
+    pub(crate) fn utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.utc.bind(py)
+    }
+
+    fn look(&self, value: &Bound<'_, PyAny>) -> PyResult<Class> {
+        let py = value.py();
+        let ty = value.get_type();
+        let name = ty.name()?.to_string();
+        if value.is_none() || matches!(name.as_str(), "NaTType" | "NAType") {
+            return Ok(Class::Null);
+        }
+        if value.is_instance(self.enums.bind(py))? {
+            let is_more = value.is_instance_of::<PyString>()
+                || value.is_instance_of::<PyInt>()
+                || value.is_instance_of::<PyFloat>();
+            return Ok(if is_more { Class::EnumValue } else { Class::EnumName });
+        }
+        let module = ty.module()?.to_string();
+        if module.starts_with("psycopg") && matches!(name.as_str(), "Json" | "Jsonb") {
+            return Ok(Class::Json);
+        }
+        if module == "numpy" || module.starts_with("numpy.") {
+            return Ok(match name.as_str() {
+                "ndarray" => Class::NumpyArray,
+                "datetime64" => Class::NumpyDatetime,
+                "timedelta64" => Class::NumpyTimedelta,
+                _ if value.hasattr("item")? => Class::Numpy,
+                _ => Class::Unknown,
+            });
+        }
+        for (class, found) in &self.standard {
+            if value.is_instance(class.bind(py))? {
+                return Ok(*found);
+            }
+        }
+        Ok(if value.is_instance_of::<PyBool>() {
+            Class::Bool
+        } else if value.is_instance_of::<PyInt>() {
+            Class::Int
+        } else if value.is_instance_of::<PyFloat>() {
+            Class::Float
+        } else if value.is_instance_of::<PyString>() {
+            Class::Str
+        } else if value.is_instance_of::<PyBytes>()
+            || value.is_instance_of::<PyByteArray>()
+            || value.is_instance_of::<PyMemoryView>()
+        {
+            Class::Bytes
+        } else if value.is_instance_of::<PyDict>() {
+            Class::Dict
+        } else if value.is_instance_of::<PyList>()
+            || value.is_instance_of::<PyTuple>()
+            || value.is_instance_of::<PySet>()
+            || value.is_instance_of::<PyFrozenSet>()
+        {
+            Class::List
+        } else {
+            Class::Unknown
+        })
+    }
+}

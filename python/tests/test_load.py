@@ -1,0 +1,208 @@
+"""What can be loaded, and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+import pgspate
+
+
+def rows(db, table="t", order="1"):
+    return db.execute(f"select * from {table} order by {order}").fetchall()
+
+
+def test_a_file_is_loaded(db, dsn, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,x\n2,\n")
+    report = pgspate.load(path, "t", create=True, to=dsn)
+    assert rows(db) == [(1, "x"), (2, None)]
+    assert report.rows_written == 2 and report.created and report.table == "public.t"
+    # The ledger knows it by then.
+    assert pgspate.load(str(path), "t", to=dsn).rows_before == 2
+    other = tmp_path / "u.csv"
+    other.write_text("a,b\n3,y\n")
+    assert pgspate.load([path, other], "t", to=dsn, no_ledger=True).inputs == 2
+    assert len(rows(db)) == 5
+
+
+@dataclasses.dataclass
+class Part:
+    a: int
+    b: str | None
+
+
+Named = namedtuple("Named", "b a")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [{"a": 1, "b": "x"}, {"a": 2}],
+        [{"a": 1, "b": "x"}, {"b": None, "a": 2}],
+        [(1, "x"), (2, None)],
+        [[1, "x"], [2, None]],
+        [Part(1, "x"), Part(2, None)],
+        [Named("x", 1), Named(None, 2)],
+        ((1, "x"), (2, None)),
+    ],
+    ids=lambda data: type(data[0]).__name__,
+)
+def test_rows_of_every_kind(db, dsn, data):
+    db.execute("create table t (a int, b text)")
+    for given in (data, iter(data), (row for row in data)):
+        assert pgspate.load(given, "t", to=dsn).rows_written == 2
+        assert rows(db) == [(1, "x"), (2, None)]
+        db.execute("truncate t")
+
+
+def test_columns_choose_and_name(db, dsn):
+    db.execute("create table t (a int, b text, c int default 7)")
+    pgspate.load([("x", 1)], "t", columns=["b", "a"], to=dsn)
+    pgspate.load([{"a": 2, "z": 0, "b": "y"}], "t", columns=["a", "b"], to=dsn)
+    pgspate.load([{"a": 3, "z": 0}], "t", ignore_unknown=True, to=dsn)
+    assert rows(db) == [(1, "x", 7), (2, "y", 7), (3, None, 7)]
+
+
+def test_names_may_have_commas(db, dsn):
+    db.execute('create table t ("a,b" int, c int)')
+    pgspate.load([(1, 2)], "t", columns=["a,b", "c"], to=dsn)
+    assert rows(db) == [(1, 2)]
+
+
+def test_no_rows_are_no_rows(db, dsn):
+    db.execute("create table t (a int, g int generated always as (a) stored)")
+    assert pgspate.load([], "t", to=dsn).rows_written == 0
+    pgspate.load([(1,)], "t", columns="a", to=dsn)
+    assert pgspate.load(iter([]), "t", replace=True, to=dsn).rows_written == 0
+    assert rows(db) == []
+
+
+def test_a_list_is_read_again_when_two_lanes_meet_the_same_key(db, dsn):
+    db.execute("create table t (a int primary key, b text)")
+    data = [(n // 2, "x" * 100) for n in range(300_000)]
+    with pytest.raises(pgspate.ServerError) as error:
+        pgspate.load(data, "t", lanes=2, to=dsn)
+    assert error.value.sqlstate == "23505"
+    assert rows(db) == []
+
+
+def test_the_first_bad_row_is_named(db, dsn):
+    db.execute("create table t (a int, b text)")
+    with pytest.raises(pgspate.ServerError) as raised:
+        pgspate.load([(1, "x"), ("12a", None)], "t", to=dsn)
+    error = raised.value
+    assert error.kind == "server" and error.sqlstate == "22P02"
+    assert error.place == pgspate.Place(source="list", row=2, column="a")
+    assert error.message == 'could not load "list" into public.t'
+    assert 'invalid input syntax for type integer: "12a"' in str(error)
+    assert isinstance(error.__cause__, pgspate.ServerError)
+    assert error.__cause__.sqlstate == "22P02"
+    assert rows(db) == []
+
+
+def test_bad_rows_are_set_aside(db, dsn, tmp_path):
+    db.execute("create table t (a int, b text)")
+    path = tmp_path / "bad.json"
+    report = pgspate.load(({"a": a, "b": "y"} for a in [1, "x", 3]), "t", rejects=path, to=dsn)
+    assert report.rows_rejected == 1 and report.rows_written == 2
+    assert json.loads(path.read_text()) == {"a": "x", "b": "y"}
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ([(1,), (2, 3)], "the row has 2 values, expected 1"),
+        ([{"a": 1}] + [{"a": 1, "q": 2}], 'column "q" of relation "t" does not exist'),
+        ([{"a": 1}] * 1000 + [{"a": 1, "q": 2}], "has a key that none of the first 1000"),
+        ([(1, 2)], 'the input has 2 fields, but "t" 1 columns'),
+        ([1], "a row of class int has no columns"),
+        ([(b"x",)], "which only a column of type bytea takes"),
+        ([({},)], "which only a column of type json or jsonb takes"),
+        ([([],)], "which only a column of type an array"),
+        ([(object(),)], "a value of class object has no counterpart"),
+        (5, "an object of class int cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(db, dsn, bad, words):
+    db.execute("create table t (a int)")
+    with pytest.raises(pgspate.Error) as error:
+        pgspate.load(bad, "t", to=dsn)
+    assert words in str(error.value)
+    assert rows(db) == []
+
+
+def test_an_exception_of_the_rows_is_the_callers_own(db, dsn):
+    db.execute("create table t (a int)")
+
+    def broken():
+        yield from ((n,) for n in range(20_000))
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        pgspate.load(broken(), "t", to=dsn)
+    assert rows(db) == []
+
+
+def test_rows_are_made_on_the_thread_that_called(db, dsn):
+    import threading
+
+    db.execute("create table t (a text)")
+    mine = threading.get_ident()
+    pgspate.load(((str(threading.get_ident() == mine),) for _ in range(3)), "t", to=dsn)
+    assert rows(db) == [("True",)] * 3
+
+
+def test_options_are_those_of_the_command(db, dsn):
+    db.execute("create table t (a int)")
+    with pytest.raises(pgspate.UsageError, match="lanes"):
+        pgspate.load([(1,)], "t", lanes="many", to=dsn)
+    with pytest.raises(ValueError):
+        pgspate.load([(1,)], "t", commit="never", to=dsn)
+    with pytest.raises(TypeError):
+        pgspate.load([(1,)], "t", dsn)
+    report = pgspate.load([(1,)], "t", analyze="always", lanes=3, to=dsn)
+    assert report.counted == "analyze"
+
+
+def test_a_plan_says_what_would_be_done(db, dsn):
+    db.execute("create table t (a int, b xml)")
+    plan = pgspate.plan([(1, "<a/>")], "t", to=dsn)
+    assert plan.path == "text" and [it["name"] for it in plan.columns] == ["a", "b"]
+    assert "xml" in str(plan) and "public.t" in repr(plan)
+    assert rows(db) == []
+
+
+def test_a_report_can_be_shown(db, dsn):
+    report = pgspate.load([{"a": "<b>"}], "t", create=True, to=dsn)
+    assert repr(report).startswith("<LoadReport public.t: 1 rows in ")
+    assert "<th" in report._repr_html_() and "rows written" in report._repr_html_()
+    assert json.loads(json.dumps(report.to_dict()))["rows_written"] == 1
+
+
+def test_progress_is_told(db, dsn):
+    seen = []
+    db.execute("create table t (a int)")
+    data = [(n,) for n in range(200_000)]
+    pgspate.load(data, "t", to=dsn, progress=seen.append)
+    assert all(one.total_rows == 200_000 and 0 <= one.share <= 1 for one in seen)
+
+    def stop(_):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        pgspate.load(([n] for n in iter(int, 1)), "t", to=dsn, progress=stop)
+    assert len(rows(db)) == 200_000
+
+
+def test_errors_can_be_pickled():
+    import pickle
+
+    with pytest.raises(pgspate.Error) as raised:
+        pgspate.load(Path("nowhere.csv"), "t", to="host=/nowhere")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert str(again) == str(raised.value) and again.kind == raised.value.kind

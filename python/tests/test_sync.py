@@ -1,0 +1,60 @@
+"""Rows of a table made like data."""
+
+from __future__ import annotations
+
+import pytest
+
+import pgspate
+
+
+@pytest.fixture
+def meters(db):
+    db.execute("create table use (meter int, day int, kwh float8, primary key (meter, day))")
+    db.execute("insert into use select m, d, m * d from generate_series(1, 3) m, "
+               "generate_series(1, 4) d")
+    return db
+
+
+def test_a_scope_is_made_like_rows(meters, dsn):
+    new = [{"meter": 2, "day": day, "kwh": 2.0 * day} for day in (2, 3, 4, 5)]
+    new[0]["kwh"] = 99.0
+    report = pgspate.sync(new, "use", scope_by=["meter"], to=dsn)
+    done = (report.inserted, report.updated, report.deleted, report.unchanged)
+    assert done == (1, 1, 1, 2) and not report.is_same
+    left = meters.execute("select day, kwh from use where meter = 2 order by 1").fetchall()
+    assert left == [(2, 99.0), (3, 6.0), (4, 8.0), (5, 10.0)]
+    assert meters.execute("select count(*) from use").fetchone() == (12,)
+    again = pgspate.sync(iter(new), "use", scope_by="meter", to=dsn)
+    assert again.is_same and again.unchanged == 4
+
+
+def test_a_check_changes_nothing(meters, dsn):
+    report = pgspate.sync([(1, 1, 7.0)], "use", scope="meter = 1", check=True, to=dsn)
+    assert report.is_check and (report.updated, report.deleted) == (1, 3)
+    assert report.examples["update"] and "to update" in repr(report)
+    assert meters.execute("select sum(kwh) from use").fetchone() == (60.0,)
+
+
+def test_a_scope_must_be_given(dsn):
+    with pytest.raises(pgspate.UsageError, match="no scope is given"):
+        pgspate.sync([(1,)], "use", to=dsn)
+    with pytest.raises(pgspate.UsageError, match="exclude each other"):
+        pgspate.sync([(1,)], "use", scope="all", no_delete=True, to=dsn)
+
+
+def test_a_guard_stops_large_deletes(meters, dsn):
+    with pytest.raises(pgspate.Error) as error:
+        pgspate.sync([(1, 1, 1.0)], "use", scope="all", to=dsn)
+    assert "max_delete=" in (error.value.hint or "")
+    with pytest.raises(pgspate.Error):
+        pgspate.sync([], "use", scope="all", max_delete=100, to=dsn)
+    report = pgspate.sync([], "use", scope="all", max_delete=100, allow_empty=True, to=dsn)
+    assert report.deleted == 12
+
+
+def test_no_delete_and_insert_only(meters, dsn):
+    rows = [(1, 1, 5.0), (9, 9, 9.0)]
+    report = pgspate.sync(rows, "use", insert_only=True, to=dsn)
+    assert (report.inserted, report.updated, report.deleted) == (1, 0, 0)
+    report = pgspate.sync(rows, "use", no_delete=True, to=dsn)
+    assert (report.inserted, report.updated, report.deleted) == (0, 1, 0)
