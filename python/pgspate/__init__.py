@@ -22,6 +22,7 @@ from ._errors import (
     UsageError,
 )
 from ._load import load, plan
+from ._pandas import pandas_method
 from ._pgspate import __version__
 from ._progress import Progress
 from ._report import LoadReport, Plan, Report, SyncReport
@@ -49,6 +50,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "load",
+    "pandas_method",
     "plan",
     "server",
     "sync",

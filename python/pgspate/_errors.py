@@ -63,7 +63,7 @@ class Error(Exception):
         ...         pgspate.load([(1,)], "nowhere", to=server)
         ...     except pgspate.Error as error:
         ...         print(error.kind, error.sqlstate)
-        server 42P01
+        plan 42P01
     """
 
     kind: ClassVar[str] = "bug"

@@ -41,13 +41,12 @@ class ReadOptions(TypedDict, total=False):
     comment: str | None
     skip_blank_lines: bool
     encoding: str | None
-    columns: Names | None
     ignore_unknown: bool
     source_option: Mapping[str, str] | None
 
 
-class LoadOptions(ReadOptions, total=False):
-    """The options of `load`, which has them in its docstring."""
+class ModelLoadOptions(ReadOptions, total=False):
+    """The options of `load` where a model says what the columns are."""
 
     to: str | HasDsn | None
     create: bool
@@ -69,16 +68,18 @@ class LoadOptions(ReadOptions, total=False):
     progress: Show
 
 
-class SyncOptions(ReadOptions, total=False):
-    """The options of `sync`, which has them in its docstring."""
+class LoadOptions(ModelLoadOptions, total=False):
+    """The options of `load`, which has them in its docstring."""
+
+    columns: Names | None
+
+
+class ModelSyncOptions(ReadOptions, total=False):
+    """The options of `sync` where a model says what the columns are."""
 
     to: str | HasDsn | None
-    key: Names
-    scope_by: Names
-    scope: str | None
     no_delete: bool
     insert_only: bool
-    ignore_columns: Names
     keep: Literal["last"] | None
     check: bool
     max_delete: float | str
@@ -86,6 +87,16 @@ class SyncOptions(ReadOptions, total=False):
     retry_for: int
     lock_timeout: int
     progress: Show
+
+
+class SyncOptions(ModelSyncOptions, total=False):
+    """The options of `sync`, which has them in its docstring."""
+
+    columns: Names | None
+    key: Names
+    scope_by: Names
+    scope: str | None
+    ignore_columns: Names
 
 
 # Lists of names. The command has commas between them, which names may have in them.

@@ -48,7 +48,7 @@ class Progress:
     phase: str | None
     stored_bytes: int
     total_bytes: int | None
-    total_rows: int | None = None
+    total_rows: int | None
 
     @property
     def share(self) -> float | None:
@@ -84,7 +84,7 @@ def shown(
         yield None
         return
     try:
-        yield lambda *facts: show(Progress(*facts, total_rows=total))
+        yield lambda *facts: show(Progress(*(*facts, total)))
     finally:
         if display is not None:
             display.close()

@@ -13,6 +13,7 @@ mod infer;
 mod rows;
 mod server;
 mod spell;
+mod text;
 mod work;
 
 use std::collections::HashMap;
@@ -55,15 +56,15 @@ struct Asked<'py>(
 );
 
 /// Sources or batches, and Python's rows if these are what it is.
-struct Taken<'py> {
+struct Taken {
     sources: Vec<String>,
     batches: Option<Arc<dyn Batches>>,
-    rows: Option<Rows<'py>>,
+    rows: Option<Rows>,
     desk: Desk,
 }
 
 impl<'py> Given<'py> {
-    fn take(self, options: &mut load::Options) -> PyResult<Taken<'py>> {
+    fn take(self, options: &mut load::Options) -> PyResult<Taken> {
         let desk = Desk::default();
         let mut taken = Taken { sources: Vec::new(), batches: None, rows: None, desk };
         let Given(kind, data, name) = self;
@@ -94,7 +95,7 @@ impl<'py> Asked<'py> {
         options.sources.clear();
     }
 
-    fn caller(self, rows: Option<Rows<'py>>, desk: Desk) -> (Option<String>, Caller<'py>) {
+    fn caller(self, rows: Option<Rows>, desk: Desk) -> (Option<String>, Caller<'py>) {
         (self.2, Caller { rows, desk, progress: self.3, stop: self.4 })
     }
 }
@@ -103,7 +104,7 @@ fn options_of_load<'py>(
     py: Python<'py>,
     given: Given<'py>,
     asked: &mut Asked<'py>,
-) -> PyResult<(load::Options, Option<Rows<'py>>, Desk)> {
+) -> PyResult<(load::Options, Option<Rows>, Desk)> {
     let mut options = pgspate_cli::load_options(&asked.0).map_err(|error| raise(py, &error))?;
     asked.fill(&mut options);
     let taken = given.take(&mut options)?;
@@ -121,7 +122,7 @@ fn load_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> 
             let dsn = pgspate_cli::server(to.as_deref(), true)?;
             let load = load::prepare(options, dsn, runtime)?;
             work.begin_to_write()?;
-            text(&load.run(&work.watch)?)
+            as_json(&load.run(&work.watch)?)
         })
     })
 }
@@ -136,7 +137,7 @@ fn plan<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyRes
             let dsn = pgspate_cli::server(to.as_deref(), true)?;
             let load = load::prepare(options, dsn, runtime)?;
             let report = serde_json::to_value(load.plan_report()).map_err(unwritten)?;
-            text(&json!({ "report": report, "text": load.plan().to_string() }))
+            as_json(&json!({ "report": report, "text": load.plan().to_string() }))
         })
     })
 }
@@ -159,7 +160,7 @@ fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> 
             let dsn = pgspate_cli::server(to.as_deref(), true)?;
             let sync = sync::prepare(options, dsn, runtime)?;
             work.begin_to_write()?;
-            text(&sync.run(&work.watch)?)
+            as_json(&sync.run(&work.watch)?)
         })
     })
 }
@@ -178,7 +179,7 @@ fn with_runtime<T>(work: impl FnOnce(&tokio::runtime::Handle) -> Result<T>) -> R
     done
 }
 
-fn text(report: &impl serde::Serialize) -> Result<String> {
+fn as_json(report: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(report).map_err(unwritten)
 }
 
@@ -193,6 +194,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Stop>()?;
     module.add_class::<server::Throwaway>()?;
+    module.add_class::<text::CopyText>()?;
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;

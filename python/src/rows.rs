@@ -53,10 +53,10 @@ enum Shape {
 }
 
 /// Rows of Python's.
-pub(crate) struct Rows<'py> {
-    data: Bound<'py, PyAny>,
-    rows: Bound<'py, PyIterator>,
-    ahead: VecDeque<Bound<'py, PyAny>>,
+pub(crate) struct Rows {
+    data: Py<PyAny>,
+    rows: Py<PyIterator>,
+    ahead: VecDeque<Py<PyAny>>,
     shape: Shape,
     names: Vec<String>,
     schema: SchemaRef,
@@ -108,16 +108,16 @@ impl Batches for RowBatches {
     }
 }
 
-impl<'py> Rows<'py> {
+impl Rows {
     /// Looks at the first rows of an iterable. `columns`: the keys to take, or what the values of
     /// sequences are called.
-    pub(crate) fn look(
+    pub(crate) fn look<'py>(
         data: &Bound<'py, PyAny>,
         name: &str,
         columns: Option<Vec<String>>,
         ignore_unknown: bool,
         desk: &Desk,
-    ) -> PyResult<(Rows<'py>, RowBatches)> {
+    ) -> PyResult<(Rows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
         let is_stream = !(data.is_instance_of::<PyList>() || data.is_instance_of::<PyTuple>());
@@ -153,16 +153,18 @@ impl<'py> Rows<'py> {
             is_stream,
             desk: desk.clone(),
         };
-        let (data, targets, columns) = (data.clone(), Vec::new(), Vec::new());
+        let (data, rows) = (data.clone().unbind(), rows.unbind());
+        let ahead = ahead.into_iter().map(Bound::unbind).collect();
+        let (targets, columns) = (Vec::new(), Vec::new());
         let rows =
             Rows { data, rows, ahead, shape, names, schema, speller, targets, columns, row: 0 };
         Ok((rows, batches))
     }
 
     /// Begins with the first row, for a table's columns of these types.
-    pub(crate) fn begin(&mut self, py: Python<'py>, types: &[Option<PgType>]) -> PyResult<()> {
+    pub(crate) fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
         if self.row > 0 {
-            self.rows = self.data.try_iter()?;
+            self.rows = self.data.bind(py).try_iter()?.unbind();
             self.ahead.clear();
             self.row = 0;
         }
@@ -174,14 +176,14 @@ impl<'py> Rows<'py> {
     }
 
     /// The next batch; `None` after the last row.
-    pub(crate) fn next(&mut self, py: Python<'py>) -> Result<Option<RecordBatch>, Fault> {
+    pub(crate) fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, Fault> {
         let mut bytes = 0;
         let mut rows = 0;
         let mut text = String::new();
         while rows < BATCH_ROWS && bytes < BATCH_BYTES {
             let row = match self.ahead.pop_front() {
-                Some(row) => row,
-                None => match self.rows.next() {
+                Some(row) => row.into_bound(py),
+                None => match self.rows.bind(py).clone().next() {
                     Some(row) => row?,
                     None => break,
                 },
@@ -190,7 +192,7 @@ impl<'py> Rows<'py> {
             self.row += 1;
             let (speller, targets) = (&mut self.speller, &self.targets);
             let columns = &mut self.columns;
-            let mut put = |nth: usize, value: Option<Bound<'py, PyAny>>| {
+            let mut put = |nth: usize, value: Option<Bound<'_, PyAny>>| {
                 let column = &mut columns[nth];
                 let Some(value) = value.filter(|_| !matches!(targets[nth], Target::None)) else {
                     column.append_null();
@@ -208,7 +210,7 @@ impl<'py> Rows<'py> {
                 Ok(())
             };
             let done = each(&self.shape, &row, &mut put);
-            done.map_err(|(nth, fault)| self.placed(py, nth, fault))?;
+            done.map_err(|(nth, fault)| self.placed(nth, fault))?;
         }
         if rows == 0 {
             return Ok(None);
@@ -221,7 +223,7 @@ impl<'py> Rows<'py> {
     }
 
     /// Adds to a fault where it is.
-    fn placed(&self, _: Python<'py>, nth: usize, fault: Fault) -> Fault {
+    fn placed(&self, nth: usize, fault: Fault) -> Fault {
         let Fault::Value(error) = fault else { return fault };
         let column = self.names.get(nth).cloned();
         Fault::Value(error.at(Place { row: Some(self.row), column, ..Place::default() }))

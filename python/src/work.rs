@@ -74,7 +74,7 @@ impl Stop {
 
 /// Python's side of a call.
 pub(crate) struct Caller<'py> {
-    pub(crate) rows: Option<Rows<'py>>,
+    pub(crate) rows: Option<Rows>,
     pub(crate) desk: Desk,
     pub(crate) progress: Option<Bound<'py, PyAny>>,
     pub(crate) stop: Option<Py<Stop>>,

@@ -1,0 +1,44 @@
+"""For ``DataFrame.to_sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["pandas_method"]
+
+
+def pandas_method(
+    table: Any, conn: Any, keys: Sequence[str], data_iter: Iterable[tuple[Any, ...]]
+) -> int:
+    """Writes the rows of ``DataFrame.to_sql`` by COPY, within the connection's own transaction.
+
+    Give it as ``method=pgspate.pandas_method``. pandas has made the table by then, in a transaction
+    that only the connection sees, so the rows go over that connection.
+
+    Args:
+        table: What pandas knows of the table.
+        conn: The connection of SQLAlchemy's.
+        keys: The columns.
+        data_iter: The rows.
+
+    Returns:
+        How many rows were written.
+
+    Example:
+        >>> import pandas, pgspate, sqlalchemy
+        >>> frame = pandas.DataFrame({"a": [1, 2], "b": ["x", None]})
+        >>> with pgspate.server(temporary=True) as server:
+        ...     url = server.url.replace("postgresql:", "postgresql+psycopg:")
+        ...     engine = sqlalchemy.create_engine(url)
+        ...     _ = frame.to_sql("t", engine, index=False, method=pgspate.pandas_method)
+        ...     with engine.connect() as connection:
+        ...         rows = connection.exec_driver_sql("select * from t order by a").fetchall()
+        ...     engine.dispose()
+        >>> rows
+        [(1, 'x'), (2, None)]
+    """
+    from ._within import copy_rows
+
+    name = f'"{table.name}"' if table.schema is None else f'"{table.schema}"."{table.name}"'
+    return copy_rows(conn, name, list(keys), data_iter)

@@ -1,0 +1,120 @@
+"""Rows over a connection of SQLAlchemy's, within its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import _pgspate
+from ._errors import PlanError, UsageError
+
+# Names and types of a table's columns: domains as what they are over, arrays with their elements.
+_COLUMNS = """
+with recursive base(name, nth, oid, typtype, typbasetype) as (
+    select a.attname, a.attnum, t.oid, t.typtype, t.typbasetype
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+    where a.attrelid = cast(:oid as oid) and a.attnum > 0 and not a.attisdropped
+      and a.attgenerated = ''
+    union all
+    select b.name, b.nth, t.oid, t.typtype, t.typbasetype
+    from base b join pg_type t on t.oid = b.typbasetype where b.typtype = 'd'
+)
+select cast(b.name as text), cast(b.oid as bigint), format_type(b.oid, null),
+       cast(e.oid as bigint), format_type(e.oid, null), cast(e.typdelim as text)
+from base b join pg_type t on t.oid = b.oid
+left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
+where b.typtype <> 'd' order by b.nth
+"""
+
+_TABLE = """
+select cast(n.nspname as text), cast(c.relname as text), cast(c.oid as bigint),
+       current_setting('client_encoding')
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = to_regclass(:name)
+"""
+
+
+def copy_rows(
+    connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
+) -> int:
+    """Writes rows by COPY. `table` is a table as SQL writes it; gives how many rows there were."""
+    from sqlalchemy import text
+
+    found = connection.execute(text(_TABLE), {"name": table}).first()
+    if found is None:
+        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
+    schema, name, oid, encoding = found
+    if encoding.upper() not in ("UTF8", "UNICODE"):
+        message = f"the connection's client_encoding is {encoding}, and rows are sent in UTF8"
+        raise UsageError(message, hint="`set client_encoding = 'UTF8'` on the connection.")
+    types = {
+        column: (oid, of, None if element is None else (element, element_name, delimiter))
+        for column, oid, of, element, element_name, delimiter in connection.execute(
+            text(_COLUMNS), {"oid": oid}
+        )
+    }
+    columns = list(types) if columns is None else list(columns)
+    for column in columns:
+        if column not in types:
+            message = f'column "{column}" of relation "{name}" does not exist'
+            raise PlanError(message, sqlstate="42703")
+    pieces = _pgspate.CopyText(rows, columns, [types[column] for column in columns])
+    names = ", ".join(_quoted(column) for column in columns)
+    sql = f"copy {_quoted(schema)}.{_quoted(name)} ({names}) from stdin"
+    driver, raw = connection.dialect.driver, connection.connection.driver_connection
+    if driver == "psycopg":
+        with raw.cursor() as cursor, cursor.copy(sql) as copy:
+            for piece in pieces:
+                copy.write(piece)
+    elif driver == "psycopg2":
+        with raw.cursor() as cursor:
+            cursor.copy_expert(sql, _File(pieces))
+    elif driver == "psycopg_async":
+        _wait(_by_psycopg_async(raw, sql, pieces))
+    elif driver == "asyncpg":
+        source = _pieces(pieces)
+        _wait(raw.copy_to_table(name, source=source, columns=columns, schema_name=schema))
+    else:
+        message = f"rows cannot be written within a transaction of the driver {driver}"
+        raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
+    return pieces.count
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _wait(coroutine: Any) -> None:
+    """Awaits within the greenlet in which SQLAlchemy runs asynchronous drivers."""
+    from sqlalchemy.util import await_only
+
+    await_only(coroutine)
+
+
+async def _by_psycopg_async(raw: Any, sql: str, pieces: Iterator[bytes]) -> None:
+    async with raw.cursor() as cursor, cursor.copy(sql) as copy:
+        for piece in pieces:
+            await copy.write(piece)
+
+
+async def _pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+class _File:
+    """Pieces as a file that is read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._rest += piece
+        size = len(self._rest) if size < 0 else size
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken

@@ -1,0 +1,283 @@
+"""Models, tables and sessions of SQLAlchemy 2.
+
+Rows are objects of a mapped class, or dicts by the names of its attributes. Columns, types and
+defaults are those of the mapper. Rows go over connections of pgspate's own, to where the session
+leads; with ``within=`` they go over the session's, as part of its transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.base import PGDialect
+
+from . import _load, _sync
+from ._errors import UsageError
+from ._report import LoadReport, SyncReport
+from ._within import copy_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import ModelLoadOptions, ModelSyncOptions
+
+__all__ = ["load", "sync"]
+
+# Rows that are looked at to see which columns they have.
+_ROWS_AHEAD = 1000
+
+
+def load(
+    bind: Any,
+    model: Any,
+    rows: Iterable[Any],
+    *,
+    within: Any = None,
+    **options: Unpack[ModelLoadOptions],
+) -> LoadReport:
+    """Loads objects or dicts into the table of a model.
+
+    Columns that no row has are left to the table where it has a default for them, and to the
+    model's default otherwise.
+
+    Args:
+        bind: A session, a connection or an engine, which says where to.
+        model: A mapped class, or a table.
+        rows: Objects of the class, or dicts by the names of its attributes.
+        within: The session or connection in whose own transaction the rows are to be written, to be
+            committed or rolled back with it. What its session has pending is flushed first. Takes
+            no other options.
+        **options: As for `pgspate.load`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Error: As `pgspate.load`. Within a transaction also what its driver raises.
+
+    Example:
+        >>> import pgspate, pgspate.sqlalchemy, sqlalchemy
+        >>> from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
+        >>> class Base(DeclarativeBase):
+        ...     pass
+        >>> class Part(Base):
+        ...     __tablename__ = "parts"
+        ...     id = mapped_column(sqlalchemy.Integer, primary_key=True)
+        ...     label = mapped_column("name", sqlalchemy.Text)
+        >>> with pgspate.server(temporary=True) as server:
+        ...     url = server.url.replace("postgresql:", "postgresql+psycopg:")
+        ...     engine = sqlalchemy.create_engine(url)
+        ...     Base.metadata.create_all(engine)
+        ...     with Session(engine) as session:
+        ...         parts = [Part(id=1, label="bolt"), Part(id=2, label="nut")]
+        ...         _ = pgspate.sqlalchemy.load(session, Part, parts)
+        ...         _ = pgspate.sqlalchemy.load(session, Part, [{"label": "washer", "id": 3}],
+        ...                                     within=session)
+        ...         session.commit()
+        ...         names = session.scalars(sqlalchemy.select(Part.label).order_by(Part.id)).all()
+        ...     engine.dispose()
+        >>> names
+        ['bolt', 'nut', 'washer']
+    """
+    shape = _Shape(model)
+    names, tuples = shape.rows(rows)
+    if within is None:
+        asked: dict[str, Any] = {"to": _engine(bind), **options}
+        return _load.load(tuples, shape.table_sql, columns=names or None, **asked)
+    if options:
+        message = f"{next(iter(options))} has no effect within a transaction"
+        raise UsageError(message, hint="Leave the option out, or `within=`.")
+    if hasattr(within, "flush"):
+        within.flush()
+    connection = within.connection() if hasattr(within, "get_bind") else within
+    count = copy_rows(connection, shape.table_sql, names, tuples) if names else 0
+    return LoadReport._of({"table": shape.table_sql, "rows_in": count, "rows_written": count})
+
+
+def sync(
+    bind: Any,
+    model: Any,
+    rows: Iterable[Any],
+    *,
+    scope: Any = None,
+    key: Any = (),
+    scope_by: Any = (),
+    ignore_columns: Any = (),
+    **options: Unpack[ModelSyncOptions],
+) -> SyncReport:
+    """Makes rows of a model's table like objects or dicts: only what differs is written.
+
+    Args:
+        bind: As for `load`.
+        model: As for `load`.
+        rows: As for `load`.
+        scope: Which rows are meant: an expression such as ``Model.meter == 42``, or as for
+            `pgspate.sync`.
+        key: Attributes or names that identify a row; by default the primary key.
+        scope_by: Rows whose values in these attributes occur in `rows`.
+        ignore_columns: Attributes that are not compared.
+        **options: As for `pgspate.sync`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Error: As `pgspate.sync`.
+
+    Example:
+        >>> import pgspate, pgspate.sqlalchemy, sqlalchemy
+        >>> from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
+        >>> class Base(DeclarativeBase):
+        ...     pass
+        >>> class Use(Base):
+        ...     __tablename__ = "use_prediction"
+        ...     meter = mapped_column(sqlalchemy.Integer, primary_key=True)
+        ...     day = mapped_column(sqlalchemy.Integer, primary_key=True)
+        ...     kwh = mapped_column(sqlalchemy.Float)
+        >>> with pgspate.server(temporary=True) as server:
+        ...     url = server.url.replace("postgresql:", "postgresql+psycopg:")
+        ...     engine = sqlalchemy.create_engine(url)
+        ...     Base.metadata.create_all(engine)
+        ...     with Session(engine) as session:
+        ...         tonight = [Use(meter=42, day=day, kwh=1.5) for day in (1, 2, 3)]
+        ...         report = pgspate.sqlalchemy.sync(session, Use, tonight, scope=Use.meter == 42)
+        ...     engine.dispose()
+        >>> report.inserted
+        3
+    """
+    shape = _Shape(model)
+    names, tuples = shape.rows(rows)
+    asked: dict[str, Any] = {"to": _engine(bind), **options}
+    if scope is not None:
+        asked["scope"] = scope if isinstance(scope, str) else shape.predicate(scope)
+    asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
+    asked["scope_by"] = shape.names(scope_by)
+    asked["ignore_columns"] = shape.names(ignore_columns)
+    return _sync.sync(tuples, shape.table_sql, columns=names or None, **asked)
+
+
+def _engine(bind: Any) -> Any:
+    """The engine behind a session or a connection."""
+    bind = getattr(bind, "sync_session", bind)
+    if hasattr(bind, "get_bind"):
+        bind = bind.get_bind()
+    return getattr(bind, "engine", bind)
+
+
+class _Shape:
+    """The table of a model: what its columns are called on either side."""
+
+    def __init__(self, model: Any) -> None:
+        self.dialect = PGDialect()  # type: ignore[no-untyped-call]
+        if isinstance(model, sa.Table):
+            self.table = model
+            self.columns = {column.key: column for column in model.columns}
+        else:
+            mapper = sa.inspect(model)
+            if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
+                message = f"class {mapper.class_.__name__} is not mapped to one table"
+                raise UsageError(message, hint="Give the table, and dicts.")
+            self.table = mapper.local_table
+            self.columns = {
+                attribute.key: attribute.columns[0]
+                for attribute in mapper.column_attrs
+                if attribute.columns[0].table is self.table
+            }
+        self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
+
+    def names(self, attributes: Any) -> list[str]:
+        """Names of columns for attributes or names."""
+        if isinstance(attributes, str) or not isinstance(attributes, Sequence):
+            attributes = [attributes]
+        names = []
+        for attribute in attributes:
+            name = attribute if isinstance(attribute, str) else attribute.key
+            column = self.columns.get(name)
+            names.append(name if column is None else column.name)
+        return names
+
+    def predicate(self, expression: Any) -> str:
+        """An expression over the table's columns as SQL."""
+        literal = {"literal_binds": True, "include_table": False}
+        return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
+
+    def rows(self, rows: Iterable[Any]) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+        """The columns that rows have, and their values in that order."""
+        is_held = isinstance(rows, (list, tuple))
+        first: list[Any] = list(itertools.islice(iter(rows), _ROWS_AHEAD)) if is_held else []
+        rest: Iterator[Any] = iter(())
+        if not is_held:
+            rest = iter(rows)
+            first = list(itertools.islice(rest, _ROWS_AHEAD))
+        facts = [_facts(row) for row in first]
+        self._check(facts)
+        taken = []
+        for name, column in self.columns.items():
+            is_said = any(name in row for row in facts)
+            if column.computed is None and (is_said or _has_default(column)):
+                taken.append((name, column))
+        getters = [_getter(name, column, self.dialect) for name, column in taken]
+
+        def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+            for row in rows:
+                facts = _facts(row)
+                yield tuple(get(facts) for get in getters)
+
+        names = [column.name for _, column in taken]
+        if not first:
+            return names, []
+        if is_held:
+            # Held rows can be read again, should the server go away meanwhile.
+            return names, list(values(rows))
+        return names, values(itertools.chain(first, rest))
+
+    def _check(self, facts: list[dict[str, Any]]) -> None:
+        for row in facts:
+            for name in row:
+                if name not in self.columns:
+                    message = f'"{name}" is no attribute of {self.table_sql}'
+                    raise UsageError(message)
+
+
+def _facts(row: Any) -> dict[str, Any]:
+    """What a row says: a dict's items, or what is set of an object's attributes."""
+    if isinstance(row, dict):
+        return row
+    try:
+        state = sa.inspect(row)
+        mapped = state.mapper.column_attrs
+    except (sa.exc.NoInspectionAvailable, AttributeError):
+        message = f"a row of class {type(row).__name__} is neither a dict nor a mapped object"
+        raise UsageError(message) from None
+    held = state.dict
+    if state.expired_attributes:
+        return {one.key: getattr(row, one.key) for one in mapped}
+    return {one.key: held[one.key] for one in mapped if one.key in held}
+
+
+def _has_default(column: sa.Column[Any]) -> bool:
+    """Whether the model itself gives a value where a row has none."""
+    default = column.default
+    return default is not None and (default.is_scalar or default.is_callable)
+
+
+def _getter(
+    name: str, column: sa.Column[Any], dialect: PGDialect
+) -> Callable[[dict[str, Any]], Any]:
+    """A column's value of a row, as its type has it for the database."""
+    process = column.type._cached_bind_processor(dialect)
+    default: Any = column.default
+    make: Callable[[], Any] = lambda: None
+    if default is not None and default.is_scalar:
+        make = lambda: default.arg
+    elif default is not None and default.is_callable:
+        make = lambda: default.arg(None)
+
+    def get(facts: dict[str, Any]) -> Any:
+        value = facts[name] if name in facts else make()
+        return value if process is None or value is None else process(value)
+
+    return get
