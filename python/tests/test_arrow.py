@@ -1,0 +1,191 @@
+"""Arrow data, from whatever has it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+
+import pgspate
+
+pa = pytest.importorskip("pyarrow")
+
+UTC = dt.timezone.utc
+MOMENT = dt.datetime(2024, 2, 29, 13, 14, 15, 123456)
+COLUMNS = {
+    "b": (pa.bool_(), "bool", [True, False]),
+    "i1": (pa.int8(), "smallint", [-128, 127]),
+    "i2": (pa.int16(), "smallint", [-32768, 32767]),
+    "i4": (pa.int32(), "int", [-(2**31), 2**31 - 1]),
+    "i8": (pa.int64(), "bigint", [-(2**63), 2**63 - 1]),
+    "u1": (pa.uint8(), "int", [0, 255]),
+    "u4": (pa.uint32(), "bigint", [0, 2**32 - 1]),
+    "u8": (pa.uint64(), "numeric", [0, 2**64 - 1]),
+    "f4": (pa.float32(), "real", [0.5, float("inf")]),
+    "f8": (pa.float64(), "float8", [0.1, 1e300]),
+    "n": (pa.decimal128(20, 4), "numeric", [Decimal("1.5000"), Decimal("-0.0001")]),
+    "n2": (pa.decimal256(50, 0), "numeric", [Decimal(10**49), Decimal(-1)]),
+    "s": (pa.string(), "text", ["", "ä€\t"]),
+    "ls": (pa.large_string(), "text", ["x", "\\N"]),
+    "sv": (pa.string_view(), "text", ["short", "longer than twelve bytes"]),
+    "y": (pa.binary(), "bytea", [b"", b"\x00\xff"]),
+    "fy": (pa.binary(3), "bytea", [b"abc", b"\x00\x01\x02"]),
+    "d": (pa.date32(), "date", [dt.date(1, 1, 1), dt.date(2024, 2, 29)]),
+    "d8": (pa.date64(), "date", [dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
+    "t": (pa.time64("us"), "time", [dt.time(0), dt.time(23, 59, 59, 999999)]),
+    "ts": (pa.timestamp("us"), "timestamp", [MOMENT, dt.datetime(1, 1, 1)]),
+    "tsz": (pa.timestamp("us", "UTC"), "timestamptz", [MOMENT.replace(tzinfo=UTC)] * 2),
+    "iv": (pa.duration("us"), "interval", [dt.timedelta(hours=5), dt.timedelta(seconds=-1)]),
+    "l": (pa.list_(pa.int32()), "int[]", [[1, None], []]),
+    "ll": (pa.list_(pa.string()), "text[]", [["a", "NULL", ""], [None]]),
+    "j": (pa.struct([("a", pa.int32()), ("b", pa.string())]), "jsonb", [{"a": 1, "b": "x"}] * 2),
+    "dict": (pa.dictionary(pa.int8(), pa.string()), "text", ["x", "y"]),
+    "nil": (pa.null(), "int", [None, None]),
+}
+
+
+@pytest.fixture
+def tables(db):
+    """Two tables of every type, one with the values as psycopg inserts them; and the data."""
+    from psycopg.types.json import Jsonb
+
+    columns = ", ".join(f'"{name}" {ty}' for name, (_, ty, _) in COLUMNS.items())
+    db.execute(f"create table theirs ({columns}); create table ours (like theirs)")
+    rows = list(zip(*(values + [None] for _, _, values in COLUMNS.values())))
+    marks = ", ".join(["%s"] * len(COLUMNS))
+    for row in rows:
+        row = [Jsonb(value) if isinstance(value, dict) else value for value in row]
+        # The wall clock of an hour of durations, not of a day.
+        db.execute(f"insert into theirs values ({marks})", row)
+    return pa.table({name: pa.array(values + [None], type=ty)
+                     for name, (ty, _, values) in COLUMNS.items()})
+
+
+def same(db):
+    ours = db.execute("select * from ours order by i4 nulls last").fetchall()
+    return ours == db.execute("select * from theirs order by i4 nulls last").fetchall()
+
+
+def test_every_type_is_stored_as_psycopg_stores_it(db, dsn, tables):
+    for data in (tables, tables.to_reader(), tables.to_batches()[0]):
+        assert pgspate.load(data, "ours", to=dsn).rows_written == 3
+        assert same(db)
+        db.execute("truncate ours")
+
+
+def test_capsules_alone_will_do(db, dsn, tables):
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return tables.__arrow_c_stream__(requested_schema)
+
+    class Array:
+        def __arrow_c_array__(self, requested_schema=None):
+            return tables.to_batches()[0].__arrow_c_array__(requested_schema)
+
+    for data in (Stream(), Array()):
+        pgspate.load(data, "ours", to=dsn)
+        assert same(db)
+        db.execute("truncate ours")
+
+
+def test_a_table_is_made_from_a_schema(db, dsn, tables):
+    # Dictionaries of text are text, and so is what has no type.
+    report = pgspate.load(tables, "made", create=True, to=dsn)
+    assert report.created and report.rows_written == 3
+    assert db.execute("select count(*), max(i8) from made").fetchone() == (3, 2**63 - 1)
+
+
+def test_a_stream_stays_a_stream(db, dsn):
+    db.execute("create table t (a bigint)")
+    taken = []
+
+    def batches():
+        for nth in range(50):
+            taken.append(nth)
+            yield pa.record_batch({"a": pa.array(range(nth * 1000, (nth + 1) * 1000))})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
+    plan = pgspate.plan(reader, "t", to=dsn)
+    assert taken == [] and plan.lanes >= 1
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
+    assert pgspate.load(reader, "t", to=dsn).rows_written == 50_000
+    assert db.execute("select count(distinct a) from t").fetchone() == (50_000,)
+
+
+def test_a_stream_that_breaks_is_rolled_back(db, dsn):
+    db.execute("create table t (a bigint)")
+
+    def batches():
+        yield pa.record_batch({"a": pa.array(range(1000))})
+        raise ValueError("the source broke")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
+    with pytest.raises(pgspate.SourceError, match="the source broke"):
+        pgspate.load(reader, "t", to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_columns_go_by_name_or_as_named(db, dsn):
+    db.execute("create table t (b text, a int)")
+    data = pa.table({"a": [1], "b": ["x"]})
+    pgspate.load(data, "t", to=dsn)
+    pgspate.load(data.rename_columns(["p", "q"]), "t", columns=["a", "b"], to=dsn)
+    assert db.execute("select * from t").fetchall() == [("x", 1)] * 2
+    with pytest.raises(pgspate.PlanError, match='column "p"') as error:
+        pgspate.load(data.rename_columns(["p", "b"]), "t", to=dsn)
+    assert "columns=" in str(error.value) and error.value.sqlstate == "42703"
+
+
+def test_a_large_batch_is_cut_and_loaded_by_all_lanes(db, dsn):
+    db.execute("create table t (a bigint, b text)")
+    data = pa.table({"a": range(400_000), "b": ["x" * 20] * 400_000})
+    report = pgspate.load(data, "t", lanes=2, to=dsn)
+    assert report.chunks == 4 and report.lanes == 2
+    total = db.execute("select count(distinct a), sum(a) from t").fetchone()
+    assert total == (400_000, sum(range(400_000)))
+
+
+def test_a_value_that_does_not_fit_is_refused_in_its_place(db, dsn):
+    db.execute("create table t (a smallint)")
+    data = pa.table({"a": [1] * 10 + [70_000]})
+    with pytest.raises(pgspate.ServerError) as error:
+        pgspate.load(data, "t", to=dsn)
+    assert error.value.sqlstate == "22003"
+    assert error.value.place.row == 11 and error.value.place.source == "Table"
+
+
+def test_an_array_is_no_table(dsn):
+    with pytest.raises(pgspate.Error, match="no table|Schema"):
+        pgspate.load(pa.array([1, 2]), "t", to=dsn)
+
+
+def test_polars(db, dsn):
+    polars = pytest.importorskip("polars")
+    db.execute("create table t (a int, b text, c timestamp, d numeric(10,2), e text[])")
+    frame = polars.DataFrame({
+        "a": [1, None], "b": ["a long enough string", None], "c": [MOMENT, None],
+        "d": [Decimal("1.25"), None], "e": [["x"], None],
+    })
+    assert pgspate.load(frame, "t", to=dsn).rows_written == 2
+    first = (1, "a long enough string", MOMENT, Decimal("1.25"), ["x"])
+    assert db.execute("select * from t order by a").fetchall() == [first, (None,) * 5]
+
+
+def test_pandas(db, dsn, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    db.execute("create table t (a int, b text, c timestamp, d float8)")
+    frame = pandas.DataFrame({
+        "a": pandas.array([1, None], dtype="Int64"), "b": ["x", None],
+        "c": [pandas.Timestamp(MOMENT), pandas.NaT], "d": [1.5, float("nan")],
+    })
+    expected = [(1, "x", MOMENT, 1.5), (None,) * 4]
+    assert pgspate.load(frame, "t", to=dsn).rows_written == 2
+    assert db.execute("select * from t order by a").fetchall() == expected
+    # The same where there is no pyarrow, which is what hands pandas' data over.
+    from pgspate import _data
+
+    monkeypatch.setattr(_data, "_has_pyarrow", lambda: False)
+    db.execute("truncate t")
+    pgspate.load(frame, "t", to=dsn)
+    assert db.execute("select * from t order by a").fetchall() == expected

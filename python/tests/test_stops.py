@@ -1,0 +1,212 @@
+"""Calls that are stopped, made from forks and threads, or of any size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psycopg
+import pytest
+
+import pgspate
+import pgspate.aio
+
+
+def run(code, *args, **more):
+    """A program of its own."""
+    program = [sys.executable, "-c", textwrap.dedent(code), *args]
+    return subprocess.run(program, capture_output=True, text=True, timeout=120, **more)
+
+
+STOPPED = """
+    import os, signal, sys, threading, time, pgspate
+
+    def interrupt():
+        moments.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    moments = []
+
+    def rows():
+        n = 0
+        while True:
+            yield (n,)
+            n += 1
+            if n == 50_000:
+                interrupt()
+
+    what, dsn = sys.argv[1:]
+    if what == "file":
+        # One that never comes to an end.
+        read, write = os.pipe()
+        os.write(write, b"1\\n2\\n")
+        threading.Timer(0.5, interrupt).start()
+        data = f"/dev/fd/{read}"
+    else:
+        data = rows()
+    try:
+        pgspate.load(data, "t", to=dsn, header=False, format="csv")
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic() - moments[0])
+"""
+
+
+@pytest.mark.parametrize("what", ["rows", "file"])
+def test_an_interrupt_rolls_back(db, dsn, what):
+    db.execute("create table t (a int)")
+    done = run(STOPPED, what, dsn)
+    assert done.stdout.startswith("interrupted"), done.stdout + done.stderr
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_an_interrupt_while_connecting_ends_at_once():
+    # A server that takes the connection and says nothing.
+    code = """
+        import os, signal, socket, threading, pgspate
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                pgspate.load([(1,)], "t", to=f"host=127.0.0.1 port={server.getsockname()[1]}")
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                os._exit(0)
+    """
+    assert run(code).stdout == "interrupted\n"
+
+
+def test_a_fork_loads_as_its_parent_does(db, dsn):
+    db.execute("create table t (a int)")
+    pgspate.load([(1,)], "t", to=dsn)
+    children = []
+    for nth in range(3):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                pgspate.load([(nth,)], "t", to=dsn)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 3
+    pgspate.load([(9,)], "t", to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (5,)
+
+
+def test_a_fork_leaves_the_server_to_its_parent():
+    with pgspate.server(temporary=True) as server:
+        child = os.fork()
+        if child == 0:
+            server.stop()
+            os._exit(0)
+        os.waitpid(child, 0)
+        with psycopg.connect(server.dsn) as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_threads_load_at_the_same_time(db, dsn):
+    db.execute("create table t (a int, b int)")
+    failed = []
+
+    def load(nth):
+        try:
+            pgspate.load([(nth, n) for n in range(5000)], "t", to=dsn)
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=load, args=(nth,)) for nth in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert db.execute("select count(distinct (a, b)) from t").fetchone() == (20_000,)
+
+
+def test_the_interpreter_is_free_meanwhile(db, dsn, tmp_path):
+    db.execute("create table t (a int)")
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"{n}\n" for n in range(300_000)))
+    ticks = []
+    done = threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    pgspate.load(path, "t", to=dsn, header=False)
+    done.set()
+    thread.join()
+    assert len(ticks) > 5
+
+
+def test_memory_does_not_grow_with_the_rows(db, dsn):
+    code = """
+        import resource, sys, pgspate
+        def rows(count):
+            return ((n, "a text of some bytes, as rows have them") for n in range(count))
+        peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        pgspate.load(rows(400_000), "t", to=sys.argv[1], lanes=1)
+        before = peak()
+        pgspate.load(rows(1_600_000), "t", to=sys.argv[1], lanes=1)
+        print(before, peak())
+    """
+    db.execute("create unlogged table t (a int, b text)")
+    done = run(code, dsn)
+    before, after = map(int, done.stdout.split())
+    assert after < before * 1.5, done.stdout + done.stderr
+    assert db.execute("select count(*) from t").fetchone() == (2_000_000,)
+
+
+def test_asyncio_goes_on_and_cancels(db, dsn):
+    db.execute("create table t (a int)")
+
+    async def both():
+        first, second = await asyncio.gather(
+            pgspate.aio.load([(1,)], "t", to=dsn),
+            pgspate.aio.load(((n,) for n in range(1000)), "t", to=dsn),
+        )
+        assert (first.rows_written, second.rows_written) == (1, 1000)
+        begun = threading.Event()
+
+        def endless():
+            n = 0
+            while True:
+                yield (n,)
+                n += 1
+                if n == 20_000:
+                    begun.set()
+
+        task = asyncio.create_task(pgspate.aio.load(endless(), "t", to=dsn))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        report = await pgspate.aio.sync([(1,)], "t", key="a", no_delete=True, to=dsn)
+        assert report.is_same
+
+    asyncio.run(both())
+    assert db.execute("select count(*) from t").fetchone() == (1001,)
+
+
+def test_the_command_is_in_the_package(db, dsn, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,x\n")
+    command = os.path.join(os.path.dirname(sys.executable), "pgspate")
+    for words in ([command], [sys.executable, "-m", "pgspate"]):
+        done = subprocess.run([*words, "load", str(path), "-t", "t", "--create", "--to", dsn,
+                               "--restart", "--json"], capture_output=True, text=True)
+        assert done.returncode == 0 and '"rows_written": 1' in done.stdout, done.stderr
+    done = subprocess.run([command, "load", "nowhere.csv"], capture_output=True, text=True)
+    assert done.returncode == 2 and "nowhere.csv" in done.stderr
+    done = subprocess.run([command, "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("pgspate ") and done.returncode == 0

@@ -1,0 +1,193 @@
+"""Every type of Python's goes in as psycopg3 would insert it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import ipaddress
+import uuid
+from decimal import Decimal
+
+import pytest
+from psycopg.types.json import Json, Jsonb
+
+import pgspate
+
+UTC = dt.timezone.utc
+EAST = dt.timezone(dt.timedelta(hours=5, minutes=30))
+
+
+class Mood(enum.Enum):
+    sad = 1
+    happy = 2
+
+
+class Colour(str, enum.Enum):
+    red = "r"
+
+
+class Level(enum.IntEnum):
+    high = 3
+
+
+VALUES = [
+    ("bool", [True, False]),
+    ("text", [True, "", "a\tb\\c\nd\r", "ä€😀", "\\N", "null", Level.high, Colour.red, Mood.sad]),
+    ("varchar(3)", ["abc", "ab "]),
+    ("char(3)", ["a", "ab "]),
+    ("smallint", [0, -32768, 32767, True and 7]),
+    ("int", [0, -(2**31), 2**31 - 1, Level.high]),
+    ("bigint", [-(2**63), 2**63 - 1, 0]),
+    ("oid", [0, 2**32 - 1]),
+    ("numeric", [0, 10**40, -(10**40), Decimal("1.50"), Decimal("-0.00"), Decimal("1E+3"),
+                 Decimal("1E-30"), Decimal("NaN"), 1.5, float("nan"), 2**70]),
+    ("numeric(10,2)", [Decimal("1.005"), 7, 2.5]),
+    ("float4", [0.1, 1e30, float("inf"), float("-inf"), float("nan"), 3, -0.0]),
+    ("float8", [0.1, 1e300, 5e-324, float("inf"), float("nan"), 2**53, -0.0, Decimal("0.1")]),
+    ("bytea", [b"", b"\x00\xff\\x", bytearray(b"abc"), memoryview(b"xyz")]),
+    ("uuid", [uuid.UUID(int=0), uuid.UUID("12345678-9abc-def0-1234-56789abcdef0")]),
+    ("date", [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(2024, 2, 29),
+              dt.datetime(2024, 1, 2, 23, 59)]),
+    ("time", [dt.time(0), dt.time(23, 59, 59, 999999), dt.time(1, 2, 3)]),
+    ("timetz", [dt.time(1, 2, 3, 4, tzinfo=UTC), dt.time(1, 2, tzinfo=EAST)]),
+    ("timestamp", [dt.datetime(2024, 1, 2, 3, 4, 5, 6), dt.datetime(1, 1, 1),
+                   dt.datetime(2024, 1, 2, 23, 0, tzinfo=EAST), dt.date(2024, 1, 2)]),
+    ("timestamptz", [dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+                     dt.datetime(2024, 1, 2, 3, tzinfo=EAST), dt.datetime(2024, 1, 2, 3)]),
+    ("interval", [dt.timedelta(0), dt.timedelta(days=-1, seconds=5), dt.timedelta(days=3),
+                  dt.timedelta(microseconds=1), dt.timedelta(days=400, hours=25),
+                  dt.timedelta(seconds=-1)]),
+    ("json", [Json({"a": [1, None, "ä"]}), Json([1.5, True]), '{"b":  2}']),
+    ("jsonb", [Jsonb({"a": [1, None, "ä"]}), Jsonb("text"), '{"b":  2}']),
+    ("int[]", [[], [1, None, -3], [[1, 2], [3, 4]]]),
+    ("text[]", [["a", 'q"\\', "", "NULL", None, "x,y", "{z}"], [Mood.happy]]),
+    ("numeric[]", [[Decimal("1.50"), Decimal("NaN")]]),
+    ("float8[]", [[1.5, float("inf")]]),
+    ("date[]", [[dt.date(2024, 1, 2), None]]),
+    ("timestamptz[]", [[dt.datetime(2024, 1, 2, 3, tzinfo=EAST)]]),
+    ("bytea[]", [[b"\x00a", b""]]),
+    ("uuid[]", [[uuid.UUID(int=5)]]),
+    ("bool[]", [[True, False]]),
+    ("jsonb[]", [[Jsonb({"a": 1})]]),
+    ("mood", [Mood.sad, "happy"]),
+    ("inet", [ipaddress.ip_address("10.0.0.1"), ipaddress.ip_interface("10.0.0.1/8"),
+              ipaddress.ip_address("::1")]),
+    ("cidr", [ipaddress.ip_network("10.0.0.0/8")]),
+    ("positive", [1, 5]),
+    ("int4range", ["[1,5)"]),
+    ("xml", ["<a>b</a>"]),
+]
+
+
+@pytest.mark.parametrize("ty, values", VALUES, ids=[ty for ty, _ in VALUES])
+def test_values_are_stored_as_psycopg_stores_them(db, dsn, ty, values):
+    db.execute("create type mood as enum ('sad', 'happy')")
+    db.execute("create domain positive as int check (value > 0)")
+    db.execute(f"create table theirs (nth int, c {ty}); create table ours (nth int, c {ty})")
+    rows = [(nth, value) for nth, value in enumerate([*values, None])]
+    for row in rows:
+        db.execute("insert into theirs values (%s, %s)", row)
+    assert pgspate.load(rows, "ours", to=dsn).rows_written == len(rows)
+    compare = ("select o.nth, o.c::text, t.c::text from ours o full join theirs t using (nth) "
+               "where o.c::text is distinct from t.c::text")
+    assert db.execute(compare).fetchall() == []
+    # And so they are one by one, and through the text of another connection.
+    from pgspate import _pgspate
+
+    ours = db.execute("select a.atttypid::regtype::oid::bigint, format_type(a.atttypid, null), "
+                      "t.typelem::bigint, format_type(t.typelem, null), t.typcategory::text "
+                      "from pg_attribute a join pg_type t on t.oid = a.atttypid "
+                      "where attrelid = 'ours'::regclass and attname = 'c'").fetchone()
+    element = (ours[2], ours[3], ",") if ours[4] == "A" else None
+    types = [(23, "integer", None), (ours[0], ours[1], element)]
+    db.execute("truncate ours")
+    text = _pgspate.CopyText(iter(rows), ["nth", "c"], types)
+    with db.cursor() as cursor, cursor.copy("copy ours from stdin") as copy:
+        for piece in text:
+            copy.write(piece)
+    assert db.execute(compare).fetchall() == [] and text.count == len(rows)
+
+
+def test_plain_dicts_and_lists_become_json(db, dsn):
+    value = {"a": [1, 2.5, None, {"b": "ä"}], "c": True}
+    for ty in ("json", "jsonb"):
+        db.execute(f"create table t_{ty} (a {ty}, b {ty})")
+        pgspate.load([(value, [1, "x"]), (b'{"raw": 1}', [])], f"t_{ty}", to=dsn)
+        assert db.execute(f"select * from t_{ty}").fetchall() == [
+            (value, [1, "x"]),
+            ({"raw": 1}, []),
+        ]
+
+
+def test_whole_numbers_are_whole(db, dsn):
+    db.execute("create table t (a int)")
+    pgspate.load([(3.0,), (Decimal("4.00"),), ("5",)], "t", to=dsn)
+    assert db.execute("select a from t order by a").fetchall() == [(3,), (4,), (5,)]
+    for value in (3.5, Decimal("3.5"), 2**31):
+        with pytest.raises(pgspate.ServerError):
+            pgspate.load([(value,)], "t", to=dsn)
+
+
+def test_a_zone_is_never_passed_over(db, dsn):
+    db.execute("create table t (a date, b timestamp, c time)")
+    late = dt.datetime(2024, 1, 2, 2, 0, tzinfo=EAST)
+    pgspate.load([(late, late, late)], "t", to=dsn)
+    assert db.execute("select * from t").fetchall() == [
+        (dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 20, 30), dt.time(20, 30))
+    ]
+
+
+@pytest.mark.parametrize("style", ["postgres", "sql_standard", "iso_8601", "postgres_verbose"])
+def test_intervals_do_not_depend_on_the_style(db, dsn, style):
+    db.execute("create table t (nth int, a interval)")
+    spans = [dt.timedelta(days=-2, seconds=1), dt.timedelta(seconds=-1), dt.timedelta(days=5)]
+    to = f"{dsn} options='-c IntervalStyle={style}'"
+    pgspate.load(list(enumerate(spans)), "t", to=to)
+    assert [a for (a,) in db.execute("select a from t order by nth")] == spans
+
+
+def test_types_of_a_new_table(db, dsn):
+    row = {
+        "b": True, "i": 1, "f": 1.5, "n": Decimal("1.5"), "s": "x", "y": b"x",
+        "d": dt.date(2024, 1, 2), "t": dt.time(1), "tz": dt.time(1, tzinfo=UTC),
+        "ts": dt.datetime(2024, 1, 2), "tsz": dt.datetime(2024, 1, 2, tzinfo=UTC),
+        "iv": dt.timedelta(1), "u": uuid.UUID(int=1), "j": {"a": 1}, "l": [1, 2],
+        "ll": [[1]], "e": Mood.sad, "ip": ipaddress.ip_address("::1"), "none": None,
+        "big": 2**64, "mixed": 1, "wide": 1, "le": ["x", None],
+    }
+    pgspate.load([row, {**row, "mixed": "x", "wide": 2.5}], "t", create=True, to=dsn)
+    found = db.execute("select attname::text, format_type(atttypid, atttypmod) from pg_attribute "
+                       "where attrelid = 't'::regclass and attnum > 0").fetchall()
+    assert dict(found) == {
+        "b": "boolean", "i": "bigint", "f": "double precision", "n": "numeric", "s": "text",
+        "y": "bytea", "d": "date", "t": "time without time zone",
+        "tz": "time with time zone", "ts": "timestamp without time zone",
+        "tsz": "timestamp with time zone", "iv": "interval", "u": "uuid", "j": "jsonb",
+        "l": "bigint[]", "ll": "jsonb", "e": "text", "ip": "inet", "none": "text",
+        "big": "numeric", "mixed": "text", "wide": "double precision", "le": "text[]",
+    }
+
+
+def test_a_later_value_widens_a_new_column(db, dsn):
+    rows = [{"a": 1} for _ in range(2000)] + [{"a": "x"}]
+    report = pgspate.load(rows, "t", create=True, to=dsn)
+    assert report.widened and db.execute("select count(*) from t").fetchone() == (2001,)
+
+
+def test_values_of_numpy_and_pandas(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    pandas = pytest.importorskip("pandas")
+    db.execute("create table t (a int, b float4, c bool, d timestamp, e interval, f int[], "
+               "g timestamptz, h text)")
+    rows = [
+        (numpy.int64(1), numpy.float32(0.1), numpy.bool_(True),
+         numpy.datetime64("2024-01-02T03:04:05.123456"), numpy.timedelta64(1500, "ms"),
+         numpy.array([1, 2]), pandas.Timestamp("2024-01-02", tz="UTC"), numpy.str_("x")),
+        (pandas.NA, None, None, numpy.datetime64("NaT"), pandas.NaT, None, pandas.NaT, None),
+    ]
+    pgspate.load(rows, "t", to=dsn)
+    first, second = db.execute("select * from t").fetchall()
+    assert first[0] == 1 and abs(first[1] - 0.1) < 1e-6 and first[2] is True
+    assert first[3] == dt.datetime(2024, 1, 2, 3, 4, 5, 123456)
+    assert first[4] == dt.timedelta(seconds=1.5) and first[5] == [1, 2] and first[7] == "x"
+    assert first[6] == dt.datetime(2024, 1, 2, tzinfo=UTC) and second == (None,) * 8
