@@ -7,10 +7,16 @@ CARGO = cargo
 PG_OTHER = 18
 FUZZ_DIR = fuzz
 FUZZ_SECONDS = 60
+PYTHON = python3
+# Environments of Python's: with everything that the package knows, with nothing, and a new one.
+VENV = target/python
+BARE = target/python-bare
+FRESH = target/python-wheel
 
 help:
 	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
 	@echo 'make test       run every test'
+	@echo 'make wheel      build the Python package, and try it in a new environment'
 	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
@@ -20,8 +26,35 @@ demo:
 	$(CARGO) build --release -p pgspate-cli
 	@sh examples/demo.sh
 
-test:
+test: test-rust test-python
+
+test-rust:
 	$(CARGO) test --workspace
+
+# What people see is the package; that it needs nothing is seen where there is nothing.
+test-python: $(VENV)/made $(BARE)/made
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
+	cd python && ../$(VENV)/bin/mypy
+	cd python && ../$(VENV)/bin/python -m pytest
+	cd python && PYTHONPATH=. ../$(BARE)/bin/python -m pytest
+
+$(VENV)/made: python/tests/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q -r python/tests/requirements.txt
+	@touch $@
+
+$(BARE)/made: python/tests/requirements-bare.txt
+	$(PYTHON) -m venv $(BARE)
+	$(BARE)/bin/python -m pip install -q -r python/tests/requirements-bare.txt
+	@touch $@
+
+wheel: $(VENV)/made
+	$(VENV)/bin/maturin build --release -m python/Cargo.toml -o target/wheels
+	rm -rf $(FRESH)
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH)/bin/python -m pip install -q --no-index --find-links target/wheels pgspate
+	$(FRESH)/bin/pgspate --version
+	cd $(FRESH) && bin/python $(CURDIR)/examples/python.py
 
 check: lint test test-other
 
@@ -54,4 +87,4 @@ fuzz:
 reference:
 	sh docs/reference/generate.sh
 
-.PHONY: help demo test check lint test-other bench fuzz reference
+.PHONY: help demo test test-rust test-python wheel check lint test-other bench fuzz reference

@@ -62,15 +62,15 @@ def copy_rows(
     names = ", ".join(_quoted(column) for column in columns)
     sql = f"copy {_quoted(schema)}.{_quoted(name)} ({names}) from stdin"
     driver, raw = connection.dialect.driver, connection.connection.driver_connection
-    if driver == "psycopg":
+    if connection.dialect.is_async and driver.startswith("psycopg"):
+        _wait(_by_psycopg_async(raw, sql, pieces))
+    elif driver == "psycopg":
         with raw.cursor() as cursor, cursor.copy(sql) as copy:
             for piece in pieces:
                 copy.write(piece)
     elif driver == "psycopg2":
         with raw.cursor() as cursor:
             cursor.copy_expert(sql, _File(pieces))
-    elif driver == "psycopg_async":
-        _wait(_by_psycopg_async(raw, sql, pieces))
     elif driver == "asyncpg":
         source = _pieces(pieces)
         _wait(raw.copy_to_table(name, source=source, columns=columns, schema_name=schema))

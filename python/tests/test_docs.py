@@ -5,10 +5,17 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
 
 import pytest
 
 import pgspate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = ["_errors", "_load", "_sync", "_progress", "_report", "_server", "_pandas", "aio",
            "sqlalchemy"]
@@ -39,3 +46,39 @@ def test_calls_and_typed_options_agree():
                             (pgspate.sync, _options.SyncOptions)):
         parameters = set(inspect.signature(function).parameters) - {"data", "table"}
         assert parameters == typed.__optional_keys__
+
+
+def test_the_guide_runs(tmp_path, monkeypatch):
+    for package in ("pyarrow", "pandas", "sqlalchemy"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs/guide/python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S)
+    assert len(blocks) > 8
+    # Dataclasses look their module up.
+    module = types.ModuleType("guide")
+    monkeypatch.setitem(sys.modules, "guide", module)
+    try:
+        for block in blocks:
+            exec(compile(block, "docs/guide/python.md", "exec"), vars(module))
+    finally:
+        module.server.stop()
+
+
+def test_the_example_runs(tmp_path):
+    program = [sys.executable, str(ROOT / "examples/python.py")]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "<SyncReport public.squares: 0 inserted, 1 updated" in done.stdout
+
+
+def test_options_are_those_of_the_command():
+    from pgspate import _options
+
+    for command, typed in (("load", _options.LoadOptions), ("sync", _options.SyncOptions)):
+        words = [sys.executable, "-m", "pgspate", command, "--help"]
+        text = subprocess.run(words, capture_output=True, text=True).stdout
+        flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", text)}
+        # Those for terminals have their own ways here.
+        flags -= {"table", "json", "quiet", "plan", "help", "replace_"}
+        assert flags == typed.__optional_keys__ - {"progress"}

@@ -1,0 +1,213 @@
+"""Models, sessions and data frames, by SQLAlchemy's connections and our own."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import enum
+import uuid
+from decimal import Decimal
+
+import pytest
+
+import pgspate
+
+sa = pytest.importorskip("sqlalchemy")
+
+import pgspate.sqlalchemy  # noqa: E402
+from sqlalchemy import orm  # noqa: E402
+from sqlalchemy.dialects import postgresql as pg  # noqa: E402
+
+
+class Mood(enum.Enum):
+    sad = "S"
+    happy = "H"
+
+
+class Cents(sa.types.TypeDecorator):
+    """Money as whole cents in the database."""
+
+    impl = sa.Integer
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return None if value is None else int(value * 100)
+
+    def process_result_value(self, value, dialect):
+        return None if value is None else Decimal(value) / 100
+
+
+class Base(orm.DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "Order lines"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    note = orm.mapped_column("a note", sa.Text)
+    price = orm.mapped_column(Cents)
+    mood = orm.mapped_column(sa.Enum(Mood, name="mood"))
+    made = orm.mapped_column(sa.DateTime(timezone=True))
+    facts = orm.mapped_column(pg.JSONB)
+    tags = orm.mapped_column(pg.ARRAY(sa.Text))
+    code = orm.mapped_column(sa.Uuid)
+    status = orm.mapped_column(sa.Text, default="new")
+    token = orm.mapped_column(sa.Text, default=lambda: "made")
+    stored = orm.mapped_column(sa.Text, server_default="by the server")
+
+
+MADE = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
+FULL = dict(id=1, note="a\tb\\", price=Decimal("1.25"), mood=Mood.happy, made=MADE,
+            facts={"a": [1, None]}, tags=["x", 'y"', None], code=uuid.UUID(int=7))
+
+
+def url_of(server, dsn, driver):
+    name = dsn.rsplit("dbname=", 1)[1]
+    url = server.url.rsplit("/", 1)[0] + "/" + name
+    return url.replace("postgresql://", f"postgresql+{driver}://")
+
+
+@pytest.fixture
+def engine(server, dsn):
+    pytest.importorskip("psycopg")
+    engine = sa.create_engine(url_of(server, dsn, "psycopg"))
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def orders(engine):
+    with orm.Session(engine) as session:
+        return session.scalars(sa.select(Order).order_by(Order.id)).all()
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_model_knows_its_names_types_and_defaults(engine, within):
+    rows = [Order(**FULL), Order(id=2), Order(id=3, status=None)]
+    with orm.Session(engine) as session:
+        report = pgspate.sqlalchemy.load(
+            session, Order, rows, **({"within": session} if within else {})
+        )
+        session.commit()
+    assert report.rows_written == 3
+    first, second, third = orders(engine)
+    for name, value in FULL.items():
+        assert getattr(first, name) == value, name
+    assert (second.status, second.token, second.stored) == ("new", "made", "by the server")
+    assert second.note is None and third.status is None
+
+
+def test_dicts_and_tables_will_do(engine):
+    rows = [{"id": n, "note": str(n)} for n in range(5)]
+    pgspate.sqlalchemy.load(engine, Order, iter(rows))
+    with engine.connect() as connection:
+        table = Order.__table__
+        named = [{"id": 9, "a note": "by the table's names"}]
+        pgspate.sqlalchemy.load(connection, table, named)
+    assert [one.note for one in orders(engine)] == ["0", "1", "2", "3", "4", named[0]["a note"]]
+    with pytest.raises(pgspate.UsageError, match='"nope" is no attribute'):
+        pgspate.sqlalchemy.load(engine, Order, [{"nope": 1}])
+    with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
+        pgspate.sqlalchemy.load(engine, Order, [(1,)])
+    assert pgspate.sqlalchemy.load(engine, Order, []).rows_written == 0
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_within_a_session_rows_are_part_of_its_transaction(server, dsn, engine, driver):
+    pytest.importorskip(driver)
+    other = sa.create_engine(url_of(server, dsn, driver))
+    rows = [{**FULL, "id": n} for n in range(20_000)]
+    with orm.Session(other) as session:
+        session.add(Order(id=-1))
+        report = pgspate.sqlalchemy.load(session, Order, rows, within=session)
+        assert report.rows_written == 20_000
+        assert session.scalar(sa.select(sa.func.count()).select_from(Order)) == 20_001
+        assert orders(engine) == []
+        session.rollback()
+        assert session.scalar(sa.select(sa.func.count()).select_from(Order)) == 0
+        pgspate.sqlalchemy.load(session, Order, rows[:3], within=session)
+        session.commit()
+    with other.begin() as connection:
+        pgspate.sqlalchemy.load(connection, Order, [{"id": -2}], within=connection)
+    other.dispose()
+    assert [one.id for one in orders(engine)] == [-2, 0, 1, 2]
+    assert orders(engine)[1].facts == FULL["facts"]
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_within_an_asynchronous_session(server, dsn, engine, driver):
+    pytest.importorskip(driver)
+    pytest.importorskip("greenlet")
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    async def work():
+        other = create_async_engine(url_of(server, dsn, driver))
+        rows = [{**FULL, "id": n} for n in range(10_000)]
+        async with AsyncSession(other) as session:
+            write = lambda within: pgspate.sqlalchemy.load(within, Order, rows, within=within)
+            await session.run_sync(write)
+            await session.rollback()
+            await session.run_sync(write)
+            await session.commit()
+        await other.dispose()
+
+    asyncio.run(work())
+    found = orders(engine)
+    assert len(found) == 10_000 and found[7].tags == FULL["tags"]
+
+
+def test_within_a_transaction_there_are_no_other_options(engine):
+    with orm.Session(engine) as session:
+        with pytest.raises(pgspate.UsageError, match="no effect within a transaction"):
+            pgspate.sqlalchemy.load(session, Order, [{"id": 1}], within=session, lanes=2)
+        with pytest.raises(pgspate.ConversionError) as error:
+            rows = [{"id": 1}, {"id": object()}]
+            pgspate.sqlalchemy.load(session, Order, rows, within=session)
+        assert error.value.place.row == 2 and error.value.place.column == "id"
+
+
+def test_a_scope_is_made_like_objects(engine):
+    with orm.Session(engine) as session:
+        old = [Order(id=n, note="a" if n < 5 else "b", status="old") for n in range(10)]
+        pgspate.sqlalchemy.load(session, Order, old)
+        new = [Order(id=n, note="b", status="old") for n in range(6, 12)]
+        report = pgspate.sqlalchemy.sync(session, Order, new, scope=Order.note == "b")
+        assert (report.inserted, report.updated, report.deleted, report.unchanged) == (2, 0, 1, 4)
+        new[0].status = "changed"
+        rows = [{"id": 6, "note": "b", "status": "changed"}]
+        report = pgspate.sqlalchemy.sync(session, Order, rows, key=Order.id, no_delete=True)
+        assert (report.inserted, report.updated) == (0, 1)
+        report = pgspate.sqlalchemy.sync(
+            session, Order, new, scope_by=[Order.note], ignore_columns=["status"]
+        )
+        assert report.is_same
+    assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_to_sql_takes_the_method(server, dsn, engine):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({
+        "a": [1, 2, None], "b": ["x\t", None, "z"],
+        "c": [pandas.Timestamp("2024-01-02"), None,
+              pandas.Timestamp("2024-01-03 04:05:06.123456")],
+    })
+    for driver in ("psycopg", "psycopg2"):
+        other = sa.create_engine(url_of(server, dsn, driver))
+        for when in ("replace", "append"):
+            frame.to_sql("A frame", other, index=False, if_exists=when,
+                         method=pgspate.pandas_method, chunksize=2)
+        with other.connect() as connection:
+            found = connection.exec_driver_sql('select * from "A frame" order by b').fetchall()
+        other.dispose()
+        last = dt.datetime(2024, 1, 3, 4, 5, 6, 123456)
+        assert found[::2] == [(1.0, "x\t", dt.datetime(2024, 1, 2)), (None, "z", last),
+                              (2.0, None, None)]
+
+
+def test_an_engine_or_a_url_says_where_to(engine, db):
+    pgspate.load([(1,)], '"Order lines"', columns="id", to=engine)
+    pgspate.load([(2,)], '"Order lines"', columns="id", to=engine.url)
+    assert len(orders(engine)) == 2
+    with pytest.raises(pgspate.UsageError, match="does not say where to connect"):
+        pgspate.load([(1,)], "t", to=5)
