@@ -20,7 +20,7 @@ help:
 	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
-	@echo 'make reference  generate docs/reference/ anew'
+	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
 
 demo:
 	$(CARGO) build --release -p pgspate-cli
@@ -87,4 +87,9 @@ fuzz:
 reference:
 	sh docs/reference/generate.sh
 
-.PHONY: help demo test test-rust test-python wheel check lint test-other bench fuzz reference
+reference-python: $(VENV)/made
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
+	$(VENV)/bin/python python/reference.py > docs/reference/python.md
+
+.PHONY: help demo test test-rust test-python wheel check lint test-other bench fuzz reference \
+	reference-python

@@ -268,7 +268,7 @@ def _getter(
     name: str, column: sa.Column[Any], dialect: PGDialect
 ) -> Callable[[dict[str, Any]], Any]:
     """A column's value of a row, as its type has it for the database."""
-    process = column.type._cached_bind_processor(dialect)
+    process = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
     make: Callable[[], Any] = lambda: None
     if default is not None and default.is_scalar:

@@ -82,3 +82,12 @@ def test_options_are_those_of_the_command():
         # Those for terminals have their own ways here.
         flags -= {"table", "json", "quiet", "plan", "help", "replace_"}
         assert flags == typed.__optional_keys__ - {"progress"}
+
+
+def test_the_reference_is_current():
+    pytest.importorskip("sqlalchemy")
+    done = subprocess.run([sys.executable, str(ROOT / "python/reference.py")],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    current = (ROOT / "docs/reference/python.md").read_text()
+    assert current == done.stdout, "`make reference-python` writes it anew"
