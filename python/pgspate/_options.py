@@ -86,6 +86,7 @@ class ModelSyncOptions(ReadOptions, total=False):
     allow_empty: bool
     retry_for: int
     lock_timeout: int
+    price_per_million_io: float | None
     progress: Show
 
 

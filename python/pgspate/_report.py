@@ -152,12 +152,15 @@ class SyncReport(Report):
         stage_seconds: Seconds for staging the source.
         write_seconds: Seconds for comparing and writing.
         wal_bytes: WAL of the statements that wrote.
-        blocks_hit: Blocks found in the server's cache.
-        blocks_read: Blocks that had to be read.
-        blocks_dirtied: Blocks that were changed first.
+        blocks_dirtied: Pages that they changed first.
+        blocks_hit: Pages found in the server's cache, where that is known.
+        blocks_read: Pages that had to be read, where that is known.
         table_bytes: Bytes of the table, before and after.
         index_bytes: Bytes of its indexes, before and after.
         dead_rows: Dead row versions that it left behind.
+        table_dead_rows: Those in the table, before and after, as the server estimates them.
+        bill: What its reads and its WAL would cost where I/Os are billed.
+        measured: Everything that the server counted meanwhile, for everybody.
         advice: What would make the next one cheaper.
     """
 
@@ -172,12 +175,15 @@ class SyncReport(Report):
     stage_seconds: float = 0.0
     write_seconds: float = 0.0
     wal_bytes: int = 0
-    blocks_hit: int = 0
-    blocks_read: int = 0
     blocks_dirtied: int = 0
-    table_bytes: tuple[int, int] = (0, 0)
-    index_bytes: tuple[int, int] = (0, 0)
+    blocks_hit: int | None = None
+    blocks_read: int | None = None
+    table_bytes: list[int | None] = field(default_factory=lambda: [None, None])
+    index_bytes: list[int | None] = field(default_factory=lambda: [None, None])
     dead_rows: int = 0
+    table_dead_rows: list[int | None] = field(default_factory=lambda: [None, None])
+    bill: dict[str, Any] | None = None
+    measured: dict[str, Any] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
 
     @property

@@ -35,6 +35,7 @@ def sync(
     allow_empty: bool = False,
     retry_for: int = 60,
     lock_timeout: int = 300,
+    price_per_million_io: float | None = None,
     ignore_unknown: bool = False,
     format: Format | None = None,
     header: bool | Literal["auto"] = "auto",
@@ -72,6 +73,7 @@ def sync(
         allow_empty: Let data without rows empty the scope.
         retry_for: Seconds to go on trying when another session is in the way.
         lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
+        price_per_million_io: What a million I/Os cost, for the estimate in the report.
         ignore_unknown: As for `pgspate.load`; so are all that follow.
         format: Of files.
         header: Whether the first record of files names the columns.

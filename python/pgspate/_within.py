@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import _pgspate
-from ._errors import PlanError, UsageError
+from ._errors import BugError, PlanError, ServerError, UsageError
 
 # Names and types of a table's columns: domains as what they are over, arrays with their elements.
 _COLUMNS = """
@@ -78,6 +78,82 @@ def copy_rows(
         message = f"rows cannot be written within a transaction of the driver {driver}"
         raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
     return pieces.count
+
+
+def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> dict[str, Any]:
+    """Syncs by a script of the engine's; gives the facts of a report.
+
+    What is written is undone if anything is refused, and so are settings and temporary tables; the
+    transaction goes on.
+    """
+
+    def run(sql: str) -> Any:
+        return connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+
+    with connection.begin_nested():
+        for sql in script["begin"]:
+            run(sql)
+        before = [run(f"select current_setting('{name}')").scalar() for name in
+                  script["setting_names"]]
+        copy_rows(connection, script["stage"], script["columns"], rows)
+        for sql in [*script["settings"], *script["staged"]]:
+            run(sql)
+        facts = _compared(run, script)
+        if not script["is_check"]:
+            _written(run, script, facts)
+        for sql in script["end"]:
+            run(sql)
+        for name, value in zip(script["setting_names"], before):
+            run(f"set local {name} = '{value}'")
+    return facts
+
+
+def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
+    """What differs, unless it cannot be meant."""
+    rows = run(script["count_staged"]).scalar()
+    if rows == 0 and script["must_have_rows"]:
+        message = "the source has no rows: all rows of the scope would be deleted"
+        raise PlanError(message, hint="Say `allow_empty=True` if that is what is meant.")
+    if script["strays"] and any(run(script["strays"]).one()):
+        message = "rows of the source are out of the scope, or have the key of a row that is"
+        raise PlanError(message, hint="Widen `scope=`, or leave these rows out of the source.")
+    if script["movers"] and run(script["movers"]).scalar():
+        message = "rows of the source have the key of a row in a scope that the source has not"
+        raise PlanError(message, hint="Add the columns of `scope_by=` to `key=`.")
+    double = script["duplicates"] and run(script["duplicates"]).first()
+    if double:
+        message = f"{double[0]} keys of the source occur more than once: ({double[1]})"
+        raise PlanError(message, hint="Name more columns with `key=`, or use `keep='last'`.")
+    for sql in script["compare"]:
+        run(sql)
+    deleted, updated, inserted = run(script["count"]).one()
+    kept = rows - inserted
+    if deleted > (deleted + kept) * script["max_delete"] / 100:
+        message = f"{deleted} of {deleted + kept} rows of the scope would be deleted"
+        raise PlanError(message, hint="Raise `max_delete=` if that is what is meant.")
+    return {
+        "table": script["table"],
+        "rows_in": rows,
+        "deleted": deleted,
+        "updated": updated,
+        "inserted": inserted,
+        "unchanged": kept - updated,
+        "is_check": script["is_check"],
+    }
+
+
+def _written(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Deletes, updates, inserts: in this order values may move between rows."""
+    for what, name in (("delete", "deleted"), ("update", "updated"), ("insert", "inserted")):
+        if not facts[name]:
+            continue
+        if script[what] is None:
+            raise BugError(f"there are rows to {what}, and no statement for it")
+        written = run(script[what]).rowcount
+        if written != facts[name]:
+            message = f"{facts[name]} rows were to be {name}, but {written} were"
+            hint = "Another session has changed some of them meanwhile: try it again."
+            raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
 
 
 def _quoted(name: str) -> str:

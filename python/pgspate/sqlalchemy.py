@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
-from . import _load, _sync
+from . import _load, _pgspate, _sync
+from ._call import call
 from ._errors import UsageError
 from ._report import LoadReport, SyncReport
-from ._within import copy_rows
+from ._within import copy_rows, run_script
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,10 +91,7 @@ def load(
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint="Leave the option out, or `within=`.")
-    if hasattr(within, "flush"):
-        within.flush()
-    connection = within.connection() if hasattr(within, "get_bind") else within
-    count = copy_rows(connection, shape.table_sql, names, tuples) if names else 0
+    count = copy_rows(_connection(within), shape.table_sql, names, tuples) if names else 0
     return LoadReport._of({"table": shape.table_sql, "rows_in": count, "rows_written": count})
 
 
@@ -106,6 +104,7 @@ def sync(
     key: Any = (),
     scope_by: Any = (),
     ignore_columns: Any = (),
+    within: Any = None,
     **options: Unpack[ModelSyncOptions],
 ) -> SyncReport:
     """Makes rows of a model's table like objects or dicts: only what differs is written.
@@ -119,6 +118,9 @@ def sync(
         key: Attributes or names that identify a row; by default the primary key.
         scope_by: Rows whose values in these attributes occur in `rows`.
         ignore_columns: Attributes that are not compared.
+        within: The session or connection in whose own transaction the rows are to be written, to be
+            committed or rolled back with it. The table itself must be committed already. Objects of
+            the session are loaded anew afterwards.
         **options: As for `pgspate.sync`.
 
     Returns:
@@ -156,7 +158,23 @@ def sync(
     asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
     asked["scope_by"] = shape.names(scope_by)
     asked["ignore_columns"] = shape.names(ignore_columns)
-    return _sync.sync(tuples, shape.table_sql, columns=names or None, **asked)
+    if within is None:
+        return _sync.sync(tuples, shape.table_sql, columns=names or None, **asked)
+    _sync.check_scope(asked)
+    asked["columns"] = names
+    script = call(_pgspate.sync_script, [], shape.table_sql, asked)
+    facts = run_script(_connection(within), script, tuples)
+    if hasattr(within, "expire_all"):
+        within.expire_all()
+    return SyncReport._of(facts)
+
+
+def _connection(within: Any) -> Any:
+    """The connection of a session, which has written what was pending; or the one given."""
+    if not hasattr(within, "get_bind"):
+        return within
+    within.flush()
+    return within.connection()
 
 
 def _engine(bind: Any) -> Any:
@@ -212,6 +230,9 @@ class _Shape:
         if not is_held:
             rest = iter(rows)
             first = list(itertools.islice(rest, _ROWS_AHEAD))
+        if not first:
+            # No rows fit every column.
+            return [], []
         facts = [_facts(row) for row in first]
         self._check(facts)
         taken = []
@@ -227,8 +248,6 @@ class _Shape:
                 yield tuple(get(facts) for get in getters)
 
         names = [column.name for _, column in taken]
-        if not first:
-            return names, []
         if is_held:
             # Held rows can be read again, should the server go away meanwhile.
             return names, list(values(rows))

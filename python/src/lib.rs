@@ -142,9 +142,11 @@ fn plan<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyRes
     })
 }
 
-/// Syncs; gives the report as JSON.
-#[pyfunction(name = "sync")]
-fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
+fn options_of_sync<'py>(
+    py: Python<'py>,
+    given: Given<'py>,
+    asked: &mut Asked<'py>,
+) -> PyResult<(sync::Options, Option<Rows>, Desk)> {
     let mut options = pgspate_cli::sync_options(&asked.0).map_err(|error| raise(py, &error))?;
     asked.fill(&mut options.load);
     options.key = asked.1.remove("key").unwrap_or_default();
@@ -154,13 +156,33 @@ fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> 
     }
     let taken = given.take(&mut options.load)?;
     (options.load.sources, options.load.batches) = (taken.sources, taken.batches);
-    let (to, caller) = asked.caller(taken.rows, taken.desk);
+    Ok((options, taken.rows, taken.desk))
+}
+
+/// Syncs; gives the report as JSON.
+#[pyfunction(name = "sync")]
+fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
+    let (options, rows, desk) = options_of_sync(py, given, &mut asked)?;
+    let (to, caller) = asked.caller(rows, desk);
     caller.run(py, move |work| {
         with_runtime(|runtime| {
             let dsn = pgspate_cli::server(to.as_deref(), true)?;
             let sync = sync::prepare(options, dsn, runtime)?;
             work.begin_to_write()?;
             as_json(&sync.run(&work.watch)?)
+        })
+    })
+}
+
+/// A sync as statements for a session of the caller's own, as JSON.
+#[pyfunction]
+fn sync_script<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
+    let (options, rows, desk) = options_of_sync(py, given, &mut asked)?;
+    let (to, caller) = asked.caller(rows, desk);
+    caller.run(py, move |_: &Work| {
+        with_runtime(|runtime| {
+            let dsn = pgspate_cli::server(to.as_deref(), true)?;
+            as_json(&sync::prepare(options, dsn, runtime)?.script())
         })
     })
 }
@@ -197,6 +219,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<text::CopyText>()?;
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_script, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(server::start_server, module)?)?;

@@ -150,10 +150,18 @@ def test_within_an_asynchronous_session(server, dsn, engine, driver):
             await session.rollback()
             await session.run_sync(write)
             await session.commit()
+            changed = [{**rows[7], "note": "new"}]
+            sync = lambda within: pgspate.sqlalchemy.sync(
+                within, Order, changed, no_delete=True, within=within
+            )
+            report = await session.run_sync(sync)
+            assert (report.inserted, report.updated) == (0, 1)
+            await session.commit()
         await other.dispose()
 
     asyncio.run(work())
     found = orders(engine)
+    assert found[7].note == "new"
     assert len(found) == 10_000 and found[7].tags == FULL["tags"]
 
 
@@ -183,6 +191,48 @@ def test_a_scope_is_made_like_objects(engine):
         )
         assert report.is_same
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine, driver):
+    pytest.importorskip(driver)
+    other = sa.create_engine(url_of(server, dsn, driver))
+    old = [{"id": n, "note": "a" if n < 5 else "b", "status": "100% %s"} for n in range(10)]
+    pgspate.sqlalchemy.load(engine, Order, old)
+    new = [Order(id=n, note="b", status="100% %s") for n in range(6, 12)]
+    new[0].status = "changed"
+    with orm.Session(other) as session:
+        mine = session.get(Order, 6)
+        settings = session.execute(sa.text("show enable_nestloop")).scalar()
+        for end in (session.rollback, session.commit):
+            session.add(Order(id=-1, note="mine"))
+            report = pgspate.sqlalchemy.sync(
+                session, Order, new, scope=Order.note == "b", within=session
+            )
+            done = (report.inserted, report.updated, report.deleted, report.unchanged)
+            assert done == (2, 1, 1, 3)
+            assert session.get(Order, 6).status == "changed" and session.get(Order, 5) is None
+            assert mine.status == "changed"
+            assert session.execute(sa.text("show enable_nestloop")).scalar() == settings
+            assert len(orders(engine)) == 10
+            end()
+        assert [one.id for one in orders(engine)] == [-1, 0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+        # What is refused is undone, and the transaction goes on.
+        session.add(Order(id=-2, note="mine"))
+        for rows, more in [
+            ([], {"scope": "all"}),
+            ([{"id": 50, "note": "a"}], {"scope": Order.note == "b"}),
+            ([{"id": 50, "note": "b"}] * 2, {"no_delete": True}),
+            ([{"id": 50, "note": "b"}], {"scope": Order.note == "b"}),
+            ([{"id": 0, "note": "b"}], {"scope_by": "note"}),
+        ]:
+            with pytest.raises(pgspate.PlanError):
+                pgspate.sqlalchemy.sync(session, Order, rows, within=session, **more)
+        session.commit()
+    assert [one.id for one in orders(engine)][:2] == [-2, -1] and len(orders(engine)) == 13
+    check = pgspate.sqlalchemy.sync(engine, Order, new, no_delete=True, check=True)
+    assert check.is_same
+    other.dispose()
 
 
 def test_to_sql_takes_the_method(server, dsn, engine):

@@ -20,27 +20,32 @@ const TEMP_BUFFERS: &str = "128MB";
 /// What a session runs before rows are staged in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
-    sql: String,
+    create: String,
 }
 
 impl Stage {
     /// For these columns of the table.
     pub(crate) fn of<'a>(table: &Table, columns: impl Iterator<Item = &'a str>) -> Stage {
         let columns: Vec<_> = columns.map(quote_ident).collect();
-        let sql = format!(
-            "set temp_buffers = '{TEMP_BUFFERS}'; \
-             create temporary table pgspate_stage on commit preserve rows as \
+        let create = format!(
+            "create temporary table pgspate_stage on commit preserve rows as \
              select {} from {} with no data",
             columns.join(", "),
             table.sql_name
         );
-        Stage { sql }
+        Stage { create }
+    }
+
+    /// The statement that makes it.
+    pub(crate) fn create(&self) -> &str {
+        &self.create
     }
 
     /// Makes it in a session.
     pub(crate) async fn make(&self, client: &Client) -> Result<()> {
         let failed = server_error("could not make a temporary table to stage rows in".to_owned());
-        client.batch_execute(&self.sql).await.map_err(|error| {
+        let sql = format!("set temp_buffers = '{TEMP_BUFFERS}'; {}", self.create);
+        client.batch_execute(&sql).await.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);
             match is_forbidden {

@@ -7,6 +7,7 @@
 mod columns;
 mod pin;
 mod report;
+mod script;
 mod statements;
 mod write;
 
@@ -17,6 +18,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 
 pub use report::{Examples, Report};
+pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{LOOK, Patience};

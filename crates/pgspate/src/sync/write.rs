@@ -286,7 +286,7 @@ fn number(row: &Row, nth: usize) -> u64 {
 }
 
 /// What two syncs of the same rows of a table have in common.
-fn scope(sync: &Sync) -> String {
+pub(super) fn scope(sync: &Sync) -> String {
     let scope = match &sync.options.scope {
         Scope::By(columns) => format!("by {}", columns.join(",")),
         Scope::Where(predicate) => format!("where {predicate}"),
