@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use pgspate::encode::arrow::write_float8;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, Kind};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
@@ -93,7 +94,8 @@ impl Speller {
             Class::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
             Class::Decimal => decimal(value, to, out)?,
             Class::Datetime => datetime(&self.classes, value, to, out)?,
-            Class::Date | Class::Time | Class::Address => out.push_str(value.str()?.to_str()?),
+            Class::Date => date(value, out)?,
+            Class::Time | Class::Address => out.push_str(value.str()?.to_str()?),
             Class::Timedelta => timedelta(value, out)?,
             Class::Uuid => uuid(value, out)?,
             Class::Bytes => bytes(value, to, out)?,
@@ -232,6 +234,24 @@ fn decimal(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<()
         Some((whole, _)) if *to == Target::Whole => out.push_str(whole),
         _ => out.push_str(text),
     }
+    Ok(())
+}
+
+/// By its day, which Python has at hand in a third of the time that its text takes.
+fn date(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+    let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?.extract::<u32>()?;
+    // Days since the first of March of the year 0, in which leap days come last.
+    let days = ordinal + 305;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u32::from(month <= 2);
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}");
     Ok(())
 }
 

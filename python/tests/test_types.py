@@ -108,6 +108,17 @@ def test_values_are_stored_as_psycopg_stores_them(db, dsn, ty, values):
     assert db.execute(compare).fetchall() == [] and text.count == len(rows)
 
 
+def test_every_day_is_itself(db, dsn):
+    db.execute("create table t (a text)")
+    step = [dt.date.fromordinal(n) for n in range(1, dt.date.max.toordinal() + 1, 37)]
+    around = [dt.date(year, month, day) for year in (1, 4, 100, 400, 1900, 2000, 2024, 9999)
+              for month, day in ((1, 1), (2, 28), (3, 1), (12, 31))]
+    days = step + around + [dt.date(2000, 2, 29), dt.date(4, 2, 29)]
+    pgspate.load([(day,) for day in days], "t", to=dsn)
+    found = {day for (day,) in db.execute("select a from t")}
+    assert found == {day.isoformat() for day in days}
+
+
 def test_plain_dicts_and_lists_become_json(db, dsn):
     value = {"a": [1, 2.5, None, {"b": "ä"}], "c": True}
     for ty in ("json", "jsonb"):
