@@ -36,7 +36,7 @@ test-python: $(VENV)/made $(BARE)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	cd python && ../$(VENV)/bin/mypy
 	cd python && ../$(VENV)/bin/python -m pytest
-	cd python && PYTHONPATH=. ../$(BARE)/bin/python -m pytest
+	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
 
 $(VENV)/made: python/tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
