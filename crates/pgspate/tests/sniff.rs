@@ -91,6 +91,11 @@ fn line_ends_marks_and_escapes_are_seen() {
     assert_eq!(told("x.csv", "a,b\n1,2\n").line_end, LineEnd::Lf);
     let old = told("x.csv", "a,b\r1,2\r");
     assert_eq!((old.line_end, old.columns, old.header), (LineEnd::Cr, 2, true));
+    // What stands in quotes ends no line.
+    let old = told("x.csv", "a|b\r\"x\ny\"|\"z\"\r\"v\"|");
+    assert_eq!((old.line_end, old.columns), (LineEnd::Cr, 2));
+    assert!(!old.trailing_delimiter);
+    assert_eq!(told("x.csv", "\"a\rb\",c\n1,2\n").line_end, LineEnd::Lf);
     let marked = told("x.csv", "\u{feff}id,b\r\n1,2\r\n");
     assert_eq!((marked.mark_bytes, marked.header), (3, true));
     let sniffed = told("x.csv", "a,b\n1,\"say \\\"hi\\\" now\"\n");

@@ -47,7 +47,8 @@ pub(super) fn describe(
         Some(front) if front.len() < body.len() => (front, false),
         _ => (body, complete),
     };
-    sniffed.line_end = line_end(body);
+    let quote = given.quote.unwrap_or(Some(b'"')).filter(|_| sniffed.format == Format::Csv);
+    sniffed.line_end = line_end(body, quote);
     let end = if sniffed.line_end == LineEnd::Cr { b'\r' } else { b'\n' };
     let sample = Sample { body, complete, end };
     let sure = delimiter(&sample, given, name, sniffed);
@@ -150,13 +151,20 @@ impl Sample<'_> {
     }
 }
 
-fn line_end(body: &[u8]) -> LineEnd {
-    match memchr::memchr2(b'\n', b'\r', body) {
-        Some(at) if body[at] == b'\n' => LineEnd::Lf,
-        Some(at) if body.get(at + 1) == Some(&b'\n') => LineEnd::CrLf,
-        Some(_) if memchr::memchr(b'\n', body).is_none() => LineEnd::Cr,
-        _ => LineEnd::Lf,
+/// The end of the first line, which is that of all lines, as COPY has it. Lines may end within
+/// quotes.
+fn line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
+    let mut is_quoted = false;
+    for (at, byte) in body.iter().enumerate() {
+        match byte {
+            _ if Some(*byte) == quote => is_quoted = !is_quoted,
+            b'\n' if !is_quoted => return LineEnd::Lf,
+            b'\r' if !is_quoted && body.get(at + 1) == Some(&b'\n') => return LineEnd::CrLf,
+            b'\r' if !is_quoted => return LineEnd::Cr,
+            _ => {}
+        }
     }
+    LineEnd::Lf
 }
 
 /// Chooses the delimiter: the one that stands equally often in most records.
