@@ -1,10 +1,9 @@
 //! One history of a table, told in every format, gives one table.
 
-use std::collections::BTreeMap;
-
+use pgspate::apply::Name;
 use pgspate::apply::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, Wal2json};
-use pgspate::apply::{Event, Name, Op, Row, Value};
 
+use crate::events::{Table, apply};
 use crate::support::{Columns, try_decode};
 
 const TYPES: Columns = Columns(&[
@@ -14,43 +13,6 @@ const TYPES: Columns = Columns(&[
     ("note", "text"),
     ("data", "bytea"),
 ]);
-
-type Table = BTreeMap<String, BTreeMap<String, Option<String>>>;
-
-/// Applies events one after another, as slowly and plainly as can be.
-fn apply(events: &[Event]) -> Table {
-    let mut table = Table::new();
-    let key = |row: &Row| {
-        let at = row.columns.iter().position(|column| &**column == "id")?;
-        match &row.values[at] {
-            Value::Text(id) => Some(id.to_string()),
-            _ => None,
-        }
-    };
-    for event in events {
-        let of_old = event.old.as_ref().and_then(key);
-        let of_new = event.new.as_ref().and_then(key);
-        if event.op == Op::Truncate {
-            table.clear();
-            continue;
-        }
-        let mut row =
-            of_old.or(of_new.clone()).and_then(|id| table.remove(&id)).unwrap_or_default();
-        let Some(new) = &event.new else { continue };
-        if event.op == Op::Insert || event.op == Op::Snapshot {
-            row.clear();
-        }
-        for (column, value) in new.columns.iter().zip(&new.values) {
-            match value {
-                Value::Absent => continue,
-                Value::Null => row.insert(column.to_string(), None),
-                Value::Text(text) => row.insert(column.to_string(), Some(text.to_string())),
-            };
-        }
-        table.insert(of_new.unwrap(), row);
-    }
-    table
-}
 
 fn expected() -> Table {
     let row = |values: [Option<&str>; 5]| {

@@ -10,5 +10,6 @@ mod history;
 mod maxwell;
 mod random;
 mod sniffed;
+mod spelled;
 mod support;
 mod wal2json;

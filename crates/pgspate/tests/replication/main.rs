@@ -8,6 +8,7 @@ mod certificates;
 mod events;
 mod logins;
 mod messages;
+mod random;
 mod snapshots;
 mod streams;
 mod support;
