@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::plan::{At, Fault, Plan};
 use crate::proxy::{Proxy, Release};
-use crate::run::{finish, spawn, wait_until};
+use crate::run::{finish, finish_within, spawn, wait_until};
 use crate::support::Case;
 use crate::{apply, rows};
 
@@ -59,7 +59,9 @@ fn trial(plan: Plan) -> Result<(), String> {
         std::thread::sleep(Duration::from_millis(20));
         proxy.release(Release::Cut);
     }
-    let first = finish(child);
+    let first = finish_within(child, Duration::from_secs(60));
+    let log = || proxy.log().lines().rev().take(30).collect::<Vec<_>>().join("\n");
+    let first = first.map_err(|run| format!("it does not end: {}\n{}", run.stderr, log()))?;
     proxy.disarm();
     if !matches!(first.status, Some(0 | 2)) {
         return Err(format!("it ended with {:?}: {}", first.status, first.stderr));
@@ -110,11 +112,12 @@ fn faults_of_chance_lose_and_double_nothing() {
     for nth in 0..count {
         let fault = kinds[nth as usize % kinds.len()];
         let at = match fault {
-            Fault::SwallowCommit => At::Commit(1 + nth / 6 % 8),
+            Fault::SwallowCommit => At::Commit(1 + nth / 6 % 11),
             // Spread over the run, and never twice at the same message.
             _ => At::Message(1 + (nth * all / count + nth * 7) % all),
         };
         let plan = Plan::new(fault, at);
+        println!("{plan}");
         if let Err(what) = trial(plan) {
             failures.push(format!("{plan}: {what}"));
         }

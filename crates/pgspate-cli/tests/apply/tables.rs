@@ -71,7 +71,7 @@ fn trees_and_circles() {
          alter table a add foreign key (b) references b; \
          insert into a values (1, null); insert into b values (1, 1); update a set b = 1",
     );
-    applied(
+    let report = applied(
         &case,
         r#"{"op":"insert","table":"tree","row":{"id":4,"up":3}}
 {"op":"insert","table":"tree","row":{"id":5,"up":4}}
@@ -86,6 +86,8 @@ fn trees_and_circles() {
 "#,
         "",
     );
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("from public.a in a circle"), "{warnings}");
     assert_eq!(rows(&case, "tree"), "(1,) (3,5) (4,) (5,4)");
     assert_eq!((rows(&case, "a"), rows(&case, "b")), ("(1,2) (2,2)".into(), "(2,2)".into()));
 }

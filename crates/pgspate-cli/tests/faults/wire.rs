@@ -173,10 +173,15 @@ impl Commits {
     }
 }
 
-/// Whether `commit` is a word of it, which it is not within `synchronous_commit`.
+/// Whether `commit` is a word of it, which it is not within `synchronous_commit`; what a temporary
+/// table is to do `on commit` does not count.
 fn says_commit(sql: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
-    sql.split(|byte| !is_part(byte)).any(|word| word.eq_ignore_ascii_case(b"commit"))
+    let mut before: &[u8] = b"";
+    sql.split(|byte| !is_part(byte)).filter(|word| !word.is_empty()).any(|word| {
+        let follows_on = std::mem::replace(&mut before, word).eq_ignore_ascii_case(b"on");
+        word.eq_ignore_ascii_case(b"commit") && !follows_on
+    })
 }
 
 /// Whether the server is done with a commit: it has committed, rolled back, or refused.

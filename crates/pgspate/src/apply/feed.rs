@@ -113,7 +113,7 @@ impl Feed {
 
     fn read(&mut self, lines: &mut Lines, making: &mut Making) -> Result<()> {
         loop {
-            if self.watch.is_cancelled() {
+            if self.watch.is_cancelled() || self.watch.gone.load(Relaxed) {
                 return Ok(());
             }
             let wait = match (making.began, making.is_between && !making.batch.is_empty()) {
@@ -232,12 +232,15 @@ impl Feed {
         stand: (u32, u64),
         making: &mut Making,
     ) -> Result<()> {
-        for event in events {
+        for (nth, event) in events.iter().enumerate() {
             let tx = &event.position.transaction;
             if tx.is_some() && *tx != making.transaction && !making.is_between {
                 // Another one has begun.
                 making.is_between = true;
-                making.note_boundary();
+                match nth {
+                    0 => making.note_boundary(),
+                    _ => Self::note(line, stand, making),
+                }
                 if self.is_due(making) {
                     // The writer says why, if it is gone.
                     let _ = self.hand_over(making);

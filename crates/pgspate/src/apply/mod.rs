@@ -15,6 +15,7 @@ mod fold_tests;
 mod lines;
 mod log;
 mod names;
+mod order;
 mod prepare;
 pub mod replication;
 mod report;

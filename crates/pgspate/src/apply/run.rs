@@ -9,13 +9,14 @@ use tokio::runtime::Handle;
 
 use super::batch::Batch;
 use super::decode::Format;
+use super::facts::Facts;
 use super::feed::{Cuts, Feed};
-use super::lines;
 use super::names::Names;
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
+use super::{lines, order};
 use crate::copy::Limits;
 use crate::source::{self, Input};
 use crate::target::connect::Dsn;
@@ -155,9 +156,10 @@ impl Apply {
         let follows = options.follows;
         std::thread::spawn(move || lines::read(&inputs, follows, &block_tx));
         let feed = std::thread::spawn(move || feed.run());
-        let mut tables = Vec::new();
+        let mut tables: Vec<Arc<Facts>> = Vec::new();
         let written = write_all(&batch_rx, &mut writer, watch, &mut tables);
         drop(batch_rx);
+        watch.gone.store(true, Relaxed);
         let fed = feed.join();
         written?;
         if fed.is_err() {
@@ -179,6 +181,14 @@ impl Apply {
                 counts.missing
             ));
         }
+        if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
+            warnings.push(format!(
+                "foreign keys lead from {} in a circle: where no order of statements will do, \
+                 events are applied in smaller steps; a deferrable key would spare that",
+                facts.table.sql_name
+            ));
+        }
+        let tables = tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
         let seconds = started.elapsed().as_secs_f64();
         Ok(Report { stream, events_before, counts, tables, seconds, is_stopped, warnings })
     }
@@ -188,7 +198,7 @@ fn write_all(
     batches: &Receiver<Result<Batch>>,
     writer: &mut Writer,
     watch: &Watch,
-    tables: &mut Vec<String>,
+    tables: &mut Vec<Arc<Facts>>,
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
         let batch = batch?;
@@ -201,7 +211,7 @@ fn write_all(
         watch.batches.store(counts.batches, Relaxed);
         watch.dead_letters.store(counts.dead_letters, Relaxed);
         watch.batch_events.store(batch.events, Relaxed);
-        *tables = batch.tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
+        tables.clone_from(&batch.tables);
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Default)]
 pub struct Watch {
     cancelled: AtomicBool,
+    /// The writer has failed, and wants no more.
+    pub(crate) gone: AtomicBool,
     /// The writer has a batch.
     pub(crate) busy: AtomicBool,
     pub(crate) events: AtomicU64,

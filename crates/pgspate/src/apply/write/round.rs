@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 
 use super::session::Session;
 use crate::apply::facts::Facts;
+use crate::apply::order::parents_first;
 use crate::apply::prepare::Prepared;
 use crate::apply::report::Counts;
 use crate::apply::statements::Statements;
@@ -82,29 +83,6 @@ pub(super) async fn write(
     counts.inserted -= counts.freed;
     counts.freed = 0;
     Ok(counts)
-}
-
-/// For each table its place in an order in which tables come before those that refer to them.
-/// Tables that refer to each other in a circle come in any order.
-fn parents_first(tables: &[&Facts]) -> Vec<usize> {
-    fn visit(at: usize, tables: &[&Facts], places: &mut [Option<usize>], next: &mut usize) {
-        if places[at].is_some() {
-            return;
-        }
-        // Seen, so that a circle ends; its real place follows.
-        places[at] = Some(usize::MAX);
-        for parent in &tables[at].parents {
-            if let Some(found) = tables.iter().position(|table| table.table.oid == *parent) {
-                visit(found, tables, places, next);
-            }
-        }
-        places[at] = Some(*next);
-        *next += 1;
-    }
-    let mut places = vec![None; tables.len()];
-    let mut next = 0;
-    (0..tables.len()).for_each(|at| visit(at, tables, &mut places, &mut next));
-    places.into_iter().flatten().collect()
 }
 
 async fn truncate(session: &Session, parts: &[Part<'_>], counts: &mut Counts) -> Result<()> {

@@ -1,0 +1,154 @@
+"""Measure ways to apply a stream of changes to a table: by pgspate, and as sinks write them.
+
+Writes docs/bench/results/DATE-stream.jsonl, a line per contender. The events are the same for all;
+those that write row by row get the first of them only, as they would take minutes.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import facts
+import measure
+import peers
+from main import results_file
+from places import BENCH, REPOSITORY, Places, cache_folder, find_pg_bin, find_pgspate
+from server import Server
+
+OURS = "pgspate"
+# The part of the events that a contender gets: row by row, in transactions of a thousand, and by
+# multi-row upserts and deletes of ten thousand.
+PARTS = {"rows": 0.05, "rows-1000": 0.1, "batches": 1.0, OURS: 1.0}
+CREATE = (
+    "create table orders (id bigint primary key, customer int, status text, "
+    "amount numeric(12, 2), updated timestamptz, note text)"
+)
+START = (
+    "insert into orders select n, n % 50000, 'new', n % 1000, '2026-01-01', 'order ' || n "
+    "from generate_series(0, {} - 1) n"
+)
+CONTENTS = "select count(*), sum(hashtextextended(t::text, 0)) from orders t"
+
+
+def make_events(cache: Path, events: int, keys: int) -> Path:
+    """Three updates in five events, one insert and one delete, over so many keys."""
+    path = cache / f"stream-{events}-{keys}.ndjson"
+    if path.exists():
+        return path
+    chance = random.Random(7)
+    live, gone = list(range(keys)), []
+
+    def take(some: list[int]) -> int:
+        """One of them, which is not among them any more."""
+        at = chance.randrange(len(some))
+        some[at], some[-1] = some[-1], some[at]
+        return some.pop()
+
+    def row(key: int) -> dict:
+        """A row as a stream has it."""
+        return {
+            "id": key,
+            "customer": chance.randrange(50_000),
+            "status": chance.choice(["new", "paid", "sent", "done"]),
+            "amount": f"{chance.randrange(100_000) / 100:.2f}",
+            "updated": f"2026-11-{chance.randrange(1, 28):02}T{chance.randrange(24):02}:00:00Z",
+            "note": f"order {key}",
+        }
+
+    part = path.with_suffix(".part")
+    with part.open("w") as out:
+        for _ in range(events):
+            pick = chance.random()
+            if pick < 0.2 and len(live) > 1:
+                gone.append(take(live))
+                event = {"op": "delete", "table": "public.orders", "key": {"id": gone[-1]}}
+            elif pick < 0.4 and gone:
+                live.append(take(gone))
+                event = {"op": "insert", "table": "public.orders", "row": row(live[-1])}
+            else:
+                key = live[chance.randrange(len(live))]
+                event = {"op": "update", "table": "public.orders", "row": row(key)}
+            out.write(json.dumps(event, separators=(",", ":")) + "\n")
+    part.rename(path)
+    return path
+
+
+def command(places: Places, server: Server, contender: str, source: Path, events: int) -> list:
+    """What a contender runs."""
+    if contender != OURS:
+        return [places.python, BENCH / "peers" / "stream.py", contender, source, events]
+    return [places.pgspate, "apply", source, "--quiet", "--to", server.conninfo()]
+
+
+def trial(places: Places, server: Server, contender: str, source: Path, args) -> dict:
+    """One contender, from the same start as all."""
+    server.sql(
+        f"drop schema if exists pgspate cascade;\ndrop table if exists orders;\n{CREATE};\n"
+        f"{START.format(args.keys)};\nvacuum analyze orders;\ncheckpoint;\n"
+    )
+    events = int(args.events * PARTS[contender])
+    words = [str(word) for word in command(places, server, contender, source, events)]
+    cpu = measure.server_cpu(server.pid)
+    usage = measure.run([[words]], server.environment(), server.folder, 1800)
+    if usage.failure:
+        raise SystemExit(f"error: {contender} failed\n{usage.failure}")
+    # The Python contenders say how long they wrote; our time is that of the whole command.
+    seconds = usage.wall_s if contender == OURS else float(usage.output)
+    return {
+        "kind": "stream",
+        "contender": contender,
+        "events": events,
+        "seconds": round(seconds, 3),
+        "events_per_second": round(events / seconds),
+        "server_cpu_s": round(measure.server_cpu(server.pid) - cpu, 3),
+        "client_cpu_s": round(usage.cpu_s, 3),
+        "contents": server.sql(CONTENTS)[0],
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def main() -> int:
+    """Do what the command line says."""
+    args = arguments()
+    program = find_pgspate(args.pgspate, build=True)
+    places = Places(cache_folder(args.cache), find_pg_bin(args.pg_bin), program)
+    places.cache.mkdir(parents=True, exist_ok=True)
+    found = peers.gather(places, install=True)
+    source = make_events(places.cache, args.events, args.keys)
+    results = results_file(Path(args.out), "stream")
+    ends = set()
+    with Server(places) as server, results.open("w") as out:
+        sizes = {"events": args.events, "keys": args.keys}
+        out.write(json.dumps(facts.machine(server, found.versions, 1, 1) | sizes) + "\n")
+        for contender in args.contenders.split(","):
+            fields = trial(places, server, contender, source, args)
+            out.write(json.dumps(fields) + "\n")
+            if PARTS[contender] == 1.0:
+                ends.add(tuple(fields["contents"]))
+            rate = fields["events_per_second"]
+            peers.say(f"{contender:10} {fields['seconds']:8.2f} s {rate:9,} events/s")
+    if len(ends) > 1:
+        raise SystemExit(f"error: the tables differ in the end: {ends}")
+    peers.say(f"wrote {results}")
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench/stream.sh", description=__doc__.split("\n\n")[0])
+    add = parser.add_argument
+    add("--events", type=int, default=1_000_000)
+    add("--keys", type=int, default=200_000)
+    add("--contenders", default=",".join(PARTS), help="comma-separated")
+    add("--pg-bin", metavar="DIR", help="folder of postgres and initdb")
+    add("--pgspate", metavar="FILE", help="the program (default target/release/pgspate)")
+    add("--cache", metavar="DIR", help="for data and peers (default the user's cache folder)")
+    add("--out", metavar="DIR", default=str(REPOSITORY / "docs" / "bench"), help="for the results")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
