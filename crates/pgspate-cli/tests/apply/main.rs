@@ -1,6 +1,7 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
 mod faults;
+mod formats;
 mod history;
 mod keys;
 mod once;
