@@ -27,9 +27,9 @@ pub(crate) enum Command {
     Sync(Box<SyncArgs>),
     /// Apply a stream of changes to tables, exactly once
     Apply(Box<ApplyArgs>),
-    /// Find out what slows writes on a server, with evidence and what to run; changes nothing
+    /// Find what slows writes on a server, and what to do about it; changes nothing
     Doctor(DoctorArgs),
-    /// Settings of a server for a bulk load, with reason and risk; applied, and put back
+    /// Set a server up for a bulk load, and put it back
     Tune(TuneArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),

@@ -201,7 +201,10 @@ fn a_role_with_few_connections() {
 #[test]
 fn the_state_of_the_embedded_server_as_json() {
     let case = Case::new("");
-    let run = Run::of(case.command(&["server", "status", "--json"]).output().unwrap());
+    let mut status = case.command(&["server", "status", "--json"]);
+    // Nobody else's, such as root's.
+    status.env("PGSPATE_DATA_DIR", case.path("data"));
+    let run = Run::of(status.output().unwrap());
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let status: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&status["state"], &status["pid"]), (&"absent".into(), &serde_json::Value::Null));
