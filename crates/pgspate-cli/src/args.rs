@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Sync(Box<SyncArgs>),
     /// Apply a stream of changes to tables, exactly once
     Apply(Box<ApplyArgs>),
-    /// Find what slows writes on a server, and what to do about it; changes nothing
+    /// Find what slows writes on a server, and what to do; changes nothing
     Doctor(DoctorArgs),
     /// Set a server up for a bulk load, and put it back
     Tune(TuneArgs),

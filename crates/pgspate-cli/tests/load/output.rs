@@ -295,6 +295,9 @@ fn help() {
     Commands:
       load         Load files into a table, in parallel, exactly as \copy would
       sync         Make rows of a table like a source: only what differs is written
+      apply        Apply a stream of changes to tables, exactly once
+      doctor       Find what slows writes on a server, and what to do; changes nothing
+      tune         Set a server up for a bulk load, and put it back
       status       Say what the ledger knows of loads, finished or not
       server       Start, stop and ask after the embedded PostgreSQL
       completions  Print completions for a shell
