@@ -163,6 +163,11 @@ impl Router {
         Ok(())
     }
 
+    /// Forgets what was passed over only because its events are applied already.
+    pub(crate) fn end_of_seen(&self) {
+        self.inner.borrow_mut().targets.iter_mut().for_each(Target::forget_ignored);
+    }
+
     /// What went wrong while a decoder asked for types.
     pub(crate) fn take_fault(&self) -> Option<Error> {
         self.inner.borrow_mut().fault.take()
@@ -242,6 +247,16 @@ impl Inner {
 }
 
 impl Target {
+    /// Forgets layouts with columns that the target does not have.
+    fn forget_ignored(&mut self) {
+        let generated = &self.facts.generated;
+        self.layouts.retain(|layout| {
+            let mut columns = layout.names.iter().zip(&layout.columns);
+            columns.all(|(name, at)| at.is_some() || generated.iter().any(|it| **it == **name))
+        });
+        self.last = 0;
+    }
+
     /// Makes the layout of a row, if it is a new one.
     fn learn(
         &mut self,
