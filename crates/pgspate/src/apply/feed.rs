@@ -65,6 +65,8 @@ struct Making {
     letters: u64,
     events: Vec<Event>,
     looked: u64,
+    /// Within a transaction, a batch is not cut before it has so many events more.
+    grows_by: u64,
     digest: Digest,
     last: Last,
     boundary: Boundary,
@@ -104,6 +106,7 @@ impl Feed {
             letters: 0,
             events: Vec::new(),
             looked: 0,
+            grows_by: 0,
             digest: Digest::default(),
             last: Last::default(),
             boundary: Boundary::default(),
@@ -180,7 +183,8 @@ impl Feed {
     fn is_due(&self, making: &mut Making) -> bool {
         let (rows, bytes) = (making.batch.events, making.batch.bytes);
         if !making.is_between {
-            return rows >= 2 * self.cuts.rows || bytes >= 2 * self.cuts.bytes;
+            let is_large = rows >= 2 * self.cuts.rows || bytes >= 2 * self.cuts.bytes;
+            return is_large && rows >= making.looked + making.grows_by;
         }
         if rows >= self.cuts.rows || bytes >= self.cuts.bytes {
             return true;
@@ -350,12 +354,22 @@ impl Feed {
 
     fn hand_over(&self, making: &mut Making) -> Result<(), Gone> {
         let mut batch = std::mem::take(&mut making.batch);
-        making.began = None;
-        making.looked = 0;
         if batch.is_empty() {
             return Ok(());
         }
         batch.commits = making.is_between;
+        if !batch.commits {
+            let prepared = prepare(&batch.log, 0..batch.log.len(), &self.router.tables());
+            if prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
+                // An event to come may be about a row that another one has taken the key of.
+                making.looked = batch.events;
+                making.grows_by = batch.events;
+                making.batch = batch;
+                return Ok(());
+            }
+        }
+        making.began = None;
+        (making.looked, making.grows_by) = (0, 0);
         let boundary = std::mem::take(&mut making.boundary);
         let Last { stand: (input, line), digest } = &boundary.last;
         let name = self.inputs.get(*input as usize).map_or("", String::as_str);
