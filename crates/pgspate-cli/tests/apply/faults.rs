@@ -9,7 +9,7 @@ use crate::plan::{At, Fault, Plan};
 use crate::proxy::{Proxy, Release};
 use crate::run::{finish, finish_within, spawn, wait_until};
 use crate::support::Case;
-use crate::{apply, rows};
+use crate::{apply, counts, rows};
 
 const TABLES: &str = "\
 create table parent (id int primary key, code text unique);
@@ -93,6 +93,28 @@ fn messages() -> u64 {
     let run = finish(spawn(command.args(args.split_whitespace())));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     proxy.counts().0
+}
+
+/// What was set aside by a commit whose answer is lost is told all the same.
+#[test]
+fn a_lost_answer_loses_no_counts() {
+    let case = Case::new("create table t (id int primary key check (id <> 2))");
+    let insert = |id| format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}}}}\n");
+    // The ledger is there then, so that the first commit is that of the batch.
+    case.put("a.ndjson", insert(9));
+    apply(&case, "a.ndjson --quiet").success();
+    case.put("s.ndjson", (1..4).map(insert).collect::<String>());
+    let proxy =
+        Proxy::start(&case.db.dsn(), Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
+    let mut command = case.command(&["apply", "--to", &proxy.dsn(), "s.ndjson", "--json"]);
+    command.args(["--quiet", "--max-dead-letters", "1", "--retry-for", "20"]);
+    command.args(["--batch-delay", "60000"]);
+    let run = finish(spawn(&mut command));
+    assert!(proxy.has_fired());
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [2, 0, 0, 0]));
+    assert_eq!(rows(&case, "t"), "(1) (3) (9)");
 }
 
 #[test]

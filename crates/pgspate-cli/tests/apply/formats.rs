@@ -1,7 +1,7 @@
 //! Formats of other tools, found out by their first record, to the same table.
 
 use crate::support::Case;
-use crate::{applied, rows};
+use crate::{applied, apply, rows};
 
 #[track_caller]
 fn leads_to(events: &str, args: &str, expected: &str) {
@@ -62,4 +62,33 @@ fn maxwell_and_canal() {
         + r#""mysqlType":{},"sqlType":{},"sql":""}"#
         + "\n";
     leads_to(&canal, "--map shop.*=public.* --format canal", "(1,1.50,one) (2,8,c)");
+}
+
+/// What identifies rows at the source does not tell which row of the target an update is about.
+#[test]
+fn a_target_with_another_key_than_the_source() {
+    let case = Case::new("create table t (id int not null, email text not null unique, v int)");
+    case.db.run("insert into t values (1, 'a@x', 1)");
+    let event = |old: &str| {
+        r#"{"database":"d","table":"t","type":"update","data":{"id":1,"email":"b@x","v":1},"#
+            .to_owned()
+            + old
+            + "\"primary_key_columns\":[\"id\"]}\n"
+    };
+    case.put("s.ndjson", event("\"old\":{\"email\":\"a@x\"},"));
+    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet --map d.t=public.t").refusal(), @r#"
+    error: the source identifies rows by (id), and the event does not say what "email" of
+          … the target's key was before
+      at: s.ndjson, line 1
+
+    hint: Give public.t a primary key of the columns by which the source identifies rows,
+          … or have the source send whole old rows.
+    "#);
+    assert_eq!(rows(&case, "t"), "(1,a@x,1)");
+    // A whole old row says it.
+    let plain = r#"{"op":"update","table":"t","key":{"id":1},"old":{"id":1,"email":"a@x","v":1},"#
+        .to_owned()
+        + "\"row\":{\"id\":1,\"email\":\"b@x\",\"v\":2}}\n";
+    applied(&case, &plain, "--stream plain");
+    assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }

@@ -87,7 +87,7 @@ fn a_stream_that_grows_is_applied_from_where_it_ended() {
     // Another input under the name of the stream, and one that is too short.
     case.put("c.ndjson", ticks(1, 60));
     assert_snapshot!(apply(&case, "c.ndjson --stream grows --quiet").refusal(), @"
-    error: the input is not the stream that was applied before: its event 40 is another one
+    error: the input is not the stream that was applied before: its first 40 events differ
       at: c.ndjson, line 40
 
     hint: Give the same files in the same order, or begin a stream of its own with
@@ -104,6 +104,49 @@ fn a_stream_that_grows_is_applied_from_where_it_ended() {
     stream grows  40 events applied, up to b.ndjson, line 15
       last moved on [WHEN]
     ");
+}
+
+/// The last record of every transaction is the same one, whatever was in it.
+#[test]
+fn another_stream_of_wal2json_is_not_taken_for_the_first() {
+    let case = case();
+    let stream = |from: u32| -> String {
+        (from..from + 3)
+            .map(|id| {
+                let row = format!(r#"[{{"name":"id","type":"integer","value":{id}}}]"#);
+                let table = r#""schema":"public","table":"t""#;
+                format!("{{\"action\":\"B\"}}\n{{\"action\":\"I\",{table},\"columns\":{row}}}\n")
+                    + "{\"action\":\"C\"}\n"
+            })
+            .collect()
+    };
+    applied(&case, &stream(1), "");
+    applied(&case, &(stream(1) + &stream(4)), "");
+    assert_eq!(case.value("select count(*) from t"), "6");
+    case.put("s.ndjson", stream(11) + &stream(14) + &stream(17));
+    assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @"
+    error: the input is not the stream that was applied before: its first 6 events differ
+      at: s.ndjson, line 18
+
+    hint: Give the same files in the same order, or begin a stream of its own with
+          … `--stream NAME`.
+    ");
+}
+
+/// What is passed over while the stream is read again is not passed over after that.
+#[test]
+fn unknown_columns_are_refused_after_a_restart_too() {
+    let case = case();
+    let event = |id: u32| {
+        let row = format!(r#"{{"id":{id},"v":1,"extra":"x"}}"#);
+        format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}\n")
+    };
+    applied(&case, &event(1), "--unknown-columns ignore");
+    case.put("s.ndjson", event(1) + &event(2));
+    let run = apply(&case, "s.ndjson --quiet");
+    assert!(run.refusal().contains("column \"extra\" of relation \"t\" does not exist"));
+    applied(&case, &(event(1) + &event(2)), "--unknown-columns add");
+    assert_eq!(rows(&case, "t"), "(1,1,,) (2,1,,x)");
 }
 
 #[test]

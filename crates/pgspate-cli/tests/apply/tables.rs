@@ -241,3 +241,36 @@ fn tables_are_mapped_chosen_and_missed() {
     hint: Map the events to a table with `--map`, or leave them out with `--tables`.
     ");
 }
+
+/// Texts that their collation takes for equal are not the same text.
+#[test]
+fn a_change_of_case_is_a_change_under_any_collation() {
+    let case = Case::new(
+        "create collation lax (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
+         create table t (id int primary key, note text collate lax); \
+         insert into t values (1, 'abc')",
+    );
+    let event = "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"note\":\"ABC\"}}\n";
+    applied(&case, event, "");
+    assert_eq!(rows(&case, "t"), "(1,ABC)");
+}
+
+/// What a type makes of a value is known to the server only.
+#[test]
+fn keys_that_a_modifier_makes_one() {
+    let case = Case::new(
+        "create domain cents as numeric(10,2); create table d (k cents primary key, v int); \
+         create domain short as varchar(2); create table s (k short primary key, v int); \
+         create table c (k char(3) primary key, v int)",
+    );
+    let mut events = String::new();
+    for (table, keys) in [("d", ["1.001", "1.00"]), ("s", ["ab ", "ab"]), ("c", ["a\\t", "a"])] {
+        for (nth, key) in keys.iter().enumerate() {
+            let row = format!("{{\"k\":\"{key}\",\"v\":{nth}}}");
+            events += &format!("{{\"op\":\"insert\",\"table\":\"{table}\",\"row\":{row}}}\n");
+        }
+    }
+    applied(&case, &events, "");
+    assert_eq!((rows(&case, "d"), rows(&case, "s")), ("(1.00,1)".into(), "(ab,1)".into()));
+    assert_eq!(case.value("select count(*) from c"), "2");
+}

@@ -13,6 +13,8 @@ pub(crate) enum Canon {
     Binary(FieldEncoder),
     /// The text itself; equal values have the same text.
     Text,
+    /// `varchar(n)`: of longer values the server cuts spaces off.
+    Limited(usize),
     /// `numeric`: without zeros that say nothing.
     Numeric,
     /// `char(n)`: without spaces at the end.
@@ -31,10 +33,12 @@ impl Canon {
         match (&base.kind, base.oid) {
             (TypeKind::Enum, _) => Canon::Text,
             // A modifier may cut or round.
-            _ if ty.typmod != -1 && !matches!(base.oid, 1042 | 1043) => Canon::Loose,
+            _ if is_modified(ty) && !matches!(ty.oid, 1042 | 1043) => Canon::Loose,
             (_, 25 | 19) if !is_lenient => Canon::Text,
-            // Longer values are refused, but for spaces at their end.
-            (_, 1043) if !is_lenient => Canon::Text,
+            // The modifier counts four more than there may be characters.
+            (_, 1043) if !is_lenient => {
+                usize::try_from(ty.typmod - 4).map_or(Canon::Text, Canon::Limited)
+            }
             (_, 1042) if !is_lenient => Canon::Padded,
             (_, 1700) => Canon::Numeric,
             (_, oid) if BINARY.contains(&oid) => {
@@ -71,12 +75,31 @@ impl Canon {
                     return false;
                 }
             },
-            Canon::Padded => value.trim_ascii_end(),
-            Canon::Text | Canon::Loose => value,
+            Canon::Padded => {
+                let end = value.iter().rposition(|byte| *byte != b' ').map_or(0, |at| at + 1);
+                &value[..end]
+            }
+            Canon::Text | Canon::Limited(_) | Canon::Loose => value,
         };
         with_length(text, out);
-        !matches!(self, Canon::Loose)
+        match self {
+            Canon::Loose => false,
+            Canon::Limited(chars) => {
+                let starts = value.iter().filter(|byte| **byte & 0xc0 != 0x80);
+                value.len() <= *chars || starts.count() <= *chars
+            }
+            _ => true,
+        }
     }
+}
+
+/// Whether the type, or a domain's beneath it, has a modifier.
+fn is_modified(ty: &PgType) -> bool {
+    let is_beneath = match &ty.kind {
+        TypeKind::Domain(inner) => is_modified(inner),
+        _ => false,
+    };
+    ty.typmod != -1 || is_beneath
 }
 
 fn with_length(value: &[u8], out: &mut Vec<u8>) {
@@ -139,5 +162,15 @@ mod tests {
         let mut bare = Vec::new();
         assert!(Canon::Padded.append(b"a", &mut bare));
         assert_eq!(padded, bare);
+        let mut tab = Vec::new();
+        assert!(Canon::Padded.append(b"a\t", &mut tab));
+        assert_ne!(tab, bare);
+    }
+
+    #[test]
+    fn what_may_be_cut_is_not_sure() {
+        let is_sure = |value: &str| Canon::Limited(2).append(value.as_bytes(), &mut Vec::new());
+        assert!(is_sure("ab") && is_sure("öä") && is_sure("a "));
+        assert!(!is_sure("ab ") && !is_sure("öä "));
     }
 }

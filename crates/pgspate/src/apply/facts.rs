@@ -127,6 +127,7 @@ impl Facts {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let types = client.query(COLUMNS, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
+        let lenient = keys::lenient(client, &table).await?;
         let column = |column: &Column| {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
@@ -138,7 +139,7 @@ impl Facts {
                     Some(sequence) => format!("nextval('{}')", sequence.replace('\'', "''")),
                     None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
                 },
-                is_exact: keys::is_exact(column),
+                is_exact: keys::is_exact(column) && !lenient.contains(&column.name),
                 is_fixed: row.is_some_and(|row| row.get(2)),
             }
         };
@@ -148,7 +149,6 @@ impl Facts {
         let encoders = written().map(encoder).collect();
         let generated = table.columns.iter().filter(|column| column.is_generated);
         let generated = generated.map(|column| column.name.clone()).collect();
-        let lenient = keys::lenient(client, &table).await?;
         let mut key = keys::primary_key(client, &table).await?;
         if key.is_empty() {
             let row = client.query_opt(UNIQUE_KEY, &[&table.oid]).await.map_err(failed())?;

@@ -100,6 +100,31 @@ pub(crate) fn fold(
     range: std::ops::Range<usize>,
     keyings: &[&Keying],
 ) -> Result<Folded> {
+    fold_with(log, range, keyings, |_, _| {})
+}
+
+/// The places within the range where it may be cut into batches: events before the place are there,
+/// and none to come is about a row that another one of these has displaced.
+pub(crate) fn cuts(
+    log: &Log,
+    range: std::ops::Range<usize>,
+    keyings: &[&Keying],
+) -> Result<Vec<usize>> {
+    let mut cuts = Vec::new();
+    fold_with(log, range, keyings, |at, tables| {
+        if !tables.iter().any(FoldedTable::is_in_suspense) {
+            cuts.push(at + 1);
+        }
+    })?;
+    Ok(cuts)
+}
+
+fn fold_with(
+    log: &Log,
+    range: std::ops::Range<usize>,
+    keyings: &[&Keying],
+    mut after: impl FnMut(usize, &[FoldedTable]),
+) -> Result<Folded> {
     let mut folded = Folded::default();
     folded.tables.resize_with(keyings.len(), FoldedTable::default);
     let mut scratch = Scratch::default();
@@ -112,6 +137,7 @@ pub(crate) fn fold(
         if change.ends {
             folded.tables.iter_mut().for_each(|table| table.displaced.clear());
         }
+        after(at, &folded.tables);
     }
     Ok(folded)
 }
@@ -320,7 +346,7 @@ impl Folding<'_> {
         };
         let (target, is_known) = self.entry(to, Which::New);
         let occupant = self.table.entries[target].state;
-        if occupant.is_some() || !is_known {
+        if (occupant.is_some() || !is_known) && self.tells_rows_apart(change) {
             self.table.displaced.insert(target as u32, occupant);
         }
         // Its key is spelled as this event spells it.
@@ -332,24 +358,27 @@ impl Folding<'_> {
     /// row that was there before: what it says of the other columns is not what that one has.
     fn is_of_another(&self, change: &Change, nth: usize) -> bool {
         let Some(state) = self.table.entries[nth].state else { return false };
+        self.old_beside_key(change).any(|(column, said)| {
+            let has = self.table.cell(self.log, &state, column);
+            has != Cell::Absent && said != has
+        })
+    }
+
+    /// Whether an event has of its old row more than the key. A source that does not send that is
+    /// one in which keys change one after the other, or by way of a key that is free.
+    fn tells_rows_apart(&self, change: &Change) -> bool {
+        self.old_beside_key(change).next().is_some()
+    }
+
+    /// What an event says of its old row, but for the key.
+    fn old_beside_key<'a>(&'a self, change: &'a Change) -> impl Iterator<Item = (usize, Cell<'a>)> {
         let is_key = |column| self.keying.columns.iter().any(|(of_key, _)| *of_key == column);
-        let differs = |row| {
-            (0..usize::from(change.width)).filter(|column| !is_key(*column)).any(|column| {
-                let said = self.log.cell(change.width, row, column);
-                let has = self.table.cell(self.log, &state, column);
-                said != Cell::Absent && has != Cell::Absent && said != has
-            })
-        };
-        let says_more = |row| {
-            (0..usize::from(change.width)).any(|column| {
-                !is_key(column) && self.log.cell(change.width, row, column) != Cell::Absent
-            })
-        };
-        match (change.old, change.new) {
-            (Some(old), _) if says_more(old) => differs(old),
-            (_, Some(new)) => differs(new),
-            _ => false,
-        }
+        let columns = (0..usize::from(change.width)).filter(move |column| !is_key(*column));
+        let old = change.old.into_iter();
+        let cells = old.flat_map(move |row| {
+            columns.clone().map(move |column| (column, self.log.cell(change.width, row, column)))
+        });
+        cells.filter(|(_, cell)| *cell != Cell::Absent)
     }
 }
 
@@ -369,6 +398,11 @@ impl FoldedTable {
             at = link.before;
         }
         Cell::Absent
+    }
+
+    /// Whether an event to come may be about a row that was where another one has come.
+    pub(crate) fn is_in_suspense(&self) -> bool {
+        !self.displaced.is_empty()
     }
 
     /// Whether nothing is to be done.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::canon::Canon;
 use super::event::{Op, Value};
 use super::fold::{Base, Folded, Keying, fold};
-use super::log::{Cell, Change, Log, Which};
+use super::log::{Cell, Change, Log, RowAt, Which};
 
 /// Key, and two columns more.
 const WIDTH: usize = 3;
@@ -19,6 +19,8 @@ enum Step {
     /// Which columns it gives.
     Update(u8, Option<u16>, Option<u16>),
     Move(u8, u8, Option<u16>, Option<u16>),
+    /// In one statement, so that for a moment two rows have one key.
+    Swap(u8, u8),
     Delete(u8),
     Truncate,
 }
@@ -46,6 +48,10 @@ fn step(rows: &mut Rows, step: &Step) {
                 rows.insert(to, row);
             }
         }
+        Step::Swap(left, right) => {
+            let (of_left, of_right) = (rows[&left], rows[&right]);
+            rows.extend([(left, of_right), (right, of_left)]);
+        }
         Step::Delete(key) => drop(rows.remove(&key)),
         Step::Truncate => rows.clear(),
     }
@@ -72,7 +78,7 @@ fn log_of(steps: &[Step]) -> Log {
                 (Op::Update, new, key(&mut row, from))
             }
             Step::Delete(id) => (Op::Delete, None, key(&mut row, id)),
-            Step::Truncate => (Op::Truncate, None, None),
+            Step::Truncate | Step::Swap(..) => (Op::Truncate, None, None),
         };
         let is_complete = matches!(
             step,
@@ -80,18 +86,56 @@ fn log_of(steps: &[Step]) -> Log {
                 | Step::Update(_, Some(_), Some(_))
                 | Step::Move(_, _, Some(_), Some(_))
         );
-        log.push(Change {
-            table: 0,
-            op,
-            new,
-            old,
-            width: WIDTH as u16,
-            is_complete,
-            ends: true,
-            input: 0,
-            line: nth as u64 + 1,
-            ordinal: nth as u64,
-        });
+        log.push(Change { is_complete, ends: true, ..change(nth, op, new, old) });
+    }
+    log
+}
+
+fn change(nth: usize, op: Op, new: Option<RowAt>, old: Option<RowAt>) -> Change {
+    Change {
+        table: 0,
+        op,
+        new,
+        old,
+        width: WIDTH as u16,
+        is_complete: op != Op::Delete,
+        ends: false,
+        input: 0,
+        line: nth as u64 + 1,
+        ordinal: nth as u64,
+    }
+}
+
+/// The same in one transaction of a source that sends whole rows; old ones too if they are `whole`,
+/// else of these the key.
+fn transaction_of(mut rows: Rows, steps: &[Step], whole: bool) -> Log {
+    let mut log = Log::default();
+    for it in steps {
+        let before = rows.clone();
+        step(&mut rows, it);
+        let pairs = match *it {
+            Step::Insert(key, ..) => vec![(Op::Insert, None, Some(key))],
+            Step::Update(key, ..) => vec![(Op::Update, Some(key), Some(key))],
+            Step::Move(from, to, ..) => vec![(Op::Update, Some(from), Some(to))],
+            Step::Swap(left, right) => {
+                vec![(Op::Update, Some(left), Some(right)), (Op::Update, Some(right), Some(left))]
+            }
+            Step::Delete(key) => vec![(Op::Delete, Some(key), None)],
+            Step::Truncate => vec![(Op::Truncate, None, None)],
+        };
+        for (op, from, to) in pairs {
+            let mut add = |rows: &Rows, key: u8, whole: bool| {
+                let [a, b] = rows[&key].map(|number| match whole {
+                    true => Value::Text(number.to_string().into()),
+                    false => Value::Absent,
+                });
+                let values = [Value::Text(key.to_string().into()), a, b];
+                log.row(WIDTH, &[Some(0), Some(1), Some(2)], &values).unwrap()
+            };
+            let new = to.map(|key| add(&rows, key, true));
+            let old = from.map(|key| add(&before, key, whole));
+            log.push(change(log.len(), op, new, old));
+        }
     }
     log
 }
@@ -140,19 +184,23 @@ fn keying() -> Keying {
 }
 
 /// Histories that a table with a key can have: what is inserted is not there, what is changed is,
-/// and a key that is moved to is free.
-fn history() -> impl Strategy<Value = (Rows, Vec<Step>)> {
-    let any_step = (0..6_u8, 0..5_u8, 0..5_u8, any::<Option<u16>>(), any::<Option<u16>>());
+/// and a key that is moved to is free; or rows that differ swap their keys.
+fn history(swaps: bool) -> impl Strategy<Value = (Rows, Vec<Step>)> {
+    let any_step = (0..7_u8, 0..5_u8, 0..5_u8, any::<Option<u16>>(), any::<Option<u16>>());
     let start = proptest::collection::btree_map(0..5_u8, any::<[u16; 2]>(), 0..5);
-    (start, proptest::collection::vec(any_step, 0..40)).prop_map(|(start, picks)| {
+    (start, proptest::collection::vec(any_step, 0..40)).prop_map(move |(start, picks)| {
         let mut rows = start.clone();
         let mut steps = Vec::new();
         for (kind, from, to, a, b) in picks {
+            let kind = if swaps { kind } else { kind.min(5) };
             let is_there = rows.contains_key(&from);
             let next = match kind {
                 0 | 1 if !is_there => Step::Insert(from, a.unwrap_or(1), b.unwrap_or(2)),
                 0..=2 if is_there => Step::Update(from, a, b),
                 3 | 4 if is_there && !rows.contains_key(&to) => Step::Move(from, to, a, b),
+                6 if is_there && rows.get(&to).is_some_and(|row| *row != rows[&from]) => {
+                    Step::Swap(from, to)
+                }
                 5 if is_there && b.is_some() => Step::Delete(from),
                 5 if from == 0 && a.is_some() => Step::Truncate,
                 _ => continue,
@@ -170,7 +218,7 @@ proptest! {
     /// However a history is cut into batches, the table is as after its events one by one.
     #[test]
     fn folds_are_their_events_one_by_one(
-        (start, steps) in history(),
+        (start, steps) in history(false),
         cuts in proptest::collection::vec(0..41_usize, 0..4),
     ) {
         let log = log_of(&steps);
@@ -188,9 +236,24 @@ proptest! {
         prop_assert_eq!(rows, expected);
     }
 
+    /// In one transaction too, whether rows swap their keys, of which then old rows tell, or not.
+    #[test]
+    fn a_transaction_folds_to_its_events_one_by_one(
+        ((start, steps), whole) in any::<bool>()
+            .prop_flat_map(|whole| (history(whole), Just(whole))),
+    ) {
+        let log = transaction_of(start.clone(), &steps, whole);
+        let mut expected = start.clone();
+        steps.iter().for_each(|it| step(&mut expected, it));
+        let mut rows = start;
+        let folded = fold(&log, 0..log.len(), &[&keying()]).unwrap();
+        write(&mut rows, &log, &folded);
+        prop_assert_eq!(rows, expected);
+    }
+
     /// Applied once more to a table that is further on, a stream leads to the same table.
     #[test]
-    fn a_stream_may_be_read_again((start, steps) in history(), from in 0..40_usize) {
+    fn a_stream_may_be_read_again((start, steps) in history(false), from in 0..40_usize) {
         // Not before the first event of what is read again is a row known, as after a restart.
         let log = log_of(&steps);
         let mut rows = start;

@@ -58,6 +58,8 @@ pub(crate) struct Prepared {
     pub(crate) is_loose: bool,
     /// Updates of rows that are known not to be there.
     pub(crate) missing: u64,
+    /// What comes of it depends on events to come: it is not to be cut here.
+    pub(crate) is_in_suspense: bool,
 }
 
 /// Folds events and encodes what is left, for each table with anything to do.
@@ -148,6 +150,7 @@ impl<'a> Encoder<'a> {
             has_fresh: self.has_fresh,
             is_loose: self.folded.is_loose,
             missing: self.folded.missing,
+            is_in_suspense: self.folded.is_in_suspense(),
         }
     }
 

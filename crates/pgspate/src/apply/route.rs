@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::decode::Types;
-use super::event::{Event, Name, Row, Value};
+use super::event::{Event, Name, Op, Row, Value};
 use super::facts::Facts;
 use super::fold;
 use super::log::{Change, Log, RowAt};
@@ -126,6 +126,11 @@ impl Router {
             Some(row) => target.is_complete(row)?,
             None => false,
         };
+        if let (Op::Update, Some(key)) = (event.op, &event.key) {
+            target.check_key(key, event.old.as_ref()).inspect_err(|_| {
+                first.into_iter().for_each(|first| log.forget(first));
+            })?;
+        }
         let change = Change {
             table: at,
             op: event.op,
@@ -161,6 +166,11 @@ impl Router {
             let _ = inner.targets[at].learn(row, UnknownColumns::Ignore, &mut inner.additions);
         }
         Ok(())
+    }
+
+    /// Forgets what was passed over only because its events are applied already.
+    pub(crate) fn end_of_seen(&self) {
+        self.inner.borrow_mut().targets.iter_mut().for_each(Target::forget_ignored);
     }
 
     /// What went wrong while a decoder asked for types.
@@ -242,6 +252,16 @@ impl Inner {
 }
 
 impl Target {
+    /// Forgets layouts with columns that the target does not have.
+    fn forget_ignored(&mut self) {
+        let generated = &self.facts.generated;
+        self.layouts.retain(|layout| {
+            let mut columns = layout.names.iter().zip(&layout.columns);
+            columns.all(|(name, at)| at.is_some() || generated.iter().any(|it| **it == **name))
+        });
+        self.last = 0;
+    }
+
     /// Makes the layout of a row, if it is a new one.
     fn learn(
         &mut self,
@@ -311,6 +331,34 @@ impl Target {
         found
             .and_then(|at| self.layouts.get(at))
             .ok_or_else(|| Error::new(Kind::Bug, "the columns of a row were not looked up"))
+    }
+
+    /// Whether an update says, of each column of the key, what it was: the source tells of those by
+    /// which it identifies rows, or else `old` does. Otherwise the row would stay under its old key.
+    fn check_key(&self, names: &[Box<str>], old: Option<&Row>) -> Result<()> {
+        let is_told = |name: &str| {
+            let says = |row: &Row| {
+                let mut cells = row.columns.iter().zip(&row.values);
+                cells.any(|(column, value)| **column == *name && *value != Value::Absent)
+            };
+            names.iter().any(|it| **it == *name) || old.is_some_and(says)
+        };
+        let mut key = self.facts.keying.columns.iter().map(|(at, _)| &self.facts.columns[*at].name);
+        match key.find(|name| !is_told(name)) {
+            Some(name) if !names.is_empty() => {
+                let message = format!(
+                    "the source identifies rows by ({}), and the event does not say what \"{name}\" \
+                     of the target's key was before",
+                    names.join(", ")
+                );
+                Err(Error::new(Kind::Format, message).hint(format!(
+                    "Give {} a primary key of the columns by which the source identifies rows, or \
+                     have the source send whole old rows.",
+                    self.facts.table.sql_name
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a row has all that the stream has ever said of rows of the table.

@@ -19,7 +19,7 @@ pub(crate) struct Mark {
     pub(crate) ordinal: u64,
     /// The source's own word for it.
     pub(crate) source: String,
-    /// Tells the last record before it from others.
+    /// Tells the records before it from others.
     pub(crate) digest: String,
 }
 

@@ -79,39 +79,55 @@ impl Writer {
     pub(crate) fn apply(&mut self, batch: &Batch, is_over: impl Fn() -> bool) -> Result<()> {
         let mut patience = Patience::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
+        let mut lost = None;
         loop {
-            let error = match runtime.block_on(self.attempt(batch)) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
+            let is_committed = match &lost {
+                Some(_) => runtime.block_on(self.is_committed(batch)),
+                None => Ok(false),
             };
+            let tried = match is_committed {
+                Ok(true) => return Ok(()),
+                Ok(false) => {
+                    if let Some(error) = lost.take()
+                        && std::mem::take(&mut self.pending).spilled > 0
+                    {
+                        return Err(is_gone(error));
+                    }
+                    runtime.block_on(self.attempt(batch))
+                }
+                Err(error) => Err(error),
+            };
+            let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back());
-            let spilled = std::mem::take(&mut self.pending).spilled;
-            if !error.is_retryable() {
+            if !error.is_retryable() || !patience.wait(&is_over) {
+                self.pending = Pending::default();
                 return Err(error);
             }
-            if spilled > 0 {
-                return Err(error.hint(
-                    "A transaction of the source was larger than a batch, and is not at hand any \
-                     more: run the same command again.",
-                ));
-            }
-            if !patience.wait(&is_over) {
-                return Err(error);
-            }
+            lost = Some(error);
         }
     }
 
-    async fn attempt(&mut self, batch: &Batch) -> Result<()> {
+    /// After a failure: whether all was committed, and only the answer was lost.
+    async fn is_committed(&mut self, batch: &Batch) -> Result<bool> {
+        self.reopen().await?;
+        let is_committed = batch.commits && self.stream.mark.ordinal >= batch.end.ordinal;
+        if is_committed {
+            self.note_commit(batch);
+        }
+        Ok(is_committed)
+    }
+
+    async fn reopen(&mut self) -> Result<()> {
         if self.session.is_none() {
             let session = Session::open(&self.settings).await?;
             self.stream.reopen(&session.connection.client).await?;
             self.session = Some(session);
         }
-        if self.stream.mark.ordinal >= batch.end.ordinal && self.pending.spilled == 0 {
-            // It was committed, and only the answer was lost.
-            self.note_commit(batch);
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    async fn attempt(&mut self, batch: &Batch) -> Result<()> {
+        self.reopen().await?;
         let session = self.session.as_mut().expect("just opened");
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut sifting = sift::Sifting {
@@ -161,6 +177,13 @@ impl Writer {
         }
         self.counts
     }
+}
+
+fn is_gone(error: Error) -> Error {
+    error.hint(
+        "A transaction of the source was larger than a batch, and is not at hand any more: run the \
+         same command again.",
+    )
 }
 
 /// Whether the server refused what an event says, and might take others.

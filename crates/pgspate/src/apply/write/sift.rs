@@ -14,6 +14,7 @@ use super::{is_of_data, round};
 use crate::apply::batch::Batch;
 use crate::apply::decode::plain;
 use crate::apply::event::Op;
+use crate::apply::fold;
 use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::ledger::DeadLetter;
@@ -95,6 +96,8 @@ impl Sifting<'_> {
     }
 
     async fn by_halves(&mut self, session: &mut Session, refused: Error) -> Result<Counts> {
+        let keyings: Vec<_> = self.batch.tables.iter().map(|facts| &facts.keying).collect();
+        let cuts = fold::cuts(&self.batch.log, 0..self.batch.upto, &keyings)?;
         let mut counts = Counts::default();
         let mut ranges = Vec::from([(0, self.batch.upto)]);
         let mut known = Some(refused);
@@ -106,11 +109,18 @@ impl Sifting<'_> {
                     Some(error) => error,
                 },
             };
-            if end - start > 1 {
-                let middle = start.midpoint(end);
+            if let Some(middle) = middle(&cuts, start, end) {
                 ranges.push((middle, end));
                 ranges.push((start, middle));
                 continue;
+            }
+            if end - start > 1 {
+                let hint = format!(
+                    "Keys change hands in this and the {} events after it, so that none of them is \
+                     set aside alone. Mend the one that is refused.",
+                    end - start - 1
+                );
+                return Err(self.refuse(start, error).hint(hint));
             }
             if self.room == 0 {
                 return Err(self.refuse(start, error));
@@ -177,6 +187,16 @@ impl Sifting<'_> {
             payload: plain::write(&self.batch.log, change, facts),
         }
     }
+}
+
+/// The place nearest to the middle of a range where it may be cut.
+fn middle(cuts: &[usize], start: usize, end: usize) -> Option<usize> {
+    let middle = start.midpoint(end);
+    let at = cuts.partition_point(|cut| *cut < middle);
+    let (before, after) = (at.checked_sub(1).map(|at| cuts[at]), cuts.get(at).copied());
+    let within = |cut: &usize| start < *cut && *cut < end;
+    let near = [before, after].into_iter().flatten().filter(within);
+    near.min_by_key(|cut| cut.abs_diff(middle))
 }
 
 /// What the server said, or else what is said here.
