@@ -229,6 +229,11 @@ fn temporary_files() {
     );
     let finding = found(&db.dsn(), "temporary-files", "");
     assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
+    assert!(remedy(&finding)[0].starts_with("set work_mem = '"), "{finding}");
+    // Nothing is proposed that is less than what there is.
+    let large = format!("alter database \"{}\" set work_mem = '2GB'", db.name());
+    db.run(&large);
+    assert_eq!(remedy(&found(&db.dsn(), "temporary-files", "")), Vec::<String>::new());
 }
 
 #[test]
