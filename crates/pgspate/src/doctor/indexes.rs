@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count, schema_of};
+use super::scene::{Found, Scene, attempt, count, schema_of};
 use crate::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
@@ -217,5 +217,5 @@ pub(super) async fn oversized(scene: &Scene<'_>) -> Found {
 /// How full the leaves are, in percent.
 async fn density(scene: &Scene<'_>, schema: &str, oid: u32) -> Option<f64> {
     let sql = format!("select avg_leaf_density from {schema}.pgstatindex({oid}::oid::regclass)");
-    scene.client.query_one(&sql, &[]).await.ok().map(|row| row.get(0))
+    attempt(scene.client, &sql).await.map(|row| row.get(0))
 }
