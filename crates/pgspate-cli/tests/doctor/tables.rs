@@ -81,6 +81,16 @@ fn unused_indexes() {
     db.run("create index t_v on t (v); create unique index t_u on t (id, v); analyze t");
     db.run("set enable_seqscan = off; select count(*) from t where v = '7'");
     silent(&db.dsn(), "unused-indexes", "");
+    // What a foreign key needs, and parts of an index that cannot be dropped alone.
+    db.run(
+        "create table p (id int, v text) partition by range (id); \
+         create table p1 partition of p for values from (0) to (100000); \
+         insert into p select g, g::text from generate_series(1, 60000) g; \
+         create index p_v on p (v); \
+         create table f (t int references t); create index f_t on f (t, (t + 1)); \
+         insert into f select id from t; select count(*) from f",
+    );
+    silent(&db.dsn(), "unused-indexes", "");
 }
 
 #[test]
@@ -98,6 +108,25 @@ fn duplicate_indexes() {
             create index t_desc on t (v desc, id); create unique index t_unique on t (v)",
     );
     silent(&db.dsn(), "duplicate-indexes", "");
+    // A constraint that is checked at the end cannot stand for one that is checked at once, and
+    // what somebody has set of an index has its reason.
+    db.run(
+        "drop index t_unique; drop index t_v_id; drop index t_desc; \
+         alter table t add constraint t_late unique (v) deferrable initially deferred; \
+         create unique index t_unique on t (v); \
+         create index t_id on t (id, v); \
+         create index t_id_packed on t (id, v) with (fillfactor = 100)",
+    );
+    silent(&db.dsn(), "duplicate-indexes", "");
+    let version = db.query("show server_version_num")[0][0].clone().unwrap();
+    if version.parse::<u32>().unwrap() >= 150_000 {
+        db.run(
+            "drop index t_unique; alter table t drop constraint t_late; \
+             create unique index t_u on t (v); \
+             create unique index t_nulls on t (v) nulls not distinct",
+        );
+        silent(&db.dsn(), "duplicate-indexes", "");
+    }
 }
 
 #[test]
@@ -145,6 +174,16 @@ fn missing_primary_keys() {
     let (_, finding) = cured(&bad, "primary-keys", "");
     let expected = "alter table public.t add primary key using index t_key;";
     assert_eq!(remedy(&finding), [expected]);
+    let bad = format!("create table t (id int, v text); insert into t {rows}");
+    let (db, finding) = cured(&bad, "primary-keys", "");
+    assert!(remedy(&finding)[0].starts_with("create unique index concurrently t_pkey"));
+    // The key of a partitioned table cannot be made in one statement that locks it briefly.
+    db.run(
+        "create table p (id int, v text) partition by range (id); \
+         create table p1 partition of p for values from (0) to (9000); \
+         insert into p select g, 'a' from generate_series(1, 2000) g; analyze p",
+    );
+    assert_eq!(remedy(&found(&db.dsn(), "primary-keys", "--table p")), Vec::<String>::new());
 }
 
 #[test]

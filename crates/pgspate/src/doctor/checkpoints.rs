@@ -75,9 +75,8 @@ async fn seconds_since_reset(
     scene: &Scene<'_>,
     view: &str,
 ) -> Result<Option<f64>, tokio_postgres::Error> {
-    let sql = format!(
-        "select extract(epoch from clock_timestamp() - stats_reset)::float8 from {view}"
-    );
+    let sql =
+        format!("select extract(epoch from clock_timestamp() - stats_reset)::float8 from {view}");
     Ok(scene.client.query_one(&sql, &[]).await?.get(0))
 }
 
