@@ -225,7 +225,8 @@ fn tables_to_partition() {
     let db = testing::database();
     db.run(
         "create table \"Big\" (at timestamptz not null, v text); \
-         insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000)",
+         insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000); \
+         create index big_v on \"Big\" (v, at)",
     );
     silent(&db.dsn(), "partitioning", "");
     let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
@@ -234,7 +235,30 @@ fn tables_to_partition() {
     assert_eq!(db.query(kind), [[Some("p".to_owned())]]);
     assert_eq!(db.query("select count(*) from \"Big\""), [[Some("5000".to_owned())]]);
     db.run("insert into \"Big\" values (now() + interval '1 year', 'later')");
+    // Rows beyond every bound have a place, too, and the index is the whole table's.
+    db.run("insert into \"Big\" values (now() + interval '9 years', 'much later')");
+    let parts = "select count(*) from pg_inherits where inhparent = (select indexrelid from \
+                 pg_index where indrelid = '\"Big\"'::regclass)";
+    assert_eq!(db.query(parts), [[Some("3".to_owned())]]);
     silent(&db.dsn(), "partitioning", "--large-table 100kB");
+}
+
+#[test]
+fn tables_that_no_statements_here_partition() {
+    let db = testing::database();
+    db.run(
+        "create table big (id int generated always as identity primary key, \
+         at timestamptz not null); \
+         insert into big (at) select now() from generate_series(1, 9000); \
+         create view v as select * from big; create table f (id int references big); \
+         create publication p for table big; alter table big enable row level security",
+    );
+    let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
+    let advice = finding["advice"].as_str().unwrap();
+    for word in ["identity", "foreign keys", "a key", "views", "row level security", "public"] {
+        assert!(advice.contains(word), "{word}: {advice}");
+    }
 }
 
 #[test]

@@ -110,7 +110,8 @@ const DUPLICATES: &str = "\
 with idx as (
     select i.*, c.relname, c.relam, coalesce(c.reloptions::text, '') as options,
            -- Asked by name, as servers before 15 have no such column.
-           coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as distinct_nulls, format('%I.%I', n.nspname, c.relname) as name,
+           coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as distinct_nulls,
+           format('%I.%I', n.nspname, c.relname) as name,
            format('%I.%I', tn.nspname, t.relname) as tab, pg_relation_size(c.oid) as bytes,
            coalesce(pg_get_expr(i.indpred, i.indrelid), '') as pred,
            coalesce(pg_get_expr(i.indexprs, i.indrelid), '') as exprs,
@@ -134,7 +135,8 @@ where not a.is_constraint and not a.indisreplident
          and a.options = b.options
          and (b.is_constraint or b.indisunique and not a.indisunique
               or a.indisunique = b.indisunique and a.indexrelid > b.indexrelid)
-    or not a.indisunique and a.options = b.options and a.method = 'btree' and a.exprs = '' and b.exprs = ''
+    or not a.indisunique and a.options = b.options and a.method = 'btree'
+         and a.exprs = '' and b.exprs = ''
          and a.indnatts = a.indnkeyatts and a.indnkeyatts < b.indnkeyatts
          and b.indkey::text like a.indkey::text || ' %'
          and b.indclass::text like a.indclass::text || ' %'
