@@ -81,6 +81,16 @@ fn unused_indexes() {
     db.run("create index t_v on t (v); create unique index t_u on t (id, v); analyze t");
     db.run("set enable_seqscan = off; select count(*) from t where v = '7'");
     silent(&db.dsn(), "unused-indexes", "");
+    // What a foreign key needs, and parts of an index that cannot be dropped alone.
+    db.run(
+        "create table p (id int, v text) partition by range (id); \
+         create table p1 partition of p for values from (0) to (100000); \
+         insert into p select g, g::text from generate_series(1, 60000) g; \
+         create index p_v on p (v); \
+         create table f (t int references t); create index f_t on f (t, (t + 1)); \
+         insert into f select id from t; select count(*) from f",
+    );
+    silent(&db.dsn(), "unused-indexes", "");
 }
 
 #[test]
@@ -98,6 +108,25 @@ fn duplicate_indexes() {
             create index t_desc on t (v desc, id); create unique index t_unique on t (v)",
     );
     silent(&db.dsn(), "duplicate-indexes", "");
+    // A constraint that is checked at the end cannot stand for one that is checked at once, and
+    // what somebody has set of an index has its reason.
+    db.run(
+        "drop index t_unique; drop index t_v_id; drop index t_desc; \
+         alter table t add constraint t_late unique (v) deferrable initially deferred; \
+         create unique index t_unique on t (v); \
+         create index t_id on t (id, v); \
+         create index t_id_packed on t (id, v) with (fillfactor = 100)",
+    );
+    silent(&db.dsn(), "duplicate-indexes", "");
+    let version = db.query("show server_version_num")[0][0].clone().unwrap();
+    if version.parse::<u32>().unwrap() >= 150_000 {
+        db.run(
+            "drop index t_unique; alter table t drop constraint t_late; \
+             create unique index t_u on t (v); \
+             create unique index t_nulls on t (v) nulls not distinct",
+        );
+        silent(&db.dsn(), "duplicate-indexes", "");
+    }
 }
 
 #[test]
@@ -145,6 +174,16 @@ fn missing_primary_keys() {
     let (_, finding) = cured(&bad, "primary-keys", "");
     let expected = "alter table public.t add primary key using index t_key;";
     assert_eq!(remedy(&finding), [expected]);
+    let bad = format!("create table t (id int, v text); insert into t {rows}");
+    let (db, finding) = cured(&bad, "primary-keys", "");
+    assert!(remedy(&finding)[0].starts_with("create unique index concurrently t_pkey"));
+    // The key of a partitioned table cannot be made in one statement that locks it briefly.
+    db.run(
+        "create table p (id int, v text) partition by range (id); \
+         create table p1 partition of p for values from (0) to (9000); \
+         insert into p select g, 'a' from generate_series(1, 2000) g; analyze p",
+    );
+    assert_eq!(remedy(&found(&db.dsn(), "primary-keys", "--table p")), Vec::<String>::new());
 }
 
 #[test]
@@ -186,7 +225,8 @@ fn tables_to_partition() {
     let db = testing::database();
     db.run(
         "create table \"Big\" (at timestamptz not null, v text); \
-         insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000)",
+         insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000); \
+         create index big_v on \"Big\" (v, at)",
     );
     silent(&db.dsn(), "partitioning", "");
     let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
@@ -195,7 +235,30 @@ fn tables_to_partition() {
     assert_eq!(db.query(kind), [[Some("p".to_owned())]]);
     assert_eq!(db.query("select count(*) from \"Big\""), [[Some("5000".to_owned())]]);
     db.run("insert into \"Big\" values (now() + interval '1 year', 'later')");
+    // Rows beyond every bound have a place, too, and the index is the whole table's.
+    db.run("insert into \"Big\" values (now() + interval '9 years', 'much later')");
+    let parts = "select count(*) from pg_inherits where inhparent = (select indexrelid from \
+                 pg_index where indrelid = '\"Big\"'::regclass)";
+    assert_eq!(db.query(parts), [[Some("3".to_owned())]]);
     silent(&db.dsn(), "partitioning", "--large-table 100kB");
+}
+
+#[test]
+fn tables_that_no_statements_here_partition() {
+    let db = testing::database();
+    db.run(
+        "create table big (id int generated always as identity primary key, \
+         at timestamptz not null); \
+         insert into big (at) select now() from generate_series(1, 9000); \
+         create view v as select * from big; create table f (id int references big); \
+         create publication p for table big; alter table big enable row level security",
+    );
+    let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
+    let advice = finding["advice"].as_str().unwrap();
+    for word in ["identity", "foreign keys", "a key", "views", "row level security", "public"] {
+        assert!(advice.contains(word), "{word}: {advice}");
+    }
 }
 
 #[test]
@@ -229,6 +292,11 @@ fn temporary_files() {
     );
     let finding = found(&db.dsn(), "temporary-files", "");
     assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
+    assert!(remedy(&finding)[0].starts_with("set work_mem = '"), "{finding}");
+    // Nothing is proposed that is less than what there is.
+    let large = format!("alter database \"{}\" set work_mem = '2GB'", db.name());
+    db.run(&large);
+    assert_eq!(remedy(&found(&db.dsn(), "temporary-files", "")), Vec::<String>::new());
 }
 
 #[test]

@@ -57,8 +57,11 @@ fn the_worst_comes_first() {
     note       primary-keys  public.b
                1,500 rows, 81.9 kB
                Without one a row cannot be told from its copy, and changes cannot be
-               replicated.
-                 alter table public.b add primary key (id); -- if that is what it is
+               replicated. If id is what it is. Adding the constraint locks everybody out
+               for a moment, and for as long as one pass over the table takes, as id may be
+               null.
+                 create unique index concurrently b_pkey on public.b (id);
+                 alter table public.b add primary key using index b_pkey;
 
     nothing found by 13: bloat, dead-rows, duplicate-indexes, hot-updates,
     maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning, row-by-row,

@@ -19,7 +19,8 @@ const AGE_MIN: i64 = 100_000;
 const AGE_WORSE: u64 = 10_000_000;
 
 const HOLDERS: &str = "\
-select 'session', pid::text, age(backend_xmin)::int8,
+select case backend_type when 'walsender' then 'walsender' else 'session' end, pid::text,
+       age(backend_xmin)::int8,
        concat_ws(' ', state, 'since', coalesce(xact_start, backend_start)::timestamptz(0)::text)
 from pg_stat_activity
 where backend_xmin is not null and pid <> pg_backend_pid() and usesysid is not null
@@ -48,18 +49,37 @@ fn finding(row: &Row) -> super::Finding {
     let (kind, name): (&str, &str) = (row.get(0), row.get(1));
     let (age, how) = (count(row, 2), row.get::<_, &str>(3));
     let quoted = name.replace('\'', "''");
+    let mut advice = "No VACUUM can remove what it might still see.".to_owned();
     let sql = match kind {
         "session" => format!("select pg_terminate_backend({name});"),
+        // Ending it would only have the replica come again; what holds is over there.
+        "walsender" => {
+            advice.push_str(
+                " A replica holds it: a long query there with hot_standby_feedback on, or the \
+                 first copy of a subscription.",
+            );
+            format!("select * from pg_stat_replication where pid = {name};")
+        }
         "prepared transaction" => {
             format!("rollback prepared '{quoted}'; -- or commit prepared, in its database")
         }
-        _ => format!("select pg_drop_replication_slot('{quoted}'); -- if nobody comes back for it"),
+        _ if how == "active" => {
+            advice.push_str(" Its reader is there and behind: see what it waits for.");
+            format!("select * from pg_replication_slots where slot_name = '{quoted}';")
+        }
+        _ => {
+            advice.push_str(
+                " Without the slot its reader can never go on where it was: a subscriber or a \
+                 replica has to be copied anew, and changes that were not read are lost to it.",
+            );
+            format!("select pg_drop_replication_slot('{quoted}'); -- if nobody comes back for it")
+        }
     };
     let text = format!("{how}: what {} transactions have left dead has to stay", thousands(age));
     HELD.worse(age >= AGE_WORSE, text)
         .on(format!("{kind} {name}"))
         .count("age", age)
         .weighs(age as f64)
-        .advice("No VACUUM can remove what it might still see.")
+        .advice(advice)
         .run(sql)
 }

@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count, schema_of};
+use super::scene::{Found, Scene, attempt, count, schema_of};
 use crate::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
@@ -27,19 +27,24 @@ const UNUSED_BYTES_MIN: i64 = 1 << 20;
 const OVERSIZED_BYTES_MIN: i64 = 8 << 20;
 
 /// Each row that is inserted, and each update that is not HOT, writes an entry. What enforces
-/// something, identifies rows for replication or is clustered on is used without being scanned.
+/// something, identifies rows for replication or is clustered on is used without being scanned. So
+/// is what serves a foreign key on the day when a row that is referred to is deleted, and what is
+/// part of a partitioned index cannot be dropped alone.
 const UNUSED_INDEXES: &str = "\
 select format('%I.%I', n.nspname, c.relname), format('%I.%I', tn.nspname, t.relname),
        pg_relation_size(c.oid),
        pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid)
            - pg_stat_get_tuples_hot_updated(t.oid),
        (select count(*) from pg_index o where o.indrelid = t.oid),
-       (select stats_reset::timestamptz(0)::text from pg_stat_database
-        where datname = current_database())
-from pg_index i join pg_class c on c.oid = i.indexrelid
+       s.stats_reset::timestamptz(0)::text,
+       now() - coalesce(s.stats_reset, pg_postmaster_start_time()) < interval '7 days'
+from pg_stat_database s, pg_index i join pg_class c on c.oid = i.indexrelid
 join pg_namespace n on n.oid = c.relnamespace
 join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace
 where c.relkind = 'i' and i.indisvalid and tn.nspname !~ '^(pg_|information_schema$|pgspate$)'
+  and s.datname = current_database() and not c.relispartition
+  and not exists (select from pg_constraint k where k.contype = 'f' and k.conrelid = t.oid
+                    and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey)
   and not i.indisunique and not i.indisexclusion and not i.indisreplident and not i.indisclustered
   and pg_stat_get_numscans(c.oid) = 0 and pg_relation_size(c.oid) >= $2::int8
   and ($1::oid = 0 or t.oid = $1
@@ -82,15 +87,17 @@ async fn unused(scene: &Scene<'_>) -> Found {
             bytes(size),
             thousands(written)
         );
+        // What runs once a week has not had its turn in a younger count.
+        let is_young: bool = row.get(6);
         UNUSED
-            .worse(written > 0 && size >= 64 << 20, text)
+            .worse(written > 0 && size >= 64 << 20 && !is_young, text)
             .on(&index)
             .count("bytes", size)
             .count("entries_written", written)
             .weighs(size as f64)
             .advice(
                 "Each row that is written writes an entry here, too. Ask the replicas first: \
-                     they count their own scans.",
+                 they count their own scans; and let statistics be older than what runs seldom.",
             )
             .run(format!("drop index concurrently {index};"))
     };
@@ -101,7 +108,10 @@ async fn unused(scene: &Scene<'_>) -> Found {
 /// that was made later.
 const DUPLICATES: &str = "\
 with idx as (
-    select i.*, c.relname, c.relam, format('%I.%I', n.nspname, c.relname) as name,
+    select i.*, c.relname, c.relam, coalesce(c.reloptions::text, '') as options,
+           -- Asked by name, as servers before 15 have no such column.
+           coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as distinct_nulls,
+           format('%I.%I', n.nspname, c.relname) as name,
            format('%I.%I', tn.nspname, t.relname) as tab, pg_relation_size(c.oid) as bytes,
            coalesce(pg_get_expr(i.indpred, i.indrelid), '') as pred,
            coalesce(pg_get_expr(i.indexprs, i.indrelid), '') as exprs,
@@ -120,10 +130,13 @@ from idx a join idx b on a.indrelid = b.indrelid and a.indexrelid <> b.indexreli
 where not a.is_constraint and not a.indisreplident
   and (a.indkey = b.indkey and a.indclass = b.indclass and a.indcollation = b.indcollation
          and a.indoption = b.indoption and a.exprs = b.exprs and a.indnkeyatts = b.indnkeyatts
-         and (not a.indisunique or b.indisunique)
+         and (not a.indisunique or b.indisunique and a.indimmediate = b.indimmediate
+                                   and a.distinct_nulls = b.distinct_nulls)
+         and a.options = b.options
          and (b.is_constraint or b.indisunique and not a.indisunique
               or a.indisunique = b.indisunique and a.indexrelid > b.indexrelid)
-    or not a.indisunique and a.method = 'btree' and a.exprs = '' and b.exprs = ''
+    or not a.indisunique and a.options = b.options and a.method = 'btree'
+         and a.exprs = '' and b.exprs = ''
          and a.indnatts = a.indnkeyatts and a.indnkeyatts < b.indnkeyatts
          and b.indkey::text like a.indkey::text || ' %'
          and b.indclass::text like a.indclass::text || ' %'
@@ -217,5 +230,5 @@ pub(super) async fn oversized(scene: &Scene<'_>) -> Found {
 /// How full the leaves are, in percent.
 async fn density(scene: &Scene<'_>, schema: &str, oid: u32) -> Option<f64> {
     let sql = format!("select avg_leaf_density from {schema}.pgstatindex({oid}::oid::regclass)");
-    scene.client.query_one(&sql, &[]).await.ok().map(|row| row.get(0))
+    attempt(scene.client, &sql).await.map(|row| row.get(0))
 }

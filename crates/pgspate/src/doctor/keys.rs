@@ -2,7 +2,7 @@
 
 use tokio_postgres::Row;
 
-use super::finding::Check;
+use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, count};
 use crate::numbers::{bytes, thousands};
 
@@ -32,7 +32,9 @@ select format('%I.%I', n.nspname, c.relname),
                           where not a.attnotnull)
         order by i.indnatts limit 1), pg_table_size(c.oid),
        exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
-                 and not a.attisdropped)
+                 and not a.attisdropped), c.relkind = 'p', c.relname::text,
+       exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
+                 and a.attnotnull)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
   and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
@@ -48,33 +50,64 @@ pub(super) async fn primary(scene: &Scene<'_>) -> Found {
         return Ok(vec![PRIMARY.ok("every table has one")]);
     }
     let finding = |row: &Row| {
-        let (table, index): (String, Option<String>) = (row.get(0), row.get(2));
+        let table: String = row.get(0);
         let (rows, size) = (count(row, 1), count(row, 3));
         let finding = PRIMARY
             .note(format!("{} rows, {}", thousands(rows), bytes(size)))
             .on(&table)
             .count("rows", rows)
-            .weighs(size as f64)
-            .advice(
-                "Without one a row cannot be told from its copy, and changes cannot be \
-                     replicated.",
-            );
-        let sql = match index {
-            Some(index) => {
-                let index = crate::target::quote_ident(&index).into_owned();
-                format!("alter table {table} add primary key using index {index};")
-            }
-            None if row.get(4) => {
-                format!("alter table {table} add primary key (id); -- if that is what it is")
-            }
-            None => format!(
-                "alter table {table} add column id bigint generated always as identity primary \
-                 key; -- or the columns that identify a row"
-            ),
-        };
-        finding.run(sql)
+            .weighs(size as f64);
+        add_key(finding, row, &table)
     };
     Ok(rows.iter().map(finding).collect())
+}
+
+/// What makes a primary key of what there is, with as little locked as can be.
+fn add_key(finding: Finding, row: &Row, table: &str) -> Finding {
+    const WHY: &str =
+        "Without one a row cannot be told from its copy, and changes cannot be replicated.";
+    let index: Option<String> = row.get(2);
+    let (has_id, is_partitioned, is_not_null): (bool, bool, bool) =
+        (row.get(4), row.get(5), row.get(7));
+    if is_partitioned {
+        return finding.advice(format!(
+            "{WHY} The key of a partitioned table has to contain the columns it is partitioned \
+             by. `alter table only ... add primary key` and an index of each partition, made \
+             concurrently and attached to it, lock it briefly; in one statement it is locked for \
+             as long as all indexes take."
+        ));
+    }
+    let name = crate::target::truncate_ident(row.get(6));
+    let name = format!("{}_pkey", &name[..name.floor_char_boundary(50)]);
+    let name = crate::target::quote_ident(&name);
+    let brief = "Adding the constraint locks everybody out for a moment";
+    match (index, has_id) {
+        (Some(index), _) => {
+            let index = crate::target::quote_ident(&index);
+            finding
+                .advice(format!("{WHY} {brief}."))
+                .run(format!("alter table {table} add primary key using index {index};"))
+        }
+        (None, true) => {
+            let scan = match is_not_null {
+                true => ".",
+                false => ", and for as long as one pass over the table takes, as id may be null.",
+            };
+            finding
+                .advice(format!("{WHY} If id is what it is. {brief}{scan}"))
+                .run(format!("create unique index concurrently {name} on {table} (id);"))
+                .run(format!("alter table {table} add primary key using index {name};"))
+        }
+        (None, false) => finding
+            .advice(format!(
+                "{WHY} Take the columns that identify a row if there are some; else this \
+                 rewrites the table and locks everybody out meanwhile."
+            ))
+            .run(format!(
+                "alter table {table} add column id bigint generated always as identity primary \
+                 key;"
+            )),
+    }
 }
 
 /// An index serves if its first columns are those of the key, in whatever order, and it is whole.

@@ -1,6 +1,7 @@
 //! What slows writes on a server, and what to do about it: one check after the other.
 //!
-//! Nothing is written: every statement runs in a read-only transaction. Any role can ask; what it
+//! Nothing is written, and nothing is left behind in a session that a pooler hands to others: each
+//! check runs in a read-only transaction whose settings end with it. Any role can ask; what it
 //! may not see is said, with the grant that would show it. A check that finds nothing says what it
 //! looked at, so that silence has its evidence.
 
@@ -30,6 +31,7 @@ mod wal;
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 pub use finding::{Check, Finding, Verdict};
@@ -101,10 +103,6 @@ impl Examination {
 pub async fn examine(connection: &Connection, options: &Options) -> Result<Examination> {
     let client = &connection.client;
     let failed = || server_error("could not begin to look".to_owned());
-    let begin = "set default_transaction_read_only = on; set lock_timeout = '2s'; \
-                 set statement_timeout = '5min'; set jit = off; \
-                 set application_name = 'pgspate doctor'";
-    client.batch_execute(begin).await.map_err(failed())?;
     let table = match &options.table {
         Some(name) => find(connection, name).await?.oid,
         None => 0,
@@ -156,13 +154,28 @@ pub async fn find(connection: &Connection, name: &str) -> Result<Table> {
     }
 }
 
+/// Begins a check's transaction: what is set is set in it alone.
+async fn begin(client: &Client) -> Result<()> {
+    let sql = "begin transaction read only; set local lock_timeout = '2s'; \
+               set local statement_timeout = '5min'; set local jit = off";
+    let failed = server_error("could not begin a check".to_owned());
+    client.batch_execute(sql).await.map_err(failed)
+}
+
 /// Every check, one after the other. Those of the whole server are left out when one table was
 /// asked for.
 async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
     let mut all = Vec::new();
     macro_rules! run {
         ($($check:path),+ $(,)?) => {
-            $(all.extend(answered(scene, stringify!($check), $check(scene).await)?);)+
+            $(
+                begin(scene.client).await?;
+                let found = answered(scene, stringify!($check), $check(scene).await);
+                // Also where the server refused something, or there is no session any more.
+                let ended = scene.client.batch_execute("rollback").await;
+                all.extend(found?);
+                ended.map_err(server_error("could not end a check".to_owned()))?;
+            )+
         };
     }
     if scene.table == 0 {

@@ -27,7 +27,42 @@ select n.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c
              join unnest(i.indkey::int2[]) with ordinality as key(attnum, nth) on true
              join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
              where i.indrelid = c.oid and i.indisprimary order by key.nth),
-       extract(year from now())::int
+       extract(year from now())::int,
+       array_remove(array[
+           case when exists (select from pg_attribute a where a.attrelid = c.oid
+                               and a.attidentity <> '') then 'an identity column' end,
+           case when exists (select from pg_constraint k where k.contype = 'f'
+                               and c.oid in (k.conrelid, k.confrelid)) then 'foreign keys' end,
+           case when exists (select from pg_constraint k where k.conrelid = c.oid
+                               and k.contype in ('p', 'u', 'x')) then 'a key' end,
+           case when exists (select from pg_index i where i.indrelid = c.oid
+                               and (i.indisunique or i.indisexclusion or not i.indisvalid))
+                then 'a unique index' end,
+           case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
+                               and d.refobjid = c.oid and d.classid = 'pg_rewrite'::regclass)
+                then 'views or rules' end,
+           case when exists (select from pg_depend d where d.refobjid = c.reltype
+                               and d.refclassid = 'pg_type'::regclass
+                               and d.classid <> 'pg_class'::regclass and d.deptype = 'n')
+                then 'functions that use its type' end,
+           case when exists (select from pg_trigger g where g.tgrelid = c.oid
+                               and not g.tgisinternal) then 'triggers' end,
+           case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
+                then 'row level security' end,
+           case when exists (select from pg_publication p where p.puballtables)
+                  or exists (select from pg_publication_rel p where p.prrelid = c.oid)
+                then 'publications' end,
+           case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
+                then 'inheritance' end,
+           case when c.reloftype <> 0 then 'its type' end,
+           case when c.relacl is not null or exists (select from pg_attribute a
+                    where a.attrelid = c.oid and a.attacl is not null) then 'grants' end,
+           case when exists (select from pg_depend d join pg_class s on s.oid = d.objid
+                             where d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid
+                               and d.classid = 'pg_class'::regclass and s.relkind = 'S'
+                               and d.deptype = 'a') then 'sequences that it owns' end],
+           null),
+       pg_get_userbyid(c.relowner)::text
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'r' and c.relpersistence <> 't' and not c.relispartition
   and n.nspname !~ '^(pg_|information_schema$|pgspate$|_timescaledb_)'
@@ -61,24 +96,36 @@ fn finding(row: &Row) -> super::Finding {
         .on(&table)
         .count("bytes", size)
         .count("index_bytes", indexes)
-        .weighs(size as f64)
-        .advice(
-            "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay in \
-                 the cache. What there is becomes one part, new rows go to new ones; put the \
-                 bounds of what you have in place of these.",
-        );
-    let statements = statements(&schema, &name, column.as_deref(), &key, row.get(7));
+        .weighs(size as f64);
+    let good = "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay in \
+                the cache.";
+    let in_the_way: Vec<String> = row.get(8);
+    let Some(column) = column else {
+        let by = key.first().map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
+        return finding.advice(format!(
+            "{good} No date is never null in it, so only by hash ({by}), and rows have to be \
+             copied."
+        ));
+    };
+    if !in_the_way.is_empty() {
+        return finding.advice(format!(
+            "{good} It would be by {}, but no statements here bring over what hangs on it: {}.",
+            quote_ident(&column),
+            in_the_way.join(", ")
+        ));
+    }
+    let finding = finding.advice(format!(
+        "{good} What there is becomes one part, new rows go to new ones; put the bounds of what \
+         you have in place of these. Nobody can use the table from begin to commit, which takes a \
+         moment. If a statement fails, roll back."
+    ));
+    let statements = statements(&schema, &name, &column, row.get(7), row.get(9));
     statements.into_iter().fold(finding, super::Finding::run)
 }
 
-/// Partitions a table without copying it: what there is becomes the first part.
-fn statements(
-    schema: &str,
-    name: &str,
-    column: Option<&str>,
-    key: &[String],
-    year: i32,
-) -> Vec<String> {
+/// Partitions a table without copying it: what there is becomes the first part. Its indexes become
+/// parts of those of the whole, as they are the same.
+fn statements(schema: &str, name: &str, column: &str, year: i32, owner: &str) -> Vec<String> {
     let schema = quote_ident(schema);
     let (next, after) = (format!("{}-01-01", year + 1), format!("{}-01-01", year + 2));
     let part = |suffix: &str| {
@@ -87,38 +134,25 @@ fn statements(
         quote_ident(&format!("{cut}{suffix}")).into_owned()
     };
     let (table, old, new) = (quote_ident(name).into_owned(), part("_old"), part("_new"));
-    let Some(column) = column else {
-        let by = key.first().map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
-        return vec![format!(
-            "create table {schema}.{new} (like {schema}.{table} including all) partition by hash \
-             ({by}); -- no date is never null, so only by hash, and rows have to be copied"
-        )];
-    };
+    let (rest, owner) = (part("_rest"), quote_ident(owner));
     let by = quote_ident(column).into_owned();
-    let mut statements = vec![
+    let whole = format!("{schema}.{table}");
+    vec![
+        format!("alter table {whole} add constraint {old} check ({by} < '{next}') not valid;"),
+        format!("alter table {whole} validate constraint {old};"),
         format!(
-            "alter table {schema}.{table} add constraint {old} check ({by} < '{next}') not \
-             valid;"
-        ),
-        format!("alter table {schema}.{table} validate constraint {old};"),
-        format!(
-            "begin; alter table {schema}.{table} rename to {old}; create table {schema}.{table} \
-             (like {schema}.{old} including defaults including constraints including generated \
-             including storage) partition by range ({by}); alter table {schema}.{table} drop \
-             constraint {old};"
+            "begin; alter table {whole} rename to {old}; create table {whole} (like {schema}.{old} \
+             including all) partition by range ({by}); alter table {whole} drop constraint {old}; \
+             alter table {whole} owner to {owner};"
         ),
         format!(
-            "alter table {schema}.{table} attach partition {schema}.{old} for values from \
-             (minvalue) to ('{next}');"
+            "alter table {whole} attach partition {schema}.{old} for values from (minvalue) to \
+             ('{next}');"
         ),
         format!(
-            "create table {schema}.{new} partition of {schema}.{table} for values from \
-             ('{next}') to ('{after}'); commit;"
+            "create table {schema}.{new} partition of {whole} for values from ('{next}') to \
+             ('{after}'); create table {schema}.{rest} partition of {whole} default; alter table \
+             {schema}.{new} owner to {owner}; alter table {schema}.{rest} owner to {owner}; commit;"
         ),
-    ];
-    if !key.is_empty() && !key.iter().any(|it| it == column) {
-        statements
-            .insert(0, format!("-- a primary key has to contain {by}, and so have unique indexes"));
-    }
-    statements
+    ]
 }

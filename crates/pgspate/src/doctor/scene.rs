@@ -155,8 +155,20 @@ pub(super) async fn tuples(client: &Client, table: u32) -> Option<(f64, f64)> {
         "select dead_tuple_percent::float8, approx_free_percent::float8 \
          from {schema}.pgstattuple_approx({table}::oid::regclass)"
     );
-    let row = client.query_one(&sql, &[]).await.ok()?;
+    let row = attempt(client, &sql).await?;
     Some((row.get(0), row.get(1)))
+}
+
+/// One row, or nothing where the server refuses. In a transaction, which goes on after that.
+pub(super) async fn attempt(client: &Client, sql: &str) -> Option<Row> {
+    client.batch_execute("savepoint attempt").await.ok()?;
+    match client.query_one(sql, &[]).await {
+        Ok(row) => Some(row),
+        Err(_) => {
+            let _ = client.batch_execute("rollback to savepoint attempt").await;
+            None
+        }
+    }
 }
 
 /// What may be set where, by a word in pg_settings.

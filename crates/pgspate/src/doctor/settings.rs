@@ -171,6 +171,9 @@ pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
         return Ok(vec![MAINTENANCE.ok(text)]);
     }
     let wanted = ((size / 16).clamp(64 << 20, 2 << 30) >> 20).next_power_of_two();
+    if wanted << 20 <= memory {
+        return Ok(vec![MAINTENANCE.ok(text)]);
+    }
     let finding = MAINTENANCE
         .note(text)
         .on("maintenance_work_mem")
@@ -178,10 +181,8 @@ pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
         .count("largest_index_bytes", size)
         .weighs(size as f64)
         .advice(
-            "Sorting it takes several passes. Each autovacuum worker may use as much, unless \
-                 autovacuum_work_mem says otherwise.",
+            "Sorting it takes several passes. For the session that builds it, as nobody here \
+             knows the server's memory; `pgspate tune` proposes a value for all by its size.",
         );
-    let finding = finding.run(format!("set maintenance_work_mem = '{wanted}MB'; -- in a session"));
-    let everywhere = scene.set("maintenance_work_mem", &format!("{wanted}MB"));
-    Ok(vec![everywhere.into_iter().fold(finding, Finding::run)])
+    Ok(vec![finding.run(format!("set maintenance_work_mem = '{wanted}MB'; -- in a session"))])
 }

@@ -64,11 +64,14 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
             .weighs(size as f64)
             .advice(
                 "work_mem counts for each sort or hash of each session: raise it where it is \
-                     needed rather than for all.",
+                 needed rather than for all, and log_temp_files names the statements.",
             );
-        found.push(
-            finding.run(format!("set work_mem = '{wanted}MB'; -- in the sessions that sort")),
-        );
+        found.push(match wanted << 20 > memory {
+            true => {
+                finding.run(format!("set work_mem = '{wanted}MB'; -- in the sessions that sort"))
+            }
+            false => finding,
+        });
     }
     if matches!(scene.flavour, Flavour::Aurora | Flavour::Rds) {
         found.push(optimized(scene));

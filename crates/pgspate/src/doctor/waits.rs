@@ -32,7 +32,7 @@ const SAMPLE: &str = "\
 select coalesce(wait_event_type || ':' || wait_event, 'CPU'), count(*),
        coalesce(query = '<insufficient privilege>', false)
 from pg_stat_activity
-where pid <> pg_backend_pid() and usesysid is not null
+where pid <> pg_backend_pid() and usesysid is not null and backend_type is distinct from 'walsender'
   and (state = 'active' or query = '<insufficient privilege>')
 group by 1, 3";
 
@@ -108,8 +108,9 @@ const MEANINGS: &[Meaning] = &[
     Meaning {
         events: &["IO:DataFileWrite", "IO:DataFileSync"],
         means: "sessions write changed pages themselves to make room in the cache",
-        helps: "Raise shared_buffers, or let the background writer do more.",
-        sql: &["alter system set bgwriter_lru_maxpages = 1000; select pg_reload_conf();"],
+        helps: "Raise shared_buffers, or let the background writer do more \
+                (bgwriter_lru_maxpages).",
+        sql: &[],
     },
     Meaning {
         events: &["IO:DataFileRead", "IPC:BufferIO", "IPC:BufferIo"],
@@ -134,8 +135,8 @@ const MEANINGS: &[Meaning] = &[
     Meaning {
         events: &["IO:BufFileWrite", "IO:BufFileRead", "IO:BuffileWrite", "IO:BuffileRead"],
         means: "sorts and hashes do not fit in work_mem",
-        helps: "Raise it for the sessions that need it.",
-        sql: &["set work_mem = '256MB'; -- in those sessions"],
+        helps: "Raise it for the sessions that need it; `temporary-files` says how far.",
+        sql: &[],
     },
     Meaning {
         events: &["Client:"],

@@ -1,5 +1,6 @@
 //! What the WAL consists of, and whether its buffers are large enough.
 
+use super::checkpoints::larger_wal_size;
 use super::finding::Check;
 use super::scene::{Found, Scene, compression, words};
 use crate::numbers::{bytes, thousands};
@@ -26,6 +27,8 @@ const WAL_MIN: u64 = 64 << 20;
 const IMAGE_BYTES: u64 = 8 << 10;
 /// From that share on it is worth a word.
 const SHARE_MIN: f64 = 0.4;
+/// Checkpoints that many seconds apart are far enough apart.
+const TIMEOUT: f64 = 900.0;
 
 /// Whole pages, their compression, and the buffers.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
@@ -50,20 +53,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     );
     let is_much = all >= WAL_MIN && share >= SHARE_MIN && !is_compressed;
     if is_much {
-        let size = scene.setting_bytes("max_wal_size").unwrap_or(1 << 30);
-        let mut finding = IMAGES
-            .note(text.clone())
-            .number("share", share)
-            .count("full_page_images", images)
-            .weighs(image_bytes as f64)
-            .advice("Checkpoints further apart make fewer of them.");
-        for sql in scene.set("checkpoint_timeout", "15min") {
-            finding = finding.run(sql);
-        }
-        for sql in scene.set("max_wal_size", &format!("{}MB", (4 * size) >> 20)) {
-            finding = finding.run(sql);
-        }
-        found.push(finding);
+        found.push(images_apart(scene, &text, share, images, image_bytes).await?);
         let method = compression(&scene.settings);
         let mut finding = COMPRESSION
             .note(format!("wal_compression is off, and {text}"))
@@ -82,6 +72,40 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     Ok(found)
 }
 
+/// Checkpoints further apart, where they are not yet.
+async fn images_apart(
+    scene: &Scene<'_>,
+    text: &str,
+    share: f64,
+    images: u64,
+    image_bytes: u64,
+) -> Result<super::Finding, tokio_postgres::Error> {
+    let timeout = scene.setting_number("checkpoint_timeout").unwrap_or(300.0);
+    let mut remedy = Vec::new();
+    if timeout < TIMEOUT {
+        remedy.extend(scene.set("checkpoint_timeout", "15min"));
+    }
+    let mut advice = "Checkpoints further apart make fewer of them; recovery after a crash has \
+                      more to do again then."
+        .to_owned();
+    if let Some(size) = larger_wal_size(scene, timeout.max(TIMEOUT)).await? {
+        remedy.extend(scene.set("max_wal_size", &words(size)));
+        let room = words(size);
+        advice.push_str(&format!(" pg_wal may take {room} of disk: see that it is there."));
+    }
+    if remedy.is_empty() {
+        let text = format!("{text}; checkpoints are far apart already");
+        return Ok(IMAGES.ok(text).number("share", share));
+    }
+    let finding = IMAGES
+        .note(text)
+        .number("share", share)
+        .count("full_page_images", images)
+        .weighs(image_bytes as f64)
+        .advice(advice);
+    Ok(remedy.into_iter().fold(finding, super::Finding::run))
+}
+
 fn buffers(scene: &Scene<'_>, all: u64) -> super::Finding {
     let Some(full) = scene.now.wal.buffers_full else {
         return BUFFERS.cannot_see("pg_stat_wal does not tell");
@@ -97,7 +121,8 @@ fn buffers(scene: &Scene<'_>, all: u64) -> super::Finding {
     let is_small = size < 16 << 20;
     let pages = all / IMAGE_BYTES;
     let limit = if is_small { pages / 100 } else { pages / 10 };
-    if all < WAL_MIN || full <= limit {
+    // Buffers larger than this have never been of use.
+    if all < WAL_MIN || full <= limit || size >= 64 << 20 {
         return BUFFERS.ok(text).count("buffers_full", full);
     }
     let wanted = if is_small { "16MB" } else { "64MB" };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::scene::tuples;
-use crate::target::Table;
+use crate::target::{Table, server_error};
 use crate::{Error, Kind, Result};
 
 /// Cells of a picture at most: 64 in a row, 32 rows.
@@ -104,7 +104,13 @@ impl Picture {
         // Before the rows are read, by which pages are cleaned.
         let totals = match surface.sees_pages() {
             true => None,
-            false => tuples(client, table.oid).await,
+            false => {
+                super::begin(client).await?;
+                let totals = tuples(client, table.oid).await;
+                let failed = server_error("could not look at the table's space".to_owned());
+                client.batch_execute("rollback").await.map_err(failed)?;
+                totals
+            }
         };
         let (look, cells) = surface.cells(client, pages_per_cell).await?;
         let mut all = match look {

@@ -108,7 +108,8 @@ impl Surface {
         let begin = "begin isolation level repeatable read read only; \
                      set local enable_hashjoin = off; set local enable_mergejoin = off; \
                      set local enable_nestloop = on; set local enable_tidscan = on; \
-                     set local row_security = off";
+                     set local row_security = off; set local jit = off; \
+                     set local lock_timeout = '2s'; set local statement_timeout = '5min'";
         let failed = || server_error(format!("could not look at the rows of {}", self.sql_name));
         client.batch_execute(begin).await.map_err(failed())?;
         let mut rows = Vec::new();
