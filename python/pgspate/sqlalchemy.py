@@ -7,8 +7,8 @@ leads; with ``within=`` they go over the session's, as part of its transaction.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "sync"]
 
-# Rows that are looked at to see which columns they have.
+# Rows of a stream that are looked at to see which columns they have.
 _ROWS_AHEAD = 1000
 
 
@@ -224,41 +224,52 @@ class _Shape:
 
     def rows(self, rows: Iterable[Any]) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
         """The columns that rows have, and their values in that order."""
-        is_held = isinstance(rows, (list, tuple))
-        first: list[Any] = list(itertools.islice(iter(rows), _ROWS_AHEAD)) if is_held else []
-        rest: Iterator[Any] = iter(())
-        if not is_held:
-            rest = iter(rows)
-            first = list(itertools.islice(rest, _ROWS_AHEAD))
+        held = rows if isinstance(rows, (list, tuple)) else None
+        rest: Iterator[Any] = iter(()) if held is not None else iter(rows)
+        first = list(islice(rest, _ROWS_AHEAD)) if held is None else held
         if not first:
             # No rows fit every column.
             return [], []
-        facts = [_facts(row) for row in first]
-        self._check(facts)
-        taken = []
-        for name, column in self.columns.items():
-            is_said = any(name in row for row in facts)
-            if column.computed is None and (is_said or _has_default(column)):
-                taken.append((name, column))
+        said: set[str] = set()
+        for row in first:
+            self._hear(said, _facts(row))
+        taken = [
+            (name, column)
+            for name, column in self.columns.items()
+            if column.computed is None and (name in said or _has_default(column))
+        ]
         getters = [_getter(name, column, self.dialect) for name, column in taken]
+        # What the server computes is not written, whatever a row says.
+        known = said.union(name for name, _ in taken)
+        known.update(name for name, column in self.columns.items() if column.computed is not None)
 
         def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 facts = _facts(row)
+                if not facts.keys() <= known:
+                    self._refuse(facts.keys() - known)
                 yield tuple(get(facts) for get in getters)
 
         names = [column.name for _, column in taken]
-        if is_held:
+        if held is not None:
             # Held rows can be read again, should the server go away meanwhile.
-            return names, list(values(rows))
-        return names, values(itertools.chain(first, rest))
+            return names, list(values(held))
+        return names, values(chain(first, rest))
 
-    def _check(self, facts: list[dict[str, Any]]) -> None:
-        for row in facts:
-            for name in row:
-                if name not in self.columns:
-                    message = f'"{name}" is no attribute of {self.table_sql}'
-                    raise UsageError(message)
+    def _hear(self, said: set[str], facts: dict[str, Any]) -> None:
+        """Adds to the attributes that rows have those of another row."""
+        if facts.keys() <= said:
+            return
+        said.update(facts)
+        for name in facts:
+            if name not in self.columns:
+                raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
+
+    def _refuse(self, names: Set[str]) -> None:
+        """A row of a stream has attributes that are not taken."""
+        self._hear(set(), dict.fromkeys(names))
+        message = f'a row has "{min(names)}", which none of the first {_ROWS_AHEAD} rows has'
+        raise UsageError(message, hint="Give it in one of these, as None, or give a list.")
 
 
 def _facts(row: Any) -> dict[str, Any]:

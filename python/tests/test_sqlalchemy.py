@@ -113,6 +113,34 @@ def test_dicts_and_tables_will_do(engine):
     assert pgspate.sqlalchemy.load(engine, Order, []).rows_written == 0
 
 
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("kind", ["dicts", "objects"])
+def test_a_column_that_occurs_late_is_not_lost(engine, within, kind):
+    def rows(late):
+        for n in range(1500):
+            facts = {"id": n, **(late if n == 1400 else {})}
+            yield Order(**facts) if kind == "objects" else facts
+
+    def load(rows):
+        with orm.Session(engine) as session:
+            more = {"within": session} if within else {}
+            pgspate.sqlalchemy.load(session, Order, rows, **more)
+            session.commit()
+
+    with pytest.raises(pgspate.UsageError, match='"note", which none of the first 1000'):
+        load(rows({"note": "late"}))
+    assert orders(engine) == []
+    # A default of the model's is a column already.
+    load(rows({"status": "late"}))
+    assert orders(engine)[1400].status == "late"
+    load([Order(id=n + 5000) for n in range(1000)] + [Order(id=9000, note="late")])
+    assert orders(engine)[-1].note == "late"
+    if kind == "dicts":
+        for some in (rows({"nope": 1}), list(rows({"nope": 1}))):
+            with pytest.raises(pgspate.UsageError, match='"nope" is no attribute'):
+                load(some)
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_within_a_session_rows_are_part_of_its_transaction(server, dsn, engine, driver):
     pytest.importorskip(driver)
