@@ -300,14 +300,20 @@ def _getter(
     """A column's value of a row, as its type has it for the database."""
     process = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
-    make: Callable[[], Any] = lambda: None
+    make: Callable[[], Any] | None = None
     if default is not None and default.is_scalar:
         make = lambda: default.arg
     elif default is not None and default.is_callable:
         make = lambda: default.arg(None)
 
     def get(facts: dict[str, Any]) -> Any:
-        value = facts[name] if name in facts else make()
-        return value if process is None or value is None else process(value)
+        if name in facts:
+            value = facts[name]
+        elif make is not None:
+            value = make()
+        else:
+            return None
+        # None is a value, too, which a type may write as something else.
+        return value if process is None else process(value)
 
     return get

@@ -57,6 +57,26 @@ class Order(Base):
     stored = orm.mapped_column(sa.Text, server_default="by the server")
 
 
+class Flag(sa.types.TypeDecorator):
+    """Text that is never NULL in the database."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return "unknown" if value is None else value
+
+
+class Fact(Base):
+    __tablename__ = "facts"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    flag = orm.mapped_column(Flag)
+    either = orm.mapped_column(sa.JSON)
+    plain = orm.mapped_column(pg.JSONB(none_as_null=True))
+    kept = orm.mapped_column(Flag, default=lambda: None)
+
+
 MADE = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
 FULL = dict(id=1, note="a\tb\\", price=Decimal("1.25"), mood=Mood.happy, made=MADE,
             facts={"a": [1, None]}, tags=["x", 'y"', None], code=uuid.UUID(int=7))
@@ -111,6 +131,27 @@ def test_dicts_and_tables_will_do(engine):
     with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
         pgspate.sqlalchemy.load(engine, Order, [(1,)])
     assert pgspate.sqlalchemy.load(engine, Order, []).rows_written == 0
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_none_is_what_its_type_makes_of_it(engine, within):
+    none = dict.fromkeys(["flag", "either", "plain", "kept"])
+    with orm.Session(engine) as session:
+        session.add(Fact(id=0, **none))
+        rows = [Fact(id=1, **none), Fact(id=2, flag="yes", either=[], plain=[])]
+        rows.append(Fact(id=3, either=sa.JSON.NULL, plain=sa.JSON.NULL))
+        more = {"within": session} if within else {}
+        pgspate.sqlalchemy.load(session, Fact, rows, **more)
+        session.commit()
+        pgspate.sqlalchemy.load(session, Order, [{**dict.fromkeys(FULL), "id": 1}], **more)
+        session.commit()
+    with engine.connect() as connection:
+        sql = "select flag, either::text, plain::text, kept from facts order by id"
+        theirs, *ours = connection.exec_driver_sql(sql).fetchall()
+    assert theirs == ("unknown", "null", None, "unknown")
+    assert ours == [theirs, ("yes", "[]", "[]", "unknown"), (None, "null", "null", "unknown")]
+    (order,) = orders(engine)
+    assert [getattr(order, name) for name in FULL] == [1, None, None, None, None, None, None, None]
 
 
 @pytest.mark.parametrize("within", [False, True])
