@@ -86,12 +86,12 @@ def load(
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
     if within is None:
-        asked: dict[str, Any] = {"to": _engine(bind), **options}
+        asked: dict[str, Any] = {"to": _engine(bind, shape), **options}
         return _load.load(tuples, shape.table_sql, columns=names or None, **asked)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint="Leave the option out, or `within=`.")
-    count = copy_rows(_connection(within), shape.table_sql, names, tuples) if names else 0
+    count = copy_rows(_connection(within, shape), shape.table_sql, names, tuples) if names else 0
     return LoadReport._of({"table": shape.table_sql, "rows_in": count, "rows_written": count})
 
 
@@ -152,7 +152,7 @@ def sync(
     """
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
-    asked: dict[str, Any] = {"to": _engine(bind), **options}
+    asked: dict[str, Any] = {"to": _engine(bind, shape), **options}
     if scope is not None:
         asked["scope"] = scope if isinstance(scope, str) else shape.predicate(scope)
     asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
@@ -163,25 +163,26 @@ def sync(
     _sync.check_scope(asked)
     asked["columns"] = names
     script = call(_pgspate.sync_script, [], shape.table_sql, asked)
-    facts = run_script(_connection(within), script, tuples)
+    facts = run_script(_connection(within, shape), script, tuples)
     if hasattr(within, "expire_all"):
         within.expire_all()
     return SyncReport._of(facts)
 
 
-def _connection(within: Any) -> Any:
-    """The connection of a session, which has written what was pending; or the one given."""
+def _connection(within: Any, shape: _Shape) -> Any:
+    """The connection that a session has for a table, once it has written what was pending; or the
+    one given."""
     if not hasattr(within, "get_bind"):
         return within
     within.flush()
-    return within.connection()
+    return within.connection(bind_arguments=shape.bind_arguments)
 
 
-def _engine(bind: Any) -> Any:
-    """The engine behind a session or a connection."""
+def _engine(bind: Any, shape: _Shape) -> Any:
+    """The engine behind a connection, or the one that a session has for a table."""
     bind = getattr(bind, "sync_session", bind)
     if hasattr(bind, "get_bind"):
-        bind = bind.get_bind()
+        bind = bind.get_bind(**shape.bind_arguments)
     return getattr(bind, "engine", bind)
 
 
@@ -192,6 +193,7 @@ class _Shape:
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
         if isinstance(model, sa.Table):
             self.table = model
+            self.bind_arguments: dict[str, Any] = {"clause": model}
             self.columns = {column.key: column for column in model.columns}
         else:
             mapper = sa.inspect(model)
@@ -199,6 +201,7 @@ class _Shape:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
                 raise UsageError(message, hint="Give the table, and dicts.")
             self.table = mapper.local_table
+            self.bind_arguments = {"mapper": mapper}
             self.columns = {
                 attribute.key: attribute.columns[0]
                 for attribute in mapper.column_attrs

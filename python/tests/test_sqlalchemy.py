@@ -262,6 +262,24 @@ def test_a_scope_is_made_like_objects(engine):
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
+def test_each_model_has_its_own_engine(server, dsn, engine):
+    other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+    rows = [{"id": 1, "note": "b"}]
+    for within in (False, True):
+        for model in (Order, Order.__table__):
+            with orm.Session(other, binds={Order: engine}) as session:
+                more = {"within": session} if within else {}
+                named = rows if model is Order else [{"id": 1, "a note": "b"}]
+                pgspate.sqlalchemy.load(session, model, named, **more)
+                report = pgspate.sqlalchemy.sync(session, model, named, no_delete=True, **more)
+                assert report.is_same
+                session.commit()
+            assert [one.note for one in orders(engine)] == ["b"]
+            with engine.begin() as connection:
+                connection.execute(sa.delete(Order))
+    other.dispose()
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine, driver):
     pytest.importorskip(driver)
