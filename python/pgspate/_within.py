@@ -40,10 +40,7 @@ def copy_rows(
     """Writes rows by COPY. `table` is a table as SQL writes it; gives how many rows there were."""
     from sqlalchemy import text
 
-    found = connection.execute(text(_TABLE), {"name": table}).first()
-    if found is None:
-        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
-    schema, name, oid, encoding = found
+    schema, name, oid, encoding = _found(connection, table)
     if encoding.upper() not in ("UTF8", "UNICODE"):
         message = f"the connection's client_encoding is {encoding}, and rows are sent in UTF8"
         raise UsageError(message, hint="`set client_encoding = 'UTF8'` on the connection.")
@@ -78,6 +75,21 @@ def copy_rows(
         message = f"rows cannot be written within a transaction of the driver {driver}"
         raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
     return pieces.count
+
+
+def table_there(connection: Any, table: str) -> tuple[str, int]:
+    """What a connection takes a name for: the table with its schema, as SQL writes it; its oid."""
+    schema, name, oid, _ = _found(connection, table)
+    return f"{_quoted(schema)}.{_quoted(name)}", oid
+
+
+def _found(connection: Any, table: str) -> Any:
+    from sqlalchemy import text
+
+    found = connection.execute(text(_TABLE), {"name": table}).first()
+    if found is None:
+        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
+    return found
 
 
 def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from . import _load, _pgspate, _sync
 from ._call import call
-from ._errors import UsageError
+from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
-from ._within import copy_rows, run_script
+from ._within import copy_rows, run_script, table_there
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -86,13 +86,15 @@ def load(
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
     if within is None:
-        asked: dict[str, Any] = {"to": _engine(bind, shape), **options}
-        return _load.load(tuples, shape.table_sql, columns=names or None, **asked)
+        to, table = _where(bind, shape)
+        asked: dict[str, Any] = {"to": to, **options}
+        return _load.load(tuples, table, columns=names or None, **asked)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint="Leave the option out, or `within=`.")
-    count = copy_rows(_connection(within, shape), shape.table_sql, names, tuples) if names else 0
-    return LoadReport._of({"table": shape.table_sql, "rows_in": count, "rows_written": count})
+    connection, table = _within(within, shape)
+    count = copy_rows(connection, table, names, tuples) if names else 0
+    return LoadReport._of({"table": table, "rows_in": count, "rows_written": count})
 
 
 def sync(
@@ -152,38 +154,48 @@ def sync(
     """
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
-    asked: dict[str, Any] = {"to": _engine(bind, shape), **options}
+    to, table = _where(bind, shape)
+    asked: dict[str, Any] = {"to": to, **options}
     if scope is not None:
         asked["scope"] = scope if isinstance(scope, str) else shape.predicate(scope)
     asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
     asked["scope_by"] = shape.names(scope_by)
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
-        return _sync.sync(tuples, shape.table_sql, columns=names or None, **asked)
+        return _sync.sync(tuples, table, columns=names or None, **asked)
     _sync.check_scope(asked)
     asked["columns"] = names
-    script = call(_pgspate.sync_script, [], shape.table_sql, asked)
-    facts = run_script(_connection(within, shape), script, tuples)
+    connection, called = _within(within, shape)
+    # The script is made on another connection, on which the name may be another table's.
+    table, oid = table_there(connection, called)
+    script = call(_pgspate.sync_script, [], table, asked)
+    if script["oid"] != oid:
+        message = f"{table} is another table within the transaction than where `bind` leads"
+        raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
+    facts = run_script(connection, script, tuples)
     if hasattr(within, "expire_all"):
         within.expire_all()
     return SyncReport._of(facts)
 
 
-def _connection(within: Any, shape: _Shape) -> Any:
-    """The connection that a session has for a table, once it has written what was pending; or the
-    one given."""
-    if not hasattr(within, "get_bind"):
-        return within
-    within.flush()
-    return within.connection(bind_arguments=shape.bind_arguments)
+def _within(within: Any, shape: _Shape) -> tuple[Any, str]:
+    """The connection that a session has for a table, once it has written what was pending, or the
+    one given; and what the table is called there."""
+    connection = within
+    if hasattr(within, "get_bind"):
+        within.flush()
+        connection = within.connection(bind_arguments=shape.bind_arguments)
+    return connection, shape.called(connection, within)
 
 
-def _engine(bind: Any, shape: _Shape) -> Any:
-    """The engine behind a connection, or the one that a session has for a table."""
-    bind = getattr(bind, "sync_session", bind)
+def _where(bind: Any, shape: _Shape) -> tuple[Any, str]:
+    """The engine behind a connection, or the one that a session has for a table; and what the
+    table is called there."""
+    bind = asked = getattr(bind, "sync_session", bind)
     if hasattr(bind, "get_bind"):
         bind = bind.get_bind(**shape.bind_arguments)
-    return getattr(bind, "engine", bind)
+    bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
+    return getattr(bind, "engine", bind), shape.called(bind, asked)
 
 
 class _Shape:
@@ -208,6 +220,20 @@ class _Shape:
                 if attribute.columns[0].table is self.table
             }
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
+
+    def called(self, *binds: Any) -> str:
+        """The table as SQL writes it, where engines, connections and sessions put its schema."""
+        schema = self.table.schema
+        for bind in binds:
+            options: Any = getattr(bind, "execution_options", {})
+            if callable(options):
+                options = bind.get_execution_options()
+            map_of = options.get("schema_translate_map")
+            if map_of:
+                schema = map_of.get(self.table.schema, self.table.schema)
+        preparer = self.dialect.identifier_preparer
+        name = preparer.quote(self.table.name)
+        return name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
 
     def names(self, attributes: Any) -> list[str]:
         """Names of columns for attributes or names."""

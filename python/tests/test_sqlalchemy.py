@@ -262,6 +262,75 @@ def test_a_scope_is_made_like_objects(engine):
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
+@pytest.fixture
+def tenants(db, engine):
+    """The same table in three schemas, one of them that of the default search_path."""
+    with engine.begin() as connection:
+        for schema in ("public", "tenant_42", "Tenant 43"):
+            connection.exec_driver_sql(f'create schema if not exists "{schema}"')
+            translated = connection.execution_options(schema_translate_map={None: schema})
+            Fact.__table__.create(translated, checkfirst=True)
+            rows = [{"id": n, "flag": schema} for n in range(3)]
+            translated.execute(sa.insert(Fact.__table__), rows)
+
+    def ids():
+        find = 'select array(select id from "{}".facts order by id)'
+        schemas = ("public", "tenant_42", "Tenant 43")
+        return [db.execute(find.format(schema)).fetchone()[0] for schema in schemas]
+
+    yield ids
+
+
+def test_within_a_session_its_search_path_says_which_table(engine, tenants):
+    with orm.Session(engine) as session:
+        for schema in ("tenant_42", '"Tenant 43"'):
+            session.execute(sa.text(f"set local search_path to {schema}"))
+            rows = [Fact(id=0, flag="new"), Fact(id=7)]
+            report = pgspate.sqlalchemy.sync(
+                session, Fact, rows, scope="all", max_delete=100, within=session
+            )
+            assert (report.inserted, report.updated, report.deleted) == (1, 1, 2)
+            pgspate.sqlalchemy.load(session, Fact, [Fact(id=8)], within=session)
+            session.commit()
+    assert tenants() == [[0, 1, 2], [0, 7, 8], [0, 7, 8]]
+
+
+@pytest.mark.parametrize("by", ["engine", "connection", "session"])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_translated_schema_is_written(engine, tenants, by, within):
+    options = {"schema_translate_map": {None: "Tenant 43"}}
+    bind = engine.execution_options(**options) if by == "engine" else engine
+    with bind.connect() as connection:
+        if by == "connection":
+            connection = connection.execution_options(**options)
+        try:
+            more = {"execution_options": options} if by == "session" else {}
+            session = orm.Session(connection, **more)
+        except TypeError:
+            pytest.skip("sessions of this SQLAlchemy have no options")
+        with session:
+            more = {"within": session} if within else {}
+            pgspate.sqlalchemy.load(session, Fact, [Fact(id=8)], **more)
+            report = pgspate.sqlalchemy.sync(
+                session, Fact, [Fact(id=0), Fact(id=7)], scope="all", max_delete=100, **more
+            )
+            assert (report.inserted, report.deleted) == (1, 3)
+            session.commit()
+        connection.commit()
+    assert tenants() == [[0, 1, 2], [0, 1, 2], [0, 7]]
+
+
+def test_a_sync_within_another_database_is_refused(server, engine, tenants):
+    other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+    with other.connect() as connection:
+        Fact.__table__.create(connection)
+        with pytest.raises(pgspate.PlanError, match="another table within the transaction"):
+            pgspate.sqlalchemy.sync(engine, Fact, [Fact(id=7)], no_delete=True, within=connection)
+        connection.rollback()
+    other.dispose()
+    assert tenants() == [[0, 1, 2]] * 3
+
+
 def test_each_model_has_its_own_engine(server, dsn, engine):
     other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
     rows = [{"id": 1, "note": "b"}]
