@@ -56,8 +56,8 @@ def copy_rows(
             message = f'column "{column}" of relation "{name}" does not exist'
             raise PlanError(message, sqlstate="42703")
     pieces = _pgspate.CopyText(rows, columns, [types[column] for column in columns])
-    names = ", ".join(_quoted(column) for column in columns)
-    sql = f"copy {_quoted(schema)}.{_quoted(name)} ({names}) from stdin"
+    names = ", ".join(quoted(column) for column in columns)
+    sql = f"copy {quoted(schema)}.{quoted(name)} ({names}) from stdin"
     driver, raw = connection.dialect.driver, connection.connection.driver_connection
     if connection.dialect.is_async and driver.startswith("psycopg"):
         _wait(_by_psycopg_async(raw, sql, pieces))
@@ -80,7 +80,7 @@ def copy_rows(
 def table_there(connection: Any, table: str) -> tuple[str, int]:
     """What a connection takes a name for: the table with its schema, as SQL writes it; its oid."""
     schema, name, oid, _ = _found(connection, table)
-    return f"{_quoted(schema)}.{_quoted(name)}", oid
+    return f"{quoted(schema)}.{quoted(name)}", oid
 
 
 def _found(connection: Any, table: str) -> Any:
@@ -168,7 +168,8 @@ def _written(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -401,10 +401,10 @@ def test_to_sql_takes_the_method(server, dsn, engine):
     for driver in ("psycopg", "psycopg2"):
         other = sa.create_engine(url_of(server, dsn, driver))
         for when in ("replace", "append"):
-            frame.to_sql("A frame", other, index=False, if_exists=when,
+            frame.to_sql('A "frame"', other, index=False, if_exists=when,
                          method=pgspate.pandas_method, chunksize=2)
         with other.connect() as connection:
-            found = connection.exec_driver_sql('select * from "A frame" order by b').fetchall()
+            found = connection.exec_driver_sql('select * from "A ""frame""" order by b').fetchall()
         other.dispose()
         last = dt.datetime(2024, 1, 3, 4, 5, 6, 123456)
         assert found[::2] == [(1.0, "x\t", dt.datetime(2024, 1, 2)), (None, "z", last),
