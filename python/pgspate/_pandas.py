@@ -38,7 +38,7 @@ def pandas_method(
         >>> rows
         [(1, 'x'), (2, None)]
     """
-    from ._within import copy_rows
+    from ._within import copy_rows, quoted
 
-    name = f'"{table.name}"' if table.schema is None else f'"{table.schema}"."{table.name}"'
-    return copy_rows(conn, name, list(keys), data_iter)
+    parts = [table.name] if table.schema is None else [table.schema, table.name]
+    return copy_rows(conn, ".".join(map(quoted, parts)), list(keys), data_iter)

@@ -40,10 +40,7 @@ def copy_rows(
     """Writes rows by COPY. `table` is a table as SQL writes it; gives how many rows there were."""
     from sqlalchemy import text
 
-    found = connection.execute(text(_TABLE), {"name": table}).first()
-    if found is None:
-        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
-    schema, name, oid, encoding = found
+    schema, name, oid, encoding = _found(connection, table)
     if encoding.upper() not in ("UTF8", "UNICODE"):
         message = f"the connection's client_encoding is {encoding}, and rows are sent in UTF8"
         raise UsageError(message, hint="`set client_encoding = 'UTF8'` on the connection.")
@@ -59,8 +56,8 @@ def copy_rows(
             message = f'column "{column}" of relation "{name}" does not exist'
             raise PlanError(message, sqlstate="42703")
     pieces = _pgspate.CopyText(rows, columns, [types[column] for column in columns])
-    names = ", ".join(_quoted(column) for column in columns)
-    sql = f"copy {_quoted(schema)}.{_quoted(name)} ({names}) from stdin"
+    names = ", ".join(quoted(column) for column in columns)
+    sql = f"copy {quoted(schema)}.{quoted(name)} ({names}) from stdin"
     driver, raw = connection.dialect.driver, connection.connection.driver_connection
     if connection.dialect.is_async and driver.startswith("psycopg"):
         _wait(_by_psycopg_async(raw, sql, pieces))
@@ -78,6 +75,21 @@ def copy_rows(
         message = f"rows cannot be written within a transaction of the driver {driver}"
         raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
     return pieces.count
+
+
+def table_there(connection: Any, table: str) -> tuple[str, int]:
+    """What a connection takes a name for: the table with its schema, as SQL writes it; its oid."""
+    schema, name, oid, _ = _found(connection, table)
+    return f"{quoted(schema)}.{quoted(name)}", oid
+
+
+def _found(connection: Any, table: str) -> Any:
+    from sqlalchemy import text
+
+    found = connection.execute(text(_TABLE), {"name": table}).first()
+    if found is None:
+        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
+    return found
 
 
 def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> dict[str, Any]:
@@ -156,7 +168,8 @@ def _written(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -7,8 +7,8 @@ leads; with ``within=`` they go over the session's, as part of its transaction.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,9 +16,9 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from . import _load, _pgspate, _sync
 from ._call import call
-from ._errors import UsageError
+from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
-from ._within import copy_rows, run_script
+from ._within import copy_rows, run_script, table_there
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "sync"]
 
-# Rows that are looked at to see which columns they have.
+# Rows of a stream that are looked at to see which columns they have.
 _ROWS_AHEAD = 1000
 
 
@@ -86,13 +86,15 @@ def load(
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
     if within is None:
-        asked: dict[str, Any] = {"to": _engine(bind), **options}
-        return _load.load(tuples, shape.table_sql, columns=names or None, **asked)
+        to, table = _where(bind, shape)
+        asked: dict[str, Any] = {"to": to, **options}
+        return _load.load(tuples, table, columns=names or None, **asked)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint="Leave the option out, or `within=`.")
-    count = copy_rows(_connection(within), shape.table_sql, names, tuples) if names else 0
-    return LoadReport._of({"table": shape.table_sql, "rows_in": count, "rows_written": count})
+    connection, table = _within(within, shape)
+    count = copy_rows(connection, table, names, tuples) if names else 0
+    return LoadReport._of({"table": table, "rows_in": count, "rows_written": count})
 
 
 def sync(
@@ -152,37 +154,48 @@ def sync(
     """
     shape = _Shape(model)
     names, tuples = shape.rows(rows)
-    asked: dict[str, Any] = {"to": _engine(bind), **options}
+    to, table = _where(bind, shape)
+    asked: dict[str, Any] = {"to": to, **options}
     if scope is not None:
         asked["scope"] = scope if isinstance(scope, str) else shape.predicate(scope)
     asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
     asked["scope_by"] = shape.names(scope_by)
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
-        return _sync.sync(tuples, shape.table_sql, columns=names or None, **asked)
+        return _sync.sync(tuples, table, columns=names or None, **asked)
     _sync.check_scope(asked)
     asked["columns"] = names
-    script = call(_pgspate.sync_script, [], shape.table_sql, asked)
-    facts = run_script(_connection(within), script, tuples)
+    connection, called = _within(within, shape)
+    # The script is made on another connection, on which the name may be another table's.
+    table, oid = table_there(connection, called)
+    script = call(_pgspate.sync_script, [], table, asked)
+    if script["oid"] != oid:
+        message = f"{table} is another table within the transaction than where `bind` leads"
+        raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
+    facts = run_script(connection, script, tuples)
     if hasattr(within, "expire_all"):
         within.expire_all()
     return SyncReport._of(facts)
 
 
-def _connection(within: Any) -> Any:
-    """The connection of a session, which has written what was pending; or the one given."""
-    if not hasattr(within, "get_bind"):
-        return within
-    within.flush()
-    return within.connection()
+def _within(within: Any, shape: _Shape) -> tuple[Any, str]:
+    """The connection that a session has for a table, once it has written what was pending, or the
+    one given; and what the table is called there."""
+    connection = within
+    if hasattr(within, "get_bind"):
+        within.flush()
+        connection = within.connection(bind_arguments=shape.bind_arguments)
+    return connection, shape.called(connection, within)
 
 
-def _engine(bind: Any) -> Any:
-    """The engine behind a session or a connection."""
-    bind = getattr(bind, "sync_session", bind)
+def _where(bind: Any, shape: _Shape) -> tuple[Any, str]:
+    """The engine behind a connection, or the one that a session has for a table; and what the
+    table is called there."""
+    bind = asked = getattr(bind, "sync_session", bind)
     if hasattr(bind, "get_bind"):
-        bind = bind.get_bind()
-    return getattr(bind, "engine", bind)
+        bind = bind.get_bind(**shape.bind_arguments)
+    bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
+    return getattr(bind, "engine", bind), shape.called(bind, asked)
 
 
 class _Shape:
@@ -192,6 +205,7 @@ class _Shape:
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
         if isinstance(model, sa.Table):
             self.table = model
+            self.bind_arguments: dict[str, Any] = {"clause": model}
             self.columns = {column.key: column for column in model.columns}
         else:
             mapper = sa.inspect(model)
@@ -199,12 +213,27 @@ class _Shape:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
                 raise UsageError(message, hint="Give the table, and dicts.")
             self.table = mapper.local_table
+            self.bind_arguments = {"mapper": mapper}
             self.columns = {
                 attribute.key: attribute.columns[0]
                 for attribute in mapper.column_attrs
                 if attribute.columns[0].table is self.table
             }
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
+
+    def called(self, *binds: Any) -> str:
+        """The table as SQL writes it, where engines, connections and sessions put its schema."""
+        schema = self.table.schema
+        for bind in binds:
+            options: Any = getattr(bind, "execution_options", {})
+            if callable(options):
+                options = bind.get_execution_options()
+            map_of = options.get("schema_translate_map")
+            if map_of:
+                schema = map_of.get(self.table.schema, self.table.schema)
+        preparer = self.dialect.identifier_preparer
+        name = preparer.quote(self.table.name)
+        return name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
 
     def names(self, attributes: Any) -> list[str]:
         """Names of columns for attributes or names."""
@@ -224,41 +253,52 @@ class _Shape:
 
     def rows(self, rows: Iterable[Any]) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
         """The columns that rows have, and their values in that order."""
-        is_held = isinstance(rows, (list, tuple))
-        first: list[Any] = list(itertools.islice(iter(rows), _ROWS_AHEAD)) if is_held else []
-        rest: Iterator[Any] = iter(())
-        if not is_held:
-            rest = iter(rows)
-            first = list(itertools.islice(rest, _ROWS_AHEAD))
+        held = rows if isinstance(rows, (list, tuple)) else None
+        rest: Iterator[Any] = iter(()) if held is not None else iter(rows)
+        first = list(islice(rest, _ROWS_AHEAD)) if held is None else held
         if not first:
             # No rows fit every column.
             return [], []
-        facts = [_facts(row) for row in first]
-        self._check(facts)
-        taken = []
-        for name, column in self.columns.items():
-            is_said = any(name in row for row in facts)
-            if column.computed is None and (is_said or _has_default(column)):
-                taken.append((name, column))
+        said: set[str] = set()
+        for row in first:
+            self._hear(said, _facts(row))
+        taken = [
+            (name, column)
+            for name, column in self.columns.items()
+            if column.computed is None and (name in said or _has_default(column))
+        ]
         getters = [_getter(name, column, self.dialect) for name, column in taken]
+        # What the server computes is not written, whatever a row says.
+        known = said.union(name for name, _ in taken)
+        known.update(name for name, column in self.columns.items() if column.computed is not None)
 
         def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 facts = _facts(row)
+                if not facts.keys() <= known:
+                    self._refuse(facts.keys() - known)
                 yield tuple(get(facts) for get in getters)
 
         names = [column.name for _, column in taken]
-        if is_held:
+        if held is not None:
             # Held rows can be read again, should the server go away meanwhile.
-            return names, list(values(rows))
-        return names, values(itertools.chain(first, rest))
+            return names, list(values(held))
+        return names, values(chain(first, rest))
 
-    def _check(self, facts: list[dict[str, Any]]) -> None:
-        for row in facts:
-            for name in row:
-                if name not in self.columns:
-                    message = f'"{name}" is no attribute of {self.table_sql}'
-                    raise UsageError(message)
+    def _hear(self, said: set[str], facts: dict[str, Any]) -> None:
+        """Adds to the attributes that rows have those of another row."""
+        if facts.keys() <= said:
+            return
+        said.update(facts)
+        for name in facts:
+            if name not in self.columns:
+                raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
+
+    def _refuse(self, names: Set[str]) -> None:
+        """A row of a stream has attributes that are not taken."""
+        self._hear(set(), dict.fromkeys(names))
+        message = f'a row has "{min(names)}", which none of the first {_ROWS_AHEAD} rows has'
+        raise UsageError(message, hint="Give it in one of these, as None, or give a list.")
 
 
 def _facts(row: Any) -> dict[str, Any]:
@@ -289,14 +329,20 @@ def _getter(
     """A column's value of a row, as its type has it for the database."""
     process = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
-    make: Callable[[], Any] = lambda: None
+    make: Callable[[], Any] | None = None
     if default is not None and default.is_scalar:
         make = lambda: default.arg
     elif default is not None and default.is_callable:
         make = lambda: default.arg(None)
 
     def get(facts: dict[str, Any]) -> Any:
-        value = facts[name] if name in facts else make()
-        return value if process is None or value is None else process(value)
+        if name in facts:
+            value = facts[name]
+        elif make is not None:
+            value = make()
+        else:
+            return None
+        # None is a value, too, which a type may write as something else.
+        return value if process is None else process(value)
 
     return get

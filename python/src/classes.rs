@@ -106,6 +106,17 @@ impl Classes {
         self.utc.bind(py)
     }
 
+    /// A value of numpy's as one of Python's. `None` where Python has no class for it: numpy gives
+    /// such a value back as it is.
+    pub(crate) fn plain<'py>(
+        class: Class,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let method = if class == Class::NumpyArray { "tolist" } else { "item" };
+        let plain = value.call_method0(method)?;
+        Ok((plain.get_type_ptr() != value.get_type_ptr()).then_some(plain))
+    }
+
     fn look(&self, value: &Bound<'_, PyAny>) -> PyResult<Class> {
         let py = value.py();
         let ty = value.get_type();
@@ -125,7 +136,8 @@ impl Classes {
         }
         if module == "numpy" || module.starts_with("numpy.") {
             return Ok(match name.as_str() {
-                "ndarray" => Class::NumpyArray,
+                "MaskedConstant" => Class::Null,
+                "ndarray" | "MaskedArray" => Class::NumpyArray,
                 "datetime64" => Class::NumpyDatetime,
                 "timedelta64" => Class::NumpyTimedelta,
                 _ if value.hasattr("item")? => Class::Numpy,

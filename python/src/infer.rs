@@ -14,13 +14,19 @@ pub(crate) fn infer(
     speller: &mut Speller,
     columns: &[Vec<Bound<'_, PyAny>>],
 ) -> PyResult<Vec<String>> {
-    columns.iter().map(|values| column(py, &mut speller.classes, values)).collect()
+    columns.iter().map(|values| column(py, &mut speller.classes, values, false)).collect()
 }
 
-fn column(py: Python<'_>, classes: &mut Classes, values: &[Bound<'_, PyAny>]) -> PyResult<String> {
+/// The type that holds all of some values. `in_list`: they are the elements of a list.
+fn column(
+    py: Python<'_>,
+    classes: &mut Classes,
+    values: &[Bound<'_, PyAny>],
+    in_list: bool,
+) -> PyResult<String> {
     let mut ty: Option<String> = None;
     for value in values {
-        let Some(found) = of_value(py, classes, value)? else { continue };
+        let Some(found) = of_value(py, classes, value, in_list)? else { continue };
         ty = Some(match ty {
             None => found,
             Some(before) => wider(before, found),
@@ -33,6 +39,7 @@ fn of_value(
     py: Python<'_>,
     classes: &mut Classes,
     value: &Bound<'_, PyAny>,
+    in_list: bool,
 ) -> PyResult<Option<String>> {
     if value.is_none() {
         return Ok(None);
@@ -55,15 +62,20 @@ fn of_value(
         Class::Uuid => "uuid",
         Class::Address => "inet",
         Class::Dict | Class::Json => "jsonb",
-        Class::EnumValue => return of_value(py, classes, &value.getattr("value")?),
-        Class::Numpy => return of_value(py, classes, &value.call_method0("item")?),
-        Class::NumpyArray => return of_value(py, classes, &value.call_method0("tolist")?),
+        Class::EnumValue => return of_value(py, classes, &value.getattr("value")?, in_list),
+        class @ (Class::Numpy | Class::NumpyArray) => match Classes::plain(class, value)? {
+            Some(plain) => return of_value(py, classes, &plain, in_list),
+            // Refused when it is loaded.
+            None => "text",
+        },
+        // A list of lists need not be a box, and a PostgreSQL array must be one. What is in the
+        // inner one does not matter then, and it may be the outer one again.
+        Class::List if in_list => "jsonb",
         Class::List => {
             let items: PyResult<Vec<_>> = value.try_iter()?.collect();
-            let element = column(py, classes, &items?)?;
-            // A list of lists need not be a box, and a PostgreSQL array must be one.
-            let is_scalar = !element.ends_with("[]") && element != "jsonb";
-            return Ok(Some(if is_scalar { element + "[]" } else { "jsonb".to_owned() }));
+            let element = column(py, classes, &items?, true)?;
+            let is_scalar = element != "jsonb";
+            return Ok(Some(if is_scalar { element + "[]" } else { element }));
         }
         Class::Str | Class::EnumName | Class::Unknown => "text",
     };

@@ -16,6 +16,9 @@ use pyo3::types::{PyBytes, PyString};
 use crate::classes::{Class, Classes};
 use crate::rows::Fault;
 
+/// How many dimensions an array of PostgreSQL's can have.
+const DIMENSIONS: usize = 6;
+
 /// What a column's type asks of a spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -108,8 +111,12 @@ impl Speller {
                 let inner = value.getattr("obj")?;
                 self.json(&inner, out)?;
             }
-            Class::Numpy => return self.spell(&value.call_method0("item")?, to, out),
-            Class::NumpyArray => return self.spell(&value.call_method0("tolist")?, to, out),
+            class @ (Class::Numpy | Class::NumpyArray) => {
+                return match Classes::plain(class, value)? {
+                    Some(plain) => self.spell(&plain, to, out),
+                    None => Err(unknown(value)?),
+                };
+            }
             Class::NumpyDatetime => {
                 let text = value.str()?;
                 let text = text.to_str()?;
@@ -122,13 +129,7 @@ impl Speller {
                 let micros = value.call_method1("astype", ("timedelta64[us]",))?;
                 return self.spell(&micros.call_method0("item")?, to, out);
             }
-            Class::Unknown => {
-                let class = value.get_type().fully_qualified_name()?;
-                let message = format!("a value of class {class} has no counterpart in PostgreSQL");
-                return Err(Fault::Value(
-                    Error::new(Kind::Type, message).hint("Convert it, with `str()` for example."),
-                ));
-            }
+            Class::Unknown => return Err(unknown(value)?),
         }
         Ok(true)
     }
@@ -154,19 +155,27 @@ impl Speller {
     ) -> Result<(), Fault> {
         match to {
             Target::Json | Target::Vector => self.json(value, out),
-            Target::Array(element, delimiter) => self.array(value, element, *delimiter, out),
+            Target::Array(element, delimiter) => self.array(value, element, *delimiter, 1, out),
             _ => Err(refuse(value, "a list", "an array, json or jsonb")),
         }
     }
 
-    /// An array as PostgreSQL writes one.
+    /// An array as PostgreSQL writes one, `depth` brackets deep.
     fn array(
         &mut self,
         value: &Bound<'_, PyAny>,
         element: &Target,
         delimiter: char,
+        depth: usize,
         out: &mut String,
     ) -> Result<(), Fault> {
+        if depth > DIMENSIONS {
+            let message =
+                format!("the value is a list in which lists are more than {DIMENSIONS} deep");
+            let hint = "An array has at most 6 dimensions; a column of type jsonb takes any list \
+                        that does not contain itself.";
+            return Err(Fault::Value(Error::new(Kind::Type, message).hint(hint)));
+        }
         out.push('{');
         let mut text = String::new();
         for (nth, item) in value.try_iter()?.enumerate() {
@@ -176,7 +185,7 @@ impl Speller {
             }
             text.clear();
             if !item.is_none() && matches!(self.classes.of(&item)?, Class::List) {
-                self.array(&item, element, delimiter, out)?;
+                self.array(&item, element, delimiter, depth + 1, out)?;
             } else if self.spell(&item, element, &mut text)? {
                 quote(&text, out);
             } else {
@@ -339,6 +348,14 @@ fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), 
         },
         _ => Err(refuse(value, "bytes", "bytea")),
     }
+}
+
+/// A value of a class that is none of those known.
+fn unknown(value: &Bound<'_, PyAny>) -> PyResult<Fault> {
+    let class = value.get_type().fully_qualified_name()?;
+    let message = format!("a value of class {class} has no counterpart in PostgreSQL");
+    let error = Error::new(Kind::Type, message);
+    Ok(Fault::Value(error.hint("Convert it, with `str()` for example.")))
 }
 
 /// A value whose text its column would take for something else.

@@ -14,6 +14,14 @@ import pgspate
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nowhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What does not say where to connect reaches no server of the machine's, and starts none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGHOST", str(tmp_path_factory.mktemp("nowhere")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[pgspate.Server]:
     with pgspate.server(temporary=True) as server:

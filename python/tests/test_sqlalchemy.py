@@ -57,6 +57,26 @@ class Order(Base):
     stored = orm.mapped_column(sa.Text, server_default="by the server")
 
 
+class Flag(sa.types.TypeDecorator):
+    """Text that is never NULL in the database."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return "unknown" if value is None else value
+
+
+class Fact(Base):
+    __tablename__ = "facts"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    flag = orm.mapped_column(Flag)
+    either = orm.mapped_column(sa.JSON)
+    plain = orm.mapped_column(pg.JSONB(none_as_null=True))
+    kept = orm.mapped_column(Flag, default=lambda: None)
+
+
 MADE = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
 FULL = dict(id=1, note="a\tb\\", price=Decimal("1.25"), mood=Mood.happy, made=MADE,
             facts={"a": [1, None]}, tags=["x", 'y"', None], code=uuid.UUID(int=7))
@@ -111,6 +131,55 @@ def test_dicts_and_tables_will_do(engine):
     with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
         pgspate.sqlalchemy.load(engine, Order, [(1,)])
     assert pgspate.sqlalchemy.load(engine, Order, []).rows_written == 0
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_none_is_what_its_type_makes_of_it(engine, within):
+    none = dict.fromkeys(["flag", "either", "plain", "kept"])
+    with orm.Session(engine) as session:
+        session.add(Fact(id=0, **none))
+        rows = [Fact(id=1, **none), Fact(id=2, flag="yes", either=[], plain=[])]
+        rows.append(Fact(id=3, either=sa.JSON.NULL, plain=sa.JSON.NULL))
+        more = {"within": session} if within else {}
+        pgspate.sqlalchemy.load(session, Fact, rows, **more)
+        session.commit()
+        pgspate.sqlalchemy.load(session, Order, [{**dict.fromkeys(FULL), "id": 1}], **more)
+        session.commit()
+    with engine.connect() as connection:
+        sql = "select flag, either::text, plain::text, kept from facts order by id"
+        theirs, *ours = connection.exec_driver_sql(sql).fetchall()
+    assert theirs == ("unknown", "null", None, "unknown")
+    assert ours == [theirs, ("yes", "[]", "[]", "unknown"), (None, "null", "null", "unknown")]
+    (order,) = orders(engine)
+    assert [getattr(order, name) for name in FULL] == [1, None, None, None, None, None, None, None]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("kind", ["dicts", "objects"])
+def test_a_column_that_occurs_late_is_not_lost(engine, within, kind):
+    def rows(late):
+        for n in range(1500):
+            facts = {"id": n, **(late if n == 1400 else {})}
+            yield Order(**facts) if kind == "objects" else facts
+
+    def load(rows):
+        with orm.Session(engine) as session:
+            more = {"within": session} if within else {}
+            pgspate.sqlalchemy.load(session, Order, rows, **more)
+            session.commit()
+
+    with pytest.raises(pgspate.UsageError, match='"note", which none of the first 1000'):
+        load(rows({"note": "late"}))
+    assert orders(engine) == []
+    # A default of the model's is a column already.
+    load(rows({"status": "late"}))
+    assert orders(engine)[1400].status == "late"
+    load([Order(id=n + 5000) for n in range(1000)] + [Order(id=9000, note="late")])
+    assert orders(engine)[-1].note == "late"
+    if kind == "dicts":
+        for some in (rows({"nope": 1}), list(rows({"nope": 1}))):
+            with pytest.raises(pgspate.UsageError, match='"nope" is no attribute'):
+                load(some)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
@@ -193,6 +262,93 @@ def test_a_scope_is_made_like_objects(engine):
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
+@pytest.fixture
+def tenants(db, engine):
+    """The same table in three schemas, one of them that of the default search_path."""
+    with engine.begin() as connection:
+        for schema in ("public", "tenant_42", "Tenant 43"):
+            connection.exec_driver_sql(f'create schema if not exists "{schema}"')
+            translated = connection.execution_options(schema_translate_map={None: schema})
+            Fact.__table__.create(translated, checkfirst=True)
+            rows = [{"id": n, "flag": schema} for n in range(3)]
+            translated.execute(sa.insert(Fact.__table__), rows)
+
+    def ids():
+        find = 'select array(select id from "{}".facts order by id)'
+        schemas = ("public", "tenant_42", "Tenant 43")
+        return [db.execute(find.format(schema)).fetchone()[0] for schema in schemas]
+
+    yield ids
+
+
+def test_within_a_session_its_search_path_says_which_table(engine, tenants):
+    with orm.Session(engine) as session:
+        for schema in ("tenant_42", '"Tenant 43"'):
+            session.execute(sa.text(f"set local search_path to {schema}"))
+            rows = [Fact(id=0, flag="new"), Fact(id=7)]
+            report = pgspate.sqlalchemy.sync(
+                session, Fact, rows, scope="all", max_delete=100, within=session
+            )
+            assert (report.inserted, report.updated, report.deleted) == (1, 1, 2)
+            pgspate.sqlalchemy.load(session, Fact, [Fact(id=8)], within=session)
+            session.commit()
+    assert tenants() == [[0, 1, 2], [0, 7, 8], [0, 7, 8]]
+
+
+@pytest.mark.parametrize("by", ["engine", "connection", "session"])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_translated_schema_is_written(engine, tenants, by, within):
+    options = {"schema_translate_map": {None: "Tenant 43"}}
+    bind = engine.execution_options(**options) if by == "engine" else engine
+    with bind.connect() as connection:
+        if by == "connection":
+            connection = connection.execution_options(**options)
+        try:
+            more = {"execution_options": options} if by == "session" else {}
+            session = orm.Session(connection, **more)
+        except TypeError:
+            pytest.skip("sessions of this SQLAlchemy have no options")
+        with session:
+            more = {"within": session} if within else {}
+            pgspate.sqlalchemy.load(session, Fact, [Fact(id=8)], **more)
+            report = pgspate.sqlalchemy.sync(
+                session, Fact, [Fact(id=0), Fact(id=7)], scope="all", max_delete=100, **more
+            )
+            assert (report.inserted, report.deleted) == (1, 3)
+            session.commit()
+        connection.commit()
+    assert tenants() == [[0, 1, 2], [0, 1, 2], [0, 7]]
+
+
+def test_a_sync_within_another_database_is_refused(server, engine, tenants):
+    other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+    with other.connect() as connection:
+        Fact.__table__.create(connection)
+        with pytest.raises(pgspate.PlanError, match="another table within the transaction"):
+            pgspate.sqlalchemy.sync(engine, Fact, [Fact(id=7)], no_delete=True, within=connection)
+        connection.rollback()
+    other.dispose()
+    assert tenants() == [[0, 1, 2]] * 3
+
+
+def test_each_model_has_its_own_engine(server, dsn, engine):
+    other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+    rows = [{"id": 1, "note": "b"}]
+    for within in (False, True):
+        for model in (Order, Order.__table__):
+            with orm.Session(other, binds={Order: engine}) as session:
+                more = {"within": session} if within else {}
+                named = rows if model is Order else [{"id": 1, "a note": "b"}]
+                pgspate.sqlalchemy.load(session, model, named, **more)
+                report = pgspate.sqlalchemy.sync(session, model, named, no_delete=True, **more)
+                assert report.is_same
+                session.commit()
+            assert [one.note for one in orders(engine)] == ["b"]
+            with engine.begin() as connection:
+                connection.execute(sa.delete(Order))
+    other.dispose()
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine, driver):
     pytest.importorskip(driver)
@@ -245,10 +401,10 @@ def test_to_sql_takes_the_method(server, dsn, engine):
     for driver in ("psycopg", "psycopg2"):
         other = sa.create_engine(url_of(server, dsn, driver))
         for when in ("replace", "append"):
-            frame.to_sql("A frame", other, index=False, if_exists=when,
+            frame.to_sql('A "frame"', other, index=False, if_exists=when,
                          method=pgspate.pandas_method, chunksize=2)
         with other.connect() as connection:
-            found = connection.exec_driver_sql('select * from "A frame" order by b').fetchall()
+            found = connection.exec_driver_sql('select * from "A ""frame""" order by b').fetchall()
         other.dispose()
         last = dt.datetime(2024, 1, 3, 4, 5, 6, 123456)
         assert found[::2] == [(1.0, "x\t", dt.datetime(2024, 1, 2)), (None, "z", last),

@@ -110,6 +110,11 @@ def test_a_fork_leaves_the_server_to_its_parent():
             assert connection.execute("select 1").fetchone() == (1,)
 
 
+def test_a_test_that_forgets_where_to_reaches_no_server():
+    with pytest.raises(pgspate.ConnectError, match="could not connect"):
+        pgspate.load([(1,)], "t")
+
+
 def test_threads_load_at_the_same_time(db, dsn):
     db.execute("create table t (a int, b int)")
     failed = []
@@ -209,7 +214,8 @@ def test_the_command_is_in_the_package(db, dsn, tmp_path):
         done = subprocess.run([*words, "load", str(path), "-t", "t", "--create", "--to", dsn,
                                "--restart", "--json"], capture_output=True, text=True)
         assert done.returncode == 0 and '"rows_written": 1' in done.stdout, done.stderr
-    done = subprocess.run([*module, "load", "nowhere.csv"], capture_output=True, text=True)
+    words = [*module, "load", "nowhere.csv", "--to", dsn]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2 and "nowhere.csv" in done.stderr
     done = subprocess.run([*module, "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("pgspate ") and done.returncode == 0

@@ -202,3 +202,50 @@ def test_values_of_numpy_and_pandas(db, dsn):
     assert first[3] == dt.datetime(2024, 1, 2, 3, 4, 5, 123456)
     assert first[4] == dt.timedelta(seconds=1.5) and first[5] == [1, 2] and first[7] == "x"
     assert first[6] == dt.datetime(2024, 1, 2, tzinfo=UTC) and second == (None,) * 8
+
+
+def test_what_numpy_masks_is_null(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    masked = numpy.ma.array([1.5, 2.5], mask=[False, True])
+    db.execute("create table t (a float8, b float8[])")
+    pgspate.load([(value, masked) for value in masked], "t", to=dsn)
+    found = db.execute("select * from t").fetchall()
+    assert found == [(1.5, [1.5, None]), (None, [1.5, None])]
+    pgspate.load([{"a": value} for value in masked[::-1]], "made", create=True, to=dsn)
+    assert db.execute("select a, pg_typeof(a)::text from made").fetchall() == [
+        (None, "double precision"), (1.5, "double precision")
+    ]
+
+
+def test_what_python_has_no_class_for_is_refused(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (a float8)")
+    long = numpy.longdouble(1)
+    for value in (long, numpy.array(long)):
+        for table, more in (("t", {}), ("made", {"create": True})):
+            with pytest.raises(pgspate.ConversionError, match="longdouble has no counterpart"):
+                pgspate.load([{"a": value}], table, to=dsn, **more)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_a_list_that_contains_itself_is_refused(db, dsn):
+    db.execute("create table t (a int[], b jsonb)")
+    itself = [1]
+    itself.append(itself)
+    deep = 1
+    for _ in range(6):
+        deep = [deep]
+    pgspate.load([(deep, [deep])], "t", to=dsn)
+    for value in ([deep], itself, [itself] * 1000):
+        with pytest.raises(pgspate.ConversionError, match="more than 6 deep") as error:
+            pgspate.load([{"a": value}], "t", to=dsn)
+        assert error.value.place.row == 1 and error.value.place.column == "a"
+    with pytest.raises(ValueError, match="Circular"):
+        pgspate.load([(None, itself)], "t", to=dsn)
+    rings = [[], []]
+    for ring in rings:
+        ring.append(rings)
+    with pytest.raises(ValueError, match="Circular"):
+        pgspate.load([{"a": rings}], "made", create=True, to=dsn)
+    found = db.execute("select array_ndims(a), b from t").fetchall()
+    assert found == [(6, [deep])]

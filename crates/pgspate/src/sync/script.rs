@@ -16,6 +16,8 @@ use crate::stage::{self, Stage};
 pub struct Script {
     /// The table, as SQL writes it.
     pub table: String,
+    /// Its oid, for another session to see that it means the same table.
+    pub oid: u32,
     /// Waits for other syncs of the same rows, and makes the stage.
     pub begin: Vec<String>,
     /// Settings for the statements from `staged` on, for the transaction.
@@ -78,6 +80,7 @@ impl Sync {
         let name = |it: &String| it.split_whitespace().nth(2).unwrap_or_default().to_owned();
         Script {
             table: table.sql_name.clone(),
+            oid: table.oid,
             begin: vec![lock, drop(stage::NAME), stage.create().to_owned()],
             setting_names: settings.iter().map(name).collect(),
             settings,
