@@ -274,3 +274,42 @@ fn keys_that_a_modifier_makes_one() {
     assert_eq!((rows(&case, "d"), rows(&case, "s")), ("(1.00,1)".into(), "(ab,1)".into()));
     assert_eq!(case.value("select count(*) from c"), "2");
 }
+
+/// A row whose key changes does not take along those that still refer to it.
+#[test]
+fn a_key_change_does_not_delete_what_refers_to_it() {
+    let case = Case::new(
+        "create table p (id int primary key, v int); \
+         create table c (id int primary key, \
+           p int references p on update cascade on delete cascade); \
+         create table n (id int primary key, p int references p on delete set null); \
+         insert into p select i, 0 from generate_series(1, 4) i; \
+         insert into c values (1, 1), (2, 3); insert into n values (1, 4)",
+    );
+    let change = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10,"v":0}}
+"#;
+    case.put("s.ndjson", change);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @"
+    error: could not apply the update of public.p
+      caused by: rows still refer to a row of public.p whose key changes, and their foreign
+          … key would delete or change them with it
+      at: s.ndjson, line 1
+
+    hint: Nothing of its batch is applied. With `--max-dead-letters N` up to N such events
+          … are set aside in pgspate.dead_letter, and the others applied.
+    ");
+    case.put("n.ndjson", change.replace(":1}", ":4}"));
+    assert!(!apply(&case, "n.ndjson --quiet").refusal().is_empty());
+    assert_eq!((rows(&case, "c"), rows(&case, "n")), ("(1,1) (2,3)".into(), "(1,4)".into()));
+    // Those that the stream changes too do not refer to it any more; and deletes do cascade.
+    let with_child = change.to_owned()
+        + r#"{"op":"update","table":"c","row":{"id":1,"p":10}}
+{"op":"update","table":"p","key":{"id":2},"row":{"id":20}}
+{"op":"delete","table":"p","key":{"id":3}}
+"#;
+    applied(&case, &with_child, "--stream two --batch-delay 60000");
+    assert_eq!(
+        (rows(&case, "p"), rows(&case, "c")),
+        ("(10,0) (20,0) (4,0)".into(), "(1,10)".into())
+    );
+}

@@ -48,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) is_referenced: bool,
     /// Conditions under which a row of another table, or of this one, refers to row `t`.
     pub(crate) referrers: Vec<String>,
+    /// Those of them which are changed or deleted with the row.
+    pub(crate) followers: Vec<String>,
     /// Columns of unique indexes besides the key, positions in `columns`.
     pub(crate) unique: Vec<Vec<usize>>,
     /// Rises when columns are added.
@@ -103,7 +105,8 @@ select format('exists (select from %s c where %s)', c.conrelid::regclass,
                from unnest(c.conkey, c.confkey) as k(child, parent)
                join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
                join pg_attribute parent
-                 on parent.attrelid = c.confrelid and parent.attnum = k.parent))
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent)),
+       confdeltype not in ('a', 'r')
 from pg_constraint c
 where contype = 'f' and conparentid = 0 and confrelid in (select relid from parts)";
 
@@ -168,8 +171,10 @@ impl Facts {
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
         let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
         let referrers = client.query(REFERRERS, &[&table.oid]).await.map_err(failed())?;
+        let followers = referrers.iter().filter(|row| row.get(1));
         Ok(Some(Facts {
             referrers: referrers.iter().map(|row| row.get(0)).collect(),
+            followers: followers.map(|row| row.get(0)).collect(),
             unique: positions.collect(),
             columns,
             generated,

@@ -123,6 +123,24 @@ impl<'a> Statements<'a> {
         self.facts.referrers.iter().map(|refers| format!(" and not {refers}")).collect()
     }
 
+    /// Whether rows that go because they have another key now would take others with them. `None`
+    /// where none could.
+    pub(crate) fn takes_along(&self) -> Option<String> {
+        let (first, _) = self.facts.keying.columns.first()?;
+        (!self.facts.followers.is_empty()).then(|| {
+            format!(
+                "select exists (select from {} t join {} s on {} where s.{WHAT} = {} and {} \
+                 and ({}))",
+                self.table,
+                self.stage,
+                self.matches(),
+                What::Goes as i16,
+                bit(*first),
+                self.facts.followers.join(" or ")
+            )
+        })
+    }
+
     /// Whether any key is staged twice.
     pub(crate) fn duplicates(&self) -> String {
         let key: Vec<_> = key(self.facts).map(|column| column.sql.as_str()).collect();
