@@ -313,3 +313,30 @@ fn a_key_change_does_not_delete_what_refers_to_it() {
         ("(10,0) (20,0) (4,0)".into(), "(1,10)".into())
     );
 }
+
+/// What an event does not say is no NULL to a domain that has none.
+#[test]
+fn domains_that_refuse_null_are_left_out_of_events() {
+    let case = Case::new(
+        "create domain word as text not null; create domain cents as numeric(10,2) not null; \
+         create domain label as word check (value is not null); \
+         create domain no as int not null check (value > 0); \
+         create table t (id no primary key, w label default 'dflt', c cents default 7, v int)",
+    );
+    let events = r#"{"op":"insert","table":"t","row":{"id":1,"v":1}}
+{"op":"insert","table":"t","row":{"id":2,"w":"x","c":1.5,"v":1}}
+{"op":"insert","table":"t","row":{"id":3,"w":"y","c":2,"v":1}}
+{"op":"insert","table":"t","row":{"id":4,"w":"z","c":3,"v":1}}
+"#;
+    applied(&case, events, "--stream a");
+    let events = r#"{"op":"update","table":"t","row":{"id":1,"v":2}}
+{"op":"update","table":"t","row":{"id":2,"c":1.50}}
+{"op":"update","table":"t","key":{"id":3},"row":{"id":30,"c":9}}
+{"op":"delete","table":"t","key":{"id":4}}
+"#;
+    applied(&case, events, "--stream b");
+    assert_eq!(rows(&case, "t"), "(1,dflt,7.00,2) (2,x,1.50,1) (30,y,9.00,1)");
+    case.put("s.ndjson", "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"w\":null}}\n");
+    let refusal = apply(&case, "s.ndjson --quiet").refusal().clone();
+    assert!(refusal.contains("does not allow null values"), "{refusal}");
+}

@@ -22,6 +22,8 @@ pub(crate) struct FactsColumn {
     pub(crate) sql: String,
     /// `pg_type.typname`, of a domain that of the type beneath it.
     pub(crate) typname: Arc<str>,
+    /// Of a domain: the type beneath it, as SQL writes it, which takes NULL for what is absent.
+    pub(crate) beneath: Option<String>,
     /// What it has when nothing is said, as SQL.
     pub(crate) default: String,
     /// Equal values are the same value.
@@ -57,14 +59,15 @@ pub(crate) struct Facts {
 }
 
 const COLUMNS: &str = "\
-with recursive types(attname, typid, identity) as (
-  select a.attname::text, a.atttypid, a.attidentity::text from pg_attribute a
+with recursive types(attname, typid, identity, typmod, is_beneath) as (
+  select a.attname::text, a.atttypid, a.attidentity::text, a.atttypmod, false from pg_attribute a
   where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
   union all
-  select types.attname, t.typbasetype, types.identity from types
+  select types.attname, t.typbasetype, types.identity, t.typtypmod, true from types
   join pg_type t on t.oid = types.typid where t.typbasetype <> 0)
 select attname, t.typname::text, identity = 'a',
-       case when identity <> '' then pg_get_serial_sequence($2, attname) end
+       case when identity <> '' then pg_get_serial_sequence($2, attname) end,
+       case when is_beneath then format_type(typid, typmod) end
 from types join pg_type t on t.oid = types.typid where t.typbasetype = 0";
 
 /// Of tables without a primary key: the narrowest unique index that identifies every row.
@@ -138,6 +141,7 @@ impl Facts {
                 name: column.name.clone(),
                 sql: quote_ident(&column.name).into_owned(),
                 typname: row.map_or("text", |row| row.get(1)).into(),
+                beneath: row.and_then(|row| row.get(4)),
                 default: match sequence {
                     Some(sequence) => format!("nextval('{}')", sequence.replace('\'', "''")),
                     None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
@@ -210,6 +214,7 @@ impl Facts {
             name: name.to_owned(),
             sql: quote_ident(name).into_owned(),
             typname: "text".into(),
+            beneath: None,
             default: "null".to_owned(),
             is_exact: true,
             is_fixed: false,
