@@ -392,6 +392,26 @@ fn a_lone_event_does_not_wait_for_others() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
+/// The session that looks at tables may have been lost long before a new one is named.
+#[test]
+fn a_table_is_looked_up_after_its_session_was_lost() {
+    let case = case();
+    case.db.run("create table late (id int primary key)");
+    let mut child = spawn(&mut command(&case, "- --quiet --json --retry-for 20"));
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
+    wait_until("the first events are in", || case.value("select count(*) from t") == "10");
+    let (runtime, other) = session(&case.db.dsn());
+    let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity \
+               where datname = current_database() and application_name = 'pgspate apply'";
+    runtime.block_on(other.query_one(end, &[])).unwrap();
+    pipe.write_all(b"{\"op\":\"insert\",\"table\":\"late\",\"row\":{\"id\":1}}\n").unwrap();
+    drop(pipe);
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(rows(&case, "late"), "(1)");
+}
+
 #[test]
 fn a_growing_file_is_followed_until_a_signal() {
     let case = case();
