@@ -220,6 +220,28 @@ BAD
     assert_eq!(rows(&case, "t"), "(1,a) (2,b) (4,x)");
 }
 
+/// Each update gives other columns, of which there are more kinds than are kept.
+#[test]
+fn updates_of_ever_other_columns() {
+    let columns: Vec<_> = (0..14).map(|nth| format!("c{nth} int default -1")).collect();
+    let case = Case::new(&format!("create table t (id int primary key, {})", columns.join(", ")));
+    case.db.run("insert into t (id) values (1)");
+    let mut events = String::new();
+    for nth in 1..10_000 {
+        let given = (0..14).filter(|at| nth >> at & 1 == 1);
+        let given: Vec<_> = given.map(|at| format!(",\"c{at}\":{nth}")).collect();
+        events += &format!(
+            "{{\"op\":\"update\",\"table\":\"t\",\"row\":{{\"id\":1{}}}}}\n",
+            given.concat()
+        );
+    }
+    applied(&case, &events, "");
+    // Of each column the last number below 10,000 with its bit.
+    let last = |at: u32| (1..10_000_u32).rev().find(|nth| nth >> at & 1 == 1).unwrap();
+    let last: Vec<_> = (0..14).map(|at| last(at).to_string()).collect();
+    assert_eq!(rows(&case, "t"), format!("(1,{})", last.join(",")));
+}
+
 /// Complaint 6: a key many times in a batch, in one or several spellings.
 #[test]
 fn repeated_keys_of_a_batch() {

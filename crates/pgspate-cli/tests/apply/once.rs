@@ -299,6 +299,31 @@ fn a_refused_event_within_a_large_transaction() {
     assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &299.into()));
 }
 
+/// Tables that a large transaction comes to only after a refused event, or with one.
+#[test]
+fn stages_that_a_savepoint_undoes_are_made_again() {
+    let case = Case::new(
+        "create table t (id int primary key check (id <> 2)); \
+         create table u (id int primary key check (id <> 3)); create table w (id int primary key)",
+    );
+    let mut events = String::new();
+    for nth in 0..120 {
+        let (table, id) = match nth {
+            0..40 => ("t", nth),
+            40..80 => ("u", nth - 40),
+            _ => ("w", nth),
+        };
+        let row = format!(r#"{{"id":{id}}},"tx":1,"end":{}"#, nth == 119);
+        writeln!(events, r#"{{"op":"insert","table":"{table}","row":{row}}}"#).unwrap();
+    }
+    let report = applied(&case, &events, "--batch-rows 5 --max-dead-letters 2");
+    assert_eq!((&report["dead_letters"], &report["inserted"]), (&2.into(), &118.into()));
+    // The next transaction has the same stages.
+    let next = events.replace("\"id\":", "\"id\":9").replace("\"tx\":1", "\"tx\":2");
+    let report = applied(&case, &(events + &next), "--batch-rows 5 --max-dead-letters 2");
+    assert_eq!(report["inserted"], 120);
+}
+
 /// Complaint 11: nothing is left behind, and the catalog does not grow with batches.
 #[test]
 fn the_catalog_does_not_grow_with_batches() {
@@ -365,6 +390,26 @@ fn a_lone_event_does_not_wait_for_others() {
     drop(pipe);
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
+}
+
+/// The session that looks at tables may have been lost long before a new one is named.
+#[test]
+fn a_table_is_looked_up_after_its_session_was_lost() {
+    let case = case();
+    case.db.run("create table late (id int primary key)");
+    let mut child = spawn(&mut command(&case, "- --quiet --json --retry-for 20"));
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
+    wait_until("the first events are in", || case.value("select count(*) from t") == "10");
+    let (runtime, other) = session(&case.db.dsn());
+    let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity \
+               where datname = current_database() and application_name = 'pgspate apply'";
+    runtime.block_on(other.query_one(end, &[])).unwrap();
+    pipe.write_all(b"{\"op\":\"insert\",\"table\":\"late\",\"row\":{\"id\":1}}\n").unwrap();
+    drop(pipe);
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(rows(&case, "late"), "(1)");
 }
 
 #[test]

@@ -274,3 +274,69 @@ fn keys_that_a_modifier_makes_one() {
     assert_eq!((rows(&case, "d"), rows(&case, "s")), ("(1.00,1)".into(), "(ab,1)".into()));
     assert_eq!(case.value("select count(*) from c"), "2");
 }
+
+/// A row whose key changes does not take along those that still refer to it.
+#[test]
+fn a_key_change_does_not_delete_what_refers_to_it() {
+    let case = Case::new(
+        "create table p (id int primary key, v int); \
+         create table c (id int primary key, \
+           p int references p on update cascade on delete cascade); \
+         create table n (id int primary key, p int references p on delete set null); \
+         insert into p select i, 0 from generate_series(1, 4) i; \
+         insert into c values (1, 1), (2, 3); insert into n values (1, 4)",
+    );
+    let change = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10,"v":0}}
+"#;
+    case.put("s.ndjson", change);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @"
+    error: could not apply the update of public.p
+      caused by: rows still refer to a row of public.p whose key changes, and their foreign
+          … key would delete or change them with it
+      at: s.ndjson, line 1
+
+    hint: Nothing of its batch is applied. With `--max-dead-letters N` up to N such events
+          … are set aside in pgspate.dead_letter, and the others applied.
+    ");
+    case.put("n.ndjson", change.replace(":1}", ":4}"));
+    assert!(!apply(&case, "n.ndjson --quiet").refusal().is_empty());
+    assert_eq!((rows(&case, "c"), rows(&case, "n")), ("(1,1) (2,3)".into(), "(1,4)".into()));
+    // Those that the stream changes too do not refer to it any more; and deletes do cascade.
+    let with_child = change.to_owned()
+        + r#"{"op":"update","table":"c","row":{"id":1,"p":10}}
+{"op":"update","table":"p","key":{"id":2},"row":{"id":20}}
+{"op":"delete","table":"p","key":{"id":3}}
+"#;
+    applied(&case, &with_child, "--stream two --batch-delay 60000");
+    assert_eq!(
+        (rows(&case, "p"), rows(&case, "c")),
+        ("(10,0) (20,0) (4,0)".into(), "(1,10)".into())
+    );
+}
+
+/// What an event does not say is no NULL to a domain that has none.
+#[test]
+fn domains_that_refuse_null_are_left_out_of_events() {
+    let case = Case::new(
+        "create domain word as text not null; create domain cents as numeric(10,2) not null; \
+         create domain label as word check (value is not null); \
+         create domain no as int not null check (value > 0); \
+         create table t (id no primary key, w label default 'dflt', c cents default 7, v int)",
+    );
+    let events = r#"{"op":"insert","table":"t","row":{"id":1,"v":1}}
+{"op":"insert","table":"t","row":{"id":2,"w":"x","c":1.5,"v":1}}
+{"op":"insert","table":"t","row":{"id":3,"w":"y","c":2,"v":1}}
+{"op":"insert","table":"t","row":{"id":4,"w":"z","c":3,"v":1}}
+"#;
+    applied(&case, events, "--stream a");
+    let events = r#"{"op":"update","table":"t","row":{"id":1,"v":2}}
+{"op":"update","table":"t","row":{"id":2,"c":1.50}}
+{"op":"update","table":"t","key":{"id":3},"row":{"id":30,"c":9}}
+{"op":"delete","table":"t","key":{"id":4}}
+"#;
+    applied(&case, events, "--stream b");
+    assert_eq!(rows(&case, "t"), "(1,dflt,7.00,2) (2,x,1.50,1) (30,y,9.00,1)");
+    case.put("s.ndjson", "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"w\":null}}\n");
+    let refusal = apply(&case, "s.ndjson --quiet").refusal().clone();
+    assert!(refusal.contains("does not allow null values"), "{refusal}");
+}

@@ -22,6 +22,8 @@ pub(crate) struct FactsColumn {
     pub(crate) sql: String,
     /// `pg_type.typname`, of a domain that of the type beneath it.
     pub(crate) typname: Arc<str>,
+    /// Of a domain: the type beneath it, as SQL writes it, which takes NULL for what is absent.
+    pub(crate) beneath: Option<String>,
     /// What it has when nothing is said, as SQL.
     pub(crate) default: String,
     /// Equal values are the same value.
@@ -48,6 +50,8 @@ pub(crate) struct Facts {
     pub(crate) is_referenced: bool,
     /// Conditions under which a row of another table, or of this one, refers to row `t`.
     pub(crate) referrers: Vec<String>,
+    /// Those of them which are changed or deleted with the row.
+    pub(crate) followers: Vec<String>,
     /// Columns of unique indexes besides the key, positions in `columns`.
     pub(crate) unique: Vec<Vec<usize>>,
     /// Rises when columns are added.
@@ -55,14 +59,15 @@ pub(crate) struct Facts {
 }
 
 const COLUMNS: &str = "\
-with recursive types(attname, typid, identity) as (
-  select a.attname::text, a.atttypid, a.attidentity::text from pg_attribute a
+with recursive types(attname, typid, identity, typmod, is_beneath) as (
+  select a.attname::text, a.atttypid, a.attidentity::text, a.atttypmod, false from pg_attribute a
   where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
   union all
-  select types.attname, t.typbasetype, types.identity from types
+  select types.attname, t.typbasetype, types.identity, t.typtypmod, true from types
   join pg_type t on t.oid = types.typid where t.typbasetype <> 0)
 select attname, t.typname::text, identity = 'a',
-       case when identity <> '' then pg_get_serial_sequence($2, attname) end
+       case when identity <> '' then pg_get_serial_sequence($2, attname) end,
+       case when is_beneath then format_type(typid, typmod) end
 from types join pg_type t on t.oid = types.typid where t.typbasetype = 0";
 
 /// Of tables without a primary key: the narrowest unique index that identifies every row.
@@ -103,7 +108,8 @@ select format('exists (select from %s c where %s)', c.conrelid::regclass,
                from unnest(c.conkey, c.confkey) as k(child, parent)
                join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
                join pg_attribute parent
-                 on parent.attrelid = c.confrelid and parent.attnum = k.parent))
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent)),
+       confdeltype not in ('a', 'r')
 from pg_constraint c
 where contype = 'f' and conparentid = 0 and confrelid in (select relid from parts)";
 
@@ -135,6 +141,7 @@ impl Facts {
                 name: column.name.clone(),
                 sql: quote_ident(&column.name).into_owned(),
                 typname: row.map_or("text", |row| row.get(1)).into(),
+                beneath: row.and_then(|row| row.get(4)),
                 default: match sequence {
                     Some(sequence) => format!("nextval('{}')", sequence.replace('\'', "''")),
                     None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
@@ -168,8 +175,10 @@ impl Facts {
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
         let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
         let referrers = client.query(REFERRERS, &[&table.oid]).await.map_err(failed())?;
+        let followers = referrers.iter().filter(|row| row.get(1));
         Ok(Some(Facts {
             referrers: referrers.iter().map(|row| row.get(0)).collect(),
+            followers: followers.map(|row| row.get(0)).collect(),
             unique: positions.collect(),
             columns,
             generated,
@@ -205,6 +214,7 @@ impl Facts {
             name: name.to_owned(),
             sql: quote_ident(name).into_owned(),
             typname: "text".into(),
+            beneath: None,
             default: "null".to_owned(),
             is_exact: true,
             is_fixed: false,

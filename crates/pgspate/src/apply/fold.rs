@@ -53,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) key: KeyAt,
     /// `None`: there is no such row.
     pub(crate) state: Option<State>,
+    /// Its row got another key, as the last that was said of it.
+    pub(crate) is_left: bool,
 }
 
 /// An event of a row, and the one before it.
@@ -257,7 +259,7 @@ impl Folding<'_> {
         }
         let nth = self.table.entries.len();
         let key_at = KeyAt { change: self.at, which };
-        self.table.entries.push(Entry { key: key_at, state: None });
+        self.table.entries.push(Entry { key: key_at, state: None, is_left: false });
         self.table.by_key.insert(key.into(), nth as u32);
         (nth, self.table.truncates)
     }
@@ -290,6 +292,7 @@ impl Folding<'_> {
         }
         // Also of a row that came with these events: the target may have one of that key.
         self.table.entries[nth].state = None;
+        self.table.entries[nth].is_left = false;
     }
 
     fn update(&mut self, change: &Change, key: &[u8]) {
@@ -319,6 +322,7 @@ impl Folding<'_> {
             true => self.table.displaced.remove(&(source as u32)).flatten(),
             false => self.table.entries[source].state.take(),
         };
+        self.table.entries[source].is_left = !displaced;
         let was_there = displaced || moving.is_some() || !is_known;
         if !was_there && !puts {
             // Read again, it may have come to its new key before.

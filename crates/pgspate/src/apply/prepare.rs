@@ -54,6 +54,8 @@ pub(crate) struct Prepared {
     pub(crate) has_fresh: bool,
     /// For each column, among the rows that come or change.
     pub(crate) given: Vec<Given>,
+    /// Rows go because they have another key now.
+    pub(crate) has_left: bool,
     /// Two rows may have the same key.
     pub(crate) is_loose: bool,
     /// Updates of rows that are known not to be there.
@@ -90,6 +92,7 @@ struct Encoder<'a> {
     has_changes: bool,
     has_moves: bool,
     has_fresh: bool,
+    has_left: bool,
 }
 
 impl<'a> Encoder<'a> {
@@ -107,6 +110,7 @@ impl<'a> Encoder<'a> {
             has_changes: false,
             has_moves: false,
             has_fresh: false,
+            has_left: false,
         }
     }
 
@@ -148,6 +152,7 @@ impl<'a> Encoder<'a> {
             has_changes: self.has_changes,
             has_moves: self.has_moves,
             has_fresh: self.has_fresh,
+            has_left: self.has_left,
             is_loose: self.folded.is_loose,
             missing: self.folded.missing,
             is_in_suspense: self.folded.is_in_suspense(),
@@ -161,7 +166,9 @@ impl<'a> Encoder<'a> {
         for (column, _) in &self.facts.keying.columns {
             self.row[*column] = self.log.either(change, entry.key.which, *column);
         }
-        self.given.fill(0);
+        // Of a row that goes, it says whether its events have moved on to another key.
+        self.given.fill(if entry.is_left { 0xff } else { 0 });
+        self.has_left |= entry.is_left;
         self.write(What::Goes, None);
     }
 

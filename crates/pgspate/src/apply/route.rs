@@ -15,8 +15,11 @@ use super::fold;
 use super::log::{Change, Log, RowAt};
 use super::names::Names;
 use crate::target::Session;
-use crate::target::connect::Connection;
+use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
+
+/// What the server calls the session.
+const NAME: &str = "pgspate apply";
 
 /// What becomes of columns that the target does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,6 +39,7 @@ pub(crate) struct Router {
 }
 
 struct Inner {
+    dsn: Dsn,
     connection: Connection,
     runtime: Handle,
     session: Session,
@@ -55,8 +59,16 @@ struct Target {
     /// Columns that any event has named.
     seen: Vec<bool>,
     layouts: Vec<Layout>,
+    /// Where in `layouts` these columns are.
+    by_names: HashMap<Arc<[Box<str>]>, usize>,
     last: usize,
 }
+
+/// More kinds of rows are not kept: rows of many columns of which each gives others have a great
+/// many.
+const LAYOUTS_MAX: usize = 4096;
+/// Among so many the one is looked for by its address.
+const LAYOUTS_FEW: usize = 8;
 
 /// The columns of a kind of row.
 struct Layout {
@@ -76,13 +88,15 @@ pub(crate) struct Stand {
 
 impl Router {
     pub(crate) async fn new(
-        connection: Connection,
+        dsn: Dsn,
         names: Names,
         unknown: UnknownColumns,
         runtime: Handle,
     ) -> Result<Router> {
+        let connection = dsn.connect(NAME).await?;
         let session = Session::read(&connection.client).await?;
         let inner = Inner {
+            dsn,
             connection,
             runtime,
             session,
@@ -107,6 +121,7 @@ impl Router {
         let Some(at) = inner.table(&event.table)? else { return Ok(false) };
         let unknown = inner.unknown;
         let target = &mut inner.targets[at];
+        target.make_room();
         let rows = [&event.new, &event.old];
         for row in rows.into_iter().flatten() {
             target.learn(row, unknown, &mut inner.additions)?;
@@ -161,6 +176,7 @@ impl Router {
     pub(crate) fn see(&self, event: &Event) -> Result<()> {
         let inner = &mut *self.inner.borrow_mut();
         let Some(at) = inner.table(&event.table)? else { return Ok(()) };
+        inner.targets[at].make_room();
         for row in [&event.new, &event.old].into_iter().flatten() {
             // What was refused before is refused no more.
             let _ = inner.targets[at].learn(row, UnknownColumns::Ignore, &mut inner.additions);
@@ -225,12 +241,23 @@ impl Inner {
         Ok(at)
     }
 
+    /// The facts of a table; in a new session, if the one there was is lost.
+    async fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
+        if !self.connection.is_closed() {
+            match Facts::read(&self.connection.client, &self.session, sql).await {
+                Err(error) if error.is_retryable() => {}
+                read => return read,
+            }
+        }
+        self.connection = self.dsn.connect(NAME).await?;
+        Facts::read(&self.connection.client, &self.session, sql).await
+    }
+
     fn look_up(&mut self, name: &Name) -> Result<Option<usize>> {
         let mut at = None;
         if self.names.takes(name) {
             let sql = self.names.target(name);
-            let reading = Facts::read(&self.connection.client, &self.session, &sql);
-            let facts = self.runtime.block_on(reading)?.ok_or_else(|| {
+            let facts = self.runtime.clone().block_on(self.read(&sql))?.ok_or_else(|| {
                 let message = format!("relation {sql} does not exist");
                 Error::new(Kind::Plan, message).hint(
                     "Make the table first, map the events to another one with \
@@ -242,7 +269,7 @@ impl Inner {
             at = Some(found.unwrap_or_else(|| {
                 let seen = vec![false; facts.columns.len()];
                 let facts = Arc::new(facts);
-                self.targets.push(Target { facts, seen, layouts: Vec::new(), last: 0 });
+                self.targets.push(Target::new(facts, seen));
                 self.targets.len() - 1
             }));
         }
@@ -252,6 +279,10 @@ impl Inner {
 }
 
 impl Target {
+    fn new(facts: Arc<Facts>, seen: Vec<bool>) -> Target {
+        Target { facts, seen, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
+    }
+
     /// Forgets layouts with columns that the target does not have.
     fn forget_ignored(&mut self) {
         let generated = &self.facts.generated;
@@ -260,6 +291,17 @@ impl Target {
             columns.all(|(name, at)| at.is_some() || generated.iter().any(|it| **it == **name))
         });
         self.last = 0;
+        let places = self.layouts.iter().enumerate();
+        self.by_names = places.map(|(at, layout)| (Arc::clone(&layout.names), at)).collect();
+    }
+
+    /// Makes room for the layouts of another event.
+    fn make_room(&mut self) {
+        if self.layouts.len() >= LAYOUTS_MAX {
+            self.layouts.clear();
+            self.by_names.clear();
+            self.last = 0;
+        }
     }
 
     /// Makes the layout of a row, if it is a new one.
@@ -300,6 +342,7 @@ impl Target {
         let count = columns.iter().flatten().count();
         self.layouts.push(Layout { names: Arc::clone(&row.columns), columns, count });
         self.last = self.layouts.len() - 1;
+        self.by_names.insert(Arc::clone(&row.columns), self.last);
         Ok(())
     }
 
@@ -319,9 +362,8 @@ impl Target {
         if self.layouts.get(self.last).is_some_and(is_it) {
             return Some(self.last);
         }
-        let same = |layout: &Layout| is_it(layout) || layout.names == row.columns;
-        let found = self.layouts.iter().position(is_it);
-        let found = found.or_else(|| self.layouts.iter().position(same))?;
+        let found = self.layouts.iter().take(LAYOUTS_FEW).position(is_it);
+        let found = found.or_else(|| self.by_names.get(&row.columns).copied())?;
         self.last = found;
         Some(found)
     }

@@ -101,8 +101,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
         let names = inputs.iter().map(Input::name).collect::<Vec<_>>();
         names.first().map_or_else(|| "-".to_owned(), |first| (*first).to_owned())
     });
-    let connection = runtime.block_on(dsn.connect("pgspate apply"))?;
-    let router = Router::new(connection, names, options.unknown_columns, runtime.clone());
+    let router = Router::new(dsn.clone(), names, options.unknown_columns, runtime.clone());
     let router = runtime.block_on(router)?;
     let settings = Settings {
         dsn,

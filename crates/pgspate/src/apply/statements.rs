@@ -27,10 +27,14 @@ pub(crate) fn stage_name(facts: &Facts) -> String {
 
 /// Makes the stage of a table, for the session.
 pub(crate) fn make_stage(facts: &Facts) -> String {
-    let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.as_str()).collect();
+    let columns: Vec<_> = facts
+        .columns
+        .iter()
+        .map(|column| format!("{} as {}", beneath("", column), column.sql))
+        .collect();
     let from: Vec<_> = from_names(facts)
         .zip(key(facts))
-        .map(|(name, column)| format!(", {} as {name}", column.sql))
+        .map(|(name, column)| format!(", {} as {name}", beneath("", column)))
         .collect();
     format!(
         "create temporary table {} on commit delete rows as \
@@ -40,6 +44,14 @@ pub(crate) fn make_stage(facts: &Facts) -> String {
         from.concat(),
         facts.table.sql_name
     )
+}
+
+/// A column of the type that its stage has: a domain may refuse the NULL of what is absent.
+fn beneath(of: &str, column: &FactsColumn) -> String {
+    match &column.beneath {
+        Some(ty) => format!("{of}{}::{ty}", column.sql),
+        None => format!("{of}{}", column.sql),
+    }
 }
 
 /// Fills the stage of a table.
@@ -121,6 +133,24 @@ impl<'a> Statements<'a> {
     /// That nothing refers to the target's row.
     fn unreferenced(&self) -> String {
         self.facts.referrers.iter().map(|refers| format!(" and not {refers}")).collect()
+    }
+
+    /// Whether rows that go because they have another key now would take others with them. `None`
+    /// where none could.
+    pub(crate) fn takes_along(&self) -> Option<String> {
+        let (first, _) = self.facts.keying.columns.first()?;
+        (!self.facts.followers.is_empty()).then(|| {
+            format!(
+                "select exists (select from {} t join {} s on {} where s.{WHAT} = {} and {} \
+                 and ({}))",
+                self.table,
+                self.stage,
+                self.matches(),
+                What::Goes as i16,
+                bit(*first),
+                self.facts.followers.join(" or ")
+            )
+        })
     }
 
     /// Whether any key is staged twice.
@@ -235,7 +265,9 @@ impl<'a> Statements<'a> {
             let is_other = match column.is_exact {
                 true => format!("t.{name} is distinct from s.{name}"),
                 // Such as 1.0 and 1.00, which are equal and yet not the same.
-                false => format!("row(t.{name})::record *<> row(s.{name})::record"),
+                false => {
+                    format!("row({})::record *<> row(s.{name})::record", beneath("t.", column))
+                }
             };
             match given {
                 Given::Never => {}

@@ -76,6 +76,7 @@ pub(super) async fn write(
         delete_whole(session, part, &mut counts).await?;
     }
     for part in parts.iter().rev().filter(|part| part.facts.is_referenced) {
+        keep_followers(session, part).await?;
         delete(session, part, false, &mut counts).await?;
     }
     // These were updates, whatever they took.
@@ -155,6 +156,21 @@ async fn complete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -
         counts.freed += freed;
     }
     Ok(())
+}
+
+/// Refuses to delete rows that others follow, where it is only their key that changes.
+async fn keep_followers(session: &mut Session, part: &Part<'_>) -> Result<()> {
+    let sql = part.statements.takes_along().filter(|_| part.prepared.has_left);
+    let Some(sql) = sql else { return Ok(()) };
+    let name = &part.facts.table.sql_name;
+    if !session.ask::<bool>(&sql, &format!("look up what refers to {name}")).await? {
+        return Ok(());
+    }
+    let message = format!(
+        "rows still refer to a row of {name} whose key changes, and their foreign key would delete \
+         or change them with it"
+    );
+    Err(Error::new(Kind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION))
 }
 
 async fn delete(

@@ -25,7 +25,21 @@ pub(super) struct Staged {
     version: u32,
     clear: String,
     rows: u64,
+    made: Made,
 }
+
+/// With what a stage is gone if that is rolled back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Made {
+    /// With the session only.
+    Outside,
+    InTransaction,
+    InSavepoint,
+}
+
+const SAVEPOINT: &str = "savepoint pgspate_apply";
+const KEEP: &str = "release savepoint pgspate_apply";
+const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
 
 /// A session with the target.
 pub(super) struct Session {
@@ -35,8 +49,8 @@ pub(super) struct Session {
     stages: HashMap<u32, Staged>,
     /// Statements of small batches, by their text.
     kept: HashMap<String, Statement>,
-    /// The transaction has made stages that are gone if it fails.
-    made: bool,
+    /// What a stage would be made in now.
+    inside: Made,
     lock_timeout: i32,
     is_small: bool,
 }
@@ -52,7 +66,7 @@ impl Session {
             in_transaction: false,
             stages: HashMap::new(),
             kept: HashMap::new(),
-            made: false,
+            inside: Made::Outside,
             lock_timeout: settings.limits.lock_timeout_millis(),
             is_small: false,
         };
@@ -80,24 +94,56 @@ impl Session {
         );
         self.run(&sql, "begin to apply").await?;
         self.in_transaction = true;
+        self.inside = Made::InTransaction;
         Ok(())
+    }
+
+    /// Sets the savepoint, of which there is one at a time.
+    pub(super) async fn set_savepoint(&mut self) -> Result<()> {
+        self.run(SAVEPOINT, "set a savepoint").await?;
+        self.inside = Made::InSavepoint;
+        Ok(())
+    }
+
+    /// Keeps what was done since the savepoint.
+    pub(super) async fn release(&mut self) -> Result<()> {
+        self.run(KEEP, "release a savepoint").await?;
+        self.keep(Made::InTransaction);
+        Ok(())
+    }
+
+    /// Undoes what was done since the savepoint.
+    pub(super) async fn go_back(&mut self) -> Result<()> {
+        self.run(BACK, "go back to a savepoint").await?;
+        self.forget(Made::InTransaction);
+        Ok(())
+    }
+
+    /// Stages are now as if made there.
+    fn keep(&mut self, there: Made) {
+        self.stages.values_mut().for_each(|staged| staged.made = staged.made.min(there));
+        self.inside = there;
+    }
+
+    /// Forgets the stages that were made further inside, and the statements that use them.
+    fn forget(&mut self, there: Made) {
+        let gone = self.stages.extract_if(|_, staged| staged.made > there);
+        let gone: Vec<_> = gone.map(|(_, staged)| staged.clear).collect();
+        self.kept.retain(|sql, _| !gone.iter().any(|stage| sql.contains(stage)));
+        self.inside = there;
     }
 
     pub(super) async fn commit(&mut self) -> Result<()> {
         self.run("commit", "commit").await?;
         self.in_transaction = false;
-        self.made = false;
+        self.keep(Made::Outside);
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         Ok(())
     }
 
     /// Rolls back what is open. An error: the session is of no use any more.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
-        if self.made {
-            self.stages.clear();
-            self.kept.clear();
-            self.made = false;
-        }
+        self.forget(Made::Outside);
         self.in_transaction = false;
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         self.run("rollback", "roll back").await
@@ -118,13 +164,13 @@ impl Session {
         }
         let what = "make a temporary table to stage rows in";
         self.run(&statements::make_stage(facts), what).await?;
-        self.made |= self.in_transaction;
         let client = &self.connection.client;
         let explain = |error| self.connection.explain("could not prepare to stage rows", error);
         let binary = client.prepare(&statements::copy(facts, "binary")).await.map_err(explain)?;
         let text = client.prepare(&statements::copy(facts, "text")).await.map_err(explain)?;
         let clear = format!("pg_temp.{}", statements::stage_name(facts));
-        let staged = Staged { binary, text, version: facts.version, clear, rows: 0 };
+        let staged =
+            Staged { binary, text, version: facts.version, clear, rows: 0, made: self.inside };
         self.stages.insert(oid, staged);
         Ok(())
     }

@@ -20,10 +20,6 @@ use crate::apply::report::Counts;
 use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
 
-const BEGIN: &str = "savepoint pgspate_apply";
-const KEEP: &str = "release savepoint pgspate_apply";
-const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
-
 /// A batch that is written.
 pub(super) struct Sifting<'a> {
     pub(super) batch: &'a Batch,
@@ -60,11 +56,11 @@ impl Sifting<'_> {
             session.begin().await?;
             self.add_columns(session).await?;
             if is_open {
-                session.run(BEGIN, "set a savepoint").await?;
+                session.set_savepoint().await?;
             }
             let error = match round::write(session, tables, prepared, frees).await {
                 Ok(counts) if is_open => {
-                    session.run(KEEP, "release a savepoint").await?;
+                    session.release().await?;
                     return Ok(counts);
                 }
                 Ok(counts) => return Ok(counts),
@@ -74,7 +70,7 @@ impl Sifting<'_> {
                 return Err(error);
             }
             match is_open {
-                true => session.run(BACK, "go back to a savepoint").await?,
+                true => session.go_back().await?,
                 false => session.roll_back().await?,
             }
             let may_free = prepared.iter().any(|it| tables[it.table].may_free());
@@ -140,16 +136,16 @@ impl Sifting<'_> {
     ) -> Result<Option<Error>> {
         let batch = self.batch;
         let prepared = prepare(&batch.log, range, &batch.tables)?;
-        session.run(BEGIN, "set a savepoint").await?;
+        session.set_savepoint().await?;
         match round::write(session, &batch.tables, &prepared, true).await {
             Ok(written) => {
-                session.run(KEEP, "release a savepoint").await?;
+                session.release().await?;
                 session.clear_stages().await?;
                 counts.add(&written);
                 Ok(None)
             }
             Err(error) if is_of_data(&error) => {
-                session.run(BACK, "go back to a savepoint").await?;
+                session.go_back().await?;
                 Ok(Some(error))
             }
             Err(error) => Err(error),
