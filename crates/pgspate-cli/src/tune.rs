@@ -68,11 +68,14 @@ pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
         let reverted = runtime.block_on(tune::revert(&connection))?;
         if args.json {
             print_json(&reverted)?;
-        } else if reverted.changed.is_empty() {
+        } else if reverted.changed.is_empty() && reverted.kept.is_empty() {
             say_line("there is nothing to put back");
         }
         for (name, value) in &reverted.changed {
             say_line(format!("{name} is back at {value}"));
+        }
+        for name in &reverted.kept {
+            say_line(format!("{name} was changed by somebody else since, and stays as it is"));
         }
         return Ok(Answer::Yes);
     }

@@ -84,6 +84,42 @@ fn applied_and_put_back() {
 }
 
 #[test]
+fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    run(&server, "create database \"it's\"");
+    let other = format!("{dsn} dbname='it\\'s'");
+    assert_eq!(tune(&other, "--apply --memory 8GiB --cpus 8").status, Some(0));
+    for args in ["--apply --memory 64GiB --cpus 16", "--revert"] {
+        let refused = tune(&dsn, args);
+        assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+        let expected = "the server was tuned from database \"it's\"";
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    }
+    assert_eq!(tune(&other, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+}
+
+#[test]
+fn what_somebody_else_has_set_since_stays() {
+    let server = server();
+    let dsn = server.dsn();
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB --cpus 8").status, Some(0));
+    run(&server, "alter system set max_wal_size = '3GB'; select pg_reload_conf()");
+    let reverted = tune(&dsn, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    let said = "max_wal_size was changed by somebody else since, and stays as it is";
+    assert!(reverted.stderr.contains(said), "{}", reverted.stderr);
+    assert_eq!(ask(&dsn, "show max_wal_size"), "3GB");
+    assert_eq!(ask(&dsn, "show maintenance_work_mem"), "65MB");
+    silent(&dsn, "not-put-back", "");
+}
+
+#[test]
 fn put_back_after_a_kill_at_any_point() {
     let server = server();
     let dsn = server.dsn();

@@ -2,15 +2,18 @@
 //!
 //! The way back of every setting is in the ledger, committed, before the first is changed. Each is
 //! a statement that can be run any number of times, so it does not matter where either way was
-//! interrupted.
+//! interrupted. Settings are the whole server's and a ledger is one database's: a marker beside the
+//! settings, [`MARKER`], names that database to all others, and what somebody else has set
+//! meanwhile stays as it is.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{Advice, SETTING};
+use super::{Advice, Proposal, SETTING};
 use crate::ledger::{self, Change, JobId, NewChange};
 use crate::target::connect::Connection;
 use crate::target::server_error;
@@ -20,6 +23,10 @@ use crate::{Error, Kind, Result};
 const JOB: JobId = JobId(0);
 /// One `tune` at a time.
 const LOCK: i64 = 0x7067_7370_6174_6574;
+/// A setting without a use: the database whose ledger has the way back.
+const MARKER: &str = "pgspate.tuned";
+/// What is between a way back and the value that `apply` has set.
+const INSTEAD: &str = " -- instead of ";
 /// How long the server may take to read its files again.
 const RELOAD: Duration = Duration::from_secs(5);
 
@@ -32,6 +39,8 @@ pub struct Applied {
     pub left: Vec<String>,
     /// Settings that did not follow: the command line, a role or a database says otherwise.
     pub overruled: Vec<String>,
+    /// Settings that somebody else has changed since `apply`, and that `revert` left to them.
+    pub kept: Vec<String>,
 }
 
 /// Applies what is proposed, but for what needs a restart.
@@ -63,14 +72,23 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
             .hint("Put back what was with `pgspate tune --revert` first."));
     }
     let names: Vec<&str> = now.iter().map(|proposal| proposal.name).collect();
-    let ways_back = ways_back(client, &names).await?;
+    let before = auto_conf(client).await?;
+    let database = database(client).await?;
+    elsewhere(before.get(MARKER), &database)?;
+    let ways_back: Vec<NewChange> = now.iter().map(|it| way_back(it, &before)).collect();
     record(client, &ways_back).await?;
-    for proposal in &now {
-        let sql = format!("alter system set {} = '{}'", proposal.name, proposal.value);
-        if let Err(error) = client.batch_execute(&sql).await {
+    let marker = (MARKER, literal(&database));
+    let settings = now.iter().map(|it| (it.name, literal(&it.value)));
+    // A session knows the marker once it has set it.
+    let known = client.batch_execute(&format!("set {MARKER} = ''")).await;
+    known.map_err(|error| refused(MARKER, error))?;
+    for (name, value) in [marker].into_iter().chain(settings) {
+        if let Err(error) =
+            client.batch_execute(&format!("alter system set {name} = {value}")).await
+        {
             // What was changed so far is put back; if that fails, the ledger still knows.
             let _ = revert(connection).await;
-            return Err(refused(proposal.name, error));
+            return Err(refused(name, error));
         }
     }
     let overruled = reload(client, &names, |name| {
@@ -79,7 +97,7 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
     });
     let overruled = overruled.await?;
     let changed = now.iter().map(|it| (it.name.to_owned(), it.value.clone())).collect();
-    Ok(Applied { changed, left, overruled })
+    Ok(Applied { changed, left, overruled, kept: Vec::new() })
 }
 
 /// Puts back what `apply` has changed, however far it came. Empty if there is nothing.
@@ -92,14 +110,26 @@ pub async fn revert(connection: &Connection) -> Result<Applied> {
     alone(client).await?;
     let changes = recorded(client).await?;
     changes.iter().try_for_each(Change::check_trust)?;
-    for change in &changes {
+    if changes.is_empty() {
+        let sql = format!("select current_setting('{MARKER}', true)");
+        let failed = server_error("could not look up the server's settings".to_owned());
+        let marker: Option<String> = client.query_one(&sql, &[]).await.map_err(failed)?.get(0);
+        elsewhere(marker.as_ref(), &database(client).await?)?;
+        return Ok(Applied::default());
+    }
+    let now = auto_conf(client).await?;
+    let (mine, others): (Vec<&Change>, Vec<&Change>) =
+        changes.iter().partition(|change| is_mine(change, now.get(&change.object)));
+    for change in &mine {
         let Some(step) = change.step() else { continue };
         let run = client.batch_execute(step).await;
         run.map_err(|error| refused(&change.object, error))?;
     }
-    let names: Vec<&str> = changes.iter().map(|change| change.object.as_str()).collect();
-    if names.is_empty() {
-        return Ok(Applied::default());
+    let names: Vec<&str> = mine.iter().map(|change| change.object.as_str()).collect();
+    if now.contains_key(MARKER) {
+        for sql in [format!("set {MARKER} = ''"), format!("alter system reset {MARKER}")] {
+            client.batch_execute(&sql).await.map_err(|error| refused(MARKER, error))?;
+        }
     }
     reload(client, &names, |_| None).await?;
     // Only now is it certain that all of it counts.
@@ -110,7 +140,48 @@ pub async fn revert(connection: &Connection) -> Result<Applied> {
     let now = crate::doctor::scene::settings(client).await?;
     let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::shown);
     let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
-    Ok(Applied { changed, ..Applied::default() })
+    let kept = others.iter().map(|change| change.object.clone()).collect();
+    Ok(Applied { changed, kept, ..Applied::default() })
+}
+
+async fn database(client: &Client) -> Result<String> {
+    let failed = server_error("could not look up the database".to_owned());
+    let row = client.query_one("select current_database()::text", &[]).await;
+    Ok(row.map_err(failed)?.get(0))
+}
+
+/// Refuses where the ledger of another database has the way back.
+fn elsewhere(marker: Option<&String>, database: &str) -> Result<()> {
+    match marker.filter(|it| !it.is_empty() && *it != database) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("the server was tuned from database \"{other}\"");
+            Err(Error::new(Kind::Ledger, message).hint(format!(
+                "Run `pgspate tune --revert` there. If that database is gone, so is the way back: \
+                 reset what is in pg_file_settings by hand, and then `alter system reset {MARKER}`."
+            )))
+        }
+    }
+}
+
+/// Whether a setting is as `apply` has made it, or back already. `now` is what
+/// `postgresql.auto.conf` says of it.
+fn is_mine(change: &Change, now: Option<&String>) -> bool {
+    let step = change.step().unwrap_or_default();
+    match step.rsplit_once(INSTEAD) {
+        // Of a ledger that did not record it.
+        None => true,
+        Some((back, set)) => {
+            now.is_some_and(|now| now == set) || back == step_back(&change.object, now)
+        }
+    }
+}
+
+fn step_back(name: &str, before: Option<&String>) -> String {
+    match before {
+        Some(value) => format!("alter system set {name} = {}", literal(value)),
+        None => format!("alter system reset {name}"),
+    }
 }
 
 /// Waits a little for another `tune` of this database, and refuses to run beside it.
@@ -129,11 +200,11 @@ async fn recorded(client: &Client) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// For each setting the statement that puts back what `postgresql.auto.conf` says of it now.
-async fn ways_back(client: &Client, names: &[&str]) -> Result<Vec<NewChange>> {
-    let sql = "select name, setting from pg_file_settings \
-               where sourcefile like '%postgresql.auto.conf' and name = any($1) order by seqno";
-    let rows = client.query(sql, &[&names]).await.map_err(|error| {
+/// What `postgresql.auto.conf` says now.
+async fn auto_conf(client: &Client) -> Result<HashMap<String, String>> {
+    let sql = "select name, coalesce(setting, '') from pg_file_settings \
+               where sourcefile like '%postgresql.auto.conf' and name is not null order by seqno";
+    let rows = client.query(sql, &[]).await.map_err(|error| {
         let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
         let error = server_error("could not read pg_file_settings".to_owned())(error);
         match is_forbidden {
@@ -145,21 +216,20 @@ async fn ways_back(client: &Client, names: &[&str]) -> Result<Vec<NewChange>> {
             false => error,
         }
     })?;
-    let way_back = |name: &&str| {
-        let row = rows.iter().rev().find(|row| row.get::<_, Option<&str>>(0) == Some(name));
-        let before = row.and_then(|row| row.get::<_, Option<String>>(1));
-        let step = match before {
-            Some(value) => format!("alter system set {name} = {}", literal(&value)),
-            None => format!("alter system reset {name}"),
-        };
-        NewChange {
-            kind: SETTING.to_owned(),
-            object: (*name).to_owned(),
-            steps: vec![step],
-            beside: false,
-        }
-    };
-    Ok(names.iter().map(way_back).collect())
+    // Of two lines the later one counts.
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// The statement that puts back what `postgresql.auto.conf` said before, and the value by which it
+/// is known then that nobody else has changed it.
+fn way_back(proposal: &Proposal, before: &HashMap<String, String>) -> NewChange {
+    let step = step_back(proposal.name, before.get(proposal.name));
+    NewChange {
+        kind: SETTING.to_owned(),
+        object: proposal.name.to_owned(),
+        steps: vec![format!("{step}{INSTEAD}{}", proposal.value)],
+        beside: false,
+    }
 }
 
 /// In one transaction that waits for the disk: all ways back, or none.
