@@ -375,8 +375,9 @@ impl Target {
             .ok_or_else(|| Error::new(Kind::Bug, "the columns of a row were not looked up"))
     }
 
-    /// Whether an update says, of each column of the key, what it was: the source tells of those by
-    /// which it identifies rows, or else `old` does. Otherwise the row would stay under its old key.
+    /// Whether an update says, of each column of the key, what it was: the source tells of those
+    /// by which it identifies rows, or else `old` does. Otherwise the row would stay under its old
+    /// key.
     fn check_key(&self, names: &[Box<str>], old: Option<&Row>) -> Result<()> {
         let is_told = |name: &str| {
             let says = |row: &Row| {
@@ -389,8 +390,8 @@ impl Target {
         match key.find(|name| !is_told(name)) {
             Some(name) if !names.is_empty() => {
                 let message = format!(
-                    "the source identifies rows by ({}), and the event does not say what \"{name}\" \
-                     of the target's key was before",
+                    "the source identifies rows by ({}), and the event does not say what \
+                     \"{name}\" of the target's key was before",
                     names.join(", ")
                 );
                 Err(Error::new(Kind::Format, message).hint(format!(
