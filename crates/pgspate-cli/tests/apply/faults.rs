@@ -104,8 +104,7 @@ fn a_lost_answer_loses_no_counts() {
     case.put("a.ndjson", insert(9));
     apply(&case, "a.ndjson --quiet").success();
     case.put("s.ndjson", (1..4).map(insert).collect::<String>());
-    let proxy =
-        Proxy::start(&case.db.dsn(), Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
+    let proxy = Proxy::start(&case.db.dsn(), Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
     let mut command = case.command(&["apply", "--to", &proxy.dsn(), "s.ndjson", "--json"]);
     command.args(["--quiet", "--max-dead-letters", "1", "--retry-for", "20"]);
     command.args(["--batch-delay", "60000"]);
