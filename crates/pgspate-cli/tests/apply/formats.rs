@@ -92,3 +92,19 @@ fn a_target_with_another_key_than_the_source() {
     applied(&case, &plain, "--stream plain");
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
+
+/// A row that was found by the target's key, and keeps it, though the source's key is another one.
+#[test]
+fn what_identifies_a_row_need_not_be_the_primary_key() {
+    let case = Case::new("create table t (id int not null, email text primary key, v int)");
+    case.db.run("insert into t values (1, 'a@x', 1)");
+    let event = r#"{"action":"U","schema":"public","table":"t","columns":[
+{"name":"id","type":"integer","value":1},{"name":"email","type":"text","value":"a@x"},
+{"name":"v","type":"integer","value":2}],
+"identity":[{"name":"email","type":"text","value":"a@x"}],
+"pk":[{"name":"id","type":"integer"}]}"#;
+    let events =
+        format!("{{\"action\":\"B\"}}\n{}\n{{\"action\":\"C\"}}\n", event.replace('\n', ""));
+    applied(&case, &events, "");
+    assert_eq!(rows(&case, "t"), "(1,a@x,2)");
+}

@@ -93,7 +93,15 @@ impl Wal2json {
         };
         let schema = change.schema.map(Str::text).transpose()?;
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
-        let key = change.key.as_deref().map(|key| table.key(key)).transpose()?;
+        let is_same = |old: &[(Str<'_>, Cell<'_>)]| is_within(old, change.new.as_deref());
+        let key = match (&change.old, op) {
+            // By what it was found, which has not changed.
+            (Some(old), Op::Update) if is_same(old) => {
+                let names: Vec<_> = old.iter().map(|(name, _)| *name).collect();
+                Some(table.key(&names)?)
+            }
+            _ => change.key.as_deref().map(|key| table.key(key)).transpose()?,
+        };
         let new = match (&change.new, op) {
             (Some(new), Op::Insert | Op::Update) => Some(row(table, new, types)?),
             (None, Op::Insert | Op::Update) => return Err(malformed("a change has no columns")),
@@ -101,9 +109,7 @@ impl Wal2json {
         };
         let old = match (&change.old, op) {
             (Some(old), Op::Delete) => Some(row(table, old, types)?),
-            (Some(old), Op::Update) if !is_within(old, change.new.as_deref()) => {
-                Some(row(table, old, types)?)
-            }
+            (Some(old), Op::Update) if !is_same(old) => Some(row(table, old, types)?),
             (None, Op::Delete) => {
                 return Err(malformed("a deleted row is not identified").hint(
                     "Give the source's table a primary key, or run `alter table ... replica \
