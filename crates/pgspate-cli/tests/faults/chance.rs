@@ -44,7 +44,8 @@ pub(crate) fn long_run() -> Option<u64> {
     from_environment("PGSPATE_TEST_FAULTS")
 }
 
-fn from_environment(name: &str) -> Option<u64> {
+/// The number that a variable holds, if it is set.
+pub(crate) fn from_environment(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
     Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }

@@ -186,12 +186,6 @@ fn waiting(case: &Case, args: &str) -> (Child, Runtime, Client) {
     (child, runtime, holder)
 }
 
-fn is_quiet(case: &Case) -> bool {
-    let sql = "select count(*) from pg_stat_activity where datname = current_database() \
-               and application_name like 'pgspate load%'";
-    case.value(sql) == "0"
-}
-
 #[test]
 fn killed_after_the_drop_it_goes_on() {
     let case = Case::new(SLOW);
@@ -201,7 +195,7 @@ fn killed_after_the_drop_it_goes_on() {
     child.wait().unwrap();
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "0");
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
-    wait_until("its sessions are gone", || is_quiet(&case));
+    wait_until("its sessions are gone", || case.is_quiet());
     assert_snapshot!(shown(&status(&case, "").stdout), @r#"
     job 1  load [DIR]/t.csv into public.t
       began [WHEN]; unfinished; run the same command again to go on
@@ -236,7 +230,7 @@ fn killed_after_the_drop_it_is_restored() {
     child.kill().unwrap();
     child.wait().unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
-    wait_until("its sessions are gone", || is_quiet(&case));
+    wait_until("its sessions are gone", || case.is_quiet());
     assert_snapshot!(shown(&status(&case, "1 --forget").refusal()), @r#"
     error: job 1 has not put back index "t_a"
 
@@ -266,7 +260,7 @@ fn another_load_puts_back_what_one_that_was_killed_has_left() {
     runtime.block_on(holder.batch_execute("commit")).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("its sessions are gone", || is_quiet(&case));
+    wait_until("its sessions are gone", || case.is_quiet());
     let run = case.load("other.csv --table t --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
@@ -299,7 +293,7 @@ fn killed_while_indexes_are_made_again() {
         child.kill().unwrap();
         child.wait().unwrap();
         other.block_on(lock.batch_execute("rollback")).unwrap();
-        wait_until("its sessions are gone", || is_quiet(&case));
+        wait_until("its sessions are gone", || case.is_quiet());
         let run = case.load("t.csv --rebuild-indexes always --lanes 2");
         assert_eq!(run.status, Some(0), "{}", run.stderr);
         assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));

@@ -97,6 +97,13 @@ impl Case {
         rows.into_iter().map(|row| row[0].clone().unwrap_or_default()).collect()
     }
 
+    /// Whether no session of pgspate is left in the database.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let sql = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and application_name like 'pgspate%'";
+        self.value(sql) == "0"
+    }
+
     /// One value.
     pub(crate) fn value(&self, sql: &str) -> String {
         self.db.query(sql)[0][0].clone().unwrap_or_else(|| "null".to_owned())

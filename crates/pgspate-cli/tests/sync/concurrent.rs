@@ -69,9 +69,7 @@ fn a_sync_that_is_killed_leaves_the_old_rows() {
     child.kill().unwrap();
     child.wait().unwrap();
     runtime.block_on(other.batch_execute("commit")).unwrap();
-    let sessions = "select count(*) from pg_stat_activity where datname = current_database() \
-                    and application_name like 'pgspate%'";
-    wait_until("its session is gone", || case.value(sessions) == "0");
+    wait_until("its session is gone", || case.is_quiet());
     assert_eq!(case.value("select count(*) from t where n = id"), "20000");
     assert_eq!(counts(&case, "t.csv --scope all"), [0, 20_000, 0, 0]);
 }

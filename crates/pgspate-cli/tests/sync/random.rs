@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::chance::Chance;
+use crate::chance::{Chance, from_environment};
 use crate::run::{session, wait_until};
 use crate::support::Case;
 use crate::{command, finish, spawn, sync};
@@ -43,10 +43,6 @@ struct Setting {
     flags: &'static str,
     /// What the rows are to be, made from `src` and `old`.
     expected: String,
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 impl Setting {
@@ -190,10 +186,7 @@ fn one(seed: u64) {
             thread::sleep(Duration::from_millis(chance.among(0..=120)));
             child.kill().unwrap();
             finish(child);
-            let sessions = "select count(*) from pg_stat_activity \
-                            where datname = current_database() \
-                              and application_name like 'pgspate%'";
-            wait_until("its session is gone", || case.value(sessions) == "0");
+            wait_until("its session is gone", || case.is_quiet());
             let is = |query: &str| difference(&case, query, INSIDE).is_empty();
             assert!(is("select * from old") || is(&setting.expected), "seed {seed}: {args}");
         }
@@ -210,8 +203,8 @@ fn one(seed: u64) {
 
 #[test]
 fn the_scope_is_as_the_source_and_the_rest_as_it_was() {
-    let budget = Duration::from_secs(number("PGSPATE_TEST_SECONDS", 10));
-    let (first, begin) = (number("PGSPATE_TEST_SEED", 1), Instant::now());
+    let budget = Duration::from_secs(from_environment("PGSPATE_TEST_SECONDS").unwrap_or(10));
+    let (first, begin) = (from_environment("PGSPATE_TEST_SEED").unwrap_or(1), Instant::now());
     let mut seed = first;
     while begin.elapsed() < budget {
         one(seed);

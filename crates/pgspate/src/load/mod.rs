@@ -36,6 +36,7 @@ use crate::format::Mode;
 use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
 use crate::ledger::{self, Change, Found, Identity, Opened};
+use crate::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
@@ -268,15 +269,15 @@ impl Load {
             let outcome = Outcome::default();
             return Ok(Report::new(&self, outcome, watch, Vec::new(), 0.0, None));
         }
-        let lsn = self.runtime.block_on(report::wal_position(&self.connection));
+        let wal_before = self.runtime.block_on(wal_position(&self.connection.client));
         let mut widened = Vec::new();
         let outcome = match self.carry_out(watch, &mut widened) {
             Ok(outcome) => outcome,
             Err(error) => return Err(self.failed(error, watch)),
         };
         let seconds = started.elapsed().as_secs_f64();
-        let wal = report::wal_since(&self.connection, lsn.as_deref());
-        let wal_bytes = self.runtime.block_on(wal);
+        let wal_after = self.runtime.block_on(wal_position(&self.connection.client));
+        let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
         Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 

@@ -6,7 +6,6 @@ use super::{Load, Watch, Widened};
 use crate::copy::{Lanes, Outcome};
 use crate::format::Mode;
 use crate::plan::{AtOnce, Choice, Method, way};
-use crate::target::connect::Connection;
 
 /// What a load will do.
 #[derive(Debug, Clone, Serialize)]
@@ -324,17 +323,4 @@ impl Report {
                 .collect(),
         }
     }
-}
-
-/// Where the WAL is now; unknown on a server that does not tell.
-pub(super) async fn wal_position(connection: &Connection) -> Option<String> {
-    let sql = "select pg_current_wal_insert_lsn()::text";
-    connection.client.query_one(sql, &[]).await.ok().map(|row| row.get(0))
-}
-
-/// WAL bytes written since.
-pub(super) async fn wal_since(connection: &Connection, lsn: Option<&str>) -> Option<u64> {
-    let sql = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), $1::text::pg_lsn)::int8";
-    let row = connection.client.query_one(sql, &[&lsn?]).await.ok()?;
-    u64::try_from(row.get::<_, i64>(0)).ok()
 }

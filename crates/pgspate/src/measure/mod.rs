@@ -167,8 +167,9 @@ async fn clock(client: &Client) -> f64 {
     client.query_one(sql, &[]).await.map_or(0.0, |row| row.get(0))
 }
 
-/// On a standby, what it has received and replayed is not its own writing.
-async fn wal_position(client: &Client) -> Option<u64> {
+/// Where the WAL is, in bytes since the server was made; unknown on a server that does not tell. On
+/// a standby, what it has received and replayed is not its own writing.
+pub(crate) async fn wal_position(client: &Client) -> Option<u64> {
     let sql = "select case when not pg_is_in_recovery() then \
                pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8 end";
     number(&client.query_one(sql, &[]).await.ok()?, 0)
