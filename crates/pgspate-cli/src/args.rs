@@ -7,6 +7,7 @@ use pgspate::apply::Format;
 use pgspate::copy::RejectsMax;
 
 use crate::doctor::DoctorArgs;
+use crate::sync::SyncArgs;
 use crate::tune::TuneArgs;
 
 /// The fastest safe way to write into PostgreSQL.
@@ -184,101 +185,6 @@ pub(crate) struct ReadArgs {
     pub(crate) source_option: Vec<(String, String)>,
 }
 
-/// Arguments of `pgspate sync`.
-#[derive(clap::Args)]
-pub(crate) struct SyncArgs {
-    /// From where, and to where.
-    #[command(flatten)]
-    pub(crate) ends: EndsArgs,
-
-    /// The columns that identify a row; the primary key's by default
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    pub(crate) key: Vec<String>,
-
-    /// What becomes like the source.
-    #[command(flatten)]
-    pub(crate) scope: ScopeArgs,
-
-    /// Columns that are not compared, and written only when something else differs
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    pub(crate) ignore_columns: Vec<String>,
-
-    /// Which of rows with the same key counts; they are refused otherwise
-    #[arg(long, value_enum, value_name = "WHICH")]
-    pub(crate) keep: Option<KeepArg>,
-
-    /// Change nothing: count what differs, with examples; exit 1 if anything does
-    #[arg(long)]
-    pub(crate) check: bool,
-
-    /// Change nothing: say what would make syncs like this one cheaper; exit 1 if anything would
-    #[arg(long, conflicts_with = "check")]
-    pub(crate) advise_only: bool,
-
-    /// Show the statements, and stop
-    #[arg(long)]
-    pub(crate) plan: bool,
-
-    /// Refuse to delete more of the scope than this
-    #[arg(
-        long, default_value = "50%", value_name = "P%", value_parser = share,
-        help_heading = "Safety"
-    )]
-    pub(crate) max_delete: f64,
-
-    /// Let a source without rows empty the scope
-    #[arg(long, help_heading = "Safety")]
-    pub(crate) allow_empty: bool,
-
-    /// How long to go on trying when another session is in the way
-    #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
-    pub(crate) retry_for: u32,
-
-    /// How long to wait for a lock that another session holds; 0 for ever
-    #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
-    pub(crate) lock_timeout: u32,
-
-    /// How the sources are read.
-    #[command(flatten)]
-    pub(crate) read: ReadArgs,
-
-    /// What a million I/Os cost, for an estimate of what this costs where they are billed
-    #[arg(
-        long, default_value = "0.20", value_name = "DOLLARS", value_parser = price,
-        help_heading = "Output"
-    )]
-    pub(crate) price_per_million_io: f64,
-
-    /// Print the report as JSON on stdout
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-
-    /// Print errors only
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
-}
-
-/// What a sync makes like its source.
-#[derive(clap::Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct ScopeArgs {
-    /// Rows whose values in these columns occur in the source
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    pub(crate) scope_by: Vec<String>,
-
-    /// `all` for the whole table, or an SQL predicate over its columns
-    #[arg(long, value_name = "PREDICATE")]
-    pub(crate) scope: Option<String>,
-
-    /// Update and insert, and delete nothing
-    #[arg(long)]
-    pub(crate) no_delete: bool,
-
-    /// Insert only
-    #[arg(long)]
-    pub(crate) insert_only: bool,
-}
-
 /// Arguments of `pgspate apply`.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
@@ -366,13 +272,6 @@ pub(crate) enum UnknownColumnsArg {
     Ignore,
     /// Add the column to the table, of type text
     Add,
-}
-
-/// `--keep`.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum KeepArg {
-    /// The last one in the source
-    Last,
 }
 
 /// `--commit`.
@@ -520,12 +419,9 @@ pub(crate) struct LoadArgs {
     pub(crate) quiet: bool,
 }
 
-/// `--lanes`.
+/// `--lanes`: so many, or as many as help.
 #[derive(Clone, Copy)]
-pub(crate) enum LanesArg {
-    Auto,
-    Fixed(usize),
-}
+pub(crate) struct LanesArg(pub(crate) Option<usize>);
 
 /// `--quote`.
 #[derive(Clone, Copy)]
@@ -534,10 +430,10 @@ pub(crate) enum QuoteArg {
     Byte(u8),
 }
 
-fn lanes(value: &str) -> Result<LanesArg, String> {
+pub(crate) fn lanes(value: &str) -> Result<LanesArg, String> {
     match value.parse() {
-        _ if value == "auto" => Ok(LanesArg::Auto),
-        Ok(lanes @ 1..=64) => Ok(LanesArg::Fixed(lanes)),
+        _ if value == "auto" => Ok(LanesArg(None)),
+        Ok(lanes @ 1..=64) => Ok(LanesArg(Some(lanes))),
         _ => Err("expected auto, or a number from 1 to 64".to_owned()),
     }
 }
@@ -545,20 +441,6 @@ fn lanes(value: &str) -> Result<LanesArg, String> {
 /// The formats of streams by their names.
 fn stream_format() -> clap::builder::PossibleValuesParser {
     Format::ALL.map(Format::name).into()
-}
-
-fn share(value: &str) -> Result<f64, String> {
-    match value.trim().trim_end_matches('%').trim_end().parse() {
-        Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
-        _ => Err("expected a share from 0% to 100%".to_owned()),
-    }
-}
-
-fn price(value: &str) -> Result<f64, String> {
-    match value.trim().trim_start_matches('$').parse() {
-        Ok(price) if (0.0..1e9).contains(&price) => Ok(price),
-        _ => Err("expected a price such as 0.20".to_owned()),
-    }
 }
 
 fn rejects_max(value: &str) -> Result<RejectsMax, String> {

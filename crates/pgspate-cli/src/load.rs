@@ -12,8 +12,7 @@ use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::args::{
-    CommitArg, EndsArgs, FormatArg, HeaderArg, LanesArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg,
-    WhenArg,
+    CommitArg, EndsArgs, FormatArg, HeaderArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg, WhenArg,
 };
 use crate::errors::Style;
 use crate::output::{data, say, say_line};
@@ -159,10 +158,7 @@ fn when(arg: WhenArg) -> When {
 
 pub(crate) fn options(args: LoadArgs) -> Options {
     Options {
-        lanes: match args.lanes {
-            LanesArg::Auto => None,
-            LanesArg::Fixed(lanes) => Some(lanes),
-        },
+        lanes: args.lanes.0,
         create: args.create,
         commit: match args.commit {
             CommitArg::Auto => None,

@@ -4,18 +4,129 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use pgspate::Result;
 use pgspate::copy::Limits;
 use pgspate::load;
 use pgspate::sync::{self, Options, Report, Scope};
 
 use crate::Answer;
-use crate::args::{ScopeArgs, SyncArgs};
+use crate::args::{EndsArgs, LanesArg, ReadArgs, lanes};
 use crate::errors::Style;
 use crate::load::{Start, print_json, reading, start};
 use crate::numbers::{bytes, dollars, seconds, thousands};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
+
+/// Arguments of `pgspate sync`.
+#[derive(clap::Args)]
+pub(crate) struct SyncArgs {
+    /// From where, and to where.
+    #[command(flatten)]
+    pub(crate) ends: EndsArgs,
+
+    /// The columns that identify a row; the primary key's by default
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) key: Vec<String>,
+
+    /// What becomes like the source.
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+
+    /// Columns that are not compared, and written only when something else differs
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) ignore_columns: Vec<String>,
+
+    /// Which of rows with the same key counts; they are refused otherwise
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(crate) keep: Option<KeepArg>,
+
+    /// Change nothing: count what differs, with examples; exit 1 if anything does
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Change nothing: say what would make syncs like this one cheaper; exit 1 if anything would
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) advise_only: bool,
+
+    /// Show the statements, and stop
+    #[arg(long)]
+    pub(crate) plan: bool,
+
+    /// Transactions that share the scopes of --scope-by at the same time: a number, or auto
+    #[arg(long, default_value = "auto", value_name = "N", value_parser = lanes)]
+    pub(crate) lanes: LanesArg,
+
+    /// Refuse to delete more of the scope than this
+    #[arg(
+        long, default_value = "50%", value_name = "P%", value_parser = share,
+        help_heading = "Safety"
+    )]
+    pub(crate) max_delete: f64,
+
+    /// Vacuum the table afterwards, so that the next sync writes where rows died
+    #[arg(long)]
+    pub(crate) vacuum: bool,
+
+    /// Let a source without rows empty the scope
+    #[arg(long, help_heading = "Safety")]
+    pub(crate) allow_empty: bool,
+
+    /// How long to go on trying when another session is in the way
+    #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) retry_for: u32,
+
+    /// How long to wait for a lock that another session holds; 0 for ever
+    #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
+    pub(crate) lock_timeout: u32,
+
+    /// How the sources are read.
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
+
+    /// What a million I/Os cost, for an estimate of what this costs where they are billed
+    #[arg(
+        long, default_value = "0.20", value_name = "DOLLARS", value_parser = price,
+        help_heading = "Output"
+    )]
+    pub(crate) price_per_million_io: f64,
+
+    /// Print the report as JSON on stdout
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    /// Print errors only
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// What a sync makes like its source.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ScopeArgs {
+    /// Rows whose values in these columns occur in the source
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) scope_by: Vec<String>,
+
+    /// `all` for the whole table, or an SQL predicate over its columns
+    #[arg(long, value_name = "PREDICATE")]
+    pub(crate) scope: Option<String>,
+
+    /// Update and insert, and delete nothing
+    #[arg(long)]
+    pub(crate) no_delete: bool,
+
+    /// Insert only
+    #[arg(long)]
+    pub(crate) insert_only: bool,
+}
+
+/// `--keep`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum KeepArg {
+    /// The last one in the source
+    Last,
+}
 
 pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
     let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
@@ -92,9 +203,17 @@ fn render(report: &Report, style: Style) -> String {
         return text;
     }
     line(&format!(
-        "  staged in {}, compared and written in {}",
+        "  staged in {}, compared and written in {}{}{}",
         seconds(report.stage_seconds),
-        seconds(report.write_seconds)
+        seconds(report.write_seconds),
+        match report.sessions {
+            2.. => format!(" by {} sessions", report.sessions),
+            _ => String::new(),
+        },
+        match report.vacuum_seconds {
+            Some(took) => format!(", vacuumed in {}", seconds(took)),
+            None => String::new(),
+        },
     ));
     let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
     line(&format!(
@@ -145,6 +264,7 @@ fn advice(report: &Report, style: Style) -> String {
 
 pub(crate) fn options(args: SyncArgs) -> Options {
     let mut load: load::Options = reading(args.ends, args.read);
+    load.lanes = args.lanes.0;
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
@@ -159,6 +279,7 @@ pub(crate) fn options(args: SyncArgs) -> Options {
         may_empty: args.allow_empty,
         keeps_last: args.keep.is_some(),
         is_check: args.check || args.advise_only,
+        vacuums: args.vacuum,
         price_per_million: args.price_per_million_io,
     }
 }
@@ -170,5 +291,19 @@ fn scope(args: ScopeArgs) -> Scope {
         None if !args.scope_by.is_empty() => Scope::By(args.scope_by),
         None if args.insert_only => Scope::InsertOnly,
         None => Scope::NoDelete,
+    }
+}
+
+fn share(value: &str) -> Result<f64, String> {
+    match value.trim().trim_end_matches('%').trim_end().parse() {
+        Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
+        _ => Err("expected a share from 0% to 100%".to_owned()),
+    }
+}
+
+fn price(value: &str) -> Result<f64, String> {
+    match value.trim().trim_start_matches('$').parse() {
+        Ok(price) if (0.0..1e9).contains(&price) => Ok(price),
+        _ => Err("expected a price such as 0.20".to_owned()),
     }
 }

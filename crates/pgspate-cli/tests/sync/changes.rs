@@ -206,3 +206,27 @@ fn advice_without_a_change() {
     "#);
     assert_eq!(case.value("select count(*) from t where n = 3"), "5000");
 }
+
+#[test]
+fn dead_rows_are_vacuumed_when_asked() {
+    let case = case();
+    // Nothing else vacuums it.
+    case.db.run("alter table t set (autovacuum_enabled = off)");
+    case.put("t.csv", SOURCE);
+    let vacuums = "select vacuum_count from pg_stat_user_tables where relname = 't'";
+    let check = sync(&case, "t.csv --scope-by meter --vacuum --check --quiet");
+    assert_eq!(check.status, Some(1));
+    let said = sync(&case, "t.csv --scope-by meter --vacuum").success();
+    assert!(said.contains(", vacuumed in "), "{said}");
+    wait_until("the vacuum is counted", || case.value(vacuums) == "1");
+    // Nothing died.
+    let said = sync(&case, "t.csv --scope-by meter --vacuum").success();
+    assert!(!said.contains("vacuumed"), "{said}");
+    let role = format!("pgspate_test_reader_{}", std::process::id());
+    case.db.run(&format!("create role {role}; grant all on t to {role}"));
+    let mut command = crate::command(&case, "t.csv --scope-by meter --vacuum --quiet");
+    let refused = crate::finish(crate::spawn(command.env("PGOPTIONS", format!("-c role={role}"))));
+    case.db.run(&format!("drop owned by {role}; drop role {role}"));
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("may not vacuum public.t"), "{}", refused.stderr);
+}

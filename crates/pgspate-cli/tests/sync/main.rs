@@ -11,6 +11,7 @@ mod random;
 mod refused;
 #[path = "../support/run.rs"]
 mod run;
+mod shares;
 mod space;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Job;
 use super::lane::Finished;
+use super::{Job, Kept};
 use crate::ledger::read_done;
 use crate::target::connect::Connection;
 use crate::target::server_error;
@@ -18,13 +18,13 @@ const LOOK: Duration = Duration::from_millis(200);
 /// elsewhere has written none, and yet has something to commit.
 pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
     let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.around.is_some();
-    let working: Vec<_> = lanes.iter().filter(has_work).collect();
-    for (nth, lane) in working.iter().enumerate() {
+    let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
+    for (nth, session) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         // The ledger tells what became of a transaction; without one, its number does.
         let xact = match job.ledger {
             Some(_) => None,
-            None => transaction(&lane.connection).await?,
+            None => transaction(&session.connection).await?,
         };
         // In a transaction that has failed, `commit` would roll back and report no error, but
         // `set` fails.
@@ -32,7 +32,7 @@ pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
             true => "set local synchronous_commit to default; commit",
             false => "set local synchronous_commit to off; commit",
         };
-        let Err(error) = lane.connection.client.batch_execute(sql).await else { continue };
+        let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
         let error = half_committed(job, &working, nth, error);
         match xact {
             Some(xact) if error.is_retryable() => {
@@ -122,17 +122,17 @@ async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
 /// The connection or the server went away between the first commit and the last.
 fn half_committed(
     job: &Job,
-    lanes: &[&Finished],
+    sessions: &[&Kept],
     nth: usize,
     error: tokio_postgres::Error,
 ) -> Error {
-    let error = lanes[nth].connection.explain("could not commit every lane", error);
+    let error = sessions[nth].connection.explain("could not commit every lane", error);
     if job.ledger.is_some() {
         return error.hint("Run the same command again: the ledger knows which lanes are in.");
     }
-    let rows = |lanes: &[&Finished]| lanes.iter().map(|lane| lane.tally.rows_written).sum::<u64>();
-    let (before, all) = (rows(&lanes[..nth]), rows(lanes));
-    let unsure = lanes[nth].tally.rows_written;
+    let rows = |sessions: &[&Kept]| sessions.iter().map(|session| session.rows).sum::<u64>();
+    let (before, all) = (rows(&sessions[..nth]), rows(sessions));
+    let unsure = sessions[nth].rows;
     error.hint(format!(
         "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
          rows before you load again; a load with `--lanes 1` is one transaction."

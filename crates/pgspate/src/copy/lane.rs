@@ -14,7 +14,7 @@ use super::session::{Pulse, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
-use super::{Commit, LOOK, PIECE_BYTES, PIECES_AHEAD, Patience};
+use super::{Commit, Kept, LOOK, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::ledger::{JobId, Seal, insert_rejects, is_taken, read_done};
@@ -22,6 +22,7 @@ use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
 /// From the thread to the task.
+#[derive(Clone)]
 pub(super) enum Message {
     /// The next chunk, and how its rows are meant to go.
     Chunk(Arc<Chunk>, Mode),
@@ -32,10 +33,19 @@ pub(super) enum Message {
     Complete,
 }
 
-/// What a lane did to its end. Where lanes commit together, the transaction is still open.
+/// What a lane did to its end. Where lanes commit together, the transactions are still open.
 pub(super) struct Finished {
-    pub(super) connection: Connection,
+    /// One, unless sessions share the rows.
+    pub(super) sessions: Vec<Kept>,
+    /// Of all of them.
     pub(super) tally: Tally,
+}
+
+/// A session under way, from the thread's side.
+struct Served {
+    sender: mpsc::Sender<Message>,
+    pulse: Arc<Pulse>,
+    task: JoinHandle<Result<Connection, Box<Failure>>>,
 }
 
 /// A lane over all its sessions.
@@ -84,7 +94,7 @@ pub(super) fn run(
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.session(sessions) {
-            Ok(connection) => return Some(Finished { connection, tally: lane.tally }),
+            Ok(sessions) => return Some(Finished { sessions, tally: lane.tally }),
             Err(failure) => failure,
         };
         if failure.error.kind() == Kind::Connect
@@ -117,10 +127,43 @@ pub(super) fn run(
 }
 
 impl Lane<'_, '_> {
-    /// Runs until there are no more chunks or the session has failed.
-    fn session(&mut self, sessions: &Sessions) -> Result<Connection, Failure> {
-        let (shared, runtime) = (self.shared, self.runtime);
+    /// Runs until there are no more chunks or a session has failed.
+    fn session(&mut self, sessions: &Sessions) -> Result<Vec<Kept>, Failure> {
         self.refused = None;
+        let shares = match self.shared.job.shares.as_slice() {
+            [] => &[String::new()],
+            shares => shares,
+        };
+        let served = shares.iter().map(|share| self.open(sessions, share));
+        let served = served.collect::<Result<Vec<_>, _>>()?;
+        let senders: Vec<_> = served.iter().map(|it| it.sender.clone()).collect();
+        let (pulses, tasks): (Vec<_>, Vec<_>) =
+            served.into_iter().map(|it| (it.pulse, it.task)).unzip();
+        self.released = 0;
+        self.feed(&senders, &pulses[0]);
+        drop(senders);
+        let served: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
+        self.release(&pulses[0]);
+        let tallies: Vec<_> = pulses.iter().map(|pulse| pulse.confirmed()).collect();
+        self.tally.add(&Tally::of_shares(&tallies));
+        let mut kept = Vec::with_capacity(served.len());
+        for (served, tally) in served.into_iter().zip(tallies) {
+            let served = served.map_err(|ended| {
+                let error = match ended.is_cancelled() {
+                    true => stalled(self.shared),
+                    false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
+                };
+                Failure::of(self.shared.chunks(), error)
+            })?;
+            let connection = served.map_err(|failure| *failure)?;
+            kept.push(Kept { connection, rows: tally.rows_written });
+        }
+        self.refused.take().map_or(Ok(kept), Err)
+    }
+
+    /// Connects, and begins to stream what is sent.
+    fn open(&mut self, sessions: &Sessions, share: &str) -> Result<Served, Failure> {
+        let (shared, runtime) = (self.shared, self.runtime);
         let failed = |error| Failure::of(shared.chunks(), error);
         let connecting = async {
             let connection = (shared.job.connect)().await?;
@@ -134,7 +177,7 @@ impl Lane<'_, '_> {
         let session = (connection.backend_pid(), connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
         sessions.add(session.clone(), Arc::default(), open.abort_handle());
-        let opening = Stream::open(shared.job, connection, shared.is_alone);
+        let opening = Stream::open(shared.job, connection, shared.is_alone, share);
         let stream = runtime.block_on(in_time(shared, Some(&open), None, opening));
         open.abort();
         let stream = stream.map_err(failed)?;
@@ -142,21 +185,7 @@ impl Lane<'_, '_> {
         let pulse = stream.pulse();
         let task = runtime.spawn(stream.serve(receiver));
         sessions.add(session, Arc::clone(&pulse), task.abort_handle());
-        self.released = 0;
-        self.feed(&sender, &pulse);
-        drop(sender);
-        let served = runtime.block_on(task);
-        self.release(&pulse);
-        self.tally.add(&pulse.confirmed());
-        let served = served.map_err(|ended| {
-            let error = match ended.is_cancelled() {
-                true => stalled(shared),
-                false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
-            };
-            Failure::of(shared.chunks(), error)
-        })?;
-        let connection = served.map_err(|failure| *failure)?;
-        self.refused.take().map_or(Ok(connection), Err)
+        Ok(Served { sender, pulse, task })
     }
 
     /// Tells a refusal of rows from one of rows that are there already: where a session was lost
@@ -254,12 +283,12 @@ impl Lane<'_, '_> {
 
     /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an
     /// earlier session has not brought home come first.
-    fn feed(&mut self, channel: &mpsc::Sender<Message>, pulse: &Pulse) {
+    fn feed(&mut self, channels: &[mpsc::Sender<Message>], pulse: &Pulse) {
         let shared = self.shared;
         let mut encoder = (shared.job.encoder)();
         let mut out = Encoded::default();
         let mut mode = shared.job.mode;
-        let mut sender = Sender { shared, channel, nanos: 0 };
+        let mut sender = Sender { shared, channels, nanos: 0 };
         let mut again: VecDeque<_> =
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
         while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
@@ -326,21 +355,22 @@ impl Lane<'_, '_> {
     }
 }
 
-/// A lane's way to its task, and the time spent waiting for it.
+/// A lane's way to its tasks, and the time spent waiting for them.
 struct Sender<'a> {
     shared: &'a Shared<'a>,
-    channel: &'a mpsc::Sender<Message>,
+    channels: &'a [mpsc::Sender<Message>],
     nanos: u64,
 }
 
 impl Sender<'_> {
-    /// False when the task has ended.
+    /// False when a task has ended.
     fn send(&mut self, message: Message) -> bool {
         let asked = Instant::now();
         if let Message::Piece(_, piece) = &message {
             self.shared.progress.sent.fetch_add(piece.len() as u64, Relaxed);
         }
-        let is_open = self.channel.blocking_send(message).is_ok();
+        let mut channels = self.channels.iter();
+        let is_open = channels.all(|channel| channel.blocking_send(message.clone()).is_ok());
         self.nanos += asked.elapsed().as_nanos() as u64;
         is_open
     }

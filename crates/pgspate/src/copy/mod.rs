@@ -122,8 +122,11 @@ pub struct Job {
     pub limits: Limits,
     /// What else belongs to the transaction, for one lane that commits at the end.
     pub around: Option<Around>,
-    /// Whether the session of the one lane is wanted afterwards, for what is in it alone.
-    pub keeps_session: bool,
+    /// Whether the sessions of the one lane are wanted afterwards, for what is in them alone.
+    pub keeps_sessions: bool,
+    /// What each session of the one lane keeps of the rows, as a condition for COPY's WHERE: all
+    /// are sent to each, and each row must be kept by one. Empty for a lane of one session.
+    pub shares: Vec<String>,
 }
 
 /// How long a load waits for what may never come.
@@ -192,10 +195,18 @@ pub struct Outcome {
     pub bytes_sent: u64,
 }
 
+/// A session of a lane, and the rows that it has written.
+pub struct Kept {
+    /// The session.
+    pub connection: Connection,
+    /// What the server says it wrote.
+    pub rows: u64,
+}
+
 /// How a run ended.
 pub enum End {
-    /// Everything is committed. The session that did it, if it is wanted.
-    Done(Outcome, Option<Box<Connection>>),
+    /// Everything is committed. The sessions that did it, if they are wanted.
+    Done(Outcome, Vec<Kept>),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
     /// A connection was lost, or something else that may not happen again. What is written, the

@@ -88,8 +88,8 @@ pub fn run(
         commit_seconds: started.elapsed().as_secs_f64(),
         bytes_sent: progress.sent.load(Relaxed),
     };
-    let session = finished.into_iter().next().filter(|_| job.keeps_session);
-    Ok(End::Done(outcome, session.map(|lane| Box::new(lane.connection))))
+    let sessions = finished.into_iter().filter(|_| job.keeps_sessions);
+    Ok(End::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 
 /// Whether the server refused something because of another transaction, which may be ours. Which

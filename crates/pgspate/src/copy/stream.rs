@@ -110,8 +110,13 @@ struct Fault {
 }
 
 impl Stream {
-    /// Begins the lane's first transaction.
-    pub(super) async fn open(job: &Job, connection: Connection, is_alone: bool) -> Result<Stream> {
+    /// Begins the session's first transaction. `share`: which rows it keeps, if not all.
+    pub(super) async fn open(
+        job: &Job,
+        connection: Connection,
+        is_alone: bool,
+        share: &str,
+    ) -> Result<Stream> {
         let what = || "could not prepare to copy".to_owned();
         let client = &connection.client;
         client.batch_execute(&limits(job)).await.map_err(server_error(what()))?;
@@ -122,8 +127,13 @@ impl Stream {
             let made_ready = client.batch_execute(&around.before).await;
             made_ready.map_err(|error| refused_copy(&connection, error))?;
         }
-        let text = client.prepare(&job.text_sql).await.map_err(server_error(what()))?;
-        let binary = client.prepare(&job.binary_sql).await.map_err(server_error(what()))?;
+        let of_share = |sql: &str| match share {
+            "" => sql.to_owned(),
+            share => format!("{sql} where {share}"),
+        };
+        let text = client.prepare(&of_share(&job.text_sql)).await.map_err(server_error(what()))?;
+        let binary = client.prepare(&of_share(&job.binary_sql)).await;
+        let binary = binary.map_err(server_error(what()))?;
         Ok(Stream {
             connection,
             binary,
@@ -394,6 +404,19 @@ impl Tally {
         self.rows_as_text += other.rows_as_text;
         self.rows_rejected += other.rows_rejected;
         self.chunks += other.chunks;
+    }
+
+    /// That of sessions to which the same was sent, and each of which wrote its share.
+    pub(super) fn of_shares(tallies: &[Tally]) -> Tally {
+        let all = |of: fn(&Tally) -> u64| tallies.iter().map(of);
+        Tally {
+            rows_in: all(|it| it.rows_in).max().unwrap_or_default(),
+            rows_written: all(|it| it.rows_written).sum(),
+            rows_as_text: all(|it| it.rows_as_text).max().unwrap_or_default(),
+            rows_rejected: all(|it| it.rows_rejected).max().unwrap_or_default(),
+            // What one has not confirmed is not done.
+            chunks: all(|it| it.chunks).min().unwrap_or_default(),
+        }
     }
 
     /// Compares what was sent with what the server wrote.

@@ -31,7 +31,9 @@ pub use report::{PlanReport, Report};
 pub use restore::restore;
 pub use watch::Watch;
 
-use crate::copy::{self, Commit, Connect, End, Job, Lanes, Limits, Outcome, Patience, RejectsMax};
+use crate::copy::{
+    self, Commit, Connect, End, Job, Kept, Lanes, Limits, Outcome, Patience, RejectsMax,
+};
 use crate::format::Mode;
 use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
@@ -307,7 +309,7 @@ impl Load {
         &mut self,
         watch: &Arc<Watch>,
         widened: &mut Vec<Widened>,
-    ) -> Result<(Outcome, Option<Box<Connection>>)> {
+    ) -> Result<(Outcome, Vec<Kept>)> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
@@ -318,7 +320,7 @@ impl Load {
                 patience.renew();
             }
             match attempt {
-                Ok(End::Done(outcome, session)) => return Ok((outcome, session)),
+                Ok(End::Done(outcome, sessions)) => return Ok((outcome, sessions)),
                 Ok(End::LanesConflict) if self.reading.is_stream() => {
                     return Err(Error::new(Kind::Server, "two rows have the same unique key")
                         .hint("Load with `--lanes 1` to be told which."));
@@ -400,7 +402,8 @@ impl Load {
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             limits: self.options.limits,
             around: self.around()?,
-            keeps_session: self.stage.is_some(),
+            keeps_sessions: self.stage.is_some(),
+            shares: self.stage.as_ref().map(|stage| stage.shares.clone()).unwrap_or_default(),
         })
     }
 

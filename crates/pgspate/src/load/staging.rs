@@ -3,25 +3,41 @@
 use std::sync::Arc;
 
 use super::{Load, Watch};
-use crate::copy::Outcome;
+use crate::copy::{Kept, Outcome};
 use crate::plan::PlannedColumn;
 use crate::target::Table;
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
 impl Load {
-    /// Stages all rows; the session that has them, and what it took.
-    pub(crate) fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Connection, Outcome)> {
-        match self.attempts(watch, &mut Vec::new()) {
-            Ok((outcome, Some(session))) => {
-                // A lane without any chunk has begun a transaction and has nothing to commit.
-                let ended = self.runtime.block_on(session.client.batch_execute("commit"));
-                ended.map_err(|error| session.explain("could not stage rows", error))?;
-                Ok((*session, outcome))
-            }
-            Ok((_, None)) => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
-            Err(error) => Err(self.failed(error, watch)),
+    /// Has sessions share the rows that are staged: each keeps those for which its condition is
+    /// true, and one of them has to be true for every row.
+    pub(crate) fn share_stage(&mut self, conditions: Vec<String>) {
+        if let Some(stage) = &mut self.stage {
+            stage.shares = conditions;
         }
+    }
+
+    /// Stages all rows; the sessions that have them, and what it took.
+    pub(crate) fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<Kept>, Outcome)> {
+        let (outcome, sessions) = match self.attempts(watch, &mut Vec::new()) {
+            Ok(done) => done,
+            Err(error) => return Err(self.failed(error, watch)),
+        };
+        for Kept { connection, .. } in &sessions {
+            // A lane without any chunk has begun a transaction and has nothing to commit.
+            let ended = self.runtime.block_on(connection.client.batch_execute("commit"));
+            ended.map_err(|error| connection.explain("could not stage rows", error))?;
+        }
+        match sessions.is_empty() {
+            true => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
+            false => Ok((sessions, outcome)),
+        }
+    }
+
+    /// How many processors the server shares with us, if it does.
+    pub(crate) fn shared_cores(&self) -> Option<usize> {
+        self.request.shared_cores
     }
 
     /// The table.

@@ -143,7 +143,7 @@ impl Difference {
 }
 
 /// Has what this session counted so far seen by everybody, and others' numbers looked up anew.
-async fn flush(client: &Client, version: u32) {
+pub(crate) async fn flush(client: &Client, version: u32) {
     if Measurement::is_prompt(version) {
         let _ = client.execute("select pg_stat_force_next_flush()", &[]).await;
     } else {

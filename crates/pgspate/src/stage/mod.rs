@@ -24,6 +24,8 @@ pub(crate) const TEMP_BUFFERS: &str = "128MB";
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     create: String,
+    /// What each session keeps of the rows, as conditions on their columns; empty for one session.
+    pub(crate) shares: Vec<String>,
 }
 
 impl Stage {
@@ -36,7 +38,7 @@ impl Stage {
             columns.join(", "),
             table.sql_name
         );
-        Stage { create }
+        Stage { create, shares: Vec::new() }
     }
 
     /// The statement that makes it.

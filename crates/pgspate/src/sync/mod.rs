@@ -5,8 +5,10 @@
 //! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones.
 
 mod columns;
+mod group;
 mod report;
 mod script;
+mod shares;
 mod statements;
 mod write;
 
@@ -14,19 +16,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{LOOK, Patience};
+use crate::copy::{Kept, LOOK, Patience};
 use crate::load::{self, Load, Watch};
+use crate::plan::LANES_MAX;
 use crate::stage::{self, keys, space::Space};
-use crate::target::connect::{Connection, Dsn};
+use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
 use columns::Columns;
 use statements::Statements;
+
+/// An input of fewer stored bytes is one session's: others would cost more than they bring.
+const SMALL_BYTES: u64 = 1 << 20;
+/// Sessions on a server of which the processors are not known.
+const REMOTE_SESSIONS: usize = 4;
 
 /// What to make equal to what.
 #[derive(Debug, Clone)]
@@ -47,6 +56,8 @@ pub struct Options {
     pub keeps_last: bool,
     /// Change nothing; say what differs.
     pub is_check: bool,
+    /// Vacuum the table when rows of it were updated or deleted.
+    pub vacuums: bool,
     /// What a million I/Os cost, for the estimate in the report.
     pub price_per_million: f64,
 }
@@ -68,8 +79,13 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
     if options.load.sources.is_empty() && options.load.batches.is_none() {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
-    let load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
+    let mut load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
     let (table, client) = (load.table(), &load.control().client);
+    if options.vacuums && !runtime.block_on(write::may_vacuum(client, table.oid))? {
+        let message = format!("this role may not vacuum {}", table.sql_name);
+        return Err(Error::new(Kind::Plan, message)
+            .hint("Leave `--vacuum` out, or run it as the table's owner."));
+    }
     let lenient = runtime.block_on(keys::lenient(client, table))?;
     let key = match options.key.is_empty() {
         false => options.key.clone(),
@@ -86,7 +102,22 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
             }
         }
     }
+    let most = sessions(&load, options.load.lanes);
+    if let (Scope::By(names), 2..) = (&options.scope, most) {
+        let told = shares::columns(&load.control().client, load.table(), names, &columns.key);
+        load.share_stage(shares::conditions(&runtime.block_on(told)?, most));
+    }
     Ok(Sync { load, options, columns, runtime: runtime.clone() })
+}
+
+/// How many sessions may share the scopes of such an input.
+fn sessions(load: &Load, asked: Option<usize>) -> usize {
+    match (asked, load.shared_cores()) {
+        (Some(lanes), _) => lanes,
+        _ if load.stored_bytes() < SMALL_BYTES => 1,
+        (None, Some(cores)) => cores.clamp(1, LANES_MAX),
+        (None, None) => REMOTE_SESSIONS,
+    }
 }
 
 impl Sync {
@@ -133,17 +164,17 @@ impl Sync {
         // Compressed it is more: what is known now is the least that it takes.
         space.check(self.load.stored_bytes()).map_err(|error| self.failed(error))?;
         let staged = self.load.stage(watch);
-        let (session, outcome) =
+        let (sessions, outcome) =
             staged.map_err(|error| stage::hint_space(error, watch.copy.sent.load(Relaxed)))?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let mut patience = Patience::new(self.options.load.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();
         let mut report = loop {
-            let attempt = write::write(&session, &self, &outcome);
-            match runtime.block_on(until_cancelled(watch, &session, attempt)) {
+            let attempt = write::write(&sessions, &self, outcome.bytes_sent);
+            match runtime.block_on(until_cancelled(watch, &sessions, attempt)) {
                 Ok(report) => break report,
-                Err(error) if write::may_pass(&error) && !session.is_closed() => {
+                Err(error) if write::may_pass(&error) && !is_any_closed(&sessions) => {
                     let is_cancelled = || watch.copy.is_cancelled();
                     if !patience.wait(is_cancelled) && !is_cancelled() {
                         return Err(self.failed(error));
@@ -153,7 +184,8 @@ impl Sync {
             }
         };
         report.stage_seconds = stage_seconds;
-        report.write_seconds = written.elapsed().as_secs_f64();
+        let vacuumed = report.vacuum_seconds.unwrap_or_default();
+        report.write_seconds = written.elapsed().as_secs_f64() - vacuumed;
         Ok(report)
     }
 
@@ -172,10 +204,14 @@ impl Sync {
     }
 }
 
+fn is_any_closed(sessions: &[Kept]) -> bool {
+    sessions.iter().any(|kept| kept.connection.is_closed())
+}
+
 /// What `work` gives; when the user stops it, the statement is cancelled and rolled back.
 async fn until_cancelled<T>(
     watch: &Watch,
-    session: &Connection,
+    sessions: &[Kept],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
@@ -186,7 +222,9 @@ async fn until_cancelled<T>(
             }
             Ok(done) => return done,
             // A request that gets lost is made again.
-            Err(_) if watch.copy.is_cancelled() => drop(session.cancel().await),
+            Err(_) if watch.copy.is_cancelled() => {
+                drop(join_all(sessions.iter().map(|kept| kept.connection.cancel())).await);
+            }
             Err(_) => {}
         }
     }

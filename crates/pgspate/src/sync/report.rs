@@ -25,10 +25,14 @@ pub struct Report {
     pub is_check: bool,
     /// Keys of rows to insert, to update and to delete, three of each at most; for a check.
     pub examples: Examples,
+    /// Sessions that shared the scopes, each with a transaction of its own.
+    pub sessions: usize,
     /// Seconds for staging the source.
     pub stage_seconds: f64,
     /// Seconds for comparing and writing.
     pub write_seconds: f64,
+    /// Seconds for vacuuming afterwards, where that was done.
+    pub vacuum_seconds: Option<f64>,
     /// WAL of the statements that wrote, without that of their indexes' later work.
     pub wal_bytes: u64,
     /// Pages that they changed first.
@@ -64,10 +68,42 @@ pub struct Examples {
     pub delete: Vec<String>,
 }
 
+impl Examples {
+    /// So many of each.
+    pub(super) const MOST: usize = 3;
+}
+
 impl Report {
     /// Whether the table was, or is, like the source.
     pub fn is_same(&self) -> bool {
         self.inserted + self.updated + self.deleted == 0
+    }
+
+    /// The sum of what sessions found and did.
+    pub(super) fn of_parts(parts: &[Report]) -> Report {
+        let sum = |of: fn(&Report) -> u64| parts.iter().map(of).sum::<u64>();
+        let some = |of: fn(&Report) -> &Vec<String>| {
+            parts.iter().flat_map(of).take(Examples::MOST).cloned().collect()
+        };
+        let (inserted, updated) = (sum(|it| it.inserted), sum(|it| it.updated));
+        Report {
+            rows_in: sum(|it| it.rows_in),
+            inserted,
+            updated,
+            updated_hot: sum(|it| it.updated_hot),
+            deleted: sum(|it| it.deleted),
+            unchanged: sum(|it| it.rows_in).saturating_sub(inserted + updated),
+            examples: Examples {
+                insert: some(|it| &it.examples.insert),
+                update: some(|it| &it.examples.update),
+                delete: some(|it| &it.examples.delete),
+            },
+            sessions: parts.len(),
+            wal_bytes: sum(|it| it.wal_bytes),
+            blocks_dirtied: sum(|it| it.blocks_dirtied),
+            dead_rows: sum(|it| it.dead_rows),
+            ..Report::default()
+        }
     }
 
     /// Takes in what its statements took.

@@ -4,6 +4,7 @@
 //! them in what it writes.
 
 use super::columns::{Columns, SyncColumn};
+use super::report::Examples;
 use crate::stage::NAME;
 
 /// The table of differences.
@@ -180,15 +181,16 @@ impl Statements<'_> {
 
     /// Three keys each of rows to delete, to update and to insert.
     pub(super) fn examples(&self) -> [String; 3] {
+        let most = Examples::MOST;
         let key = |of: &str| {
             let columns = self.columns.key.iter().map(|it| format!("{of}.{}::text", it.name));
             format!("concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
         };
         let some = |condition: &str| {
-            format!("select {} from {DIFF} s where {condition} limit 3", key("s"))
+            format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
         };
         let delete = format!(
-            "select {} from {} t join {DIFF} s on {AT} where not s.{STAYS} limit 3",
+            "select {} from {} t join {DIFF} s on {AT} where not s.{STAYS} limit {most}",
             key("t"),
             self.table
         );

@@ -1,14 +1,17 @@
-//! The transaction that writes what differs.
+//! The transactions that write what differs: one for each session that has staged rows.
 
-use tokio_postgres::{Client, Row};
+use std::time::Instant;
 
+use futures_util::future::join_all;
+use tokio_postgres::Client;
+
+use super::group::{self, number};
 use super::report::{Facts, advice};
-use super::statements::{Scope, Statements};
-use super::{Examples, Report, Sync};
-use crate::copy::Outcome;
-use crate::measure::{Measurement, Own, StatementCost};
+use super::statements::Scope;
+use super::{Report, Sync};
+use crate::copy::Kept;
+use crate::measure::{self, Measurement};
 use crate::stage;
-use crate::stage::pin;
 use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
@@ -45,198 +48,112 @@ pub(super) fn may_pass(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
-/// Compares and writes, in one transaction.
-pub(super) async fn write(session: &Connection, sync: &Sync, staged: &Outcome) -> Result<Report> {
-    let client = &session.client;
+/// Compares and writes. What can be refused is refused before anything is committed.
+pub(super) async fn write(sessions: &[Kept], sync: &Sync, bytes_staged: u64) -> Result<Report> {
+    let first = &sessions[0].connection;
+    let client = &first.client;
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
-    let failed = |what: &str| {
-        let what = what.to_owned();
-        move |error| session.explain(what, error)
-    };
-    // Before the snapshot is taken: whoever had the lock has committed by then.
+    // Before snapshots are taken: whoever had the lock has committed by then.
     let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
     let locked = client.execute(sql, &[&scope, &oid]).await;
-    locked.map_err(failed("could not wait for another sync of the same scope"))?;
+    locked.map_err(|error| {
+        first.explain("could not wait for another sync of the same scope", error)
+    })?;
     let table = [sync.load.table().oid];
-    let measures =
-        Measurement::is_prompt(session.server_version()) || staged.bytes_sent >= WORTH_A_PAUSE;
+    let measures = Measurement::is_prompt(first.server_version()) || bytes_staged >= WORTH_A_PAUSE;
     let before = match measures {
         true => Some(Measurement::take(client, &table).await),
         false => None,
     };
-    let mut result = in_transaction(session, sync, staged.rows_written).await;
+    let mut result = carry_out(sessions, sync).await;
     match (&mut result, before) {
         (Ok(report), Some(before)) => {
+            let others = sessions[1..].iter().map(|kept| &kept.connection);
+            let flushing = others.map(|it| measure::flush(&it.client, it.server_version()));
+            join_all(flushing).await;
             let measured = Measurement::take(client, &table).await.since(&before);
             report.set_measured(measured, sync.options.price_per_million);
         }
         (Ok(_), None) => {}
-        // What the transaction has failed of is told; if the session is gone, so is the lock.
-        (Err(_), _) => drop(client.batch_execute("rollback").await),
+        // What a transaction has failed of is told; if the session is gone, so is its work.
+        (Err(_), _) => roll_back(sessions).await,
     }
     let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
     let _ = client.execute(sql, &[&scope, &oid]).await;
-    result.map_err(|error| stage::hint_space(error, staged.bytes_sent))
+    result.map_err(|error| stage::hint_space(error, bytes_staged))
 }
 
-async fn in_transaction(session: &Connection, sync: &Sync, staged: u64) -> Result<Report> {
-    let client = &session.client;
-    let statements = sync.build();
-    let table = sync.load.table();
-    let timeout = sync.options.load.limits.lock_timeout_millis();
-    let failed = || server_error("could not begin to compare".to_owned());
-    let begin = format!(
-        "begin isolation level repeatable read; set local lock_timeout = {timeout}; {}",
-        pin::SETTINGS
-    );
-    client.batch_execute(&begin).await.map_err(failed())?;
-    let rows = check_source(client, sync, &statements, staged).await?;
-    let mut report = Report {
-        table: table.sql_name.clone(),
-        rows_in: rows,
-        is_check: sync.options.is_check,
-        ..Report::default()
-    };
-    let own = Own::look(client, table.oid).await?;
-    compare(client, &statements, &mut report).await?;
-    check_keys(client, &statements, &report).await?;
-    if sync.options.is_check {
-        report.examples = examples(client, &statements).await?;
-        client.batch_execute("rollback").await.map_err(failed())?;
-    } else {
-        guard(sync, &report)?;
-        let cost = change(client, sync, &statements, &mut report).await?;
-        report.set_cost(cost);
-        report.updated_hot = Own::look(client, table.oid).await?.since(own).updated_hot;
-        let committed = client.batch_execute("commit").await;
-        committed.map_err(|error| session.explain("could not commit", error))?;
+async fn carry_out(sessions: &[Kept], sync: &Sync) -> Result<Report> {
+    let mut report = together(sessions, sync).await?;
+    if sync.options.vacuums && !report.is_check && report.dead_rows > 0 {
+        report.vacuum_seconds = Some(vacuum(&sessions[0].connection, sync.table()).await?);
     }
-    let matched = rows.saturating_sub(report.inserted);
-    report.unchanged = matched.saturating_sub(report.updated);
-    report.advice = advice(&report, &facts(client, sync).await?);
     Ok(report)
 }
 
-/// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
-async fn check_source(
-    client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    staged: u64,
-) -> Result<u64> {
-    let failed = || server_error("could not look at the staged rows".to_owned());
-    let options = &sync.options;
-    let mut rows = staged;
-    if statements.keeps_last {
-        client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
-        rows = stage::count(client).await?;
+/// Each session finds and then writes its part; they go on only when all have come so far.
+async fn together(sessions: &[Kept], sync: &Sync) -> Result<Report> {
+    let finding = sessions.iter().map(|kept| group::find(kept, sync));
+    let mut parts = join_all(finding).await.into_iter().collect::<Result<Vec<_>>>()?;
+    let whole = |parts: &[Report]| Report {
+        table: sync.load.table().sql_name.clone(),
+        is_check: sync.options.is_check,
+        ..Report::of_parts(parts)
+    };
+    if sync.options.is_check {
+        roll_back(sessions).await;
+    } else {
+        guard(sync, &whole(&parts))?;
+        let writing = sessions.iter().zip(&mut parts);
+        let writing = writing.map(|(kept, part)| group::write(&kept.connection, sync, part));
+        join_all(writing).await.into_iter().collect::<Result<()>>()?;
+        commit(sessions).await?;
     }
-    stage::analyze(client, &statements.finding()).await?;
-    let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
-    if deletes_all && !options.may_empty && !options.is_check {
-        let message = "the source has no rows: all rows of the scope would be deleted";
-        return Err(
-            Error::new(Kind::Plan, message).hint("Say `--allow-empty` if that is what is meant.")
-        );
-    }
-    if let Some(sql) = statements.strays() {
-        let row = client.query_one(&sql, &[]).await.map_err(server_error(
-            "could not compare the source with the predicate of `--scope`".to_owned(),
-        ))?;
-        let (outside, taken) = (number(&row, 0), number(&row, 1));
-        if outside + taken > 0 {
-            let message = match outside {
-                0 => format!(
-                    "{} of the source: the key of a row out of the scope",
-                    some(taken, "row")
-                ),
-                _ => format!("{} of the source out of the scope", some(outside, "row")),
-            };
-            return Err(Error::new(Kind::Plan, message)
-                .hint("Widen `--scope`, or leave these rows out of the source."));
-        }
-    }
-    if let Some(sql) = statements.movers() {
-        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
-        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-        if number(&row, 0) > 0 {
-            let message = format!(
-                "{} of the source: the key of a row in a scope that the source does not have",
-                some(number(&row, 0), "row")
-            );
-            return Err(Error::new(Kind::Plan, message)
-                .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
-        }
-    }
-    Ok(rows)
+    let mut report = whole(&parts);
+    report.advice = advice(&report, &facts(&sessions[0].connection.client, sync).await?);
+    Ok(report)
 }
 
-/// Refuses keys that the source has more than once. Where the table has each key once, it takes
-/// little to see that there are none: as many rows of the source as of the scope have found each
-/// other then, and the rest is in the difference.
-async fn check_keys(client: &Client, statements: &Statements<'_>, report: &Report) -> Result<()> {
-    let failed = || server_error("could not look at the staged rows".to_owned());
-    if statements.keeps_last {
-        return Ok(());
-    }
-    if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
-        let scope = number(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
-        let is_paired = report.rows_in - report.inserted == scope - report.deleted;
-        let inserts = statements.duplicates_in_inserts();
-        if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
-            return Ok(());
-        }
-    }
-    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
-    let Some(first) = duplicates.first() else { return Ok(()) };
-    let examples: Vec<String> = duplicates
-        .iter()
-        .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
-        .collect();
-    let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
-    let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
-    Err(Error::new(Kind::Plan, message)
-        .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."))
+/// Whether the role may vacuum the table; a server that it may not says so in a warning only.
+pub(super) async fn may_vacuum(client: &Client, table: u32) -> Result<bool> {
+    let sql = "select pg_has_role(relowner, 'usage') or coalesce(
+                   (select rolsuper from pg_roles where rolname = current_user), false)
+               from pg_class where oid = $1";
+    let failed = server_error("could not look up the table's owner".to_owned());
+    Ok(client.query_one(sql, &[&table]).await.map_err(failed)?.get(0))
 }
 
-/// Finds what differs, in one pass over the source and the scope.
-async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
-    let failed = || server_error("could not compare".to_owned());
-    let diff = statements.diff();
-    pin::allow_nested_loop(client, &diff).await.map_err(failed())?;
-    client.batch_execute(&diff).await.map_err(failed())?;
-    client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
-    let row = client.query_one(&statements.count(), &[]).await.map_err(failed())?;
-    (report.deleted, report.updated) = (number(&row, 0), number(&row, 1));
-    report.inserted = number(&row, 2);
+/// Lets the space of dead rows be used again. The seconds that it took.
+async fn vacuum(session: &Connection, table: &str) -> Result<f64> {
+    let started = Instant::now();
+    let vacuumed = session.client.batch_execute(&format!("vacuum {table}")).await;
+    vacuumed.map_err(|error| {
+        let error = session.explain(format!("could not vacuum {table}"), error);
+        error.hint("The rows are written; autovacuum comes in its own time.")
+    })?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Commits one after the other. Only a lost connection or server can come between them.
+async fn commit(sessions: &[Kept]) -> Result<()> {
+    for (nth, Kept { connection, .. }) in sessions.iter().enumerate() {
+        let Err(error) = connection.client.batch_execute("commit").await else { continue };
+        let error = connection.explain("could not commit", error);
+        return Err(match nth {
+            0 => error,
+            _ => error.hint(format!(
+                "{nth} of {} transactions with scopes of their own are committed; the same command \
+                 again does the rest.",
+                sessions.len()
+            )),
+        });
+    }
     Ok(())
 }
 
-/// Deletes, updates, inserts: in this order values may move between rows.
-async fn change(
-    client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    report: &mut Report,
-) -> Result<StatementCost> {
-    let mut all = StatementCost::default();
-    let what = |what: &str| server_error(format!("could not {what}"));
-    let (deletes, updates) = sync.writes();
-    if deletes && report.deleted > 0 {
-        all.add(pin::execute(client, &statements.delete()).await.map_err(what("delete rows"))?);
-    }
-    if updates && report.updated > 0 {
-        all.add(pin::execute(client, &statements.update()).await.map_err(what("update rows"))?);
-    }
-    if report.inserted > 0 {
-        all.add(pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?);
-    }
-    let found = report.deleted + report.updated + report.inserted;
-    if all.rows != found {
-        let message = format!("{found} rows differ, but {} were written", all.rows);
-        return Err(Error::new(Kind::Bug, message));
-    }
-    Ok(all)
+async fn roll_back(sessions: &[Kept]) {
+    let all = sessions.iter().map(|kept| kept.connection.client.batch_execute("rollback"));
+    drop(join_all(all).await);
 }
 
 /// Refuses to delete more of the scope than may be.
@@ -256,18 +173,6 @@ fn guard(sync: &Sync, report: &Report) -> Result<()> {
         .hint("See with `--check` which, and raise `--max-delete` if that is what is meant."))
 }
 
-/// Some keys of what differs.
-async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Examples> {
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
-    for (sql, keys) in statements.examples().iter().zip(&mut all) {
-        let failed = server_error("could not look up what differs".to_owned());
-        let rows = client.query(sql.as_str(), &[]).await.map_err(failed)?;
-        *keys = rows.iter().map(|row| row.get(0)).collect();
-    }
-    let [delete, update, insert] = all;
-    Ok(Examples { insert, update, delete })
-}
-
 async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
     let table = sync.load.table();
     let failed = server_error("could not look up the table's indexes".to_owned());
@@ -281,10 +186,6 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
     })
 }
 
-fn number(row: &Row, nth: usize) -> u64 {
-    row.get::<_, i64>(nth).unsigned_abs()
-}
-
 /// What two syncs of the same rows of a table have in common.
 pub(super) fn scope(sync: &Sync) -> String {
     let scope = match &sync.options.scope {
@@ -294,10 +195,4 @@ pub(super) fn scope(sync: &Sync) -> String {
         Scope::NoDelete | Scope::InsertOnly => "some".to_owned(),
     };
     format!("pgspate sync {scope}")
-}
-
-/// `1 row`, `2 rows`.
-fn some(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
 }

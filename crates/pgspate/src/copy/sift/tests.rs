@@ -110,7 +110,8 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),
         around: None,
-        keeps_session: false,
+        keeps_sessions: false,
+        shares: Vec::new(),
     }
 }
 

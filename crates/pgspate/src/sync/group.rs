@@ -1,0 +1,191 @@
+//! One session's part of a sync: the rows that it has staged, in a transaction of its own.
+
+use tokio_postgres::{Client, Row};
+
+use super::statements::{Scope, Statements};
+use super::{Examples, Report, Sync};
+use crate::copy::Kept;
+use crate::measure::{Own, StatementCost};
+use crate::stage;
+use crate::stage::pin;
+use crate::target::connect::Connection;
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Begins the transaction and finds what differs; nothing is written yet.
+pub(super) async fn find(kept: &Kept, sync: &Sync) -> Result<Report> {
+    let client = &kept.connection.client;
+    let statements = sync.build();
+    let timeout = sync.options.load.limits.lock_timeout_millis();
+    let begin = format!(
+        "begin isolation level repeatable read; set local lock_timeout = {timeout}; {}",
+        pin::SETTINGS
+    );
+    let begun = client.batch_execute(&begin).await;
+    begun.map_err(server_error("could not begin to compare".to_owned()))?;
+    let rows = check_source(client, sync, &statements, kept.rows).await?;
+    let mut report = Report { rows_in: rows, ..Report::default() };
+    compare(client, &statements, &mut report).await?;
+    check_keys(client, &statements, &report).await?;
+    if sync.options.is_check {
+        report.examples = examples(client, &statements).await?;
+    }
+    Ok(report)
+}
+
+/// Writes what was found, up to the commit.
+pub(super) async fn write(session: &Connection, sync: &Sync, report: &mut Report) -> Result<()> {
+    let client = &session.client;
+    let oid = sync.load.table().oid;
+    let own = Own::look(client, oid).await?;
+    let cost = change(client, sync, &sync.build(), report).await?;
+    report.set_cost(cost);
+    report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
+    // Whatever can be refused is refused here: there may be other sessions that commit with this.
+    let checked = client.batch_execute("set constraints all immediate").await;
+    checked.map_err(|error| session.explain("could not commit", error))
+}
+
+/// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
+async fn check_source(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    staged: u64,
+) -> Result<u64> {
+    let failed = || server_error("could not look at the staged rows".to_owned());
+    let options = &sync.options;
+    let mut rows = staged;
+    if statements.keeps_last {
+        client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
+        rows = stage::count(client).await?;
+    }
+    stage::analyze(client, &statements.finding()).await?;
+    let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
+    if deletes_all && !options.may_empty && !options.is_check {
+        let message = "the source has no rows: all rows of the scope would be deleted";
+        return Err(
+            Error::new(Kind::Plan, message).hint("Say `--allow-empty` if that is what is meant.")
+        );
+    }
+    if let Some(sql) = statements.strays() {
+        let row = client.query_one(&sql, &[]).await.map_err(server_error(
+            "could not compare the source with the predicate of `--scope`".to_owned(),
+        ))?;
+        let (outside, taken) = (number(&row, 0), number(&row, 1));
+        if outside + taken > 0 {
+            let message = match outside {
+                0 => format!(
+                    "{} of the source: the key of a row out of the scope",
+                    some(taken, "row")
+                ),
+                _ => format!("{} of the source out of the scope", some(outside, "row")),
+            };
+            return Err(Error::new(Kind::Plan, message)
+                .hint("Widen `--scope`, or leave these rows out of the source."));
+        }
+    }
+    if let Some(sql) = statements.movers() {
+        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+        if number(&row, 0) > 0 {
+            let message = format!(
+                "{} of the source: the key of a row in a scope that the source does not have",
+                some(number(&row, 0), "row")
+            );
+            return Err(Error::new(Kind::Plan, message)
+                .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
+        }
+    }
+    Ok(rows)
+}
+
+/// Refuses keys that the source has more than once. Where the table has each key once, it takes
+/// little to see that there are none: as many rows of the source as of the scope have found each
+/// other then, and the rest is in the difference.
+async fn check_keys(client: &Client, statements: &Statements<'_>, report: &Report) -> Result<()> {
+    let failed = || server_error("could not look at the staged rows".to_owned());
+    if statements.keeps_last {
+        return Ok(());
+    }
+    if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
+        let scope = number(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
+        let is_paired = report.rows_in - report.inserted == scope - report.deleted;
+        let inserts = statements.duplicates_in_inserts();
+        if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
+            return Ok(());
+        }
+    }
+    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
+    let Some(first) = duplicates.first() else { return Ok(()) };
+    let examples: Vec<String> = duplicates
+        .iter()
+        .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
+        .collect();
+    let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
+    let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
+    Err(Error::new(Kind::Plan, message)
+        .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."))
+}
+
+/// Finds what differs, in one pass over the source and the scope.
+async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
+    let failed = || server_error("could not compare".to_owned());
+    let diff = statements.diff();
+    pin::allow_nested_loop(client, &diff).await.map_err(failed())?;
+    client.batch_execute(&diff).await.map_err(failed())?;
+    client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
+    let row = client.query_one(&statements.count(), &[]).await.map_err(failed())?;
+    (report.deleted, report.updated) = (number(&row, 0), number(&row, 1));
+    report.inserted = number(&row, 2);
+    Ok(())
+}
+
+/// Deletes, updates, inserts: in this order values may move between rows.
+async fn change(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    report: &mut Report,
+) -> Result<StatementCost> {
+    let mut all = StatementCost::default();
+    let what = |what: &str| server_error(format!("could not {what}"));
+    let (deletes, updates) = sync.writes();
+    if deletes && report.deleted > 0 {
+        all.add(pin::execute(client, &statements.delete()).await.map_err(what("delete rows"))?);
+    }
+    if updates && report.updated > 0 {
+        all.add(pin::execute(client, &statements.update()).await.map_err(what("update rows"))?);
+    }
+    if report.inserted > 0 {
+        all.add(pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?);
+    }
+    let found = report.deleted + report.updated + report.inserted;
+    if all.rows != found {
+        let message = format!("{found} rows differ, but {} were written", all.rows);
+        return Err(Error::new(Kind::Bug, message));
+    }
+    Ok(all)
+}
+
+/// Some keys of what differs.
+async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Examples> {
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for (sql, keys) in statements.examples().iter().zip(&mut all) {
+        let failed = server_error("could not look up what differs".to_owned());
+        let rows = client.query(sql.as_str(), &[]).await.map_err(failed)?;
+        *keys = rows.iter().map(|row| row.get(0)).collect();
+    }
+    let [delete, update, insert] = all;
+    Ok(Examples { insert, update, delete })
+}
+
+pub(super) fn number(row: &Row, nth: usize) -> u64 {
+    row.get::<_, i64>(nth).unsigned_abs()
+}
+
+/// `1 row`, `2 rows`.
+pub(super) fn some(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
