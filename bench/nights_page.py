@@ -10,7 +10,7 @@ TITLES = {
     "upsert": "`insert … on conflict do update`, `delete` of the rest (psycopg 3)",
     "orm": "SQLAlchemy's `Session.merge`, known rows read at once before",
     "merge": "COPY into a temporary table, `merge` of what differs (psycopg 3)",
-    "pgspate": "**pgspate sync**, all meters in one",
+    "pgspate": "**pgspate sync**, all meters in one command",
 }
 
 Lines = list[dict]
@@ -102,6 +102,9 @@ def long_run(nights: Lines) -> str:
     titles = {
         "ten-100": "fillfactor 100, no autovacuum",
         "ten-60": "fillfactor 60, no autovacuum",
+        "ten-merge": "the staged `merge` meter by meter, fillfactor 100, no autovacuum",
+        "ten-own-100": "`--vacuum`, fillfactor 100",
+        "ten-own-60": "`--vacuum`, fillfactor 60",
         "ten-vacuum": "fillfactor 100, autovacuum between the nights",
     }
     found = {name: mine for name in titles if (mine := of(nights, name))}
@@ -109,7 +112,7 @@ def long_run(nights: Lines) -> str:
         return ""
     count = len(next(iter(found.values())))
     lines = [
-        f"## {count} nights by pgspate\n",
+        f"## {count} nights\n",
         "| | seconds | WAL MB | dead rows | table MB after the first | table MB in the end "
         "| indexes MB |",
         "|---|---:|---:|---:|---:|---:|---:|",

@@ -99,7 +99,7 @@ fn what_is_said() {
           … t.tableoid = s."pgspate part" and not s."pgspate stays";
     update public.t t set value = s.value, note = s.note from pg_temp.pgspate_diff s where
           … t.ctid = s."pgspate tid" and t.tableoid = s."pgspate part" and s."pgspate
-          … stays";
+          … stays" and s."pgspate tid" is not null;
     insert into public.t (meter, at, value, note) select s.meter, s.at, s.value, s.note
           … from pg_temp.pgspate_diff s where s."pgspate tid" is null;
     "#);
@@ -216,9 +216,11 @@ fn dead_rows_are_vacuumed_when_asked() {
     let vacuums = "select vacuum_count from pg_stat_user_tables where relname = 't'";
     let check = sync(&case, "t.csv --scope-by meter --vacuum --check --quiet");
     assert_eq!(check.status, Some(1));
-    let said = sync(&case, "t.csv --scope-by meter --vacuum").success();
-    assert!(said.contains(", vacuumed in "), "{said}");
+    let said = sync(&case, "t.csv --scope-by meter --vacuum --lanes 2").success();
+    assert!(said.contains(" by 2 sessions, vacuumed in "), "{said}");
     wait_until("the vacuum is counted", || case.value(vacuums) == "1");
+    wait_until("its sessions are gone", || case.is_quiet());
+    assert_eq!(case.value("select n_dead_tup from pg_stat_user_tables where relname = 't'"), "0");
     // Nothing died.
     let said = sync(&case, "t.csv --scope-by meter --vacuum").success();
     assert!(!said.contains("vacuumed"), "{said}");

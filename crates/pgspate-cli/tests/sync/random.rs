@@ -31,6 +31,12 @@ const FOREIGN: u64 = 99;
 /// Its keys, where the scope is no part of them.
 const FOREIGN_ID: u64 = 1000;
 
+/// What makes rows be found by key, as where a table is kept on several servers.
+const AS_IF_DISTRIBUTED: &str = "\
+set allow_system_table_mods = on;
+create table pg_catalog.pg_dist_partition (logicalrelid regclass);
+insert into pg_catalog.pg_dist_partition values ('t')";
+
 /// The rows that syncs are about.
 const INSIDE: &str = "select * from t where scope <> 99";
 
@@ -154,6 +160,9 @@ fn one(seed: u64) {
     let case = Case::new(&format!("{}; {}", setting.create("t"), setting.create("src")));
     if setting.has_index {
         case.db.run(&format!("alter table t add primary key ({})", setting.key));
+    }
+    if chance.among(0..=3) == 0 {
+        case.db.run(AS_IF_DISTRIBUTED);
     }
     case.put("old.csv", setting.rows(&mut chance, 10));
     let source = setting.rows(&mut chance, 5);

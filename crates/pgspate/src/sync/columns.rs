@@ -46,6 +46,9 @@ pub(super) struct Columns {
     pub(super) others: Vec<SyncColumn>,
     /// The table has each key once.
     pub(super) key_is_unique: bool,
+    /// Rows that differ are found again by key: where the table is kept on several servers, a
+    /// place is not one row's.
+    pub(super) found_by_key: bool,
 }
 
 /// Whether the table has each key once.
@@ -94,6 +97,7 @@ impl Columns {
             key: key.iter().filter_map(|name| sorted(name)).collect(),
             others: others.filter_map(sorted).collect(),
             key_is_unique,
+            found_by_key: false,
         })
     }
 

@@ -28,6 +28,7 @@ use crate::load::{self, Load, Watch};
 use crate::plan::LANES_MAX;
 use crate::stage::{self, keys, space::Space};
 use crate::target::connect::Dsn;
+use crate::target::is_distributed;
 use crate::{Error, Kind, Result};
 use columns::Columns;
 use statements::Statements;
@@ -92,7 +93,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
         true => runtime.block_on(keys::primary_key(client, table))?,
     };
     let is_unique = runtime.block_on(columns::is_unique(client, table, &key))?;
-    let columns =
+    let mut columns =
         Columns::sort(table, load.columns(), &key, &options.ignored, &lenient, is_unique)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
@@ -102,7 +103,8 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
             }
         }
     }
-    let most = sessions(&load, options.load.lanes);
+    columns.found_by_key = runtime.block_on(is_distributed(client, table))?;
+    let most = if columns.found_by_key { 1 } else { sessions(&load, options.load.lanes) };
     if let (Scope::By(names), 2..) = (&options.scope, most) {
         let told = shares::columns(&load.control().client, load.table(), names, &columns.key);
         load.share_stage(shares::conditions(&runtime.block_on(told)?, most));
@@ -113,6 +115,8 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
 /// How many sessions may share the scopes of such an input.
 fn sessions(load: &Load, asked: Option<usize>) -> usize {
     match (asked, load.shared_cores()) {
+        // COPY has no WHERE there.
+        _ if load.control().server_version() < 120_000 => 1,
         (Some(lanes), _) => lanes,
         _ if load.stored_bytes() < SMALL_BYTES => 1,
         (None, Some(cores)) => cores.clamp(1, LANES_MAX),

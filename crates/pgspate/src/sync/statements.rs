@@ -13,8 +13,6 @@ pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
 const TID: &str = "\"pgspate tid\"";
 const PART: &str = "\"pgspate part\"";
 const STAYS: &str = "\"pgspate stays\"";
-/// The target's version that a difference is about.
-const AT: &str = "t.ctid = s.\"pgspate tid\" and t.tableoid = s.\"pgspate part\"";
 
 /// What of the target is to be like the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,24 +118,19 @@ impl Statements<'_> {
     /// whether the source has it, and what the source says.
     pub(super) fn diff(&self) -> String {
         let (table, matches) = (self.table, self.matches("t", "s"));
-        let columns = list(self.columns.all(), "s");
+        let (place, columns) = (self.place(), self.found());
         let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
         let differs = differs.map_or_else(String::new, |differs| format!(" or ({differs})"));
         let (from, is_gone) = match self.in_scope() {
             Some(scope) => (
                 format!(
-                    "(select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t \
-                      where {scope}) t \
+                    "(select t.*, {place} from {table} t where {scope}) t \
                      full join {NAME} s on {matches}"
                 ),
                 " or s.ctid is null",
             ),
             None => (
-                format!(
-                    "{NAME} s left join \
-                     (select t.*, t.ctid as {TID}, t.tableoid as {PART} from {table} t) t \
-                     on {matches}"
-                ),
+                format!("{NAME} s left join (select t.*, {place} from {table} t) t on {matches}"),
                 "",
             ),
         };
@@ -158,13 +151,18 @@ impl Statements<'_> {
     }
 
     pub(super) fn delete(&self) -> String {
-        format!("delete from {} t using {DIFF} s where {AT} and not s.{STAYS}", self.table)
+        let at = self.at();
+        format!("delete from {} t using {DIFF} s where {at} and not s.{STAYS}", self.table)
     }
 
     pub(super) fn update(&self) -> String {
         let set = self.columns.set().map(|it| format!("{0} = s.{0}", it.name));
         let set = set.collect::<Vec<_>>().join(", ");
-        format!("update {} t set {set} from {DIFF} s where {AT} and s.{STAYS}", self.table)
+        let at = self.at();
+        format!(
+            "update {} t set {set} from {DIFF} s where {at} and s.{STAYS} and s.{TID} is not null",
+            self.table
+        )
     }
 
     pub(super) fn insert(&self) -> String {
@@ -190,9 +188,10 @@ impl Statements<'_> {
             format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
         };
         let delete = format!(
-            "select {} from {} t join {DIFF} s on {AT} where not s.{STAYS} limit {most}",
+            "select {} from {} t join {DIFF} s on {} where not s.{STAYS} limit {most}",
             key("t"),
-            self.table
+            self.table,
+            self.at()
         );
         let update = some(&format!("s.{STAYS} and s.{TID} is not null"));
         [delete, update, some(&format!("s.{TID} is null"))]
@@ -225,6 +224,33 @@ impl Statements<'_> {
             }
             Scope::NoDelete | Scope::InsertOnly => None,
         }
+    }
+
+    /// The target's version that a difference is about.
+    fn at(&self) -> String {
+        match self.columns.found_by_key {
+            true => self.matches("t", "s"),
+            false => format!("t.ctid = s.{TID} and t.tableoid = s.{PART}"),
+        }
+    }
+
+    /// What is kept of the place of the target's version; NULL where there is none.
+    fn place(&self) -> String {
+        match self.columns.found_by_key {
+            true => format!("true as {TID}, true as {PART}"),
+            false => format!("t.ctid as {TID}, t.tableoid as {PART}"),
+        }
+    }
+
+    /// The columns of a difference: the source's, and the key of a row that it does not have.
+    fn found(&self) -> String {
+        if !self.columns.found_by_key {
+            return list(self.columns.all(), "s");
+        }
+        let key =
+            self.columns.key.iter().map(|it| format!("coalesce(s.{0}, t.{0}) as {0}", it.name));
+        let others = self.columns.others.iter().map(|it| format!("s.{}", it.name));
+        key.chain(others).collect::<Vec<_>>().join(", ")
     }
 
     fn matches(&self, left: &str, right: &str) -> String {

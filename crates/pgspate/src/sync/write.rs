@@ -68,9 +68,7 @@ pub(super) async fn write(sessions: &[Kept], sync: &Sync, bytes_staged: u64) -> 
     let mut result = carry_out(sessions, sync).await;
     match (&mut result, before) {
         (Ok(report), Some(before)) => {
-            let others = sessions[1..].iter().map(|kept| &kept.connection);
-            let flushing = others.map(|it| measure::flush(&it.client, it.server_version()));
-            join_all(flushing).await;
+            flush(&sessions[1..]).await;
             let measured = Measurement::take(client, &table).await.since(&before);
             report.set_measured(measured, sync.options.price_per_million);
         }
@@ -86,6 +84,8 @@ pub(super) async fn write(sessions: &[Kept], sync: &Sync, bytes_staged: u64) -> 
 async fn carry_out(sessions: &[Kept], sync: &Sync) -> Result<Report> {
     let mut report = together(sessions, sync).await?;
     if sync.options.vacuums && !report.is_check && report.dead_rows > 0 {
+        // What is counted after it would call for another one.
+        flush(sessions).await;
         report.vacuum_seconds = Some(vacuum(&sessions[0].connection, sync.table()).await?);
     }
     Ok(report)
@@ -132,6 +132,12 @@ async fn vacuum(session: &Connection, table: &str) -> Result<f64> {
         error.hint("The rows are written; autovacuum comes in its own time.")
     })?;
     Ok(started.elapsed().as_secs_f64())
+}
+
+/// Has what sessions counted seen by everybody.
+async fn flush(sessions: &[Kept]) {
+    let all = sessions.iter().map(|kept| &kept.connection);
+    join_all(all.map(|it| measure::flush(&it.client, it.server_version()))).await;
 }
 
 /// Commits one after the other. Only a lost connection or server can come between them.

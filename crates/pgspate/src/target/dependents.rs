@@ -48,11 +48,15 @@ select exists (select from pg_inherits where inhparent = c.oid) and c.relkind in
        coalesce(am.amname = 'heap', false) and c.relkind = 'r',
        array(select tgname::text from pg_trigger t where tgrelid in (
                  select c.oid union select relid from pg_partition_tree(c.oid))
-               and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1),
-       to_regclass('pg_catalog.pg_dist_partition') is not null,
-       to_regclass('_timescaledb_catalog.hypertable') is not null,
-       to_regclass('pg_catalog.gp_distribution_policy') is not null
+               and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1)
 from pg_class c left join pg_am am on am.oid = c.relam where c.oid = $1";
+
+const TIMESCALEDB: &str = "TimescaleDB";
+
+const MANAGERS: &str = "\
+select to_regclass('pg_catalog.pg_dist_partition') is not null,
+       to_regclass('_timescaledb_catalog.hypertable') is not null,
+       to_regclass('pg_catalog.gp_distribution_policy') is not null";
 
 const CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
                      where logicalrelid::oid = $1::oid)";
@@ -95,26 +99,40 @@ impl Bonds {
     }
 }
 
+/// Whether rows of the table are on several servers, where a place in a page is not one row's.
+///
+/// # Errors
+/// Those of the connection.
+pub(crate) async fn is_distributed(client: &Client, table: &Table) -> Result<bool> {
+    let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
+    let manager = manager(client, table.oid).await.map_err(failed)?;
+    Ok(manager.is_some_and(|name| name != TIMESCALEDB))
+}
+
+/// What keeps the table, if that is not the server itself.
+async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
+    let facts = client.query_one(MANAGERS, &[]).await?;
+    let [has_citus, has_timescale, is_greenplum] = [0, 1, 2].map(|nth| facts.get::<_, bool>(nth));
+    if is_greenplum {
+        return Ok(Some("Greenplum"));
+    }
+    for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
+        if has && client.query_one(sql, &[&oid]).await?.get(0) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::Error> {
     let oid = table.oid;
     let facts = client.query_one(FACTS, &[&oid]).await?;
-    let [has_citus, has_timescale, is_greenplum] = [3, 4, 5].map(|nth| facts.get::<_, bool>(nth));
-    let mut manager = None;
-    for (has, name, sql) in [(has_citus, "Citus", CITUS), (has_timescale, "TimescaleDB", TIMESCALE)]
-    {
-        if has && client.query_one(sql, &[&oid]).await?.get(0) {
-            manager = Some(name.to_owned());
-        }
-    }
-    if is_greenplum {
-        manager = Some("Greenplum".to_owned());
-    }
     let references = client.query(REFERENCES, &[&oid]).await?;
     let mut bonds = Bonds {
         // A role that may write and not read cannot know, and the transaction has to go on.
         is_empty: false,
         has_children: facts.get(0),
-        manager,
+        manager: manager(client, oid).await?.map(str::to_owned),
         is_heap: facts.get(1),
         references: references.iter().map(reference).collect(),
         truncate_triggers: facts.get(2),

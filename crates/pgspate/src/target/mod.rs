@@ -12,6 +12,7 @@ mod types;
 mod upkeep;
 
 pub(crate) use dependents::fixed;
+pub(crate) use dependents::is_distributed;
 pub use dependents::{Bonds, Reference};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::SEARCH_PATH;
