@@ -7,6 +7,7 @@ use pgspate::Result;
 use pgspate::ledger::{self, JobStatus, StreamStatus};
 use pgspate::load::{self, Watch};
 use pgspate::target::connect::Dsn;
+use pgspate::tune;
 use tokio::runtime::Runtime;
 
 use crate::Answer;
@@ -34,13 +35,18 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
         None => runtime.block_on(ledger::streams(&connection.client))?,
         Some(_) => Vec::new(),
     };
+    let settings = match args.job {
+        None => runtime.block_on(tune::outstanding(&connection))?,
+        Some(_) => Vec::new(),
+    };
     if args.json {
         let jobs = jobs.into_iter().map(Known::Job);
-        let all: Vec<_> = jobs.chain(streams.into_iter().map(Known::Stream)).collect();
+        let mut all: Vec<_> = jobs.chain(streams.into_iter().map(Known::Stream)).collect();
+        all.extend((!settings.is_empty()).then_some(Known::Tuned { settings }));
         print_json(&all)?;
         return Ok(Answer::Yes);
     }
-    if jobs.is_empty() && streams.is_empty() {
+    if jobs.is_empty() && streams.is_empty() && settings.is_empty() {
         say_line("the ledger of this database knows of no job");
     }
     for job in &jobs {
@@ -48,6 +54,12 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
     }
     for stream in &streams {
         data(render_stream(stream))?;
+    }
+    if !settings.is_empty() {
+        let names = settings.join(", ");
+        data(format!(
+            "settings of the server\n  not back yet: {names}; `pgspate tune --revert`\n"
+        ))?;
     }
     Ok(Answer::Yes)
 }
@@ -58,6 +70,10 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
 enum Known {
     Job(JobStatus),
     Stream(StreamStatus),
+    /// Settings that are not back yet.
+    Tuned {
+        settings: Vec<String>,
+    },
 }
 
 /// Puts back what is not.

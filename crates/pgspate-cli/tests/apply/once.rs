@@ -402,9 +402,11 @@ fn a_table_is_looked_up_after_its_session_was_lost() {
     pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
     wait_until("the first events are in", || case.value("select count(*) from t") == "10");
     let (runtime, other) = session(&case.db.dsn());
-    let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity \
-               where datname = current_database() and application_name = 'pgspate apply'";
-    runtime.block_on(other.query_one(end, &[])).unwrap();
+    let sessions = "from pg_stat_activity where datname = current_database() \
+                    and application_name = 'pgspate apply'";
+    let end = format!("select count(pg_terminate_backend(pid)) {sessions}");
+    runtime.block_on(other.query_one(&end, &[])).unwrap();
+    wait_until("they are gone", || case.value(&format!("select count(*) {sessions}")) == "0");
     pipe.write_all(b"{\"op\":\"insert\",\"table\":\"late\",\"row\":{\"id\":1}}\n").unwrap();
     drop(pipe);
     let run = finish(child);

@@ -71,6 +71,11 @@ fn applied_and_put_back() {
     }
     let finding = found(&dsn, "not-put-back", "");
     assert_eq!(finding["remedy"][0], "pgspate tune --revert");
+    let status =
+        finish(spawn(&mut command(&std::env::temp_dir(), &["status", "--json", "--to", &dsn])));
+    let known: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    let settings = known[0]["settings"].as_array().unwrap();
+    assert!(settings.iter().any(|name| name == "max_wal_size"), "{known}");
     let again = tune(&dsn, "--apply --memory 64GiB");
     assert_eq!(again.status, Some(2));
     assert!(again.stderr.contains("hint: Put back what was with `pgspate tune --revert` first"));

@@ -18,6 +18,11 @@ fn case() -> Case {
     case
 }
 
+/// Before PostgreSQL 15 a small sync is not measured: that would take longer than all of it.
+fn counts_at_once(case: &Case) -> bool {
+    case.value("select (current_setting('server_version_num')::int >= 150000)::int") == "1"
+}
+
 /// Meter 2 with one row changed, one gone, one new; meter 9 is new.
 const SOURCE: &str = "\
 meter,at,value,note
@@ -72,6 +77,9 @@ fn what_is_said() {
     "#);
     assert_eq!(case.rows("t").len(), 12);
     let run = sync(&case, "t.csv --scope-by meter");
+    if !counts_at_once(&case) {
+        return;
+    }
     let blocks = r"\d+ blocks read, \d+ changed|billed: \d+ read, \d+ written, \S+";
     let blocks = regex_lite::Regex::new(blocks).unwrap();
     assert_snapshot!(blocks.replace_all(&run.success(), "[BLOCKS]"), @r#"
@@ -126,6 +134,9 @@ fn unchanged_rows_are_not_written() {
 #[test]
 fn what_it_cost_is_measured() {
     let case = case();
+    if !counts_at_once(&case) {
+        return;
+    }
     case.put("t.csv", SOURCE);
     let report = |args: &str| -> serde_json::Value {
         let run = sync(&case, &format!("t.csv --scope-by meter --json --quiet {args}"));

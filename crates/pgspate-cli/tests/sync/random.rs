@@ -15,10 +15,11 @@ use crate::support::Case;
 use crate::{command, finish, spawn, sync};
 
 /// Types, and values of each that differ, are equal and yet differ, or are refused nowhere.
-const TYPES: [(&str, &[&str]); 8] = [
+const TYPES: [(&str, &[&str]); 9] = [
     ("int", &["0", "1", "-7", "2147483647"]),
     ("text", &["a", "A", "a b", "\"x,y\"", "ü", "\"\""]),
     ("numeric", &["1", "1.0", "1.00", "-0.5", "NaN", "1e20"]),
+    ("numeric(8,2)", &["1", "1.0", "1.005", "-0.50", "NaN"]),
     ("float8", &["0", "-0", "NaN", "Infinity", "1e-300"]),
     ("timestamptz", &["2026-01-01 00:00:00+00", "infinity", "0044-03-15 12:00:00+00 BC"]),
     ("jsonb", &["1", "\"{\"\"a\"\": 1.0}\"", "\"{\"\"a\"\": 1}\"", "null"]),
@@ -53,7 +54,7 @@ struct Setting {
 
 impl Setting {
     fn random(chance: &mut Chance) -> Setting {
-        let columns = (0..chance.among(1..=3)).map(|_| chance.among(0..=7) as usize).collect();
+        let columns = (0..chance.among(1..=3)).map(|_| chance.among(0..=8) as usize).collect();
         let key = chance.pick(&["scope,id", "id"]);
         let same_key = match key {
             "id" => "s.id = o.id",

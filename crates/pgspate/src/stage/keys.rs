@@ -40,8 +40,12 @@ async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+/// `numeric` and `character`: with a modifier, every value has the same scale or length.
+const SAME_WITH_MODIFIER: [u32; 2] = [1700, 1042];
+
 /// Whether equal values of the column are the same value, but for lenient collations.
 pub(crate) fn is_exact(column: &Column) -> bool {
     let base = column.ty.base();
-    base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid)
+    let is_padded = column.ty.typmod >= 0 && SAME_WITH_MODIFIER.contains(&column.ty.oid);
+    is_padded || base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid)
 }

@@ -193,6 +193,15 @@ async fn alone(client: &Client) -> Result<()> {
     })
 }
 
+/// Settings that `apply` has changed and nobody has put back yet, by name.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub async fn outstanding(connection: &Connection) -> Result<Vec<String>> {
+    let changes = recorded(&connection.client).await?;
+    Ok(changes.into_iter().map(|change| change.object).collect())
+}
+
 /// Changes of settings that are in the ledger and not put back.
 async fn recorded(client: &Client) -> Result<Vec<Change>> {
     let mut changes = ledger::outstanding(client, Some(JOB.0)).await?;

@@ -12,7 +12,7 @@ mod settings;
 
 use serde::Serialize;
 
-pub use apply::{Applied, apply, revert};
+pub use apply::{Applied, apply, outstanding, revert};
 pub use emit::{Form, emit};
 pub use machine::Machine;
 
