@@ -53,8 +53,8 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     pub(crate) plan: bool,
 
-    /// Transactions that share the scopes of --scope-by at the same time: a number, or auto
-    #[arg(long, default_value = "auto", value_name = "N", value_parser = lanes)]
+    /// Sessions that share the scopes of --scope-by, each with a transaction of its own
+    #[arg(long, default_value = "1", value_name = "N", value_parser = lanes)]
     pub(crate) lanes: LanesArg,
 
     /// Refuse to delete more of the scope than this
@@ -244,6 +244,9 @@ fn render(report: &Report, style: Style) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
+    for warning in &report.warnings {
+        let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
+    }
     text + &advice(report, style)
 }
 

@@ -300,6 +300,8 @@ fn create_widens_for_a_late_value() {
     let case = Case::new("");
     case.put("late.csv", late("A1"));
     let said = case.load("late.csv --create --force-not-null note").success();
+    // On a busy machine the first of them may do it all.
+    let said = said.replace("1 lane, 2 chunks", "2 lanes, 2 chunks");
     assert_snapshot!(said, @r#"
     format csv: the name ends with .csv
     delimiter ",": 3 fields in each line

@@ -243,3 +243,12 @@ fn dead_rows_are_vacuumed_when_asked() {
     assert_eq!(refused.status, Some(2));
     assert!(refused.stderr.contains("may not vacuum public.t"), "{}", refused.stderr);
 }
+
+#[test]
+fn the_last_row_of_a_key_is_the_last_in_the_source() {
+    let case = Case::new("create table t (id int primary key, at timestamptz, v int)");
+    // The server has to read the first, which it does after the others of their chunk.
+    case.put("t.csv", "id,at,v\n1,yesterday,1\n1,2024-01-01 00:00:00+00,2\n");
+    assert_eq!(counts(&case, "t.csv --scope all --keep last"), [1, 0, 0, 0]);
+    assert_eq!(case.value("select v from t"), "2");
+}

@@ -162,7 +162,7 @@ fn one(seed: u64) {
     if setting.has_index {
         case.db.run(&format!("alter table t add primary key ({})", setting.key));
     }
-    if chance.among(0..=3) == 0 {
+    if setting.has_index && chance.among(0..=3) == 0 {
         case.db.run(AS_IF_DISTRIBUTED);
     }
     case.put("old.csv", setting.rows(&mut chance, 10));

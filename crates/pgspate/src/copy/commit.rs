@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lane::Finished;
-use super::{Job, Kept};
+use super::{Job, LaneSession};
 use crate::ledger::read_done;
 use crate::target::connect::Connection;
 use crate::target::server_error;
@@ -122,7 +122,7 @@ async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
 /// The connection or the server went away between the first commit and the last.
 fn half_committed(
     job: &Job,
-    sessions: &[&Kept],
+    sessions: &[&LaneSession],
     nth: usize,
     error: tokio_postgres::Error,
 ) -> Error {
@@ -130,7 +130,7 @@ fn half_committed(
     if job.ledger.is_some() {
         return error.hint("Run the same command again: the ledger knows which lanes are in.");
     }
-    let rows = |sessions: &[&Kept]| sessions.iter().map(|session| session.rows).sum::<u64>();
+    let rows = |sessions: &[&LaneSession]| sessions.iter().map(|session| session.rows).sum::<u64>();
     let (before, all) = (rows(&sessions[..nth]), rows(sessions));
     let unsure = sessions[nth].rows;
     error.hint(format!(

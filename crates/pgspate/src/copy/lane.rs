@@ -14,7 +14,7 @@ use super::session::{Pulse, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
-use super::{Commit, Kept, LOOK, PIECE_BYTES, PIECES_AHEAD, Patience};
+use super::{Commit, LOOK, LaneSession, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::ledger::{JobId, Seal, insert_rejects, is_taken, read_done};
@@ -36,7 +36,7 @@ pub(super) enum Message {
 /// What a lane did to its end. Where lanes commit together, the transactions are still open.
 pub(super) struct Finished {
     /// One, unless sessions share the rows.
-    pub(super) sessions: Vec<Kept>,
+    pub(super) sessions: Vec<LaneSession>,
     /// Of all of them.
     pub(super) tally: Tally,
 }
@@ -128,7 +128,7 @@ pub(super) fn run(
 
 impl Lane<'_, '_> {
     /// Runs until there are no more chunks or a session has failed.
-    fn session(&mut self, sessions: &Sessions) -> Result<Vec<Kept>, Failure> {
+    fn session(&mut self, sessions: &Sessions) -> Result<Vec<LaneSession>, Failure> {
         self.refused = None;
         let shares = match self.shared.job.shares.as_slice() {
             [] => &[String::new()],
@@ -156,7 +156,7 @@ impl Lane<'_, '_> {
                 Failure::of(self.shared.chunks(), error)
             })?;
             let connection = served.map_err(|failure| *failure)?;
-            kept.push(Kept { connection, rows: tally.rows_written });
+            kept.push(LaneSession { connection, rows: tally.rows_written });
         }
         self.refused.take().map_or(Ok(kept), Err)
     }

@@ -196,7 +196,7 @@ pub struct Outcome {
 }
 
 /// A session of a lane, and the rows that it has written.
-pub struct Kept {
+pub struct LaneSession {
     /// The session.
     pub connection: Connection,
     /// What the server says it wrote.
@@ -206,7 +206,7 @@ pub struct Kept {
 /// How a run ended.
 pub enum End {
     /// Everything is committed. The sessions that did it, if they are wanted.
-    Done(Outcome, Vec<Kept>),
+    Done(Outcome, Vec<LaneSession>),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
     /// A connection was lost, or something else that may not happen again. What is written, the

@@ -34,7 +34,7 @@ pub(crate) fn timeouts(limits: &Limits) -> String {
     format!(
         "set lock_timeout = {};
          select set_config(name, '0', false) from pg_settings
-         where name in ('statement_timeout', 'transaction_timeout',
+         where name in ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
                         'idle_in_transaction_session_timeout')",
         limits.lock_timeout_millis()
     )

@@ -32,7 +32,7 @@ pub use restore::restore;
 pub use watch::Watch;
 
 use crate::copy::{
-    self, Commit, Connect, End, Job, Kept, Lanes, Limits, Outcome, Patience, RejectsMax,
+    self, Commit, Connect, End, Job, LaneSession, Lanes, Limits, Outcome, Patience, RejectsMax,
 };
 use crate::format::Mode;
 use crate::format::memory::Batches;
@@ -309,7 +309,7 @@ impl Load {
         &mut self,
         watch: &Arc<Watch>,
         widened: &mut Vec<Widened>,
-    ) -> Result<(Outcome, Vec<Kept>)> {
+    ) -> Result<(Outcome, Vec<LaneSession>)> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());

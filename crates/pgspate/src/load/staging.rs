@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Load, Watch};
-use crate::copy::{Kept, Outcome};
+use crate::copy::{LaneSession, Outcome};
+use crate::format::Mode;
 use crate::plan::PlannedColumn;
 use crate::target::Table;
 use crate::target::connect::Connection;
@@ -19,12 +20,12 @@ impl Load {
     }
 
     /// Stages all rows; the sessions that have them, and what it took.
-    pub(crate) fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<Kept>, Outcome)> {
+    pub(crate) fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<LaneSession>, Outcome)> {
         let (outcome, sessions) = match self.attempts(watch, &mut Vec::new()) {
             Ok(done) => done,
             Err(error) => return Err(self.failed(error, watch)),
         };
-        for Kept { connection, .. } in &sessions {
+        for LaneSession { connection, .. } in &sessions {
             // A lane without any chunk has begun a transaction and has nothing to commit.
             let ended = self.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
@@ -35,9 +36,25 @@ impl Load {
         }
     }
 
-    /// How many processors the server shares with us, if it does.
-    pub(crate) fn shared_cores(&self) -> Option<usize> {
-        self.request.shared_cores
+    /// Has rows staged in the order of the source: as text, as those that the encoder leaves to the
+    /// server come after the others of their chunk.
+    pub(crate) fn stage_in_order(&mut self) {
+        self.plan.mode = Mode::Text;
+    }
+
+    /// Whether sessions share the rows.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.stage.as_ref().is_some_and(|stage| !stage.shares.is_empty())
+    }
+
+    /// Whether the server reads all values.
+    pub(crate) fn is_text(&self) -> bool {
+        self.plan.mode == Mode::Text
+    }
+
+    /// Whether the source can be read but once.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.reading.is_stream()
     }
 
     /// The table.

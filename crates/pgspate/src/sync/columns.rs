@@ -65,7 +65,6 @@ impl Columns {
         key: &[String],
         ignored: &[String],
         lenient: &[String],
-        key_is_unique: bool,
     ) -> Result<Columns> {
         if key.is_empty() {
             let message = format!("{} has no primary key to match rows by", table.sql_name);
@@ -96,7 +95,7 @@ impl Columns {
         Ok(Columns {
             key: key.iter().filter_map(|name| sorted(name)).collect(),
             others: others.filter_map(sorted).collect(),
-            key_is_unique,
+            key_is_unique: false,
             found_by_key: false,
         })
     }

@@ -2,14 +2,16 @@
 //!
 //! The source is staged in a temporary table; then one transaction deletes what the source does
 //! not have, updates what differs and inserts what is missing. Unchanged rows are read and nothing
-//! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones.
+//! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones. Where several
+//! sessions share the scopes that holds for each scope.
 
 mod columns;
-mod group;
+mod part;
 mod report;
 mod script;
 mod shares;
 mod statements;
+mod vacuum;
 mod write;
 
 use std::sync::Arc;
@@ -23,25 +25,25 @@ pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{Kept, LOOK, Patience};
+use crate::copy::{LOOK, LaneSession, Outcome, Patience};
 use crate::load::{self, Load, Watch};
-use crate::plan::LANES_MAX;
 use crate::stage::{self, keys, space::Space};
 use crate::target::connect::Dsn;
-use crate::target::is_distributed;
+use crate::target::distributed_by;
 use crate::{Error, Kind, Result};
 use columns::Columns;
+use shares::Shares;
 use statements::Statements;
+use write::Work;
 
-/// An input of fewer stored bytes is one session's: others would cost more than they bring.
-const SMALL_BYTES: u64 = 1 << 20;
-/// Sessions on a server of which the processors are not known.
-const REMOTE_SESSIONS: usize = 4;
+/// From here on COPY takes a condition.
+const HAS_COPY_WHERE: u32 = 120_000;
 
 /// What to make equal to what.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The source, how to read it, and the table.
+    /// The source, how to read it, and the table. `lanes` sessions share the scopes of
+    /// [`Scope::By`], one unless said otherwise.
     pub load: load::Options,
     /// The columns that identify a row; the primary key's by default.
     pub key: Vec<String>,
@@ -68,6 +70,9 @@ pub struct Sync {
     load: Load,
     options: Options,
     columns: Columns,
+    evidence: Vec<String>,
+    /// Scopes are told apart by moments, too: the server must not be left to read these.
+    shares_moments: bool,
     runtime: Handle,
 }
 
@@ -81,20 +86,53 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
     let mut load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
+    let columns = runtime.block_on(sort_columns(&load, &options))?;
+    let mut evidence = load.evidence().to_vec();
+    if options.keeps_last {
+        load.stage_in_order();
+    }
+    let lanes = options.load.lanes.unwrap_or(1);
+    let mut shares_moments = false;
+    if lanes > 1 {
+        match runtime.block_on(share(&load, &options, &columns))? {
+            Ok(shares) => {
+                shares_moments = shares.has_moments;
+                load.share_stage(shares.conditions(lanes));
+            }
+            Err(reason) => evidence.push(format!("one session: {reason}")),
+        }
+    }
+    Ok(Sync { load, options, columns, evidence, shares_moments, runtime: runtime.clone() })
+}
+
+/// Which columns are keys, and what is done with the others.
+async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
     let (table, client) = (load.table(), &load.control().client);
-    if options.vacuums && !runtime.block_on(write::may_vacuum(client, table.oid))? {
+    if options.vacuums && !vacuum::is_allowed(load.control(), table.oid).await? {
         let message = format!("this role may not vacuum {}", table.sql_name);
         return Err(Error::new(Kind::Plan, message)
             .hint("Leave `--vacuum` out, or run it as the table's owner."));
     }
-    let lenient = runtime.block_on(keys::lenient(client, table))?;
+    let lenient = keys::lenient(client, table).await?;
     let key = match options.key.is_empty() {
         false => options.key.clone(),
-        true => runtime.block_on(keys::primary_key(client, table))?,
+        true => keys::primary_key(client, table).await?,
     };
-    let is_unique = runtime.block_on(columns::is_unique(client, table, &key))?;
-    let mut columns =
-        Columns::sort(table, load.columns(), &key, &options.ignored, &lenient, is_unique)?;
+    let is_unique = columns::is_unique(client, table, &key).await?;
+    let keeper = distributed_by(client, table).await?;
+    if let (Some(keeper), false) = (keeper, is_unique) {
+        let message = format!(
+            "{} is kept on several servers by {keeper}, where a row is found by its key alone, and \
+             no unique index says that a key is one row's",
+            table.sql_name
+        );
+        return Err(Error::new(Kind::Plan, message).hint("Name such a key with `--key`."));
+    }
+    if let (Some("Greenplum"), true) = (keeper, options.keeps_last) {
+        return Err(Error::new(Kind::Plan, "Greenplum keeps no order of staged rows")
+            .hint("Leave `--keep last` out, and each key in the source once."));
+    }
+    let columns = Columns::sort(table, load.columns(), &key, &options.ignored, &lenient)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !load.columns().iter().any(|column| column.name == *name) {
@@ -103,25 +141,24 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
             }
         }
     }
-    columns.found_by_key = runtime.block_on(is_distributed(client, table))?;
-    let most = if columns.found_by_key { 1 } else { sessions(&load, options.load.lanes) };
-    if let (Scope::By(names), 2..) = (&options.scope, most) {
-        let told = shares::columns(&load.control().client, load.table(), names, &columns.key);
-        load.share_stage(shares::conditions(&runtime.block_on(told)?, most));
-    }
-    Ok(Sync { load, options, columns, runtime: runtime.clone() })
+    Ok(Columns { key_is_unique: is_unique, found_by_key: keeper.is_some(), ..columns })
 }
 
-/// How many sessions may share the scopes of such an input.
-fn sessions(load: &Load, asked: Option<usize>) -> usize {
-    match (asked, load.shared_cores()) {
-        // COPY has no WHERE there.
-        _ if load.control().server_version() < 120_000 => 1,
-        (Some(lanes), _) => lanes,
-        _ if load.stored_bytes() < SMALL_BYTES => 1,
-        (None, Some(cores)) => cores.clamp(1, LANES_MAX),
-        (None, None) => REMOTE_SESSIONS,
+/// How sessions can share the scopes, or why one has to do it all.
+async fn share(
+    load: &Load,
+    options: &Options,
+    columns: &Columns,
+) -> Result<Result<Shares, String>> {
+    let Scope::By(names) = &options.scope else {
+        return Ok(Err("only with `--scope-by` there are scopes to share".to_owned()));
+    };
+    if columns.found_by_key || load.control().server_version() < HAS_COPY_WHERE {
+        return Ok(Err("this server cannot do with more".to_owned()));
     }
+    let reads_moments = load.is_text() || load.is_stream();
+    let (client, table) = (&load.control().client, load.table());
+    shares::choose(client, table, names, &columns.key, reads_moments).await
 }
 
 impl Sync {
@@ -130,9 +167,9 @@ impl Sync {
         &self.load.table().sql_name
     }
 
-    /// What was found out about the input, in words.
+    /// What was found out about the input, and why one session does it all, in words.
     pub fn evidence(&self) -> &[String] {
-        self.load.evidence()
+        &self.evidence
     }
 
     /// The statements, in words that SQL knows; for `--plan`.
@@ -160,22 +197,21 @@ impl Sync {
     ///
     /// # Errors
     /// Whatever staging or the server refuses; a source with equal keys; more rows to delete than
-    /// may be. The table is as it was then.
+    /// may be. The table is as it was then, but for scopes that another session has committed.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
         let look = Space::look(self.load.control(), self.load.table());
         let space = self.runtime.block_on(look)?;
         // Compressed it is more: what is known now is the least that it takes.
         space.check(self.load.stored_bytes()).map_err(|error| self.failed(error))?;
-        let staged = self.load.stage(watch);
-        let (sessions, outcome) =
-            staged.map_err(|error| stage::hint_space(error, watch.copy.sent.load(Relaxed)))?;
+        let (sessions, outcome) = self.stage(watch)?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let mut patience = Patience::new(self.options.load.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();
+        let mut work = Work::new(&self, &sessions, outcome.bytes_sent);
         let mut report = loop {
-            let attempt = write::write(&sessions, &self, outcome.bytes_sent);
+            let attempt = work.attempt();
             match runtime.block_on(until_cancelled(watch, &sessions, attempt)) {
                 Ok(report) => break report,
                 Err(error) if write::may_pass(&error) && !is_any_closed(&sessions) => {
@@ -193,6 +229,28 @@ impl Sync {
         Ok(report)
     }
 
+    /// Stages all rows; the sessions that have them, and what it took.
+    fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<LaneSession>, Outcome)> {
+        let no_space = |error| stage::hint_space(error, watch.copy.sent.load(Relaxed));
+        let staged = self.load.stage(watch).map_err(no_space);
+        let is_sure = match &staged {
+            Ok((_, outcome)) => outcome.rows_as_text == 0,
+            Err(error) => error.kind() == Kind::Cancelled,
+        };
+        if !self.shares_moments || is_sure {
+            return staged;
+        }
+        // `now` is another moment in each session, so that its row may be of no share, or of two.
+        drop(staged);
+        self.load.share_stage(Vec::new());
+        self.load.stage(watch).map_err(no_space)
+    }
+
+    /// Before a number that one of several sessions has counted.
+    fn at_least(&self) -> &'static str {
+        if self.load.is_shared() { "at least " } else { "" }
+    }
+
     fn build(&self) -> Statements<'_> {
         Statements {
             table: &self.load.table().sql_name,
@@ -208,26 +266,35 @@ impl Sync {
     }
 }
 
-fn is_any_closed(sessions: &[Kept]) -> bool {
-    sessions.iter().any(|kept| kept.connection.is_closed())
+/// What is committed all the same stays in the hint.
+fn stopped(error: Error) -> Error {
+    let stopped = Error::new(Kind::Cancelled, "stopped by the user");
+    match error.hint_text() {
+        Some(hint) => stopped.hint(hint.to_owned()),
+        None => stopped,
+    }
+}
+
+fn is_any_closed(sessions: &[LaneSession]) -> bool {
+    sessions.iter().any(|session| session.connection.is_closed())
 }
 
 /// What `work` gives; when the user stops it, the statement is cancelled and rolled back.
 async fn until_cancelled<T>(
     watch: &Watch,
-    sessions: &[Kept],
+    sessions: &[LaneSession],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
     loop {
         match tokio::time::timeout(LOOK, work.as_mut()).await {
             Ok(done) if watch.copy.is_cancelled() => {
-                return done.map_err(|_| Error::new(Kind::Cancelled, "stopped by the user"));
+                return done.map_err(stopped);
             }
             Ok(done) => return done,
             // A request that gets lost is made again.
             Err(_) if watch.copy.is_cancelled() => {
-                drop(join_all(sessions.iter().map(|kept| kept.connection.cancel())).await);
+                drop(join_all(sessions.iter().map(|session| session.connection.cancel())).await);
             }
             Err(_) => {}
         }

@@ -55,6 +55,8 @@ pub struct Report {
     pub measured: Difference,
     /// What would make the next one cheaper.
     pub advice: Vec<String>,
+    /// What could not be done although everything is written.
+    pub warnings: Vec<String>,
 }
 
 /// Keys, in words.
@@ -80,10 +82,11 @@ impl Report {
     }
 
     /// The sum of what sessions found and did.
-    pub(super) fn of_parts(parts: &[Report]) -> Report {
-        let sum = |of: fn(&Report) -> u64| parts.iter().map(of).sum::<u64>();
+    pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a Report>) -> Report {
+        let parts: Vec<&Report> = parts.into_iter().collect();
+        let sum = |of: fn(&Report) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
         let some = |of: fn(&Report) -> &Vec<String>| {
-            parts.iter().flat_map(of).take(Examples::MOST).cloned().collect()
+            parts.iter().flat_map(|part| of(part)).take(Examples::MOST).cloned().collect()
         };
         let (inserted, updated) = (sum(|it| it.inserted), sum(|it| it.updated));
         Report {

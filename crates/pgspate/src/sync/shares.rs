@@ -1,72 +1,98 @@
 //! Scopes shared out among sessions, each of which compares and writes its own.
 //!
-//! A scope is one session's as a whole, and whatever could make sessions wait for each other keeps
-//! the sync in one: each of them commits only when all have written.
+//! A scope is one session's as a whole, and a session never needs what another one has yet to
+//! write. They commit when they are done, each by itself, so that whatever makes one wait for
+//! another is the server's to see and to end.
 
 use tokio_postgres::Client;
 
 use super::columns::SyncColumn;
 use crate::Result;
-use crate::target::{Table, server_error};
+use crate::target::{Table, quote_ident, server_error};
 
-/// Whether sessions could wait for each other: by triggers, by foreign keys that act on rows, by
-/// exclusion constraints, or on another server. And of the columns $2, those in every unique index:
-/// rows with the same unique value are then in the same share.
+/// Types of which a value may be spelled as the moment it is read at: `now`, `today`. Sessions
+/// read at different moments.
+const MOMENTS: [u32; 5] = [1082, 1083, 1114, 1184, 1266];
+
+/// Why sessions could need each other's rows, if they could. And of the columns $2, those in every
+/// unique index, under which the same values are equal: rows that cannot both be there are in the
+/// same share then.
 const FACTS: &str = "\
 with parts as (select relid::oid as oid from pg_partition_tree($1::oid::regclass)
                union select $1::oid)
-select exists (select from pg_trigger g join parts on parts.oid = g.tgrelid
-               where not g.tgisinternal and g.tgenabled <> 'D')
-    or exists (select from pg_constraint f join parts on parts.oid = f.confrelid
-               where f.contype = 'f' and (f.conrelid in (select oid from parts)
-                     or f.confdeltype not in ('a', 'r') or f.confupdtype not in ('a', 'r')))
-    or exists (select from pg_index i join parts on parts.oid = i.indrelid
-               where i.indisexclusion)
-    or exists (select from pg_class c join parts on parts.oid = c.oid
-               where c.relkind not in ('r', 'p')),
+select case
+       when exists (select from pg_constraint f join parts on parts.oid = f.confrelid
+                    where f.contype = 'f' and f.conrelid in (select oid from parts))
+       then 'a foreign key of the table refers to itself'
+       when exists (select from pg_index i join parts on parts.oid = i.indrelid
+                    where i.indisexclusion)
+       then 'the table has an exclusion constraint'
+       when exists (select from pg_class c join parts on parts.oid = c.oid
+                    where c.relkind not in ('r', 'p'))
+       then 'rows of it are on another server' end,
     array(select named.name from unnest($2::text[]) with ordinality as named(name, nth)
           where not exists (
               select from pg_index i join parts on parts.oid = i.indrelid
               where i.indisunique and not exists (
                   select from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
                   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-                  where k.nth <= i.indnkeyatts and a.attname = named.name))
+                  join pg_opclass c on c.oid = i.indclass[k.nth - 1]
+                  where k.nth <= i.indnkeyatts and a.attname = named.name and c.opcdefault
+                    and i.indcollation[k.nth - 1] = a.attcollation))
           order by named.nth)";
 
-/// Those of the columns by which scopes can be told apart, so that no session ever waits for
-/// another one.
-pub(super) async fn columns(
+/// Columns by which scopes are told apart.
+#[derive(Debug, Clone)]
+pub(super) struct Shares {
+    columns: Vec<SyncColumn>,
+    /// Text that the server reads could say `now` in one of them.
+    pub(super) has_moments: bool,
+}
+
+/// The columns of the scope by which rows can be shared out, or why that cannot be.
+/// `reads_moments`: the server reads values of all rows, or the source cannot be read again.
+pub(super) async fn choose(
     client: &Client,
     table: &Table,
     scope: &[String],
     key: &[SyncColumn],
-) -> Result<Vec<SyncColumn>> {
-    let quoted = |name: &str| crate::target::quote_ident(name).into_owned();
+    reads_moments: bool,
+) -> Result<Result<Shares, String>> {
+    let moment = |name: &str| {
+        let column = table.columns.iter().find(|column| column.name == name);
+        column.is_some_and(|column| MOMENTS.contains(&column.ty.base().oid))
+    };
     // Equal values have to be spelled alike; and equal keys have to be in the same scope.
-    let fitting = |name: &&String| key.iter().any(|it| it.is_exact && it.name == quoted(name));
-    let names: Vec<&str> = scope.iter().filter(fitting).map(String::as_str).collect();
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
+    let of_key = |name: &str| key.iter().find(|it| it.is_exact && it.name == quote_ident(name));
+    let fitting = scope.iter().map(String::as_str).filter(|name| of_key(name).is_some());
+    let names: Vec<&str> = fitting.filter(|name| !(reads_moments && moment(name))).collect();
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     let row = client.query_one(FACTS, &[&table.oid, &names]).await.map_err(failed)?;
-    if row.get(0) {
-        return Ok(Vec::new());
+    if let Some(reason) = row.get::<_, Option<String>>(0) {
+        return Ok(Err(reason));
     }
-    let names: Vec<String> = row.get(1);
-    let is_named = |column: &&SyncColumn| names.iter().any(|name| quoted(name) == column.name);
-    Ok(key.iter().filter(is_named).cloned().collect())
+    let in_indexes: Vec<String> = row.get(1);
+    Ok(match (names.is_empty(), in_indexes.is_empty()) {
+        (true, _) => Err(format!(
+            "of the scope's columns ({}) none is of the key and has one spelling for equal values",
+            scope.join(", ")
+        )),
+        (false, true) => Err(format!("a unique index is without {}", names.join(" and "))),
+        (false, false) => Ok(Shares {
+            has_moments: in_indexes.iter().any(|name| moment(name)),
+            columns: in_indexes.iter().filter_map(|name| of_key(name)).cloned().collect(),
+        }),
+    })
 }
 
-/// What each of so many sessions keeps. Equal values have the same hash; NULL has one too.
-pub(super) fn conditions(columns: &[SyncColumn], sessions: usize) -> Vec<String> {
-    if columns.is_empty() || sessions < 2 {
-        return Vec::new();
+impl Shares {
+    /// What each of so many sessions keeps. Equal values have the same hash; NULL has one too.
+    pub(super) fn conditions(&self, sessions: usize) -> Vec<String> {
+        let values = self.columns.iter().map(|it| format!("coalesce({}::text, '')", it.name));
+        let values = values.collect::<Vec<_>>().join(" || ',' || ");
+        let hash = format!("(hashtext(({values}) collate \"C\") & 2147483647)");
+        (0..sessions).map(|nth| format!("{hash} % {sessions} = {nth}")).collect()
     }
-    let values: Vec<_> =
-        columns.iter().map(|column| format!("coalesce({}::text, '')", column.name)).collect();
-    let hash = format!("(hashtext({}) & 2147483647)", values.join(" || ',' || "));
-    (0..sessions).map(|nth| format!("{hash} % {sessions} = {nth}")).collect()
 }
 
 #[cfg(test)]
@@ -82,12 +108,10 @@ mod tests {
             is_fixed: false,
             is_ignored: false,
         };
-        let both = [column("meter"), column("\"a b\"")];
-        let hash = "(hashtext(coalesce(meter::text, '') || ',' || coalesce(\"a b\"::text, '')) \
-                    & 2147483647)";
+        let columns = vec![column("meter"), column("\"a b\"")];
+        let hash = "(hashtext((coalesce(meter::text, '') || ',' || coalesce(\"a b\"::text, '')) \
+                    collate \"C\") & 2147483647)";
         let expected = [format!("{hash} % 2 = 0"), format!("{hash} % 2 = 1")];
-        assert_eq!(conditions(&both, 2), expected);
-        assert!(conditions(&both, 1).is_empty());
-        assert!(conditions(&[], 8).is_empty());
+        assert_eq!(Shares { columns, has_moments: false }.conditions(2), expected);
     }
 }

@@ -1,18 +1,15 @@
 //! The transactions that write what differs: one for each session that has staged rows.
 
-use std::time::Instant;
-
 use futures_util::future::join_all;
 use tokio_postgres::Client;
 
-use super::group::{self, number};
+use super::part::{self, number};
 use super::report::{Facts, advice};
 use super::statements::Scope;
-use super::{Report, Sync};
-use crate::copy::Kept;
+use super::{Report, Sync, vacuum};
+use crate::copy::LaneSession;
 use crate::measure::{self, Measurement};
 use crate::stage;
-use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -48,117 +45,129 @@ pub(super) fn may_pass(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
-/// Compares and writes. What can be refused is refused before anything is committed.
-pub(super) async fn write(sessions: &[Kept], sync: &Sync, bytes_staged: u64) -> Result<Report> {
-    let first = &sessions[0].connection;
-    let client = &first.client;
-    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
-    // Before snapshots are taken: whoever had the lock has committed by then.
-    let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
-    let locked = client.execute(sql, &[&scope, &oid]).await;
-    locked.map_err(|error| {
-        first.explain("could not wait for another sync of the same scope", error)
-    })?;
-    let table = [sync.load.table().oid];
-    let measures = Measurement::is_prompt(first.server_version()) || bytes_staged >= WORTH_A_PAUSE;
-    let before = match measures {
-        true => Some(Measurement::take(client, &table).await),
-        false => None,
-    };
-    let mut result = carry_out(sessions, sync).await;
-    match (&mut result, before) {
-        (Ok(report), Some(before)) => {
-            flush(&sessions[1..]).await;
-            let measured = Measurement::take(client, &table).await.since(&before);
+/// A sync whose rows are staged, over as many attempts as it takes.
+pub(super) struct Work<'a> {
+    sync: &'a Sync,
+    sessions: &'a [LaneSession],
+    bytes_staged: u64,
+    /// What was counted before the first attempt.
+    before: Option<Measurement>,
+    /// What each session has committed.
+    done: Vec<Option<Report>>,
+}
+
+impl<'a> Work<'a> {
+    /// Nothing is compared yet.
+    pub(super) fn new(sync: &'a Sync, sessions: &'a [LaneSession], bytes_staged: u64) -> Work<'a> {
+        let done = sessions.iter().map(|_| None).collect();
+        Work { sync, sessions, bytes_staged, before: None, done }
+    }
+
+    /// Compares and writes what is not done yet. Where several sessions share the scopes, what the
+    /// others have committed stays when one of them fails.
+    pub(super) async fn attempt(&mut self) -> Result<Report> {
+        let first = &self.sessions[0].connection;
+        let (scope, oid) = (scope(self.sync), i64::from(self.sync.load.table().oid));
+        // Before snapshots are taken: whoever had the lock has committed by then.
+        let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
+        let locked = first.client.execute(sql, &[&scope, &oid]).await;
+        locked.map_err(|error| {
+            first.explain("could not wait for another sync of the same scope", error)
+        })?;
+        let is_worth_it =
+            Measurement::is_prompt(first.server_version()) || self.bytes_staged >= WORTH_A_PAUSE;
+        if self.before.is_none() && is_worth_it {
+            let table = [self.sync.load.table().oid];
+            self.before = Some(Measurement::take(&first.client, &table).await);
+        }
+        let result = self.carry_out().await;
+        if result.is_err() {
+            // What a transaction has failed of is told; if the session is gone, so is its work.
+            roll_back(self.sessions).await;
+        }
+        let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
+        let _ = first.client.execute(sql, &[&scope, &oid]).await;
+        result.map_err(|error| stage::hint_space(error, self.bytes_staged))
+    }
+
+    async fn carry_out(&mut self) -> Result<Report> {
+        let (sync, sessions) = (self.sync, self.sessions);
+        let left: Vec<usize> =
+            (0..sessions.len()).filter(|nth| self.done[*nth].is_none()).collect();
+        let finding = left.iter().map(|nth| part::find(&sessions[*nth], sync));
+        let found = join_all(finding).await.into_iter().collect::<Result<Vec<_>>>()?;
+        if sync.options.is_check {
+            roll_back(sessions).await;
+            return self.report(&found).await;
+        }
+        guard(sync, &Report::of_parts(self.done.iter().flatten().chain(&found)))?;
+        let writing = left.iter().zip(found);
+        let writing = writing.map(|(nth, found)| part::write(&sessions[*nth], sync, found));
+        let mut failure: Option<Error> = None;
+        for (nth, written) in left.iter().zip(join_all(writing).await) {
+            match written {
+                Ok(report) => self.done[*nth] = Some(report),
+                // What will not pass is what has to be told.
+                Err(error) if failure.as_ref().is_none_or(may_pass) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        if let Some(error) = failure {
+            return Err(self.partly(error));
+        }
+        let all: Vec<Report> = self.done.iter_mut().filter_map(Option::take).collect();
+        self.report(&all).await
+    }
+
+    /// The error, and what is committed all the same.
+    fn partly(&self, error: Error) -> Error {
+        let (done, all) = (self.done.iter().flatten().count(), self.done.len());
+        if done == 0 {
+            return error;
+        }
+        let rest = format!(
+            "Of {all} transactions with scopes of their own {done} are committed; the same command \
+             again does the rest. `--lanes 1` makes it one transaction."
+        );
+        match error.hint_text().map(|hint| format!("{hint} {rest}")) {
+            Some(hint) => error.hint(hint),
+            None => error.hint(rest),
+        }
+    }
+
+    /// What all of them have come to, and what follows.
+    async fn report(&self, parts: &[Report]) -> Result<Report> {
+        let sync = self.sync;
+        let first = &self.sessions[0].connection;
+        let mut report = Report {
+            table: sync.load.table().sql_name.clone(),
+            is_check: sync.options.is_check,
+            ..Report::of_parts(parts)
+        };
+        flush(&self.sessions[1..]).await;
+        if sync.options.vacuums && !report.is_check && report.dead_rows > 0 {
+            // What is counted after it would call for another one.
+            measure::flush(&first.client, first.server_version()).await;
+            vacuum::run(&first.client, sync.table(), &mut report).await;
+        }
+        report.advice = advice(&report, &facts(&first.client, sync).await?);
+        if let Some(before) = &self.before {
+            let table = [sync.load.table().oid];
+            let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        (Ok(_), None) => {}
-        // What a transaction has failed of is told; if the session is gone, so is its work.
-        (Err(_), _) => roll_back(sessions).await,
+        Ok(report)
     }
-    let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
-    let _ = client.execute(sql, &[&scope, &oid]).await;
-    result.map_err(|error| stage::hint_space(error, bytes_staged))
-}
-
-async fn carry_out(sessions: &[Kept], sync: &Sync) -> Result<Report> {
-    let mut report = together(sessions, sync).await?;
-    if sync.options.vacuums && !report.is_check && report.dead_rows > 0 {
-        // What is counted after it would call for another one.
-        flush(sessions).await;
-        report.vacuum_seconds = Some(vacuum(&sessions[0].connection, sync.table()).await?);
-    }
-    Ok(report)
-}
-
-/// Each session finds and then writes its part; they go on only when all have come so far.
-async fn together(sessions: &[Kept], sync: &Sync) -> Result<Report> {
-    let finding = sessions.iter().map(|kept| group::find(kept, sync));
-    let mut parts = join_all(finding).await.into_iter().collect::<Result<Vec<_>>>()?;
-    let whole = |parts: &[Report]| Report {
-        table: sync.load.table().sql_name.clone(),
-        is_check: sync.options.is_check,
-        ..Report::of_parts(parts)
-    };
-    if sync.options.is_check {
-        roll_back(sessions).await;
-    } else {
-        guard(sync, &whole(&parts))?;
-        let writing = sessions.iter().zip(&mut parts);
-        let writing = writing.map(|(kept, part)| group::write(&kept.connection, sync, part));
-        join_all(writing).await.into_iter().collect::<Result<()>>()?;
-        commit(sessions).await?;
-    }
-    let mut report = whole(&parts);
-    report.advice = advice(&report, &facts(&sessions[0].connection.client, sync).await?);
-    Ok(report)
-}
-
-/// Whether the role may vacuum the table; a server that it may not says so in a warning only.
-pub(super) async fn may_vacuum(client: &Client, table: u32) -> Result<bool> {
-    let sql = "select pg_has_role(relowner, 'usage') or coalesce(
-                   (select rolsuper from pg_roles where rolname = current_user), false)
-               from pg_class where oid = $1";
-    let failed = server_error("could not look up the table's owner".to_owned());
-    Ok(client.query_one(sql, &[&table]).await.map_err(failed)?.get(0))
-}
-
-/// Lets the space of dead rows be used again. The seconds that it took.
-async fn vacuum(session: &Connection, table: &str) -> Result<f64> {
-    let started = Instant::now();
-    let vacuumed = session.client.batch_execute(&format!("vacuum {table}")).await;
-    vacuumed.map_err(|error| {
-        let error = session.explain(format!("could not vacuum {table}"), error);
-        error.hint("The rows are written; autovacuum comes in its own time.")
-    })?;
-    Ok(started.elapsed().as_secs_f64())
 }
 
 /// Has what sessions counted seen by everybody.
-async fn flush(sessions: &[Kept]) {
-    let all = sessions.iter().map(|kept| &kept.connection);
+async fn flush(sessions: &[LaneSession]) {
+    let all = sessions.iter().map(|session| &session.connection);
     join_all(all.map(|it| measure::flush(&it.client, it.server_version()))).await;
 }
 
-/// Commits one after the other. Only a lost connection or server can come between them.
-async fn commit(sessions: &[Kept]) -> Result<()> {
-    for (nth, Kept { connection, .. }) in sessions.iter().enumerate() {
-        let Err(error) = connection.client.batch_execute("commit").await else { continue };
-        let error = connection.explain("could not commit", error);
-        return Err(match nth {
-            0 => error,
-            _ => error.hint(format!(
-                "{nth} of {} transactions with scopes of their own are committed; the same command \
-                 again does the rest.",
-                sessions.len()
-            )),
-        });
-    }
-    Ok(())
-}
-
-async fn roll_back(sessions: &[Kept]) {
-    let all = sessions.iter().map(|kept| kept.connection.client.batch_execute("rollback"));
+async fn roll_back(sessions: &[LaneSession]) {
+    let all = sessions.iter().map(|session| session.connection.client.batch_execute("rollback"));
     drop(join_all(all).await);
 }
 

@@ -99,14 +99,14 @@ impl Bonds {
     }
 }
 
-/// Whether rows of the table are on several servers, where a place in a page is not one row's.
+/// What keeps rows of the table on several servers, where a place in a page is not one row's.
 ///
 /// # Errors
 /// Those of the connection.
-pub(crate) async fn is_distributed(client: &Client, table: &Table) -> Result<bool> {
+pub(crate) async fn distributed_by(client: &Client, table: &Table) -> Result<Option<&'static str>> {
     let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
     let manager = manager(client, table.oid).await.map_err(failed)?;
-    Ok(manager.is_some_and(|name| name != TIMESCALEDB))
+    Ok(manager.filter(|name| *name != TIMESCALEDB))
 }
 
 /// What keeps the table, if that is not the server itself.

@@ -11,8 +11,8 @@ mod table;
 mod types;
 mod upkeep;
 
+pub(crate) use dependents::distributed_by;
 pub(crate) use dependents::fixed;
-pub(crate) use dependents::is_distributed;
 pub use dependents::{Bonds, Reference};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::SEARCH_PATH;

@@ -1,20 +1,22 @@
 //! One session's part of a sync: the rows that it has staged, in a transaction of its own.
+//!
+//! Nothing is written before all sessions have found what differs and the guard has seen it.
 
 use tokio_postgres::{Client, Row};
 
 use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync};
-use crate::copy::Kept;
+use crate::copy::LaneSession;
 use crate::measure::{Own, StatementCost};
 use crate::stage;
 use crate::stage::pin;
-use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
 /// Begins the transaction and finds what differs; nothing is written yet.
-pub(super) async fn find(kept: &Kept, sync: &Sync) -> Result<Report> {
-    let client = &kept.connection.client;
+pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
+    let LaneSession { connection, rows } = session;
+    let client = &connection.client;
     let statements = sync.build();
     let timeout = sync.options.load.limits.lock_timeout_millis();
     let begin = format!(
@@ -22,28 +24,33 @@ pub(super) async fn find(kept: &Kept, sync: &Sync) -> Result<Report> {
         pin::SETTINGS
     );
     let begun = client.batch_execute(&begin).await;
-    begun.map_err(server_error("could not begin to compare".to_owned()))?;
-    let rows = check_source(client, sync, &statements, kept.rows).await?;
+    begun.map_err(|error| connection.explain("could not begin to compare", error))?;
+    let rows = check_source(client, sync, &statements, *rows).await?;
     let mut report = Report { rows_in: rows, ..Report::default() };
     compare(client, &statements, &mut report).await?;
-    check_keys(client, &statements, &report).await?;
+    check_keys(client, sync, &statements, &report).await?;
     if sync.options.is_check {
         report.examples = examples(client, &statements).await?;
     }
     Ok(report)
 }
 
-/// Writes what was found, up to the commit.
-pub(super) async fn write(session: &Connection, sync: &Sync, report: &mut Report) -> Result<()> {
-    let client = &session.client;
+/// Writes what was found, and commits. What was done.
+pub(super) async fn write(session: &LaneSession, sync: &Sync, found: Report) -> Result<Report> {
+    let LaneSession { connection, .. } = session;
+    let client = &connection.client;
     let oid = sync.load.table().oid;
+    let mut report = found;
     let own = Own::look(client, oid).await?;
-    let cost = change(client, sync, &sync.build(), report).await?;
+    let cost = change(client, sync, &sync.build(), &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
-    // Whatever can be refused is refused here: there may be other sessions that commit with this.
-    let checked = client.batch_execute("set constraints all immediate").await;
-    checked.map_err(|error| session.explain("could not commit", error))
+    // Staging did not wait for the disk, this does. In a transaction that has failed `commit` would
+    // roll back and report no error, but `set` fails.
+    let sql = "set local synchronous_commit to default; commit";
+    let committed = client.batch_execute(sql).await;
+    committed.map_err(|error| connection.explain("could not commit", error))?;
+    Ok(report)
 }
 
 /// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
@@ -90,7 +97,8 @@ async fn check_source(
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
         if number(&row, 0) > 0 {
             let message = format!(
-                "{} of the source: the key of a row in a scope that the source does not have",
+                "{}{} of the source: the key of a row in a scope that the source does not have",
+                sync.at_least(),
                 some(number(&row, 0), "row")
             );
             return Err(Error::new(Kind::Plan, message)
@@ -103,7 +111,12 @@ async fn check_source(
 /// Refuses keys that the source has more than once. Where the table has each key once, it takes
 /// little to see that there are none: as many rows of the source as of the scope have found each
 /// other then, and the rest is in the difference.
-async fn check_keys(client: &Client, statements: &Statements<'_>, report: &Report) -> Result<()> {
+async fn check_keys(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    report: &Report,
+) -> Result<()> {
     let failed = || server_error("could not look at the staged rows".to_owned());
     if statements.keeps_last {
         return Ok(());
@@ -123,7 +136,9 @@ async fn check_keys(client: &Client, statements: &Statements<'_>, report: &Repor
         .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
         .collect();
     let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
-    let message = format!("{keys} of the source occur more than once: {}", examples.join(", "));
+    let least = sync.at_least();
+    let message =
+        format!("{least}{keys} of the source occur more than once: {}", examples.join(", "));
     Err(Error::new(Kind::Plan, message)
         .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."))
 }
@@ -146,19 +161,23 @@ async fn change(
     client: &Client,
     sync: &Sync,
     statements: &Statements<'_>,
-    report: &mut Report,
+    report: &Report,
 ) -> Result<StatementCost> {
     let mut all = StatementCost::default();
     let what = |what: &str| server_error(format!("could not {what}"));
+    let execute = async |sql: String| match statements.columns.found_by_key {
+        true => pin::execute_plainly(client, &sql).await,
+        false => pin::execute(client, &sql).await,
+    };
     let (deletes, updates) = sync.writes();
     if deletes && report.deleted > 0 {
-        all.add(pin::execute(client, &statements.delete()).await.map_err(what("delete rows"))?);
+        all.add(execute(statements.delete()).await.map_err(what("delete rows"))?);
     }
     if updates && report.updated > 0 {
-        all.add(pin::execute(client, &statements.update()).await.map_err(what("update rows"))?);
+        all.add(execute(statements.update()).await.map_err(what("update rows"))?);
     }
     if report.inserted > 0 {
-        all.add(pin::execute(client, &statements.insert()).await.map_err(what("insert rows"))?);
+        all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);
     }
     let found = report.deleted + report.updated + report.inserted;
     if all.rows != found {

@@ -1,0 +1,39 @@
+//! Space of dead rows, given free again by the sync that has left them.
+
+use std::time::Instant;
+
+use tokio_postgres::Client;
+
+use super::Report;
+use crate::Result;
+use crate::target::connect::Connection;
+use crate::target::server_error;
+
+/// From here on the right can be granted, too.
+const HAS_MAINTAIN: u32 = 170_000;
+
+/// Whether the role may vacuum the table; a server that it may not says so in a warning only.
+pub(super) async fn is_allowed(session: &Connection, table: u32) -> Result<bool> {
+    let granted = match session.server_version() >= HAS_MAINTAIN {
+        true => " or has_table_privilege(c.oid, 'MAINTAIN')",
+        false => "",
+    };
+    let sql = format!(
+        "select pg_has_role(c.relowner, 'usage') or pg_has_role(d.datdba, 'usage'){granted} \
+         from pg_class c, pg_database d where c.oid = $1 and d.datname = current_database()"
+    );
+    let failed = server_error("could not look up the table's owner".to_owned());
+    Ok(session.client.query_one(&sql, &[&table]).await.map_err(failed)?.get(0))
+}
+
+/// Vacuums. What is written stays written, so that it could not be done is a warning.
+pub(super) async fn run(client: &Client, table: &str, report: &mut Report) {
+    let started = Instant::now();
+    match client.batch_execute(&format!("vacuum {table}")).await {
+        Ok(()) => report.vacuum_seconds = Some(started.elapsed().as_secs_f64()),
+        Err(error) => {
+            let why = error.as_db_error().map_or(error.to_string(), |said| said.message().into());
+            report.warnings.push(format!("could not vacuum {table}: {why}; the rows are written"));
+        }
+    }
+}
