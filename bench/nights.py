@@ -23,6 +23,7 @@ from server import Server
 
 PYTHON = ("delete-insert", "upsert", "orm", "merge")
 OURS = "pgspate"
+SHARED = "pgspate-shared"
 WAL = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
 DEAD = f"select n_dead_tup from pg_stat_user_tables where relname = '{meters.TABLE}'"
 SIZES = f"select pg_relation_size('{meters.TABLE}'), pg_indexes_size('{meters.TABLE}')"
@@ -53,10 +54,11 @@ class Bench:
 
     def command(self, contender: str, source: Path, flags: tuple[str, ...]) -> list[str]:
         """What a contender runs for a night."""
-        if contender != OURS:
+        if contender not in (OURS, SHARED):
             return [str(self.places.python), str(BENCH / "peers" / "night.py"), contender, source]
         command = [self.places.pgspate, "sync", source, "--table", meters.TABLE, "--quiet"]
-        return [*command, "--scope-by", "meter", "--json", "--to", self.server.conninfo(), *flags]
+        command += ["--scope-by", "meter", "--json", "--to", self.server.conninfo(), *flags]
+        return [*command, "--lanes", "2"] if contender == SHARED else command
 
     def night(
         self, experiment: str, contender: str, night: int, source: Path, *flags: str
@@ -71,7 +73,8 @@ class Bench:
         if usage.failure:
             raise SystemExit(f"error: {contender} failed\n{usage.failure}")
         # The Python contenders say how long they wrote; our time is that of the whole command.
-        seconds = usage.wall_s if contender == OURS else float(usage.output)
+        is_ours = contender in (OURS, SHARED)
+        seconds = usage.wall_s if is_ours else float(usage.output)
         table, indexes = map(int, self.server.sql(SIZES)[0])
         fields = {
             "kind": "night",
@@ -133,7 +136,7 @@ def arguments() -> argparse.Namespace:
     add("--nights", type=int, default=3, help="for all contenders (default 3)")
     add("--long", type=int, default=10, help="nights for the fillfactors (default 10)")
     add("--large", type=int, default=5_000_000, help="rows of which 1 %% change (default 5 M)")
-    add("--contenders", default=",".join([*PYTHON, OURS]), help="comma-separated")
+    add("--contenders", default=",".join([*PYTHON, OURS, SHARED]), help="comma-separated")
     add("--pg-bin", metavar="DIR", help="folder of postgres and initdb")
     add("--pgspate", metavar="FILE", help="the program (default target/release/pgspate)")
     add("--cache", metavar="DIR", help="for data and peers (default the user's cache folder)")

@@ -11,6 +11,7 @@ TITLES = {
     "orm": "SQLAlchemy's `Session.merge`, known rows read at once before",
     "merge": "COPY into a temporary table, `merge` of what differs (psycopg 3)",
     "pgspate": "**pgspate sync**, all meters in one command",
+    "pgspate-shared": "the same with `--lanes 2`",
 }
 
 Lines = list[dict]

@@ -214,7 +214,8 @@ fn what_is_reported_is_on_disk() {
     case.db.run(
         "create table seen (how text); \
          create function f() returns trigger language plpgsql as \
-         'begin insert into seen values (current_setting(''synchronous_commit'')); return null; end'; \
+         'begin insert into seen values (current_setting(''synchronous_commit'')); \
+                return null; end'; \
          create constraint trigger g after update on t deferrable initially deferred \
          for each row execute function f()",
     );

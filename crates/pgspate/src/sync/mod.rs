@@ -2,8 +2,8 @@
 //!
 //! The source is staged in a temporary table; then one transaction deletes what the source does
 //! not have, updates what differs and inserts what is missing. Unchanged rows are read and nothing
-//! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones. Where several
-//! sessions share the scopes that holds for each scope.
+//! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones; where
+//! sessions share the scopes, of each scope.
 
 mod columns;
 mod part;
