@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
-from ._call import call
+from ._call import Command
+from ._data import sort
 from ._errors import UsageError
 from ._report import SyncReport
 
@@ -107,9 +108,7 @@ def sync(
         (1, 1, 2)
     """
     options = {**locals()}
-    del options["data"], options["table"]
-    check_scope(options)
-    return SyncReport._of(call(_pgspate.sync, data, table, options))
+    return SYNC(options.pop("data"), options)
 
 
 def check_scope(options: Mapping[str, Any]) -> None:
@@ -120,3 +119,7 @@ def check_scope(options: Mapping[str, Any]) -> None:
         message = "no scope is given" if not said else f"{said[0]} and {said[1]} exclude each other"
         hint = "Give one of `scope_by=`, `scope=`, `no_delete=True` and `insert_only=True`."
         raise UsageError(message, hint=hint)
+
+
+SYNC = Command(_pgspate.sync, SyncReport, "syncing", sort, check_scope)
+SCRIPT = Command(_pgspate.sync_script, SyncReport, "", sort, check_scope)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
-from . import _load, _pgspate, _sync
-from ._call import call
+from . import _load, _sync
 from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
 from ._within import copy_rows, run_script, table_there
@@ -163,12 +162,11 @@ def sync(
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
         return _sync.sync(tuples, table, columns=names or None, **asked)
-    _sync.check_scope(asked)
     asked["columns"] = names
     connection, called = _within(within, shape)
     # The script is made on another connection, on which the name may be another table's.
     table, oid = table_there(connection, called)
-    script = call(_pgspate.sync_script, [], table, asked)
+    script = _sync.SCRIPT.facts([], {**asked, "table": table})
     if script["oid"] != oid:
         message = f"{table} is another table within the transaction than where `bind` leads"
         raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import pgspate
+from pgspate import _options
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULES = ["_errors", "_load", "_sync", "_progress", "_report", "_server", "_pandas", "aio",
-           "sqlalchemy"]
+MODULES = ["_errors", "_load", "_sync", "_apply", "_doctor", "_progress", "_report", "_server",
+           "_pandas", "aio", "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
@@ -38,14 +39,21 @@ def test_everything_public_is_described():
             assert inspect.getdoc(thing), name
 
 
-def test_calls_and_typed_options_agree():
-    from pgspate import _options
+COMMANDS = {
+    "load": _options.LoadOptions,
+    "sync": _options.SyncOptions,
+    "apply": _options.ApplyOptions,
+    "doctor": _options.DoctorOptions,
+    "tune": _options.TuneOptions,
+}
 
 
-    for function, typed in ((pgspate.load, _options.LoadOptions),
-                            (pgspate.sync, _options.SyncOptions)):
-        parameters = set(inspect.signature(function).parameters) - {"data", "table"}
-        assert parameters == typed.__optional_keys__
+@pytest.mark.parametrize("name", COMMANDS)
+def test_calls_and_typed_options_agree(name):
+    parameters = inspect.signature(getattr(pgspate, name)).parameters.values()
+    assert {it.name for it in parameters if it.kind is it.KEYWORD_ONLY} == (
+        COMMANDS[name].__optional_keys__
+    )
 
 
 def test_the_guide_runs(tmp_path, monkeypatch):
@@ -72,16 +80,17 @@ def test_the_example_runs(tmp_path):
     assert "<SyncReport public.squares: 0 inserted, 1 updated" in done.stdout
 
 
-def test_options_are_those_of_the_command():
-    from pgspate import _options
-
-    for command, typed in (("load", _options.LoadOptions), ("sync", _options.SyncOptions)):
-        words = [sys.executable, "-m", "pgspate", command, "--help"]
-        text = subprocess.run(words, capture_output=True, text=True).stdout
-        flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", text)}
-        # Those for terminals have their own ways here; a report has its advice anyway.
-        flags -= {"table", "json", "quiet", "plan", "help", "advise_only"}
-        assert flags == typed.__optional_keys__ - {"progress"}
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_those_of_the_command(command):
+    words = [sys.executable, "-m", "pgspate", command, "--help"]
+    text = subprocess.run(words, capture_output=True, text=True).stdout
+    flags = re.findall(r"^ +(?:-\w, +)?--([a-z][a-z-]+)", text, re.M)
+    flags = {flag.replace("-", "_") for flag in flags}
+    # Those for terminals have their own ways here; a report has its advice anyway.
+    flags -= {"json", "quiet", "plan", "help", "advise_only", "cli_input_json"}
+    if command in ("load", "sync"):
+        flags -= {"table"}
+    assert flags == COMMANDS[command].__optional_keys__ - {"progress"}
 
 
 def test_the_reference_is_current():
