@@ -2,7 +2,8 @@
 
 `load` takes files, Arrow tables, data frames and rows into a table; `sync` makes rows of a table
 like them, writing only what differs; `apply` takes a stream of changes. `doctor` says what slows
-writes on a server. `pgspate.aio` has them for asyncio, `pgspate.sqlalchemy` for models and sessions.
+writes on a server. `pgspate.aio` has them for asyncio, `pgspate.sqlalchemy` for models and
+sessions.
 """
 
 from __future__ import annotations
