@@ -109,7 +109,9 @@ class Examination(Report):
         rows = "".join(one._row() for one in self.findings if one.verdict != "ok")
         caption = f"PostgreSQL {self.server_version}, database {self.database}, role {self.role}"
         said = f"<p>nothing found by {html.escape(', '.join(silent))}</p>" if silent else ""
-        return f"<table><caption>{html.escape(caption)}</caption>{rows}</table>{said}"
+        style = "text-align:left;white-space:nowrap;font-weight:bold"
+        head = f'<caption style="{style}">{html.escape(caption)}</caption>'
+        return f"<table>{head}{rows}</table>{said}"
 
 
 @dataclass(frozen=True, repr=False)

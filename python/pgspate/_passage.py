@@ -49,8 +49,9 @@ class Passage:
             error = raised
         finally:
             self._rows.put(_End(error))
-            if hasattr(rows, "aclose"):
-                await rows.aclose()
+            close = getattr(rows, "aclose", None)
+            if close is not None:
+                await close()
 
     async def _wait(self) -> None:
         self._room.clear()

@@ -83,11 +83,27 @@ def shown(
     else:
         yield None
         return
+
+    def tell(
+        rows: int,
+        bytes: int,
+        rejected: int,
+        lanes: int,
+        waiting: str | None,
+        phase: str | None,
+        stored_bytes: int,
+        total_bytes: int | None,
+    ) -> None:
+        facts = (rows, bytes, rejected, lanes, waiting, phase, stored_bytes, total_bytes)
+        show(Progress(*facts, total))
+
+    is_done = False
     try:
-        yield lambda *facts: show(Progress(*(*facts, total)))
+        yield tell
+        is_done = True
     finally:
         if display is not None:
-            display.close()
+            display.close(is_done)
 
 
 def _in_notebook() -> bool:
@@ -123,7 +139,7 @@ class _Line(_Speed):
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
 
-    def close(self) -> None:
+    def close(self, is_done: bool) -> None:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
@@ -134,17 +150,25 @@ class _Bar(_Speed):
     def __init__(self, doing: str) -> None:
         super().__init__(doing)
         self.handle: Any = None
+        self.last: Progress | None = None
 
     def __call__(self, now: Progress) -> None:
+        self.last = now
+        self.draw(now.share, self.words(now))
+
+    def draw(self, share: float | None, words: str) -> None:
         display = sys.modules["IPython"].display
-        share = now.share
         value = "" if share is None else f" value='{share:.4f}'"
-        page = display.HTML(f"<progress{value}></progress> {html.escape(self.words(now))}")
+        page = display.HTML(f"<progress{value}></progress> {html.escape(words)}")
         if self.handle is None:
             self.handle = display.display(page, display_id=True)
         else:
             self.handle.update(page)
 
-    def close(self) -> None:
-        if self.handle is not None:
-            self.handle.update(sys.modules["IPython"].display.HTML(""))
+    def close(self, is_done: bool) -> None:
+        """Stands still from now on: full, or where it stopped."""
+        if self.last is not None:
+            seconds = time.monotonic() - self.started
+            end = "done" if is_done else "stopped"
+            self.draw(1.0 if is_done else self.last.share or 0.0,
+                      f"{self.doing}  {end} after {seconds:.1f} s")

@@ -50,24 +50,35 @@ class Report:
     def _repr_html_(self) -> str:
         rows = []
         for name, value in self._facts.items():
-            if value in (None, [], {}, "", False):
-                continue
-            if isinstance(value, int) and not isinstance(value, bool):
-                value = f"{value:,}"
-            elif isinstance(value, float):
-                value = f"{value:.3g}"
-            elif isinstance(value, dict):
-                value = ", ".join(f"{key} {part:.3g}" if isinstance(part, float)
-                                  else f"{key} {part}" for key, part in value.items())
-            elif isinstance(value, list):
-                value = "; ".join(str(part) for part in value)
-            label = html.escape(name.replace("_", " "))
-            rows.append(
-                f'<tr><th style="text-align:left">{label}</th>'
-                f'<td style="text-align:right">{html.escape(str(value))}</td></tr>'
-            )
+            text = _words(value)
+            if text:
+                side = "left" if isinstance(value, list) and len(text) > 40 else "right"
+                label = html.escape(name.replace("_", " "))
+                rows.append(
+                    f'<tr><th style="text-align:left;white-space:nowrap">{label}</th>'
+                    f'<td style="text-align:{side}">{html.escape(text)}</td></tr>'
+                )
         caption = html.escape(self._summary())
-        return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
+        style = "text-align:left;white-space:nowrap;font-weight:bold"
+        return f'<table><caption style="{style}">{caption}</caption>{"".join(rows)}</table>'
+
+
+def _words(value: Any) -> str:
+    """A fact for people. Nothing for what is empty, and for what is a table of its own."""
+    if value is None or value is False:
+        return ""
+    if isinstance(value, int) and value is not True:
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(_words, value)))
+    if isinstance(value, dict):
+        if any(isinstance(part, dict) for part in value.values()):
+            return ""
+        parts = [(name, _words(part)) for name, part in value.items()]
+        return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts if part)
+    return "yes" if value is True else str(value)
 
 
 @dataclass(frozen=True, repr=False)

@@ -181,7 +181,8 @@ async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _
             passage.close()
         await asyncio.wait([work])
         # Whatever it ended with, nobody asks for it any more.
-        work.cancelled() or work.exception()
+        if not work.cancelled():
+            work.exception()
         raise
     finally:
         if filling is not None:

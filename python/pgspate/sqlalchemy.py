@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 from . import _load, _sync
@@ -321,7 +322,7 @@ def _names(cls: Any) -> tuple[str, ...]:
     try:
         mapper: Any = sa.inspect(cls)
         return tuple(one.key for one in mapper.column_attrs)
-    except (sa.exc.NoInspectionAvailable, AttributeError):
+    except (NoInspectionAvailable, AttributeError):
         message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
         raise UsageError(message) from None
 

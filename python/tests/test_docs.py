@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import html
 import importlib
 import inspect
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -60,17 +60,27 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     for package in ("pyarrow", "pandas", "sqlalchemy"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    guide = (ROOT / "docs/guide/python.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S)
-    assert len(blocks) > 8
-    # Dataclasses look their module up.
-    module = types.ModuleType("guide")
-    monkeypatch.setitem(sys.modules, "guide", module)
-    try:
-        for block in blocks:
-            exec(compile(block, "docs/guide/python.md", "exec"), vars(module))
-    finally:
-        module.server.stop()
+    monkeypatch.syspath_prepend(ROOT / "python")
+    from guide import run
+
+    assert run(ROOT / "docs/guide/python.md") > 8
+
+
+def test_the_notebook_runs():
+    for package in ("ipykernel", "pyarrow"):
+        pytest.importorskip(package)
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    book = nbformat.read(ROOT / "examples/flights.ipynb", 4)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    # What it shows is not kept in the repository.
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+    place = {"metadata": {"path": str(ROOT / "examples")}}
+    nbclient.NotebookClient(book, timeout=120, resources=place).execute()
+    shown = [out.data.get("text/html", "") for cell in cells for out in cell.outputs
+             if "data" in out]
+    for part in ("public.flights: 51,955 rows in", "<progress value='1.0000'>",
+                 "public.carriers: 3 events", "alter system set fsync"):
+        assert any(part in html.unescape(page) for page in shown), part
 
 
 def test_the_example_runs(tmp_path):
