@@ -67,11 +67,10 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 # mypy runs with the tests.
-lint-python: $(LINT)/made
-	cd python && ../$(LINT)/bin/basedpyright --pythonpath ../$(LINT)/bin/python
+lint-python: $(LINT)/made $(VENV)/made
+	cd python && ../$(LINT)/bin/basedpyright --pythonpath ../$(VENV)/bin/python
 
-$(LINT)/made: python/tests/requirements-lint.txt python/tests/requirements.txt \
-	python/tests/requirements-guide.txt
+$(LINT)/made: python/tests/requirements-lint.txt
 	$(PYTHON) -m venv $(LINT)
 	$(LINT)/bin/python -m pip install -q -r python/tests/requirements-lint.txt
 	@touch $@
