@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
 from ._errors import UsageError
+from ._passage import Passage
 
 
 class ArrowStream(Protocol):
@@ -38,7 +39,7 @@ _HELD = {
 
 def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
     """What it is, as the engine wants to be told; and its columns, if only we know them."""
-    name = type(data).__name__
+    name = _name_of(data)
     if isinstance(data, (str, os.PathLike)):
         return ("sources", [os.fspath(data)], name), None
     if isinstance(data, (list, tuple)) and data:
@@ -59,7 +60,7 @@ def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
 
 def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
     """What it is, as the engine wants to be told. Strings that begin as JSON does are events."""
-    name = type(events).__name__
+    name = _name_of(events)
     if isinstance(events, (str, os.PathLike)):
         return ("sources", [os.fspath(events)], name), None
     if isinstance(events, (list, tuple)) and events and all(map(_is_path, events)):
@@ -68,6 +69,11 @@ def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
         return ("events", events, name), None
     hint = "Give paths or URLs, or an iterable of dicts or JSON."
     raise UsageError(f"an object of class {name} has no events", hint=_for_async(events, hint))
+
+
+def _name_of(data: object) -> str:
+    """What messages call it."""
+    return data.name if isinstance(data, Passage) else type(data).__name__
 
 
 def _for_async(data: object, hint: str) -> str:

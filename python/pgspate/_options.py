@@ -82,6 +82,8 @@ class ModelSyncOptions(ReadOptions, total=False):
     insert_only: bool
     keep: Literal["last"] | None
     check: bool
+    lanes: int | Literal["auto"]
+    vacuum: bool
     max_delete: float | str
     allow_empty: bool
     retry_for: int

@@ -24,9 +24,13 @@ class Passage:
     """Rows that are made on an event loop and taken on another thread.
 
     What making them raises is raised where they are taken.
+
+    Attributes:
+        name: What messages call them.
     """
 
     def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.name = type(rows).__name__
         self._source = rows
         self._loop = loop
         self._rows: SimpleQueue[Any] = SimpleQueue()

@@ -162,10 +162,12 @@ class SyncReport(Report):
         updated_hot: Of these, those written beside the old ones without touching an index.
         deleted: Rows of the scope that the source does not have.
         unchanged: Rows that were right already.
+        sessions: Transactions that shared the scopes.
         is_check: Whether nothing was written.
         examples: Keys of rows to insert, to update and to delete; for a check.
         stage_seconds: Seconds for staging the source.
         write_seconds: Seconds for comparing and writing.
+        vacuum_seconds: Seconds for vacuuming afterwards, where that was done.
         wal_bytes: WAL of the statements that wrote.
         blocks_dirtied: Pages that they changed first.
         blocks_hit: Pages found in the server's cache, where that is known.
@@ -186,10 +188,12 @@ class SyncReport(Report):
     updated_hot: int = 0
     deleted: int = 0
     unchanged: int = 0
+    sessions: int = 1
     is_check: bool = False
     examples: dict[str, list[str]] = field(default_factory=dict)
     stage_seconds: float = 0.0
     write_seconds: float = 0.0
+    vacuum_seconds: float | None = None
     wal_bytes: int = 0
     blocks_dirtied: int = 0
     blocks_hit: int | None = None

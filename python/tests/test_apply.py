@@ -189,6 +189,8 @@ def test_asynchronous_events_and_rows(db, dsn, parts):
         # What ends before its rows do makes no more of them.
         with pytest.raises(pgspate.PlanError, match="does not exist"):
             await pgspate.aio.load(rows(10**9), "nowhere", to=dsn)
+        with pytest.raises(pgspate.ServerError, match='"async_generator"'):
+            await pgspate.aio.load(rows(1), "t", to=dsn)
 
     asyncio.run(all_of_it())
     assert parts() == [(1, "screw")]
