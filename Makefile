@@ -8,10 +8,12 @@ PG_OTHER = 18
 FUZZ_DIR = fuzz
 FUZZ_SECONDS = 60
 PYTHON = python3
-# Environments of Python's: with everything that the package knows, with nothing, and a new one.
+# Environments of Python's: with everything that the package knows, with nothing, a new one, and one
+# with another type checker, whose wheel brings its own Node: it is large.
 VENV = target/python
 BARE = target/python-bare
 FRESH = target/python-wheel
+LINT = target/python-lint
 
 help:
 	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
@@ -38,7 +40,7 @@ test-python: $(VENV)/made $(BARE)/made
 	cd python && ../$(VENV)/bin/python -m pytest
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
 
-$(VENV)/made: python/tests/requirements.txt
+$(VENV)/made: python/tests/requirements.txt python/tests/requirements-guide.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -r python/tests/requirements.txt
 	@touch $@
@@ -54,13 +56,24 @@ wheel: $(VENV)/made
 	$(PYTHON) -m venv $(FRESH)
 	$(FRESH)/bin/python -m pip install -q --no-index --find-links target/wheels pgspate
 	$(FRESH)/bin/pgspate --version
-	cd $(FRESH) && bin/python $(CURDIR)/examples/python.py
+	cd $(FRESH) && bin/python -I $(CURDIR)/examples/python.py
+	$(FRESH)/bin/python -m pip install -q -r python/tests/requirements-guide.txt
+	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/guide/python.md
 
-check: lint test test-other
+check: lint test lint-python test-other
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# mypy runs with the tests.
+lint-python: $(LINT)/made $(VENV)/made
+	cd python && ../$(LINT)/bin/basedpyright --pythonpath ../$(VENV)/bin/python
+
+$(LINT)/made: python/tests/requirements-lint.txt
+	$(PYTHON) -m venv $(LINT)
+	$(LINT)/bin/python -m pip install -q -r python/tests/requirements-lint.txt
+	@touch $@
 
 # Once more, where the first run was on another version: the tests that talk to a server.
 test-other:
@@ -91,5 +104,5 @@ reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 
-.PHONY: help demo test test-rust test-python wheel check lint test-other bench fuzz reference \
+.PHONY: help demo test test-rust test-python wheel check lint lint-python test-other bench fuzz reference \
 	reference-python

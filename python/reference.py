@@ -12,8 +12,9 @@ from typing import Any
 import pgspate
 import pgspate.aio
 
-CALLS = ["load", "sync", "plan", "server", "pandas_method"]
-RESULTS = ["LoadReport", "SyncReport", "Plan", "Report", "Progress", "Server"]
+CALLS = ["load", "sync", "apply", "plan", "doctor", "tune", "server", "pandas_method"]
+RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "Plan", "Examination", "Finding", "Tuning",
+           "Report", "Progress", "Server"]
 SECTIONS = {"Args", "Returns", "Raises", "Attributes", "Example"}
 
 

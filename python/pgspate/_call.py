@@ -4,32 +4,62 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from . import _pgspate
-from ._data import sort
 from ._options import conninfo, words
 from ._progress import shown
+from ._report import Report
 
-_Engine = Callable[[Any, Any], str]
+R_co = TypeVar("R_co", bound=Report, covariant=True)
+
+# What there is, as the engine wants to be told, and its columns if only we know them.
+Sorted = tuple[tuple[str, Any, str], "list[str] | None"]
 
 
-def call(
-    engine: _Engine,
-    data: Any,
-    table: str,
-    options: Mapping[str, Any],
-    stop: _pgspate.Stop | None = None,
-) -> dict[str, Any]:
-    """Has the engine do it; gives the report."""
-    rest = dict(options)
-    to = conninfo(rest.pop("to", None))
-    progress = rest.pop("progress", False)
-    given, columns = sort(data)
-    if columns is not None and rest.get("columns") is None:
-        rest["columns"] = columns
-    arguments, lists = words(table, rest)
-    with shown(progress, table, data) as told:
-        report = engine(given, (arguments, lists, to, told, stop))
-    facts: dict[str, Any] = json.loads(report)
-    return facts
+@dataclass(frozen=True)
+class Command(Generic[R_co]):
+    """A command of the engine's.
+
+    Attributes:
+        engine: What does it.
+        report: The class of what it gives.
+        does: In a word for progress: "loading".
+        sort: What its data is; none for a command that takes none.
+        check: Refuses options that the engine would word otherwise.
+    """
+
+    engine: Callable[..., str]
+    report: type[R_co]
+    does: str = ""
+    sort: Callable[[Any], Sorted] | None = None
+    check: Callable[[Mapping[str, Any]], None] | None = None
+
+    def __call__(
+        self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
+    ) -> R_co:
+        """Has the engine do it; gives the report."""
+        if self.check is not None:
+            self.check(options)
+        return self.report._of(self.facts(data, options, stop))
+
+    def facts(
+        self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
+    ) -> Any:
+        """Has the engine do it; gives what it tells."""
+        rest = dict(options)
+        to = conninfo(rest.pop("to", None))
+        progress = rest.pop("progress", False)
+        given: tuple[Any, ...] = ()
+        if self.sort is not None:
+            thing, columns = self.sort(data)
+            given = (thing,)
+            if columns is not None and rest.get("columns") is None:
+                rest["columns"] = columns
+        arguments, lists = words(rest, has_source=self.sort is not None)
+        what = rest.get("table") or rest.get("stream") or "events"
+        is_files = bool(given) and given[0][0] == "sources"
+        total = len(data) if hasattr(data, "__len__") and not is_files else None
+        with shown(progress, f"{self.does} {what}", total) as told:
+            return json.loads(self.engine(*given, (arguments, lists, to, told, stop)))

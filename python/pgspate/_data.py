@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
 from ._errors import UsageError
+from ._passage import Passage
 
 
 class ArrowStream(Protocol):
@@ -26,6 +27,8 @@ class ArrowArray(Protocol):
 Path = Union[str, "os.PathLike[str]"]
 Data = Union[Path, Iterable[Any], ArrowStream, ArrowArray]
 
+Events = Union[Path, Iterable[Any]]
+
 # Classes whose rows are all in memory already, so that they can be read again.
 _HELD = {
     "pyarrow": {"Table", "RecordBatch"},
@@ -36,7 +39,7 @@ _HELD = {
 
 def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
     """What it is, as the engine wants to be told; and its columns, if only we know them."""
-    name = type(data).__name__
+    name = _name_of(data)
     if isinstance(data, (str, os.PathLike)):
         return ("sources", [os.fspath(data)], name), None
     if isinstance(data, (list, tuple)) and data:
@@ -49,12 +52,39 @@ def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
         return ("held" if is_held else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
         return ("rows", data, name), None
-    message = f"an object of class {name} cannot be loaded"
+    hint = "Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
     raise UsageError(
-        message,
-        hint="Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
-        "dataclasses.",
+        f"an object of class {name} cannot be loaded", hint=_for_async(data, hint + "dataclasses.")
     )
+
+
+def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
+    """What it is, as the engine wants to be told. Strings that begin as JSON does are events."""
+    name = _name_of(events)
+    if isinstance(events, (str, os.PathLike)):
+        return ("sources", [os.fspath(events)], name), None
+    if isinstance(events, (list, tuple)) and events and all(map(_is_path, events)):
+        return ("sources", [os.fspath(one) for one in events], name), None
+    if isinstance(events, Iterable) and not isinstance(events, (bytes, bytearray, Mapping)):
+        return ("events", events, name), None
+    hint = "Give paths or URLs, or an iterable of dicts or JSON."
+    raise UsageError(f"an object of class {name} has no events", hint=_for_async(events, hint))
+
+
+def _name_of(data: object) -> str:
+    """What messages call it."""
+    return data.name if isinstance(data, Passage) else type(data).__name__
+
+
+def _for_async(data: object, hint: str) -> str:
+    is_async = isinstance(data, AsyncIterable)
+    return "The calls of `pgspate.aio` take asynchronous iterables." if is_async else hint
+
+
+def _is_path(thing: object) -> bool:
+    if isinstance(thing, str):
+        return not thing.lstrip().startswith(("{", "["))
+    return isinstance(thing, os.PathLike)
 
 
 def _is(package: str, data: object) -> bool:

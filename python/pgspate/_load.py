@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from . import _pgspate
-from ._call import call
+from ._call import Command
+from ._data import sort
 from ._report import LoadReport, Plan
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ._options import Format, HasDsn, LoadOptions, Names, Path, Show, When
 
 __all__ = ["load", "plan"]
+
+LOAD = Command(_pgspate.load, LoadReport, "loading", sort)
+PLAN = Command(_pgspate.plan, Plan, "planning", sort)
 
 
 def load(
@@ -115,8 +119,7 @@ def load(
         2
     """
     options = {**locals()}
-    del options["data"], options["table"]
-    return LoadReport._of(call(_pgspate.load, data, table, options))
+    return LOAD(options.pop("data"), options)
 
 
 def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
@@ -143,5 +146,4 @@ def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
         >>> [column["type"] for column in plan.columns]
         ['bigint', 'text']
     """
-    facts = call(_pgspate.plan, data, table, options)
-    return Plan._of({**facts["report"], "_text": facts["text"]})
+    return PLAN(data, {**options, "table": table})

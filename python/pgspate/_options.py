@@ -82,6 +82,8 @@ class ModelSyncOptions(ReadOptions, total=False):
     insert_only: bool
     keep: Literal["last"] | None
     check: bool
+    lanes: int | Literal["auto"]
+    vacuum: bool
     max_delete: float | str
     allow_empty: bool
     retry_for: int
@@ -100,13 +102,60 @@ class SyncOptions(ModelSyncOptions, total=False):
     ignore_columns: Names
 
 
+class ApplyOptions(TypedDict, total=False):
+    """The options of `apply`, which has them in its docstring."""
+
+    to: str | HasDsn | None
+    stream: str | None
+    format: str | None
+    map: Mapping[str, str] | None
+    tables: Names
+    unknown_columns: Literal["fail", "ignore", "add"]
+    max_dead_letters: int
+    retry_for: int
+    lock_timeout: int
+    batch_rows: int
+    batch_bytes: int
+    batch_delay: int
+    follow: bool
+    source_option: Mapping[str, str] | None
+    progress: Show
+
+
+class DoctorOptions(TypedDict, total=False):
+    """The options of `doctor`, which has them in its docstring."""
+
+    to: str | HasDsn | None
+    table: str | None
+    watch: float | str
+    storage: str | None
+    large_table: str
+    picture: Path | None
+
+
+class TuneOptions(TypedDict, total=False):
+    """The options of `tune`, which has them in its docstring."""
+
+    to: str | HasDsn | None
+    memory: str | None
+    cpus: int | None
+    emit: Literal["sql", "rds", "terraform"] | None
+    parameter_group: str | None
+    apply: bool
+    revert: bool
+
+
 # Lists of names. The command has commas between them, which names may have in them.
-_LISTS = {"columns", "force_null", "force_not_null", "key", "scope_by", "ignore_columns"}
+_LISTS = {"columns", "force_null", "force_not_null", "key", "scope_by", "ignore_columns", "tables"}
+# What the command takes once for each pair.
+_PAIRS = {"source_option", "map"}
 
 
-def words(table: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+def words(
+    options: Mapping[str, Any], *, has_source: bool
+) -> tuple[list[str], dict[str, list[str]]]:
     """The command's arguments for a call, and its lists of names by themselves."""
-    arguments = [f"--table={table}"]
+    arguments: list[str] = []
     lists: dict[str, list[str]] = {}
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -121,7 +170,7 @@ def words(table: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, 
                 arguments.append(f"{flag}=-")
         elif name == "header":
             arguments.append(f"{flag}={ {True: 'yes', False: 'no'}.get(value, value) }")
-        elif name == "source_option":
+        elif name in _PAIRS:
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
         elif value is True:
             arguments.append(flag)
@@ -129,7 +178,7 @@ def words(table: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, 
             text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
             arguments.append(f"{flag}={text}")
     # The command wants a source; what there is to load is handed over beside it.
-    return [*arguments, "-"], lists
+    return arguments + ["-"] * has_source, lists
 
 
 def conninfo(to: Any) -> str | None:

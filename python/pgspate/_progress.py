@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Callable
@@ -20,9 +21,9 @@ class Progress:
     """How far a call is. A ``progress=`` function is given one ten times a second.
 
     Attributes:
-        rows: Rows handed to the server.
+        rows: Rows handed to the server; of `apply`, events that are committed.
         bytes: Decompressed bytes of the input taken.
-        rejected: Rows set aside.
+        rejected: Rows or events set aside.
         lanes: Connections at work.
         waiting: What most of it waits for: ``source``, ``encode``, ``network``, ``server (...)``.
         phase: What is done with the table while no rows are written.
@@ -65,29 +66,44 @@ Told = Callable[..., object]
 
 @contextmanager
 def shown(
-    progress: bool | Callable[[Progress], object], table: str, data: Any
+    progress: bool | Callable[[Progress], object], doing: str, total: int | None
 ) -> Iterator[Told | None]:
     """What the engine tells how far it is, if anybody wants to know."""
     if progress is False:
         yield None
         return
-    total = len(data) if hasattr(data, "__len__") and not isinstance(data, str) else None
     display: _Line | _Bar | None = None
     show: Callable[[Progress], object]
     if callable(progress):
         show = progress
     elif _in_notebook():
-        show = display = _Bar(table)
+        show = display = _Bar(doing)
     elif sys.stderr.isatty():
-        show = display = _Line(table)
+        show = display = _Line(doing)
     else:
         yield None
         return
+
+    def tell(
+        rows: int,
+        bytes: int,
+        rejected: int,
+        lanes: int,
+        waiting: str | None,
+        phase: str | None,
+        stored_bytes: int,
+        total_bytes: int | None,
+    ) -> None:
+        facts = (rows, bytes, rejected, lanes, waiting, phase, stored_bytes, total_bytes)
+        show(Progress(*facts, total))
+
+    is_done = False
     try:
-        yield lambda *facts: show(Progress(*(*facts, total)))
+        yield tell
+        is_done = True
     finally:
         if display is not None:
-            display.close()
+            display.close(is_done)
 
 
 def _in_notebook() -> bool:
@@ -98,15 +114,15 @@ def _in_notebook() -> bool:
 
 
 class _Speed:
-    def __init__(self, table: str) -> None:
-        self.table = table
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
         self.started = time.monotonic()
 
     def words(self, now: Progress) -> str:
         if now.phase:
-            return f"loading {self.table}  {now.rows:,} rows  {now.phase}"
+            return f"{self.doing}  {now.rows:,} rows  {now.phase}"
         seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"loading {self.table}  {now.rows:,} rows  {now.rows / seconds:,.0f} rows/s"
+        text = f"{self.doing}  {now.rows:,} rows  {now.rows / seconds:,.0f} rows/s"
         if now.lanes:
             text += f"  {now.lanes} lanes"
         if now.waiting:
@@ -123,7 +139,7 @@ class _Line(_Speed):
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
 
-    def close(self) -> None:
+    def close(self, is_done: bool) -> None:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
@@ -131,20 +147,28 @@ class _Line(_Speed):
 class _Bar(_Speed):
     """A bar in a notebook."""
 
-    def __init__(self, table: str) -> None:
-        super().__init__(table)
+    def __init__(self, doing: str) -> None:
+        super().__init__(doing)
         self.handle: Any = None
+        self.last: Progress | None = None
 
     def __call__(self, now: Progress) -> None:
+        self.last = now
+        self.draw(now.share, self.words(now))
+
+    def draw(self, share: float | None, words: str) -> None:
         display = sys.modules["IPython"].display
-        share = now.share
         value = "" if share is None else f" value='{share:.4f}'"
-        page = display.HTML(f"<progress{value}></progress> {self.words(now)}")
+        page = display.HTML(f"<progress{value}></progress> {html.escape(words)}")
         if self.handle is None:
             self.handle = display.display(page, display_id=True)
         else:
             self.handle.update(page)
 
-    def close(self) -> None:
-        if self.handle is not None:
-            self.handle.update(sys.modules["IPython"].display.HTML(""))
+    def close(self, is_done: bool) -> None:
+        """Stands still from now on: full, or where it stopped."""
+        if self.last is not None:
+            seconds = time.monotonic() - self.started
+            end = "done" if is_done else "stopped"
+            self.draw(1.0 if is_done else self.last.share or 0.0,
+                      f"{self.doing}  {end} after {seconds:.1f} s")

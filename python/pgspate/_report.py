@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+_T = TypeVar("_T")
 _R = TypeVar("_R", bound="Report")
+
+
+def of_facts(cls: type[_T], facts: dict[str, Any]) -> _T:
+    """An object of a dataclass, of those facts that it has fields for."""
+    known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: facts[name] for name in known & facts.keys()})
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What was done, or would be.
+    """What was done, or would be."""
 
-    Attributes:
-        table: The table, as SQL writes it.
-    """
-
-    table: str = ""
     _facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def _of(cls: type[_R], facts: dict[str, Any]) -> _R:
-        known = {one.name for one in fields(cls)} - {"_facts"}
-        return cls(**{name: facts[name] for name in known & facts.keys()}, _facts=facts)
+        return of_facts(cls, {**facts, "_facts": facts})
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as the command prints it with ``--json``.
@@ -41,7 +42,7 @@ class Report:
         return dict(self._facts)
 
     def _summary(self) -> str:
-        return self.table
+        return ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._summary()}>"
@@ -49,24 +50,35 @@ class Report:
     def _repr_html_(self) -> str:
         rows = []
         for name, value in self._facts.items():
-            if value in (None, [], {}, "", False):
-                continue
-            if isinstance(value, int) and not isinstance(value, bool):
-                value = f"{value:,}"
-            elif isinstance(value, float):
-                value = f"{value:.3g}"
-            elif isinstance(value, dict):
-                value = ", ".join(f"{key} {part:.3g}" if isinstance(part, float)
-                                  else f"{key} {part}" for key, part in value.items())
-            elif isinstance(value, list):
-                value = "; ".join(str(part) for part in value)
-            label = html.escape(name.replace("_", " "))
-            rows.append(
-                f'<tr><th style="text-align:left">{label}</th>'
-                f'<td style="text-align:right">{html.escape(str(value))}</td></tr>'
-            )
+            text = _words(value)
+            if text:
+                side = "left" if isinstance(value, list) and len(text) > 40 else "right"
+                label = html.escape(name.replace("_", " "))
+                rows.append(
+                    f'<tr><th style="text-align:left;white-space:nowrap">{label}</th>'
+                    f'<td style="text-align:{side}">{html.escape(text)}</td></tr>'
+                )
         caption = html.escape(self._summary())
-        return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
+        style = "text-align:left;white-space:nowrap;font-weight:bold"
+        return f'<table><caption style="{style}">{caption}</caption>{"".join(rows)}</table>'
+
+
+def _words(value: Any) -> str:
+    """A fact for people. Nothing for what is empty, and for what is a table of its own."""
+    if value is None or value is False:
+        return ""
+    if isinstance(value, int) and value is not True:
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(_words, value)))
+    if isinstance(value, dict):
+        if any(isinstance(part, dict) for part in value.values()):
+            return ""
+        parts = [(name, _words(part)) for name, part in value.items()]
+        return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts if part)
+    return "yes" if value is True else str(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,6 +86,7 @@ class LoadReport(Report):
     """What a load did.
 
     Attributes:
+        table: The table, as SQL writes it.
         created: Whether the table was made for it.
         inputs: Inputs.
         rows_in: Rows read.
@@ -101,6 +114,7 @@ class LoadReport(Report):
         warnings: What slowed it down.
     """
 
+    table: str = ""
     created: bool = False
     inputs: int = 0
     rows_in: int = 0
@@ -141,16 +155,19 @@ class SyncReport(Report):
     """What a sync did, or with ``check=True`` would do.
 
     Attributes:
+        table: The table, as SQL writes it.
         rows_in: Rows of the source.
         inserted: Rows that were new.
         updated: Rows that differed.
         updated_hot: Of these, those written beside the old ones without touching an index.
         deleted: Rows of the scope that the source does not have.
         unchanged: Rows that were right already.
+        sessions: Transactions that shared the scopes.
         is_check: Whether nothing was written.
         examples: Keys of rows to insert, to update and to delete; for a check.
         stage_seconds: Seconds for staging the source.
         write_seconds: Seconds for comparing and writing.
+        vacuum_seconds: Seconds for vacuuming afterwards, where that was done.
         wal_bytes: WAL of the statements that wrote.
         blocks_dirtied: Pages that they changed first.
         blocks_hit: Pages found in the server's cache, where that is known.
@@ -164,16 +181,19 @@ class SyncReport(Report):
         advice: What would make the next one cheaper.
     """
 
+    table: str = ""
     rows_in: int = 0
     inserted: int = 0
     updated: int = 0
     updated_hot: int = 0
     deleted: int = 0
     unchanged: int = 0
+    sessions: int = 1
     is_check: bool = False
     examples: dict[str, list[str]] = field(default_factory=dict)
     stage_seconds: float = 0.0
     write_seconds: float = 0.0
+    vacuum_seconds: float | None = None
     wal_bytes: int = 0
     blocks_dirtied: int = 0
     blocks_hit: int | None = None
@@ -202,10 +222,56 @@ class SyncReport(Report):
 
 
 @dataclass(frozen=True, repr=False)
+class ApplyReport(Report):
+    """What an apply did.
+
+    Attributes:
+        stream: The stream's name, by which the ledger knows its position.
+        events_before: Events that had been applied before.
+        events: Events of this call.
+        left_out: Those of tables that are left out.
+        bytes: Bytes that the events were.
+        inserted: Rows inserted.
+        updated: Rows updated: those that were not as they should be.
+        deleted: Rows deleted.
+        truncated: Tables emptied.
+        missing: Updates and deletes for which there was no row.
+        dead_letters: Events that were set aside in ``pgspate.dead_letter``.
+        batches: Transactions.
+        tables: The tables, as SQL writes them.
+        seconds: From the first byte to the last commit.
+        warnings: What you should know.
+    """
+
+    stream: str = ""
+    events_before: int = 0
+    events: int = 0
+    left_out: int = 0
+    bytes: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    truncated: int = 0
+    missing: int = 0
+    dead_letters: int = 0
+    batches: int = 0
+    tables: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+
+    def _summary(self) -> str:
+        return (
+            f"{', '.join(self.tables) or self.stream}: {self.events:,} events, "
+            f"{self.inserted:,} inserted, {self.updated:,} updated, {self.deleted:,} deleted"
+        )
+
+
+@dataclass(frozen=True, repr=False)
 class Plan(Report):
     """What a load would do, and why. ``str()`` gives it as the command prints it.
 
     Attributes:
+        table: The table, as SQL writes it.
         create: The statement that makes the table first, if there is none yet.
         path: ``binary`` or ``text``.
         path_reason: Why.
@@ -218,6 +284,7 @@ class Plan(Report):
         warnings: What will make it slow, and other things to know.
     """
 
+    table: str = ""
     create: str | None = None
     path: str = ""
     path_reason: str = ""
@@ -229,6 +296,10 @@ class Plan(Report):
     indexes: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _text: str = ""
+
+    @classmethod
+    def _of(cls, facts: dict[str, Any]) -> Plan:
+        return replace(super()._of(facts["report"]), _text=facts["text"])
 
     def __str__(self) -> str:
         return self._text

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
-from ._call import call
+from ._call import Command
+from ._data import sort
 from ._errors import UsageError
 from ._report import SyncReport
 
@@ -31,6 +32,8 @@ def sync(
     ignore_columns: Names = (),
     keep: Literal["last"] | None = None,
     check: bool = False,
+    lanes: int | Literal["auto"] = "auto",
+    vacuum: bool = False,
     max_delete: float | str = "50%",
     allow_empty: bool = False,
     retry_for: int = 60,
@@ -69,6 +72,8 @@ def sync(
         ignore_columns: Not compared, and written only when something else differs.
         keep: Which of rows with the same key counts; they are refused otherwise.
         check: Change nothing: count what differs, with examples.
+        lanes: Transactions that share the scopes of ``scope_by`` at the same time.
+        vacuum: Vacuum the table afterwards, so that the next sync writes where rows died.
         max_delete: Refuse to delete more of the scope than this, in percent.
         allow_empty: Let data without rows empty the scope.
         retry_for: Seconds to go on trying when another session is in the way.
@@ -107,9 +112,7 @@ def sync(
         (1, 1, 2)
     """
     options = {**locals()}
-    del options["data"], options["table"]
-    check_scope(options)
-    return SyncReport._of(call(_pgspate.sync, data, table, options))
+    return SYNC(options.pop("data"), options)
 
 
 def check_scope(options: Mapping[str, Any]) -> None:
@@ -120,3 +123,7 @@ def check_scope(options: Mapping[str, Any]) -> None:
         message = "no scope is given" if not said else f"{said[0]} and {said[1]} exclude each other"
         hint = "Give one of `scope_by=`, `scope=`, `no_delete=True` and `insert_only=True`."
         raise UsageError(message, hint=hint)
+
+
+SYNC = Command(_pgspate.sync, SyncReport, "syncing", sort, check_scope)
+SCRIPT = Command(_pgspate.sync_script, SyncReport, "", sort, check_scope)

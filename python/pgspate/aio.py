@@ -1,23 +1,35 @@
-"""The same for asyncio: calls that do not hold up the event loop."""
+"""The same for asyncio: calls that do not hold up the event loop.
+
+Data may be an asynchronous iterable as well, whose rows are made on the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from . import _pgspate
-from ._call import call
-from ._report import LoadReport, SyncReport
-from ._sync import check_scope
+from ._apply import APPLY
+from ._call import Command
+from ._doctor import DOCTOR, TUNE, Examination, Tuning
+from ._load import LOAD
+from ._passage import Passage
+from ._report import ApplyReport, LoadReport, Report, SyncReport
+from ._sync import SYNC
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._data import Data
-    from ._options import LoadOptions, SyncOptions
+    from . import _data
+    from ._options import ApplyOptions, DoctorOptions, LoadOptions, SyncOptions, TuneOptions
 
-__all__ = ["load", "sync"]
+    Data = Union[_data.Data, AsyncIterable[Any]]
+    Events = Union[_data.Events, AsyncIterable[Any]]
+
+__all__ = ["apply", "doctor", "load", "sync", "tune"]
+
+_R = TypeVar("_R", bound=Report)
 
 
 async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadReport:
@@ -26,7 +38,8 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
     When the task is cancelled, the load is rolled back before the task ends.
 
     Args:
-        data: As for `pgspate.load`. Rows of an iterable are made on that thread.
+        data: As for `pgspate.load`, or an asynchronous iterable. Rows of other iterables are made
+            on that thread.
         table: As for `pgspate.load`.
         **options: As for `pgspate.load`.
 
@@ -38,12 +51,15 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
 
     Example:
         >>> import asyncio, pgspate, pgspate.aio
+        >>> async def rows():
+        ...     for a in range(3):
+        ...         yield {"a": a}
         >>> with pgspate.server(temporary=True) as server:
-        ...     report = asyncio.run(pgspate.aio.load([{"a": 1}], "t", create=True, to=server))
+        ...     report = asyncio.run(pgspate.aio.load(rows(), "t", create=True, to=server))
         >>> report.rows_written
-        1
+        3
     """
-    return LoadReport._of(await _call(_pgspate.load, data, table, options))
+    return await _run(LOAD, data, {**options, "table": table})
 
 
 async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncReport:
@@ -73,20 +89,102 @@ async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncRe
         >>> report.updated
         1
     """
-    check_scope(options)
-    return SyncReport._of(await _call(_pgspate.sync, data, table, options))
+    return await _run(SYNC, data, {**options, "table": table})
 
 
-async def _call(
-    engine: Callable[[Any, Any], str], data: Any, table: str, options: Mapping[str, Any]
-) -> dict[str, Any]:
+async def apply(events: Events, **options: Unpack[ApplyOptions]) -> ApplyReport:
+    """Applies a stream of changes, as `pgspate.apply` does, on a thread of its own.
+
+    When the task is cancelled, the call ends after the batch that is being written.
+
+    Args:
+        events: As for `pgspate.apply`, or an asynchronous iterable.
+        **options: As for `pgspate.apply`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Error: As `pgspate.apply`.
+
+    Example:
+        >>> import asyncio, pgspate, pgspate.aio
+        >>> async def changes():
+        ...     yield {"op": "insert", "table": "t", "row": {"id": 2}}
+        ...     yield {"op": "delete", "table": "t", "key": {"id": 2}}
+        >>> with pgspate.server(temporary=True) as server:
+        ...     _ = pgspate.load([{"id": 1}], "t", create=True, to=server)
+        ...     report = asyncio.run(pgspate.aio.apply(changes(), to=server))
+        >>> report.events
+        2
+    """
+    return await _run(APPLY, events, dict(options))
+
+
+async def doctor(**options: Unpack[DoctorOptions]) -> Examination:
+    """Looks for what slows writes, as `pgspate.doctor` does, on a thread of its own.
+
+    Args:
+        **options: As for `pgspate.doctor`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        Error: As `pgspate.doctor`.
+
+    Example:
+        >>> import asyncio, pgspate, pgspate.aio
+        >>> with pgspate.server(temporary=True) as server:
+        ...     found = asyncio.run(pgspate.aio.doctor(to=server, watch=0))
+        >>> found.database
+        'postgres'
+    """
+    return await _run(DOCTOR, None, dict(options))
+
+
+async def tune(**options: Unpack[TuneOptions]) -> Tuning:
+    """Proposes or sets settings, as `pgspate.tune` does, on a thread of its own.
+
+    Args:
+        **options: As for `pgspate.tune`.
+
+    Returns:
+        What is proposed, or was done.
+
+    Raises:
+        Error: As `pgspate.tune`.
+
+    Example:
+        >>> import asyncio, pgspate, pgspate.aio
+        >>> with pgspate.server(temporary=True) as server:
+        ...     tuning = asyncio.run(pgspate.aio.tune(to=server, emit="sql", memory="16GiB"))
+        >>> "alter system set" in tuning.text
+        True
+    """
+    return await _run(TUNE, None, dict(options))
+
+
+async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _R:
     stop = _pgspate.Stop()
-    work = asyncio.ensure_future(asyncio.to_thread(call, engine, data, table, options, stop))
+    passage = None
+    # What knows both ways is read without the event loop.
+    if isinstance(data, AsyncIterable) and not hasattr(data, "__iter__"):
+        data = passage = Passage(data, asyncio.get_running_loop())
+    work = asyncio.ensure_future(asyncio.to_thread(command, data, options, stop))
+    filling = None if passage is None else asyncio.ensure_future(passage.fill())
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         stop.set()
+        if passage is not None:
+            passage.close()
         await asyncio.wait([work])
         # Whatever it ended with, nobody asks for it any more.
-        work.cancelled() or work.exception()
+        if not work.cancelled():
+            work.exception()
         raise
+    finally:
+        if filling is not None:
+            filling.cancel()
+            await asyncio.wait([filling])

@@ -8,14 +8,16 @@ leads; with ``within=`` they go over the session's, as part of its transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.orm.attributes import instance_dict, instance_state
 
-from . import _load, _pgspate, _sync
-from ._call import call
+from . import _load, _sync
 from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
 from ._within import copy_rows, run_script, table_there
@@ -163,12 +165,11 @@ def sync(
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
         return _sync.sync(tuples, table, columns=names or None, **asked)
-    _sync.check_scope(asked)
     asked["columns"] = names
     connection, called = _within(within, shape)
     # The script is made on another connection, on which the name may be another table's.
     table, oid = table_there(connection, called)
-    script = call(_pgspate.sync_script, [], table, asked)
+    script = _sync.SCRIPT.facts([], {**asked, "table": table})
     if script["oid"] != oid:
         message = f"{table} is another table within the transaction than where `bind` leads"
         raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
@@ -261,13 +262,15 @@ class _Shape:
             return [], []
         said: set[str] = set()
         for row in first:
-            self._hear(said, _facts(row))
+            # Objects have no other attributes than these.
+            if isinstance(row, dict) or not self.columns.keys() <= said:
+                self._hear(said, _facts(row))
         taken = [
             (name, column)
             for name, column in self.columns.items()
             if column.computed is None and (name in said or _has_default(column))
         ]
-        getters = [_getter(name, column, self.dialect) for name, column in taken]
+        values_of = _values_of([(name, *_value(column, self.dialect)) for name, column in taken])
         # What the server computes is not written, whatever a row says.
         known = said.union(name for name, _ in taken)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
@@ -277,7 +280,7 @@ class _Shape:
                 facts = _facts(row)
                 if not facts.keys() <= known:
                     self._refuse(facts.keys() - known)
-                yield tuple(get(facts) for get in getters)
+                yield values_of(facts)
 
         names = [column.name for _, column in taken]
         if held is not None:
@@ -305,16 +308,23 @@ def _facts(row: Any) -> dict[str, Any]:
     """What a row says: a dict's items, or what is set of an object's attributes."""
     if isinstance(row, dict):
         return row
+    cls: Any = type(row)
+    names = _names(cls)
+    if instance_state(row).expired_attributes:
+        return {name: getattr(row, name) for name in names}
+    held = instance_dict(row)
+    return {name: held[name] for name in names if name in held}
+
+
+@lru_cache(maxsize=64)
+def _names(cls: Any) -> tuple[str, ...]:
+    """The attributes of a mapped class that are columns."""
     try:
-        state = sa.inspect(row)
-        mapped = state.mapper.column_attrs
-    except (sa.exc.NoInspectionAvailable, AttributeError):
-        message = f"a row of class {type(row).__name__} is neither a dict nor a mapped object"
+        mapper: Any = sa.inspect(cls)
+        return tuple(one.key for one in mapper.column_attrs)
+    except (NoInspectionAvailable, AttributeError):
+        message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
         raise UsageError(message) from None
-    held = state.dict
-    if state.expired_attributes:
-        return {one.key: getattr(row, one.key) for one in mapped}
-    return {one.key: held[one.key] for one in mapped if one.key in held}
 
 
 def _has_default(column: sa.Column[Any]) -> bool:
@@ -323,10 +333,13 @@ def _has_default(column: sa.Column[Any]) -> bool:
     return default is not None and (default.is_scalar or default.is_callable)
 
 
-def _getter(
-    name: str, column: sa.Column[Any], dialect: PGDialect
-) -> Callable[[dict[str, Any]], Any]:
-    """A column's value of a row, as its type has it for the database."""
+_Process = Callable[[Any], Any]
+
+
+def _value(
+    column: sa.Column[Any], dialect: PGDialect
+) -> tuple[_Process | None, Callable[[], Any] | None]:
+    """What a column's type makes of values, and what it has where a row has none."""
     process = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
     make: Callable[[], Any] | None = None
@@ -334,15 +347,27 @@ def _getter(
         make = lambda: default.arg
     elif default is not None and default.is_callable:
         make = lambda: default.arg(None)
+    return process, make
 
-    def get(facts: dict[str, Any]) -> Any:
-        if name in facts:
-            value = facts[name]
-        elif make is not None:
-            value = make()
-        else:
-            return None
-        # None is a value, too, which a type may write as something else.
-        return value if process is None else process(value)
 
-    return get
+def _values_of(
+    columns: list[tuple[str, _Process | None, Callable[[], Any] | None]],
+) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """The values of columns, of what a row says."""
+    names = [name for name, _, _ in columns]
+    if all(process is None and make is None for _, process, make in columns):
+        return lambda facts: tuple(map(facts.get, names))
+
+    def get(facts: dict[str, Any]) -> Iterator[Any]:
+        for name, process, make in columns:
+            if name in facts:
+                value = facts[name]
+            elif make is not None:
+                value = make()
+            else:
+                yield None
+                continue
+            # None is a value, too, which a type may write as something else.
+            yield value if process is None else process(value)
+
+    return lambda facts: tuple(get(facts))

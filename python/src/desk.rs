@@ -1,6 +1,6 @@
-//! Where rows that Python makes are handed to the engine.
+//! Where rows and events that Python makes are handed to the engine.
 //!
-//! Rows are made on the thread that called, as generators, cursors and sessions of databases are
+//! They are made on the thread that called, as generators, cursors and sessions of databases are
 //! often of use on one thread only; the engine takes them on its own. At most a few batches lie in
 //! between. Each side notices within a moment when the other one is gone.
 
@@ -8,8 +8,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arrow_array::RecordBatch;
-use pgspate::format::memory::BatchIter;
 use pgspate::target::PgType;
 use pgspate::{Error, Kind, Result};
 
@@ -26,32 +24,54 @@ pub(crate) enum Turn {
     Wait,
 }
 
-/// The desk. Clones are the same one.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Desk(Arc<Inner>);
+/// The desk, for batches of some sort. Clones are the same one.
+#[derive(Debug)]
+pub(crate) struct Desk<T>(Arc<Inner<T>>);
 
-#[derive(Debug, Default)]
-struct Inner {
-    state: Mutex<State>,
+impl<T> Default for Desk<T> {
+    fn default() -> Desk<T> {
+        let state = State {
+            asked: None,
+            round: 0,
+            batches: VecDeque::new(),
+            is_open: false,
+            is_closed: false,
+        };
+        Desk(Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new() }))
+    }
+}
+
+impl<T> Clone for Desk<T> {
+    fn clone(&self) -> Desk<T> {
+        Desk(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    state: Mutex<State<T>>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<T> {
     /// Asked for, and not begun.
     asked: Option<Vec<Option<PgType>>>,
     /// How often it was asked for; whoever asked before gets nothing more.
     round: u64,
-    batches: VecDeque<Result<RecordBatch>>,
+    batches: VecDeque<Result<T>>,
     /// Rows are being made.
     is_open: bool,
     /// Nobody will make or take any more.
     is_closed: bool,
 }
 
-impl Desk {
+impl<T: Send + 'static> Desk<T> {
     /// Asks for all rows from the first one on.
-    pub(crate) fn ask(&self, types: &[Option<PgType>]) -> BatchIter {
+    pub(crate) fn ask(
+        &self,
+        types: &[Option<PgType>],
+    ) -> Box<dyn Iterator<Item = Result<T>> + Send> {
         let mut state = self.lock();
         state.asked = Some(types.to_vec());
         state.round += 1;
@@ -64,7 +84,7 @@ impl Desk {
         Box::new(std::iter::from_fn(move || desk.take(round)))
     }
 
-    fn take(&self, round: u64) -> Option<Result<RecordBatch>> {
+    fn take(&self, round: u64) -> Option<Result<T>> {
         let mut state = self.lock();
         loop {
             if state.is_closed || state.round != round {
@@ -95,8 +115,13 @@ impl Desk {
         }
     }
 
+    /// Whether somebody waits for a batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().batches.is_empty()
+    }
+
     /// Puts a batch, or why there is none; `None` after the last one.
-    pub(crate) fn put(&self, batch: Option<Result<RecordBatch>>) {
+    pub(crate) fn put(&self, batch: Option<Result<T>>) {
         let mut state = self.lock();
         state.is_open = state.is_open && matches!(batch, Some(Ok(_)));
         state.batches.extend(batch);
@@ -122,7 +147,7 @@ impl Desk {
         self.0.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

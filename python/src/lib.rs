@@ -9,117 +9,34 @@ mod classes;
 mod data;
 mod desk;
 mod errors;
+mod events;
 mod infer;
+mod options;
 mod rows;
 mod server;
 mod spell;
 mod text;
 mod work;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::Arc;
 
-use pgspate::format::memory::Batches;
-use pgspate::{Error, Kind, Result, load, sync};
+use pgspate::source::Input;
+use pgspate::target::connect::Dsn;
+use pgspate::{Error, Kind, Result, apply, ledger, load, sync};
 use pyo3::prelude::*;
 use serde_json::json;
+use tokio::runtime::Handle;
 
-use desk::Desk;
-use errors::raise;
-use rows::Rows;
-use work::{Caller, Stop, Work};
-
-/// What is to be loaded, as the package has sorted it.
-#[derive(FromPyObject)]
-struct Given<'py>(
-    /// `sources`, `held`, `stream` or `rows`.
-    String,
-    /// The data.
-    Bound<'py, PyAny>,
-    /// What messages call it.
-    String,
-);
-
-/// How, and where to.
-#[derive(FromPyObject)]
-struct Asked<'py>(
-    /// The command's arguments.
-    Vec<String>,
-    /// Those that are lists of names, which may have commas in them.
-    HashMap<String, Vec<String>>,
-    /// The server.
-    Option<String>,
-    /// Told how far it is.
-    Option<Bound<'py, PyAny>>,
-    Option<Py<Stop>>,
-);
-
-/// Sources or batches, and Python's rows if these are what it is.
-struct Taken {
-    sources: Vec<String>,
-    batches: Option<Arc<dyn Batches>>,
-    rows: Option<Rows>,
-    desk: Desk,
-}
-
-impl<'py> Given<'py> {
-    fn take(self, options: &mut load::Options) -> PyResult<Taken> {
-        let desk = Desk::default();
-        let mut taken = Taken { sources: Vec::new(), batches: None, rows: None, desk };
-        let Given(kind, data, name) = self;
-        match kind.as_str() {
-            "sources" => taken.sources = data.extract()?,
-            "rows" => {
-                // Columns choose and name the values; the engine is given these alone.
-                let columns = options.columns.take();
-                let ignore = options.ignore_unknown;
-                let (rows, batches) = Rows::look(&data, &name, columns, ignore, &taken.desk)?;
-                taken.rows = Some(rows);
-                taken.batches = Some(Arc::new(batches));
-            }
-            kind => {
-                taken.batches = Some(data::arrow(&data, &name, kind == "held")?.into());
-            }
-        }
-        Ok(taken)
-    }
-}
-
-impl<'py> Asked<'py> {
-    /// The lists among the options of either command.
-    fn fill(&mut self, options: &mut load::Options) {
-        options.columns = self.1.remove("columns");
-        options.force_null = self.1.remove("force_null").unwrap_or_default();
-        options.force_not_null = self.1.remove("force_not_null").unwrap_or_default();
-        options.sources.clear();
-    }
-
-    fn caller(self, rows: Option<Rows>, desk: Desk) -> (Option<String>, Caller<'py>) {
-        (self.2, Caller { rows, desk, progress: self.3, stop: self.4 })
-    }
-}
-
-fn options_of_load<'py>(
-    py: Python<'py>,
-    given: Given<'py>,
-    asked: &mut Asked<'py>,
-) -> PyResult<(load::Options, Option<Rows>, Desk)> {
-    let mut options = pgspate_cli::load_options(&asked.0).map_err(|error| raise(py, &error))?;
-    asked.fill(&mut options);
-    let taken = given.take(&mut options)?;
-    (options.sources, options.batches) = (taken.sources, taken.batches);
-    Ok((options, taken.rows, taken.desk))
-}
+use events::EventBytes;
+use options::{Asked, Given, WithSource, streamed};
+use work::{Stop, Unwatched, Work};
 
 /// Loads; gives the report as JSON.
 #[pyfunction(name = "load")]
-fn load_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
-    let (options, rows, desk) = options_of_load(py, given, &mut asked)?;
-    let (to, caller) = asked.caller(rows, desk);
+fn load_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (options, to, caller) = load::Options::of(py, given, asked)?;
     caller.run(py, move |work| {
-        with_runtime(|runtime| {
-            let dsn = pgspate_cli::server(to.as_deref(), true)?;
+        at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
             work.begin_to_write()?;
             as_json(&load.run(&work.watch)?)
@@ -129,12 +46,10 @@ fn load_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> 
 
 /// What a load would do, as JSON: the report, and the words of the command.
 #[pyfunction]
-fn plan<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
-    let (options, rows, desk) = options_of_load(py, given, &mut asked)?;
-    let (to, caller) = asked.caller(rows, desk);
-    caller.run(py, move |_: &Work| {
-        with_runtime(|runtime| {
-            let dsn = pgspate_cli::server(to.as_deref(), true)?;
+fn plan<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (options, to, caller) = load::Options::of(py, given, asked)?;
+    caller.run(py, move |_: &Work<Unwatched>| {
+        at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
             let report = serde_json::to_value(load.plan_report()).map_err(unwritten)?;
             as_json(&json!({ "report": report, "text": load.plan().to_string() }))
@@ -142,31 +57,12 @@ fn plan<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyRes
     })
 }
 
-fn options_of_sync<'py>(
-    py: Python<'py>,
-    given: Given<'py>,
-    asked: &mut Asked<'py>,
-) -> PyResult<(sync::Options, Option<Rows>, Desk)> {
-    let mut options = pgspate_cli::sync_options(&asked.0).map_err(|error| raise(py, &error))?;
-    asked.fill(&mut options.load);
-    options.key = asked.1.remove("key").unwrap_or_default();
-    options.ignored = asked.1.remove("ignore_columns").unwrap_or_default();
-    if let (sync::Scope::By(names), Some(by)) = (&mut options.scope, asked.1.remove("scope_by")) {
-        *names = by;
-    }
-    let taken = given.take(&mut options.load)?;
-    (options.load.sources, options.load.batches) = (taken.sources, taken.batches);
-    Ok((options, taken.rows, taken.desk))
-}
-
 /// Syncs; gives the report as JSON.
 #[pyfunction(name = "sync")]
-fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
-    let (options, rows, desk) = options_of_sync(py, given, &mut asked)?;
-    let (to, caller) = asked.caller(rows, desk);
+fn sync_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (options, to, caller) = sync::Options::of(py, given, asked)?;
     caller.run(py, move |work| {
-        with_runtime(|runtime| {
-            let dsn = pgspate_cli::server(to.as_deref(), true)?;
+        at_server(to, |dsn, runtime| {
             let sync = sync::prepare(options, dsn, runtime)?;
             work.begin_to_write()?;
             as_json(&sync.run(&work.watch)?)
@@ -176,13 +72,70 @@ fn sync_data<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> 
 
 /// A sync as statements for a session of the caller's own, as JSON.
 #[pyfunction]
-fn sync_script<'py>(py: Python<'py>, given: Given<'py>, mut asked: Asked<'py>) -> PyResult<String> {
-    let (options, rows, desk) = options_of_sync(py, given, &mut asked)?;
-    let (to, caller) = asked.caller(rows, desk);
-    caller.run(py, move |_: &Work| {
-        with_runtime(|runtime| {
-            let dsn = pgspate_cli::server(to.as_deref(), true)?;
-            as_json(&sync::prepare(options, dsn, runtime)?.script())
+fn sync_script<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (options, to, caller) = sync::Options::of(py, given, asked)?;
+    caller.run(py, move |_: &Work<Unwatched>| {
+        at_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
+    })
+}
+
+/// Applies a stream of changes; gives the report as JSON.
+#[pyfunction(name = "apply")]
+fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let ((mut options, made), to, caller) = streamed(py, given, asked)?;
+    let desk = caller.desk.clone();
+    caller.run(py, move |work: &Work<apply::Watch>| {
+        at_server(to, |dsn, runtime| {
+            let Some(name) = made else {
+                let apply = apply::prepare(options, dsn, runtime)?;
+                work.begin_to_write()?;
+                return as_json(&apply.run(&work.watch, runtime)?);
+            };
+            options.inputs = vec![Input::program(&name, Box::new(EventBytes::of(&desk)))];
+            let passing = options.stream.is_none().then(|| passing_name(&name));
+            options.stream = options.stream.or_else(|| passing.clone());
+            let apply = apply::prepare(options, dsn.clone(), runtime)?;
+            let done = work.begin_to_write().and_then(|()| apply.run(&work.watch, runtime));
+            let Some(passing) = passing else { return as_json(&done?) };
+            // One that is left behind is in nobody's way.
+            let _ = runtime.block_on(forget(&dsn, &passing));
+            as_json(&apply::Report { stream: name, ..done? })
+        })
+    })
+}
+
+/// A name for a stream whose position counts as long as it is applied.
+fn passing_name(name: &str) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_nanos());
+    format!("{name} of process {}, {now}", std::process::id())
+}
+
+async fn forget(dsn: &Dsn, stream: &str) -> Result<()> {
+    let connection = dsn.connect("pgspate apply").await?;
+    ledger::forget_stream(&connection.client, stream).await
+}
+
+/// Looks for what slows writes on a server; gives what was found as JSON.
+#[pyfunction]
+fn doctor<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (words, to, caller) = asked.alone();
+    caller.run(py, move |work: &Work<Unwatched>| {
+        at_server(to, |dsn, runtime| {
+            let looking = work.unless_abandoned(pgspate_cli::doctor(&words, &dsn));
+            as_json(&runtime.block_on(looking)?)
+        })
+    })
+}
+
+/// Proposes settings, or sets them; gives what was proposed or done as JSON.
+#[pyfunction]
+fn tune<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
+    let (words, to, caller) = asked.alone();
+    caller.run(py, move |work: &Work<Unwatched>| {
+        at_server(to, |dsn, runtime| {
+            work.begin_to_write()?;
+            as_json(&runtime.block_on(pgspate_cli::tune(&words, &dsn))?)
         })
     })
 }
@@ -193,10 +146,10 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| pgspate_cli::run(arguments))
 }
 
-/// Work on a runtime that ends with it.
-fn with_runtime<T>(work: impl FnOnce(&tokio::runtime::Handle) -> Result<T>) -> Result<T> {
+/// Work on a server, with a runtime that ends with it.
+fn at_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>) -> Result<T> {
     let runtime = pgspate_cli::runtime()?;
-    let done = work(runtime.handle());
+    let done = pgspate_cli::server(to.as_deref(), true).and_then(|dsn| work(dsn, runtime.handle()));
     runtime.shutdown_background();
     done
 }
@@ -221,6 +174,9 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
+    module.add_function(wrap_pyfunction!(apply_events, module)?)?;
+    module.add_function(wrap_pyfunction!(doctor, module)?)?;
+    module.add_function(wrap_pyfunction!(tune, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(server::start_server, module)?)?;
     module.add_function(wrap_pyfunction!(server::stop_server, module)?)

@@ -20,6 +20,7 @@ use crate::desk::Desk;
 use crate::errors::raise;
 use crate::infer::infer;
 use crate::spell::{Speller, Target};
+use crate::work::Make;
 
 /// Rows that are looked at before the first one is loaded.
 const ROWS_AHEAD: usize = 1000;
@@ -75,7 +76,7 @@ pub(crate) struct RowBatches {
     types: Vec<(String, String)>,
     bytes: Option<u64>,
     is_stream: bool,
-    desk: Desk,
+    desk: Desk<RecordBatch>,
 }
 
 impl Batches for RowBatches {
@@ -116,7 +117,7 @@ impl Rows {
         name: &str,
         columns: Option<Vec<String>>,
         ignore_unknown: bool,
-        desk: &Desk,
+        desk: &Desk<RecordBatch>,
     ) -> PyResult<(Rows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
@@ -161,8 +162,18 @@ impl Rows {
         Ok((rows, batches))
     }
 
-    /// Begins with the first row, for a table's columns of these types.
-    pub(crate) fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
+    /// Adds to a fault where it is.
+    fn placed(&self, nth: usize, fault: Fault) -> Fault {
+        let Fault::Value(error) = fault else { return fault };
+        let column = self.names.get(nth).cloned();
+        Fault::Value(error.at(Place { row: Some(self.row), column, ..Place::default() }))
+    }
+}
+
+impl Make for Rows {
+    type Batch = RecordBatch;
+
+    fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
         if self.row > 0 {
             self.rows = self.data.bind(py).try_iter()?.unbind();
             self.ahead.clear();
@@ -175,8 +186,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The next batch; `None` after the last row.
-    pub(crate) fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, Fault> {
+    fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, Fault> {
         let mut bytes = 0;
         let mut rows = 0;
         let mut text = String::new();
@@ -220,13 +230,6 @@ impl Rows {
         let batch = RecordBatch::try_new(self.schema.clone(), columns);
         let bug = |error| Error::new(Kind::Bug, "could not put rows together").because(error);
         Ok(Some(batch.map_err(|error| Fault::Value(bug(error)))?))
-    }
-
-    /// Adds to a fault where it is.
-    fn placed(&self, nth: usize, fault: Fault) -> Fault {
-        let Fault::Value(error) = fault else { return fault };
-        let column = self.names.get(nth).cloned();
-        Fault::Value(error.at(Place { row: Some(self.row), column, ..Place::default() }))
     }
 }
 

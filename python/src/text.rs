@@ -14,6 +14,7 @@ use pyo3::types::PyBytes;
 use crate::desk::Desk;
 use crate::errors::raise;
 use crate::rows::{Fault, Rows};
+use crate::work::Make;
 
 /// Whole rows of COPY text, piece by piece.
 #[pyclass(module = "pgspate._pgspate")]

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgspate::copy::Waiting;
-use pgspate::load::Watch;
-use pgspate::{Error, Kind, Result};
+use pgspate::target::PgType;
+use pgspate::{Error, Kind, Result, apply, load};
 use pyo3::prelude::*;
 
 use crate::desk::{Desk, Turn};
 use crate::errors::raise;
-use crate::rows::{Fault, Rows};
+use crate::rows::Fault;
 
 /// How often the calling thread looks up.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -27,15 +27,42 @@ const BEGINS: u8 = 0;
 const WRITES: u8 = 1;
 const ABANDONED: u8 = 2;
 
+/// How far the engine's side of a call is, and how it is stopped.
+pub(crate) trait Watch: Default + Send + Sync + 'static {
+    /// Has it end soon.
+    fn cancel(&self);
+
+    /// Tells how far it is.
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()>;
+}
+
+/// What the calling thread makes for the engine.
+pub(crate) trait Make {
+    /// A batch of it.
+    type Batch: Send + 'static;
+
+    /// Begins with the first row, for a table's columns of these types.
+    fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()>;
+
+    /// The next batch; `None` after the last one.
+    fn next(&mut self, py: Python<'_>) -> Result<Option<Self::Batch>, Fault>;
+}
+
 /// What the engine's side of a call shares with Python's.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Work {
+#[derive(Debug, Default)]
+pub(crate) struct Work<W> {
     /// What the engine does, and how it is stopped.
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<W>,
     stage: Arc<AtomicU8>,
 }
 
-impl Work {
+impl<W> Clone for Work<W> {
+    fn clone(&self) -> Work<W> {
+        Work { watch: Arc::clone(&self.watch), stage: Arc::clone(&self.stage) }
+    }
+}
+
+impl<W: Watch> Work<W> {
     /// To be called before anything is written.
     ///
     /// # Errors
@@ -47,9 +74,25 @@ impl Work {
         }
     }
 
+    /// What `doing` gives, unless nobody waits for it any more. For what writes nothing.
+    pub(crate) async fn unless_abandoned<T>(
+        &self,
+        doing: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut doing = std::pin::pin!(doing);
+        loop {
+            if let Ok(done) = tokio::time::timeout(MOMENT, doing.as_mut()).await {
+                return done;
+            }
+            if self.stage.load(SeqCst) == ABANDONED {
+                return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+            }
+        }
+    }
+
     /// Whether there is nothing to wait for.
     fn abandon(&self) -> bool {
-        self.watch.copy.cancel();
+        self.watch.cancel();
         self.stage.compare_exchange(BEGINS, ABANDONED, SeqCst, SeqCst).is_ok()
     }
 }
@@ -73,19 +116,19 @@ impl Stop {
 }
 
 /// Python's side of a call.
-pub(crate) struct Caller<'py> {
-    pub(crate) rows: Option<Rows>,
-    pub(crate) desk: Desk,
+pub(crate) struct Caller<'py, M: Make> {
+    pub(crate) maker: Option<M>,
+    pub(crate) desk: Desk<M::Batch>,
     pub(crate) progress: Option<Bound<'py, PyAny>>,
     pub(crate) stop: Option<Py<Stop>>,
 }
 
-impl<'py> Caller<'py> {
+impl<'py, M: Make> Caller<'py, M> {
     /// Has `job` done, and gives what it gave.
-    pub(crate) fn run<T: Send + 'static>(
+    pub(crate) fn run<T: Send + 'static, W: Watch>(
         mut self,
         py: Python<'py>,
-        job: impl FnOnce(&Work) -> Result<T> + Send + 'static,
+        job: impl FnOnce(&Work<W>) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
         let work = Work::default();
         let done: Arc<Mutex<Option<Result<T>>>> = Arc::default();
@@ -124,18 +167,18 @@ impl<'py> Caller<'py> {
     }
 
     /// Makes rows, or waits for a moment.
-    fn step(
+    fn step<W: Watch>(
         &mut self,
         py: Python<'py>,
-        work: &Work,
+        work: &Work<W>,
         shown: &mut Instant,
         is_failed: bool,
     ) -> PyResult<()> {
         py.check_signals()?;
         let turn = if is_failed { Turn::Wait } else { self.desk.turn() };
-        match (&mut self.rows, turn) {
-            (Some(rows), Turn::Begin(types)) => rows.begin(py, &types)?,
-            (Some(rows), Turn::Make) => match rows.next(py) {
+        match (&mut self.maker, turn) {
+            (Some(maker), Turn::Begin(types)) => maker.begin(py, &types)?,
+            (Some(maker), Turn::Make) => match maker.next(py) {
                 Ok(batch) => self.desk.put(batch.map(Ok)),
                 Err(Fault::Value(error)) => self.desk.put(Some(Err(error))),
                 Err(Fault::Python(error)) => return Err(error),
@@ -150,23 +193,70 @@ impl<'py> Caller<'py> {
         }
         if let Some(progress) = self.progress.as_ref().filter(|_| shown.elapsed() >= SHOWN) {
             *shown = Instant::now();
-            show(progress, &work.watch)?;
+            work.watch.show(progress)?;
         }
         Ok(())
     }
 }
 
-/// Tells how far it is.
-fn show(progress: &Bound<'_, PyAny>, watch: &Watch) -> PyResult<()> {
-    let now = watch.copy.snapshot();
-    let waiting = match now.waiting {
-        Waiting::Unknown => None,
-        Waiting::Source => Some("source".to_owned()),
-        Waiting::Encode => Some("encode".to_owned()),
-        Waiting::Network => Some("network".to_owned()),
-        Waiting::Server(event) => Some(format!("server ({event})")),
-    };
-    let (stored, total) = watch.stored_bytes();
-    let facts = (now.rows, now.bytes, now.rejected, now.lanes, waiting, now.phase, stored, total);
-    progress.call1(facts).map(drop)
+impl Watch for load::Watch {
+    fn cancel(&self) {
+        self.copy.cancel();
+    }
+
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+        let now = self.copy.snapshot();
+        let waiting = match now.waiting {
+            Waiting::Unknown => None,
+            Waiting::Source => Some("source".to_owned()),
+            Waiting::Encode => Some("encode".to_owned()),
+            Waiting::Network => Some("network".to_owned()),
+            Waiting::Server(event) => Some(format!("server ({event})")),
+        };
+        let (stored, total) = self.stored_bytes();
+        let facts =
+            (now.rows, now.bytes, now.rejected, now.lanes, waiting, now.phase, stored, total);
+        progress.call1(facts).map(drop)
+    }
+}
+
+impl Watch for apply::Watch {
+    fn cancel(&self) {
+        self.cancel();
+    }
+
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+        let now = self.progress();
+        let nothing: Option<&str> = None;
+        let (events, bytes, rejected) = (now.events, now.bytes, now.dead_letters);
+        let facts = (events, bytes, rejected, 1, nothing, nothing, bytes, None::<u64>);
+        progress.call1(facts).map(drop)
+    }
+}
+
+/// Of what is over soon, and tells nothing meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Unwatched;
+
+impl Watch for Unwatched {
+    fn cancel(&self) {}
+
+    fn show(&self, _: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(())
+    }
+}
+
+/// Of calls for which nothing is made.
+pub(crate) enum Nothing {}
+
+impl Make for Nothing {
+    type Batch = ();
+
+    fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
+        match *self {}
+    }
+
+    fn next(&mut self, _: Python<'_>) -> Result<Option<()>, Fault> {
+        match *self {}
+    }
 }

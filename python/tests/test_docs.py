@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import doctest
+import html
 import importlib
 import inspect
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 import pgspate
+from pgspate import _options
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULES = ["_errors", "_load", "_sync", "_progress", "_report", "_server", "_pandas", "aio",
-           "sqlalchemy"]
+MODULES = ["_errors", "_load", "_sync", "_apply", "_doctor", "_progress", "_report", "_server",
+           "_pandas", "aio", "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
@@ -38,31 +39,48 @@ def test_everything_public_is_described():
             assert inspect.getdoc(thing), name
 
 
-def test_calls_and_typed_options_agree():
-    from pgspate import _options
+COMMANDS = {
+    "load": _options.LoadOptions,
+    "sync": _options.SyncOptions,
+    "apply": _options.ApplyOptions,
+    "doctor": _options.DoctorOptions,
+    "tune": _options.TuneOptions,
+}
 
 
-    for function, typed in ((pgspate.load, _options.LoadOptions),
-                            (pgspate.sync, _options.SyncOptions)):
-        parameters = set(inspect.signature(function).parameters) - {"data", "table"}
-        assert parameters == typed.__optional_keys__
+@pytest.mark.parametrize("name", COMMANDS)
+def test_calls_and_typed_options_agree(name):
+    parameters = inspect.signature(getattr(pgspate, name)).parameters.values()
+    assert {it.name for it in parameters if it.kind is it.KEYWORD_ONLY} == (
+        COMMANDS[name].__optional_keys__
+    )
 
 
 def test_the_guide_runs(tmp_path, monkeypatch):
     for package in ("pyarrow", "pandas", "sqlalchemy"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    guide = (ROOT / "docs/guide/python.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S)
-    assert len(blocks) > 8
-    # Dataclasses look their module up.
-    module = types.ModuleType("guide")
-    monkeypatch.setitem(sys.modules, "guide", module)
-    try:
-        for block in blocks:
-            exec(compile(block, "docs/guide/python.md", "exec"), vars(module))
-    finally:
-        module.server.stop()
+    monkeypatch.syspath_prepend(ROOT / "python")
+    from guide import run
+
+    assert run(ROOT / "docs/guide/python.md") > 8
+
+
+def test_the_notebook_runs():
+    for package in ("ipykernel", "pyarrow"):
+        pytest.importorskip(package)
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    book = nbformat.read(ROOT / "examples/flights.ipynb", 4)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    # What it shows is not kept in the repository.
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+    place = {"metadata": {"path": str(ROOT / "examples")}}
+    nbclient.NotebookClient(book, timeout=120, resources=place).execute()
+    shown = [out.data.get("text/html", "") for cell in cells for out in cell.outputs
+             if "data" in out]
+    for part in ("public.flights: 51,955 rows in", "<progress value='1.0000'>",
+                 "public.carriers: 3 events", "alter system set fsync"):
+        assert any(part in html.unescape(page) for page in shown), part
 
 
 def test_the_example_runs(tmp_path):
@@ -72,16 +90,17 @@ def test_the_example_runs(tmp_path):
     assert "<SyncReport public.squares: 0 inserted, 1 updated" in done.stdout
 
 
-def test_options_are_those_of_the_command():
-    from pgspate import _options
-
-    for command, typed in (("load", _options.LoadOptions), ("sync", _options.SyncOptions)):
-        words = [sys.executable, "-m", "pgspate", command, "--help"]
-        text = subprocess.run(words, capture_output=True, text=True).stdout
-        flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", text)}
-        # Those for terminals have their own ways here; a report has its advice anyway.
-        flags -= {"table", "json", "quiet", "plan", "help", "advise_only"}
-        assert flags == typed.__optional_keys__ - {"progress"}
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_those_of_the_command(command):
+    words = [sys.executable, "-m", "pgspate", command, "--help"]
+    text = subprocess.run(words, capture_output=True, text=True).stdout
+    flags = re.findall(r"^ +(?:-\w, +)?--([a-z][a-z-]+)", text, re.M)
+    flags = {flag.replace("-", "_") for flag in flags}
+    # Those for terminals have their own ways here; a report has its advice anyway.
+    flags -= {"json", "quiet", "plan", "help", "advise_only", "cli_input_json"}
+    if command in ("load", "sync"):
+        flags -= {"table"}
+    assert flags == COMMANDS[command].__optional_keys__ - {"progress"}
 
 
 def test_the_reference_is_current():

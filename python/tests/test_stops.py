@@ -50,19 +50,36 @@ STOPPED = """
         data = f"/dev/fd/{read}"
     else:
         data = rows()
+    events = ({"op": "insert", "table": "t", "row": {"a": a}} for a, in rows())
     try:
-        pgspate.load(data, "t", to=dsn, header=False, format="csv")
+        if what == "doctor":
+            threading.Timer(0.5, interrupt).start()
+            # Longer than this program may take.
+            pgspate.doctor(to=dsn, watch=600)
+        elif what == "events":
+            pgspate.apply(events, to=dsn, batch_rows=10**9, batch_bytes=1024)
+        else:
+            pgspate.load(data, "t", to=dsn, header=False, format="csv")
     except KeyboardInterrupt:
         print("interrupted", time.monotonic() - moments[0])
 """
 
 
-@pytest.mark.parametrize("what", ["rows", "file"])
+@pytest.mark.parametrize("what", ["rows", "file", "doctor"])
 def test_an_interrupt_rolls_back(db, dsn, what):
     db.execute("create table t (a int)")
     done = run(STOPPED, what, dsn)
     assert done.stdout.startswith("interrupted"), done.stdout + done.stderr
     assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_an_interrupted_stream_has_whole_batches(db, dsn):
+    db.execute("create table t (a int)")
+    done = run(STOPPED, "events", dsn)
+    assert done.stdout.startswith("interrupted"), done.stdout + done.stderr
+    count, first, last = db.execute("select count(*), min(a), max(a) from t").fetchone()
+    assert count == 0 or (first, last) == (0, count - 1)
+    assert db.execute("select count(*) from pgspate.stream").fetchone() == (0,)
 
 
 def test_an_interrupt_while_connecting_ends_at_once():
@@ -90,13 +107,14 @@ def test_a_fork_loads_as_its_parent_does(db, dsn):
             status = 1
             try:
                 pgspate.load([(nth,)], "t", to=dsn)
+                pgspate.apply([{"op": "insert", "table": "t", "row": {"a": nth}}], to=dsn)
                 status = 0
             finally:
                 os._exit(status)
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 3
     pgspate.load([(9,)], "t", to=dsn)
-    assert db.execute("select count(*) from t").fetchone() == (5,)
+    assert db.execute("select count(*) from t").fetchone() == (8,)
 
 
 def test_a_fork_leaves_the_server_to_its_parent():

@@ -40,7 +40,7 @@ VALUES = [
     ("bigint", [-(2**63), 2**63 - 1, 0]),
     ("oid", [0, 2**32 - 1]),
     ("numeric", [0, 10**40, -(10**40), Decimal("1.50"), Decimal("-0.00"), Decimal("1E+3"),
-                 Decimal("1E-30"), Decimal("NaN"), 1.5, float("nan"), 2**70]),
+                 Decimal("1E-30"), Decimal("NaN"), Decimal("-Infinity"), 1.5, float("nan"), 2**70]),
     ("numeric(10,2)", [Decimal("1.005"), 7, 2.5]),
     ("float4", [0.1, 1e30, float("inf"), float("-inf"), float("nan"), 3, -0.0]),
     ("float8", [0.1, 1e300, 5e-324, float("inf"), float("nan"), 2**53, -0.0, Decimal("0.1")]),
@@ -49,6 +49,9 @@ VALUES = [
     ("date", [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(2024, 2, 29),
               dt.datetime(2024, 1, 2, 23, 59)]),
     ("time", [dt.time(0), dt.time(23, 59, 59, 999999), dt.time(1, 2, 3)]),
+    ("time[]", [[dt.time(0), None, dt.time(1, 2, 3, 4)]]),
+    ("interval[]", [[dt.timedelta(days=-1, seconds=5), None]]),
+    ("mood[]", [["sad", None]]),
     ("timetz", [dt.time(1, 2, 3, 4, tzinfo=UTC), dt.time(1, 2, tzinfo=EAST)]),
     ("timestamp", [dt.datetime(2024, 1, 2, 3, 4, 5, 6), dt.datetime(1, 1, 1),
                    dt.datetime(2024, 1, 2, 23, 0, tzinfo=EAST), dt.date(2024, 1, 2)]),
@@ -128,6 +131,10 @@ def test_plain_dicts_and_lists_become_json(db, dsn):
             (value, [1, "x"]),
             ({"raw": 1}, []),
         ]
+        # To the letter what psycopg makes of them when it is told that they are JSON.
+        db.execute(f"insert into t_{ty} values (%s, %s)", (Json(value), Json([1, "x"])))
+        texts = db.execute(f"select a::text, b::text from t_{ty} where a::text like '%c%'")
+        assert len(set(texts.fetchall())) == 1
 
 
 def test_whole_numbers_are_whole(db, dsn):

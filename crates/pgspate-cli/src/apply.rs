@@ -90,9 +90,10 @@ fn render(report: &Report, style: Style) -> String {
     text
 }
 
-fn options(args: ApplyArgs) -> Result<Options> {
+pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
     Ok(Options {
         sources: args.sources,
+        inputs: Vec::new(),
         source: source::Options { store: args.source_option, ..source::Options::default() },
         format: args.format.as_deref().map(Format::by_name).transpose()?,
         maps: args.map,

@@ -51,28 +51,38 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: DoctorArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), args.json, style)?;
     let runtime = runtime()?;
+    if args.watch > Duration::from_secs(5) && !args.json {
+        say_line(style.dim(&format!("watching for {} s", args.watch.as_secs())));
+    }
+    let connection = runtime.block_on(target.dsn.connect("pgspate doctor"))?;
+    let (found, drawn) = runtime.block_on(examine(&args, &connection))?;
+    if let Some(drawn) = drawn {
+        say_line(drawn);
+    }
+    match args.json {
+        true => print_json(&found)?,
+        false => data(render(&found, Style::of_stdout()))?,
+    }
+    Ok(if found.has_trouble() { Answer::No } else { Answer::Yes })
+}
+
+/// Looks at the server, and draws what is to be drawn; what was found, and what was drawn.
+pub(crate) async fn examine(
+    args: &DoctorArgs,
+    connection: &Connection,
+) -> Result<(Examination, Option<String>)> {
     let options = Options {
         table: args.table.clone(),
         sample: args.watch,
         storage: args.storage,
         large_table_bytes: args.large_table,
     };
-    if args.watch > Duration::from_secs(5) && !args.json {
-        say_line(style.dim(&format!("watching for {} s", args.watch.as_secs())));
-    }
-    let connection = runtime.block_on(target.dsn.connect("pgspate doctor"))?;
-    let found = runtime.block_on(async {
-        let found = doctor::examine(&connection, &options).await?;
-        if let (Some(file), Some(table)) = (&args.picture, &args.table) {
-            say_line(draw(&connection, table, file).await?);
-        }
-        Ok::<_, Error>(found)
-    })?;
-    match args.json {
-        true => print_json(&found)?,
-        false => data(render(&found, Style::of_stdout()))?,
-    }
-    Ok(if found.has_trouble() { Answer::No } else { Answer::Yes })
+    let found = doctor::examine(connection, &options).await?;
+    let drawn = match (&args.picture, &args.table) {
+        (Some(file), Some(table)) => Some(draw(connection, table, file).await?),
+        _ => None,
+    };
+    Ok((found, drawn))
 }
 
 /// Draws the table's pages, and says what was drawn.

@@ -23,6 +23,7 @@ mod tune;
 use std::ffi::OsString;
 
 use clap::Parser;
+use pgspate::target::connect::Dsn;
 use pgspate::{Error, Kind, Result};
 
 use args::{Args, Command};
@@ -94,12 +95,43 @@ pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
     }
 }
 
+/// What the arguments of `pgspate apply` ask for, without the words `pgspate apply`.
+///
+/// # Errors
+/// As [`load_options`].
+pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
+    match parse("apply", args)? {
+        Command::Apply(args) => apply::options(*args),
+        _ => Err(not_parsed()),
+    }
+}
+
+/// What `pgspate doctor` with these arguments finds on a server.
+///
+/// # Errors
+/// As [`load_options`], and as [`pgspate::doctor::examine`].
+pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Examination> {
+    let Command::Doctor(args) = parse("doctor", args)? else { return Err(not_parsed()) };
+    let connection = dsn.connect("pgspate doctor").await?;
+    Ok(doctor::examine(&args, &connection).await?.0)
+}
+
+/// What `pgspate tune` with these arguments proposes, prints or does.
+///
+/// # Errors
+/// As [`load_options`], and what the server refuses.
+pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + use<>> {
+    let Command::Tune(args) = parse("tune", args)? else { return Err(not_parsed()) };
+    let connection = dsn.connect("pgspate tune").await?;
+    tune::carry_out(&args, &connection).await
+}
+
 /// The server named by `to` or by the environment, else the embedded one, started. `quiet` says
 /// nothing on stderr meanwhile.
 ///
 /// # Errors
 /// Settings that cannot be understood, or an embedded server that does not start.
-pub fn server(to: Option<&str>, quiet: bool) -> Result<pgspate::target::connect::Dsn> {
+pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
     Ok(target::resolve(to, quiet, errors::Style::of_stderr())?.dsn)
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use pgspate::Result;
+use pgspate::target::connect::Connection;
 use pgspate::tune::{self, Advice, Applied, Form};
 
 use crate::Answer;
@@ -64,44 +65,62 @@ pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), args.json || args.emit.is_some(), style)?;
     let runtime = runtime()?;
     let connection = runtime.block_on(target.dsn.connect("pgspate tune"))?;
-    if args.revert {
-        let reverted = runtime.block_on(tune::revert(&connection))?;
-        if args.json {
-            print_json(&reverted)?;
-        } else if reverted.changed.is_empty() && reverted.kept.is_empty() {
-            say_line("there is nothing to put back");
+    let done = runtime.block_on(carry_out(args, &connection))?;
+    match done {
+        Done::Emitted(text) => data(text)?,
+        Done::Reverted(reverted) => {
+            if args.json {
+                print_json(&reverted)?;
+            }
+            say_reverted(&reverted, args.json);
         }
-        for (name, value) in &reverted.changed {
-            say_line(format!("{name} is back at {value}"));
-        }
-        for name in &reverted.kept {
-            say_line(format!("{name} was changed by somebody else since, and stays as it is"));
-        }
-        return Ok(Answer::Yes);
+        done if args.json => print_json(&done)?,
+        Done::Applied(applied) => say_applied(&applied, style),
+        Done::Advised(advice) => data(render(&advice, Style::of_stdout()))?,
     }
-    let advice = runtime.block_on(tune::advise(&connection, args.memory, args.cpus))?;
+    Ok(Answer::Yes)
+}
+
+/// What was asked for.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+pub(crate) enum Done {
+    Advised(Advice),
+    Emitted(String),
+    Applied(Applied),
+    Reverted(Applied),
+}
+
+/// Does what is asked for.
+pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Result<Done> {
+    if args.revert {
+        return Ok(Done::Reverted(tune::revert(connection).await?));
+    }
+    let advice = tune::advise(connection, args.memory, args.cpus).await?;
     if let Some(form) = args.emit {
         let form = match form {
             FormArg::Sql => Form::Sql,
             FormArg::Rds => Form::Rds,
             FormArg::Terraform => Form::Terraform,
         };
-        data(tune::emit(&advice, form, &args.parameter_group))?;
-        return Ok(Answer::Yes);
+        return Ok(Done::Emitted(tune::emit(&advice, form, &args.parameter_group)));
     }
-    if args.apply {
-        let applied = runtime.block_on(tune::apply(&connection, &advice))?;
-        match args.json {
-            true => print_json(&applied)?,
-            false => say_applied(&applied, style),
-        }
-        return Ok(Answer::Yes);
+    match args.apply {
+        true => Ok(Done::Applied(tune::apply(connection, &advice).await?)),
+        false => Ok(Done::Advised(advice)),
     }
-    match args.json {
-        true => print_json(&advice)?,
-        false => data(render(&advice, Style::of_stdout()))?,
+}
+
+fn say_reverted(reverted: &Applied, is_json: bool) {
+    if !is_json && reverted.changed.is_empty() && reverted.kept.is_empty() {
+        say_line("there is nothing to put back");
     }
-    Ok(Answer::Yes)
+    for (name, value) in &reverted.changed {
+        say_line(format!("{name} is back at {value}"));
+    }
+    for name in &reverted.kept {
+        say_line(format!("{name} was changed by somebody else since, and stays as it is"));
+    }
 }
 
 fn say_applied(applied: &Applied, style: Style) {

@@ -30,6 +30,8 @@ const BLOCKS_AHEAD: usize = 8;
 pub struct Options {
     /// Paths, globs, folders, `-`, or URLs, in the order of the stream.
     pub sources: Vec<String>,
+    /// Inputs that a program has itself, after those.
+    pub inputs: Vec<Input>,
     /// How they are found and read.
     pub source: source::Options,
     /// The format; found out by default.
@@ -60,6 +62,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             sources: Vec::new(),
+            inputs: Vec::new(),
             source: source::Options::default(),
             format: None,
             maps: Vec::new(),
@@ -93,7 +96,8 @@ pub struct Apply {
 /// may not write the ledger.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
-    let inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    inputs.extend(options.inputs.iter().cloned());
     if options.batch_rows == 0 || options.batch_bytes == 0 {
         return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
     }

@@ -30,4 +30,4 @@ pub(crate) use reject::{insert as insert_rejects, rejects};
 pub(crate) use schema::ensure;
 pub use status::{JobStatus, forget, list};
 pub(crate) use stream::{DeadLetter, Mark, Stream, open_stream};
-pub use stream::{StreamStatus, streams};
+pub use stream::{StreamStatus, forget_stream, streams};

@@ -190,6 +190,15 @@ fn fenced() -> Error {
         .hint("One process applies a stream at a time: the one that was started last.")
 }
 
+/// Forgets a stream of which no event was set aside: whose events nobody will give again.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
+    let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
+    client.execute(sql, &[&name]).await.map(drop).map_err(failed())
+}
+
 /// All streams that have been applied to this database. Empty where there is no ledger.
 ///
 /// # Errors

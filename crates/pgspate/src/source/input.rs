@@ -3,6 +3,7 @@
 //! Files and objects can be read as often as one likes. Standard input and pipes can be read
 //! once; what was peeked of them is yielded again by the reader.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
@@ -53,16 +54,28 @@ enum Origin {
 /// A stream that can be read once.
 #[derive(Debug)]
 struct Pipe {
-    /// `None` for standard input.
+    /// `None` for standard input, and for what a program makes.
     path: Option<PathBuf>,
     state: PipeState,
 }
 
-#[derive(Debug)]
 enum PipeState {
     Unopened,
+    /// What a program makes, not begun.
+    Made(Box<dyn Read + Send>),
     Peeked(Box<Reader>),
     Taken,
+}
+
+impl fmt::Debug for PipeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PipeState::Unopened => "Unopened",
+            PipeState::Made(_) => "Made",
+            PipeState::Peeked(_) => "Peeked",
+            PipeState::Taken => "Taken",
+        })
+    }
 }
 
 impl Input {
@@ -87,6 +100,19 @@ impl Input {
         Input(Arc::new(Inner {
             name: "-".into(),
             stored_bytes: redirected_bytes(),
+            modified: None,
+            etag: None,
+            origin: Origin::Pipe(Mutex::new(pipe)),
+        }))
+    }
+
+    /// Bytes that a program makes while they are read, once. Reads may block for ever; errors that
+    /// are pgspate's own come out as they are.
+    pub fn program(name: &str, bytes: Box<dyn Read + Send>) -> Input {
+        let pipe = Pipe { path: None, state: PipeState::Made(bytes) };
+        Input(Arc::new(Inner {
+            name: name.into(),
+            stored_bytes: None,
             modified: None,
             etag: None,
             origin: Origin::Pipe(Mutex::new(pipe)),
@@ -301,13 +327,19 @@ impl Input {
 
     /// The one reader of a stream, opened on first need.
     fn opened<'a>(&self, pipe: &'a mut Pipe) -> Result<&'a mut Reader> {
-        if let PipeState::Unopened = pipe.state {
-            let name = Arc::clone(&self.0.name);
-            let source: Box<dyn Read + Send> = match &pipe.path {
-                None => Box::new(stdin()?),
-                Some(path) => Box::new(File::open(path).map_err(|e| unreadable(path, e))?),
-            };
-            let reader = Reader::pipe(source, name, self.0.stored_bytes)?;
+        let source: Option<Box<dyn Read + Send>> = match (&mut pipe.state, &pipe.path) {
+            (PipeState::Unopened, None) => Some(Box::new(stdin()?)),
+            (PipeState::Unopened, Some(path)) => {
+                Some(Box::new(File::open(path).map_err(|e| unreadable(path, e))?))
+            }
+            (state @ PipeState::Made(_), _) => match std::mem::replace(state, PipeState::Taken) {
+                PipeState::Made(bytes) => Some(bytes),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(source) = source {
+            let reader = Reader::pipe(source, Arc::clone(&self.0.name), self.0.stored_bytes)?;
             pipe.state = PipeState::Peeked(Box::new(reader));
         }
         match &mut pipe.state {

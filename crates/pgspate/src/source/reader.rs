@@ -126,7 +126,7 @@ impl Reader {
             .by_ref()
             .take(MAGIC_BYTES as u64)
             .read_to_end(&mut head)
-            .map_err(|e| fault(&name, format!("could not read \"{name}\"")).because(e))?;
+            .map_err(|error| error_of(error, &name))?;
         let compression = Compression::detect(&head, &name)?;
         let progress = Progress::new(total);
         let pipe = Cursor::new(head).chain(source);

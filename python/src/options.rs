@@ -1,0 +1,175 @@
+//! What a call asks for: the command's own arguments, and the data beside them.
+//!
+//! Lists of names come by themselves, as names may have commas in them, which the command's
+//! arguments have between them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use pgspate::format::memory::Batches;
+use pgspate::{Result, apply, load, sync};
+use pyo3::prelude::*;
+
+use crate::data;
+use crate::desk::Desk;
+use crate::errors::raise;
+use crate::events::Events;
+use crate::rows::Rows;
+use crate::work::{Caller, Make, Nothing, Stop};
+
+/// What is to be loaded or applied, as the package has sorted it.
+#[derive(FromPyObject)]
+pub(crate) struct Given<'py>(
+    /// `sources`, `held`, `stream`, `rows` or `events`.
+    String,
+    /// The data.
+    Bound<'py, PyAny>,
+    /// What messages call it.
+    String,
+);
+
+type Lists = HashMap<String, Vec<String>>;
+
+/// How, and where to.
+#[derive(FromPyObject)]
+pub(crate) struct Asked<'py>(
+    /// The command's arguments.
+    Vec<String>,
+    /// Those that are lists of names.
+    Lists,
+    /// The server.
+    Option<String>,
+    /// Told how far it is.
+    Option<Bound<'py, PyAny>>,
+    Option<Py<Stop>>,
+);
+
+/// Options, the server, and Python's side of the call.
+type Ready<'py, O, M> = (O, Option<String>, Caller<'py, M>);
+
+/// The options of a command that reads rows from a source.
+pub(crate) trait WithSource: Sized {
+    /// What the command takes these arguments for.
+    fn parse(words: &[String]) -> Result<Self>;
+
+    /// Its lists of names.
+    fn fill(&mut self, lists: &mut Lists);
+
+    /// How rows are read.
+    fn reading(&mut self) -> &mut load::Options;
+
+    /// The options of a call, with its data.
+    fn of<'py>(
+        py: Python<'py>,
+        given: Given<'py>,
+        mut asked: Asked<'py>,
+    ) -> PyResult<Ready<'py, Self, Rows>> {
+        let mut options = Self::parse(&asked.0).map_err(|error| raise(py, &error))?;
+        options.fill(&mut asked.1);
+        let desk = Desk::default();
+        let rows = take(given, options.reading(), &desk)?;
+        let (to, caller) = asked.caller(rows, desk);
+        Ok((options, to, caller))
+    }
+}
+
+impl WithSource for load::Options {
+    fn parse(words: &[String]) -> Result<load::Options> {
+        pgspate_cli::load_options(words)
+    }
+
+    fn fill(&mut self, lists: &mut Lists) {
+        self.columns = lists.remove("columns");
+        self.force_null = lists.remove("force_null").unwrap_or_default();
+        self.force_not_null = lists.remove("force_not_null").unwrap_or_default();
+    }
+
+    fn reading(&mut self) -> &mut load::Options {
+        self
+    }
+}
+
+impl WithSource for sync::Options {
+    fn parse(words: &[String]) -> Result<sync::Options> {
+        pgspate_cli::sync_options(words)
+    }
+
+    fn fill(&mut self, lists: &mut Lists) {
+        self.load.fill(lists);
+        self.key = lists.remove("key").unwrap_or_default();
+        self.ignored = lists.remove("ignore_columns").unwrap_or_default();
+        if let (sync::Scope::By(names), Some(by)) = (&mut self.scope, lists.remove("scope_by")) {
+            *names = by;
+        }
+    }
+
+    fn reading(&mut self) -> &mut load::Options {
+        &mut self.load
+    }
+}
+
+/// Sources or batches for the engine; Python's rows, if these are what it is.
+fn take(
+    given: Given<'_>,
+    options: &mut load::Options,
+    desk: &Desk<RecordBatch>,
+) -> PyResult<Option<Rows>> {
+    let Given(kind, data, name) = given;
+    options.sources.clear();
+    let batches: Arc<dyn Batches> = match kind.as_str() {
+        "sources" => {
+            options.sources = data.extract()?;
+            return Ok(None);
+        }
+        "rows" => {
+            // Columns choose and name the values; the engine is given these alone.
+            let columns = options.columns.take();
+            let (rows, batches) = Rows::look(&data, &name, columns, options.ignore_unknown, desk)?;
+            options.batches = Some(Arc::new(batches));
+            return Ok(Some(rows));
+        }
+        kind => data::arrow(&data, &name, kind == "held")?.into(),
+    };
+    options.batches = Some(batches);
+    Ok(None)
+}
+
+/// The options of `apply`; and what events are called that Python makes, if any are.
+pub(crate) fn streamed<'py>(
+    py: Python<'py>,
+    given: Given<'py>,
+    mut asked: Asked<'py>,
+) -> PyResult<Ready<'py, (apply::Options, Option<String>), Events>> {
+    let mut options = pgspate_cli::apply_options(&asked.0).map_err(|error| raise(py, &error))?;
+    options.tables = asked.1.remove("tables").unwrap_or_default();
+    let desk = Desk::default();
+    let Given(kind, data, name) = given;
+    let (mut events, mut made) = (None, None);
+    if kind == "sources" {
+        options.sources = data.extract()?;
+    } else {
+        options.sources.clear();
+        events = Some(Events::new(&data, &name, &desk)?);
+        made = Some(name);
+    }
+    let (to, caller) = asked.caller(events, desk);
+    Ok(((options, made), to, caller))
+}
+
+impl<'py> Asked<'py> {
+    fn caller<M: Make>(
+        self,
+        maker: Option<M>,
+        desk: Desk<M::Batch>,
+    ) -> (Option<String>, Caller<'py, M>) {
+        (self.2, Caller { maker, desk, progress: self.3, stop: self.4 })
+    }
+
+    /// Of a command without data: its arguments, the server, and Python's side of the call.
+    pub(crate) fn alone(mut self) -> Ready<'py, Vec<String>, Nothing> {
+        let words = std::mem::take(&mut self.0);
+        let (to, caller) = self.caller(None, Desk::default());
+        (words, to, caller)
+    }
+}

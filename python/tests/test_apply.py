@@ -1,0 +1,223 @@
+"""Streams of changes, from files and from Python's own events."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import enum
+import json
+import queue
+import threading
+import uuid
+from decimal import Decimal
+
+import pytest
+
+import pgspate
+import pgspate.aio
+
+
+class Mood(enum.Enum):
+    sad = 1
+
+
+EVENTS = [
+    {"op": "insert", "table": "parts", "row": {"id": 1, "name": "bolt"}},
+    {"op": "insert", "table": "parts", "row": {"id": 2, "name": "nut"}},
+    {"op": "update", "table": "parts", "row": {"id": 1, "name": "screw"}},
+    {"op": "delete", "table": "parts", "key": {"id": 2}},
+]
+
+
+@pytest.fixture
+def parts(db):
+    db.execute("create table parts (id int primary key, name text)")
+    return lambda: db.execute("select * from parts order by id").fetchall()
+
+
+def streams(db):
+    return db.execute("select stream, ordinal from pgspate.stream").fetchall()
+
+
+@pytest.mark.parametrize("form", [dict, str, bytes])
+def test_events_are_dicts_or_json(db, dsn, parts, form):
+    events = [
+        event if form is dict else json.dumps(event, indent=1) if form is str
+        else json.dumps(event).encode()
+        for event in EVENTS
+    ]
+    for given in (events, tuple(events), iter(events), (event for event in events)):
+        report = pgspate.apply(given, to=dsn)
+        assert (report.events, report.stream) == (4, type(given).__name__)
+        assert parts() == [(1, "screw")] and report.tables == ["public.parts"]
+        # Nobody will ask where it was.
+        assert streams(db) == []
+    assert pgspate.apply([], to=dsn).events == 0 and streams(db) == []
+
+
+def test_a_named_stream_is_applied_once(db, dsn, parts):
+    assert pgspate.apply(EVENTS, stream="parts", to=dsn).inserted == 1
+    db.execute("update parts set name = 'mine'")
+    again = pgspate.apply(iter(EVENTS), stream="parts", to=dsn)
+    assert (again.events, again.events_before) == (0, 4)
+    more = [*EVENTS, {"op": "insert", "table": "parts", "row": {"id": 3, "name": "new"}}]
+    assert pgspate.apply(more, stream="parts", to=dsn).events == 1
+    assert parts() == [(1, "mine"), (3, "new")] and streams(db) == [("parts", 5)]
+    with pytest.raises(pgspate.LedgerError, match="not the stream"):
+        pgspate.apply(more[::-1], stream="parts", to=dsn)
+
+
+def test_files_are_streams_by_their_names(db, dsn, parts, tmp_path):
+    path = tmp_path / "events.ndjson"
+    path.write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    for given, count in ((path, 4), (str(path), 0), ([path], 0)):
+        assert pgspate.apply(given, to=dsn).events == count
+    assert parts() == [(1, "screw")] and streams(db) == [(str(path), 4)]
+
+
+def test_values_are_those_that_load_would_store(db, dsn):
+    db.execute("create table t (id int primary key, n numeric, f float8, at timestamptz, "
+               "local timestamp, d date, iv interval, u uuid, y bytea, j jsonb, l int[], e text)")
+    east = dt.timezone(dt.timedelta(hours=5, minutes=30))
+    row = {
+        "id": 2**31 - 1, "n": Decimal("1.50"), "f": float("inf"),
+        "at": dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=east),
+        "local": dt.datetime(2024, 1, 2, 3, tzinfo=east), "d": dt.date(2024, 2, 29),
+        "iv": dt.timedelta(days=-1, seconds=5), "u": uuid.UUID(int=7), "y": b"\x00\xff\\",
+        "j": {"a": [1, None, 'ä"\n', True]}, "l": [1, None], "e": Mood.sad,
+    }
+    pgspate.load([row], "t", to=dsn)
+    stored = db.execute("select * from t").fetchall()
+    db.execute("truncate t")
+    pgspate.apply([{"op": "insert", "table": "t", "row": row}], to=dsn)
+    assert db.execute("select * from t").fetchall() == stored
+    nan = {**row, "n": Decimal("NaN"), "f": float("nan"), "e": None}
+    pgspate.apply([{"op": "update", "table": "t", "row": nan}], to=dsn)
+    found = db.execute("select n::text, f::text, e from t").fetchall()
+    assert found == [("NaN", "NaN", None)]
+
+
+def test_options_are_those_of_the_command(db, dsn, parts):
+    db.execute('create table "o,1" (id int primary key, name text)')
+    report = pgspate.apply(EVENTS, map={"parts": "o,1"}, to=dsn)
+    assert report.tables == ['public."o,1"'] and parts() == []
+    other = {"op": "insert", "table": "none", "row": {"id": 9}}
+    report = pgspate.apply([*EVENTS, other], tables="parts", to=dsn)
+    assert report.left_out == 1 and parts() == [(1, "screw")]
+    odd = {"op": "insert", "table": "parts", "row": {"id": 5, "odd": "x"}}
+    with pytest.raises(pgspate.Error, match='"odd"'):
+        pgspate.apply([odd], to=dsn)
+    assert pgspate.apply([odd], unknown_columns="ignore", to=dsn).inserted == 1
+    with pytest.raises(ValueError, match="nonsense"):
+        pgspate.apply(EVENTS, format="nonsense", to=dsn)
+
+
+def test_bad_events_have_their_place(db, dsn, parts):
+    circle = {}
+    circle["row"] = circle
+    for bad, kind in (({"op": "grow"}, "format"), (5, "format"), ({1: 2}, "format"),
+                      (b"\xff", "format"), ({"op": object()}, "type"), (circle, "format")):
+        with pytest.raises(pgspate.Error) as error:
+            pgspate.apply([EVENTS[0], bad], to=dsn)
+        assert error.value.kind == kind
+        assert (error.value.place.source, error.value.place.line) == ("list", 2)
+        # What came before it is applied.
+        assert parts() == [(1, "bolt")] and streams(db) == []
+    report = pgspate.apply([*EVENTS, {"op": "grow"}], max_dead_letters=1, to=dsn)
+    assert (report.dead_letters, report.events) == (1, 5)
+    for nothing in (5, b"{}", {"op": "insert"}):
+        with pytest.raises(pgspate.UsageError, match="has no events"):
+            pgspate.apply(nothing, to=dsn)
+
+
+def test_an_exception_of_the_events_is_the_callers_own(db, dsn, parts):
+    def events():
+        yield EVENTS[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        pgspate.apply(events(), to=dsn)
+
+
+def test_an_event_does_not_wait_for_the_next_one(db, dsn, parts):
+    waiting = queue.SimpleQueue()
+
+    def events():
+        while (event := waiting.get()) is not None:
+            yield event
+
+    done = []
+    thread = threading.Thread(target=lambda: done.append(pgspate.apply(events(), to=dsn)))
+    thread.start()
+    for nth, event in enumerate(EVENTS):
+        waiting.put(event)
+        expected = [[(1, "bolt")], [(1, "bolt"), (2, "nut")], [(1, "screw"), (2, "nut")],
+                    [(1, "screw")]][nth]
+        while parts() != expected:
+            assert thread.is_alive()
+    waiting.put(None)
+    thread.join()
+    assert done[0].events == 4 and done[0].batches == 4
+
+
+def test_asynchronous_events_and_rows(db, dsn, parts):
+    db.execute("create table t (a int primary key)")
+
+    async def rows(count):
+        for n in range(count):
+            if n % 5000 == 0:
+                await asyncio.sleep(0)
+            yield (n,)
+
+    async def changes():
+        for event in EVENTS:
+            yield event
+            await asyncio.sleep(0)
+
+    async def broken():
+        yield (-1,)
+        raise KeyError("mine")
+
+    async def all_of_it():
+        report = await pgspate.aio.load(rows(30_000), "t", to=dsn)
+        assert report.rows_written == 30_000
+        report = await pgspate.aio.sync(rows(29_000), "t", scope="all", to=dsn)
+        assert (report.deleted, report.unchanged) == (1000, 29_000)
+        assert (await pgspate.aio.apply(changes(), to=dsn)).events == 4
+        with pytest.raises(KeyError, match="mine"):
+            await pgspate.aio.load(broken(), "t", to=dsn)
+        # What ends before its rows do makes no more of them.
+        with pytest.raises(pgspate.PlanError, match="does not exist"):
+            await pgspate.aio.load(rows(10**9), "nowhere", to=dsn)
+        with pytest.raises(pgspate.ServerError, match='"async_generator"'):
+            await pgspate.aio.load(rows(1), "t", to=dsn)
+
+    asyncio.run(all_of_it())
+    assert parts() == [(1, "screw")]
+    with pytest.raises(pgspate.UsageError, match="pgspate.aio"):
+        pgspate.load(rows(1), "t", to=dsn)
+
+
+def test_asynchronous_rows_are_cancelled(db, dsn):
+    db.execute("create table t (a int)")
+    state = []
+
+    async def silent():
+        yield (1,)
+        state.append("waits")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            state.append("ended")
+
+    async def cancel():
+        task = asyncio.create_task(pgspate.aio.load(silent(), "t", to=dsn))
+        while not state:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert state == ["waits", "ended"]
+    assert db.execute("select count(*) from t").fetchone() == (0,)
