@@ -6,6 +6,7 @@
 //! what has its line is not run again. [`report`] makes one page of the lines. What is measured is
 //! measured alike for all contenders, and what is unfavourable to pgspate stays.
 
+pub mod data;
 mod experiment;
 pub mod experiments;
 mod facts;

@@ -2,6 +2,9 @@
 //!
 //! SplitMix64: a counter, mixed. Good enough for data and orders, and nothing else is asked of it.
 
+/// By how much the counter goes up.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A source of numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
@@ -16,14 +19,17 @@ impl Random {
         random
     }
 
+    /// Of one row of a table, which can be made without those before it. Tables of one seed have
+    /// different numbers.
+    pub fn at(seed: u64, table: u64, row: u64) -> Random {
+        Random(mix(mix(seed ^ mix(table.wrapping_mul(STEP))) ^ row.wrapping_mul(STEP)))
+    }
+
     /// The next 64 bits.
     #[allow(clippy::should_implement_trait, reason = "it never ends, and is no iterator")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
     }
 
     /// Less than `end`, which is not 0.
@@ -37,6 +43,27 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Less than `end`, and small numbers far more often: the mean is a quarter of it.
+    pub fn skewed(&mut self, end: u64) -> u64 {
+        let share = self.share();
+        ((share * share * share * end as f64) as u64).min(end.saturating_sub(1))
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: f64) -> bool {
+        self.share() * 100.0 < percent
+    }
+
+    /// One of them.
+    pub fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// One of them, the first ones far more often.
+    pub fn pick_skewed<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.skewed(of.len() as u64) as usize]
+    }
+
     /// Brings things into an order that nobody chose.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for last in (1..things.len()).rev() {
@@ -44,6 +71,12 @@ impl Random {
             things.swap(last, other);
         }
     }
+}
+
+fn mix(mut value: u64) -> u64 {
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }
 
 #[cfg(test)]
@@ -75,5 +108,28 @@ mod tests {
         }
         assert_eq!(seen.len(), 6);
         assert!((0..1000).all(|_| random.below(7) < 7 && random.share() < 1.0));
+    }
+
+    #[test]
+    fn rows_have_numbers_of_their_own() {
+        assert_eq!(Random::at(7, 1, 2).next(), Random::at(7, 1, 2).next());
+        assert_ne!(Random::at(7, 1, 2).next(), Random::at(7, 2, 1).next());
+        assert_ne!(Random::at(7, 1, 2).next(), Random::at(8, 1, 2).next());
+    }
+
+    #[test]
+    fn numbers_are_spread_as_promised() {
+        let mut random = Random::new(1, "spread");
+        let mut counts = [0_u32; 10];
+        let mut sum = 0;
+        for _ in 0..100_000 {
+            counts[random.below(10) as usize] += 1;
+            sum += random.skewed(1000);
+        }
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+        assert!((245..255).contains(&(sum / 100_000)), "{sum}");
+        assert_eq!([random.skewed(0), random.skewed(1)], [0, 0]);
+        let hits = (0..100_000).filter(|_| random.percent(15.0)).count();
+        assert!((14_500..15_500).contains(&hits), "{hits}");
     }
 }
