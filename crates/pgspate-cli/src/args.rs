@@ -7,6 +7,7 @@ use pgspate::apply::Format;
 use pgspate::copy::RejectsMax;
 
 use crate::doctor::DoctorArgs;
+use crate::lab::LabArgs;
 use crate::tune::TuneArgs;
 
 /// The fastest safe way to write into PostgreSQL.
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Set a server up for a bulk load, and put it back
     Tune(TuneArgs),
+    /// Measure ways of writing on a server of your own, and make a page of it
+    Lab(LabArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL

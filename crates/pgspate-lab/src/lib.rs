@@ -29,7 +29,7 @@ pub use facts::{Facts, Machine};
 pub use ground::{Ground, SCHEMA};
 pub use random::Random;
 pub use results::{Line, PICTURES, RESULTS, Results, read};
-pub use runner::{Event, Options, Summary, run};
+pub use runner::{Event, Options, Summary, run, run_time};
 pub use spread::Spread;
 pub use stop::Stop;
 pub use throttle::{Throttle, Throttled};

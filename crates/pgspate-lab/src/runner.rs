@@ -225,6 +225,12 @@ pub(crate) fn trials(experiment: &dyn Experiment, setup: &Setup) -> Vec<Trial> {
     trials
 }
 
+/// How many trials a repeat of an experiment has, and about how many seconds they take.
+pub fn run_time(experiment: &dyn Experiment, setup: &Setup) -> (usize, f64) {
+    let trials = trials(experiment, setup).len();
+    (trials, experiment.trial_seconds(setup.scale) * trials as f64)
+}
+
 /// All trials of all repeats, each round in an order of its own.
 fn order(trials: &[Trial], repeats: u32, seed: u64, name: &str) -> Vec<(u32, Trial)> {
     let mut all = Vec::new();

@@ -12,18 +12,20 @@ mod section;
 mod svg;
 pub mod words;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use pgspate::{Error, Kind, Result};
+use serde::Serialize;
 
-use crate::experiment::Experiment;
-use crate::experiment::Setup;
+use crate::experiment::{Experiment, Setup, Trial};
 use crate::experiments;
 use crate::facts::Machine;
 use crate::results::{Line, Results, file_error, read};
 use crate::runner;
+use crate::spread::Spread;
 use svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -39,6 +41,53 @@ pub fn write(folder: &Path, out: &Path) -> Result<usize> {
     let page = page(&experiments::ALL, &lines, folder)?;
     fs::write(out, page).map_err(|error| file_error("write", out, error))?;
     Ok(lines.len())
+}
+
+/// What an experiment came to, without the page.
+#[derive(Debug, Clone, Serialize)]
+pub struct Digest {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// What it asked.
+    pub question: &'static str,
+    /// The answer in one sentence.
+    pub answer: String,
+    /// Its trials.
+    pub trials: Vec<TrialDigest>,
+}
+
+/// What a trial came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialDigest {
+    /// Its levels.
+    pub trial: Trial,
+    /// Its numbers, by name.
+    pub numbers: BTreeMap<String, Spread>,
+}
+
+/// Answers and medians of a folder of results.
+///
+/// # Errors
+/// They cannot be read.
+pub fn digests(folder: &Path) -> Result<Vec<Digest>> {
+    let lines = read(folder)?;
+    let all = experiments::ALL.into_iter().map(|it| (it, results(it, &lines, folder)));
+    let measured = all.filter(|(_, results)| !results.is_empty());
+    let digest = |(experiment, results): (&'static dyn Experiment, Results)| Digest {
+        experiment: experiment.name(),
+        question: experiment.question(),
+        answer: experiment.answer(&results),
+        trials: results.trials().into_iter().map(|trial| trial_digest(trial, &results)).collect(),
+    };
+    Ok(measured.map(digest).collect())
+}
+
+fn trial_digest(trial: &Trial, results: &Results) -> TrialDigest {
+    let levels: Vec<(&str, &str)> = trial.levels().collect();
+    let own = results.measured().filter(|line| line.trial == *trial);
+    let names = own.flat_map(|line| &line.outcome.numbers).map(|number| number.name.as_str());
+    let spread = |name: &str| Some((name.to_owned(), results.spread(&levels, name)?));
+    TrialDigest { trial: trial.clone(), numbers: names.filter_map(spread).collect() }
 }
 
 /// The page of these experiments, as HTML.
