@@ -49,6 +49,17 @@ pub fn spread(of: &Spread, unit: Unit) -> String {
     format!("{median} ({min} – {max})")
 }
 
+/// How one time compares with another: `1.62 times as fast as`, `as fast as`, or `1.20 times as slow
+/// as`. Within two hundredths they are the same.
+pub fn faster(ours: f64, theirs: f64) -> String {
+    let ratio = theirs / ours.max(f64::MIN_POSITIVE);
+    match ratio {
+        it if it > 1.02 => format!("{} as fast as", times(it)),
+        it if it < 0.98 => format!("{} as slow as", times(1.0 / it)),
+        _ => "as fast as".to_owned(),
+    }
+}
+
 /// How many times as much: `3.2 times`.
 pub fn times(ratio: f64) -> String {
     format!("{} times", digits(ratio))
@@ -92,6 +103,9 @@ mod tests {
         assert_eq!(value(0.25, Unit::Plain), "0.25");
         assert_eq!(value(99.0, Unit::Percent), "99 %");
         assert_eq!(times(3.21), "3.21 times");
+        assert_eq!(faster(2.0, 3.0), "1.50 times as fast as");
+        assert_eq!(faster(3.0, 2.0), "1.50 times as slow as");
+        assert_eq!(faster(2.0, 2.02), "as fast as");
     }
 
     #[test]
