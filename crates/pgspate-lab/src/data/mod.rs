@@ -17,7 +17,7 @@ use futures_util::SinkExt as _;
 use pgspate::{Error, Kind, Result};
 use tokio_postgres::Client;
 
-use crate::random::Random;
+pub use crate::random::Random;
 
 /// Bytes that are sent to the server at once, at least.
 const PIECE_BYTES: usize = 256 << 10;
