@@ -34,7 +34,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// The operating system and its version.
     pub kernel: String,
-    /// File system and kind of disk that the server's data is on, where that is known.
+    /// File system and device that the server's data is on, where that is known.
     pub storage: String,
 }
 
@@ -66,7 +66,7 @@ fn field(text: &str, name: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// `ext4 on vda, solid state`.
+/// `ext4 on vda`. What a virtual disk says of its kind means nothing, so nobody is asked.
 fn storage(folder: &Path) -> String {
     let Ok(facts) = fs::metadata(folder) else { return String::new() };
     let device = format!("{}:{}", rustix::fs::major(facts.dev()), rustix::fs::minor(facts.dev()));
@@ -75,15 +75,8 @@ fn storage(folder: &Path) -> String {
     let block = Path::new("/sys/dev/block").join(&device);
     let name = fs::canonicalize(&block).ok();
     let name = name.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
-    let rotates = ["queue/rotational", "../queue/rotational"];
-    let rotates = rotates.iter().find_map(|it| fs::read_to_string(block.join(it)).ok());
-    let spins = match rotates.as_deref().map(str::trim) {
-        Some("0") => ", solid state",
-        Some("1") => ", rotating",
-        _ => "",
-    };
     match name {
-        Some(name) => format!("{kind} on {name}{spins}"),
+        Some(name) => format!("{kind} on {name}"),
         None => kind,
     }
 }

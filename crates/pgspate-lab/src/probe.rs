@@ -78,14 +78,32 @@ impl Reading {
     }
 }
 
-/// All that the server has used so far: of the processes that are, and of those that were.
+/// Looks at most, if processes keep ending meanwhile.
+const LOOKS_MAX: usize = 50;
+
+/// All that the server has used so far: of the processes that are, and of those that were. One that
+/// ends in between would be in neither; so it is looked again until none has.
 fn server_ticks(postmaster: i32) -> Option<f64> {
-    let own = stat(&postmaster.to_string())?;
+    let name = postmaster.to_string();
+    let mut own = stat(&name)?;
+    for _ in 0..LOOKS_MAX {
+        let children: f64 = children(postmaster)?;
+        let after = stat(&name)?;
+        if after.of_ended_children == own.of_ended_children {
+            return Some(after.own + after.of_ended_children + children);
+        }
+        own = after;
+    }
+    None
+}
+
+/// What the processes of a server have used that are still there.
+fn children(postmaster: i32) -> Option<f64> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     let children = pids.filter_map(|pid| stat(&pid)).filter(|it| it.parent == postmaster);
-    Some(own.own + own.of_ended_children + children.map(|it| it.own).sum::<f64>())
+    Some(children.map(|it| it.own).sum())
 }
 
 /// The parent of a process.

@@ -61,8 +61,7 @@ fn frame(bars: &Bars, pixels: f64) -> Frame<'_> {
     }
     let colours = names.iter().copied().zip(colours(&names)).collect();
     let length = (pixels - left - values).max(40.0);
-    let steps = (length / 90.0).clamp(2.0, 6.0) as usize;
-    let scale = Scale::from_zero(all().map(|bar| bar.value.max), steps);
+    let scale = Scale::to_greatest(all().map(|bar| bar.value.max));
     Frame { left, length, scale, unit, names_above, colours }
 }
 

@@ -11,12 +11,17 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// From zero to the greatest value or a little beyond.
-    pub(super) fn from_zero(values: impl Iterator<Item = f64>, steps: usize) -> Scale {
+    /// From zero to the greatest value.
+    pub(super) fn to_greatest(values: impl Iterator<Item = f64>) -> Scale {
         let max = values.filter(|it| it.is_finite()).fold(0.0, f64::max);
-        let to = if max > 0.0 { max } else { 1.0 };
+        Scale { from: 0.0, to: if max > 0.0 { max } else { 1.0 }, is_log: false }
+    }
+
+    /// From zero to a named value at or above the greatest one, or to that one if it is just above
+    /// a named value.
+    pub(super) fn from_zero(values: impl Iterator<Item = f64>, steps: usize) -> Scale {
+        let to = Scale::to_greatest(values).to;
         let step = step(to, steps);
-        // A greatest value just above a named one needs no further step.
         let to = if to - (to / step).floor() * step < step * 0.15 { to } else { ceil(to, step) };
         Scale { from: 0.0, to, is_log: false }
     }

@@ -8,13 +8,19 @@ use std::fmt::Write as _;
 use super::figure::{Figure, Plot, Table};
 use super::svg::escape;
 use super::{bars, described, lines, words};
-use crate::experiment::{Experiment, Picture, Published};
+use crate::experiment::{Experiment, Picture, Published, Trial};
 use crate::results::{Line, Results};
 use crate::spread::Spread;
 
 /// Pixels of a figure on a wide and on a narrow page.
 const WIDE: f64 = 780.0;
 const NARROW: f64 = 348.0;
+
+/// A factor as far as it was tried.
+struct Factor<'a> {
+    name: &'a str,
+    levels: Vec<&'a str>,
+}
 
 /// Adds the section.
 pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut String) {
@@ -105,21 +111,25 @@ fn pictures(all: &[(String, Picture)], html: &mut String) {
     html.push_str("</div>\n");
 }
 
-/// Every trial, whatever the figures show.
+/// Every trial, whatever the figures show. Factors that are at their baseline for most trials share
+/// a column that names what is changed.
 fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     let trials = results.trials();
-    let mut factors: Vec<&str> = Vec::new();
-    for (factor, _) in trials.iter().flat_map(|trial| trial.levels()) {
-        if !factors.contains(&factor) {
-            factors.push(factor);
-        }
-    }
+    let factors = factors(&trials);
+    let is_rare = |factor: &&Factor<'_>| {
+        let base = factor.levels.first().copied().unwrap_or_default();
+        let changed = trials.iter().filter(|trial| !trial.is(factor.name, base)).count();
+        factor.levels.len() > 1 && changed * 4 <= trials.len()
+    };
+    let (rare, own): (Vec<&Factor<'_>>, Vec<&Factor<'_>>) = factors.iter().partition(is_rare);
     let has_any = |name: &&str| results.spread(&[], name).is_some();
     let numbers: Vec<&str> = experiment.columns().into_iter().filter(has_any).collect();
     html.push_str("<details open><summary>All trials: medians, least and greatest</summary>\n");
     html.push_str("<div class=\"scroll\"><table class=\"trials\">\n<tr>");
-    for factor in &factors {
-        let _ = write!(html, "<th class=\"level\">{}</th>", escape(factor));
+    let headings =
+        own.iter().map(|factor| factor.name).chain((!rare.is_empty()).then_some("changed"));
+    for heading in headings {
+        let _ = write!(html, "<th class=\"level\">{}</th>", escape(heading));
     }
     for name in &numbers {
         let _ = write!(html, "<th>{}</th>", escape(name.trim_start_matches("phase: ")));
@@ -127,8 +137,13 @@ fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     html.push_str("</tr>\n");
     for trial in trials {
         html.push_str("<tr>");
-        for factor in &factors {
-            let _ = write!(html, "<td class=\"level\">{}</td>", escape(trial.level(factor)));
+        let mut levels: Vec<String> =
+            own.iter().map(|factor| trial.level(factor.name).to_owned()).collect();
+        if !rare.is_empty() {
+            levels.push(changed(trial, &rare));
+        }
+        for level in levels {
+            let _ = write!(html, "<td class=\"level\">{}</td>", escape(&level));
         }
         let levels: Vec<(&str, &str)> = trial.levels().collect();
         for name in &numbers {
@@ -137,6 +152,30 @@ fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
         html.push_str("</tr>\n");
     }
     html.push_str("</table></div></details>\n");
+}
+
+/// The factors of these trials with the levels that were tried, the baseline first.
+fn factors<'a>(trials: &[&'a Trial]) -> Vec<Factor<'a>> {
+    let mut factors: Vec<Factor<'a>> = Vec::new();
+    for (name, level) in trials.iter().flat_map(|trial| trial.levels()) {
+        match factors.iter_mut().find(|factor| factor.name == name) {
+            Some(factor) if factor.levels.contains(&level) => {}
+            Some(factor) => factor.levels.push(level),
+            None => factors.push(Factor { name, levels: vec![level] }),
+        }
+    }
+    factors
+}
+
+/// `settings tuned`, or that nothing is.
+fn changed(trial: &Trial, rare: &[&Factor<'_>]) -> String {
+    let of = |factor: &&Factor<'_>| {
+        let level = trial.level(factor.name);
+        let is_base = factor.levels.first().is_none_or(|base| *base == level);
+        (!is_base).then(|| format!("{} {level}", factor.name))
+    };
+    let all: Vec<String> = rare.iter().filter_map(of).collect();
+    if all.is_empty() { "–".to_owned() } else { all.join(", ") }
 }
 
 fn cell(spread: Option<Spread>, results: &Results, name: &str, html: &mut String) {

@@ -41,7 +41,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         Figure::new(
             "One thing changed at a time",
             "Indexes are there before the load: the sessions keep them up row by row, pgspate \
-             drops them and makes them again, and that is in its time.",
+             drops them and makes them again where that pays, and that is in its time.",
             bars(results, &one_at_a_time, "seconds"),
         ),
         Figure::new(
