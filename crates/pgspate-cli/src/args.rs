@@ -594,7 +594,7 @@ fn byte(value: &str) -> Result<u8, String> {
     }
 }
 
-fn pair(value: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(value: &str) -> Result<(String, String), String> {
     let (key, value) = value.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -15,6 +15,7 @@ use pgspate_lab::{Event, Experiment, Options, Setup, Stop, Summary, experiments,
 use serde::Serialize;
 
 use crate::Answer;
+use crate::args::pair;
 use crate::doctor::wrapped;
 use crate::errors::Style;
 use crate::load::{print_json, runtime, stop_on_interrupt};
@@ -76,6 +77,10 @@ struct RunArgs {
     /// A server to measure, in a schema of the lab's; by default one of the lab's own is started
     #[arg(long, value_name = "DSN")]
     to: Option<String>,
+
+    /// Only trials with this level, as strategy=pgspate; several of one factor are all meant
+    #[arg(long, value_name = "FACTOR=LEVEL", value_parser = pair)]
+    only: Vec<(String, String)>,
 
     /// Begin anew: drop what is measured of these experiments
     #[arg(long)]
@@ -184,6 +189,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
         to,
         installation: None,
         fresh: args.fresh,
+        only: args.only.clone(),
     };
     let runtime = runtime()?;
     let (stop, running) = (Stop::default(), Arc::new(AtomicBool::new(true)));

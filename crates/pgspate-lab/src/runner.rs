@@ -45,6 +45,8 @@ pub struct Options {
     pub installation: Option<Installation>,
     /// Begin anew: lines of these experiments are dropped.
     pub fresh: bool,
+    /// Only trials that have one of the levels that are named of a factor; all without any.
+    pub only: Vec<(String, String)>,
 }
 
 /// What happens, as it begins.
@@ -225,6 +227,35 @@ pub(crate) fn trials(experiment: &dyn Experiment, setup: &Setup) -> Vec<Trial> {
     trials
 }
 
+/// Leaves the trials that have, of each factor that is named, one of the levels named of it.
+fn only(trials: &mut Vec<Trial>, wanted: &[(String, String)], name: &str) -> Result<()> {
+    for (factor, level) in wanted {
+        if trials.iter().any(|trial| trial.is(factor, level)) {
+            continue;
+        }
+        let mut known: Vec<&str> = trials.iter().map(|trial| trial.level(factor)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let (message, hint) = if known.iter().all(|level| level.is_empty()) {
+            let first = trials.first().map(Trial::levels).into_iter().flatten();
+            let factors: Vec<&str> = first.map(|(factor, _)| factor).collect();
+            let message = format!("{name} has no factor \"{factor}\"");
+            (message, format!("Its factors are {}.", factors.join(", ")))
+        } else {
+            let message = format!("{name} has no \"{level}\" for its factor \"{factor}\"");
+            (message, format!("There are {}.", known.join("; ")))
+        };
+        return Err(Error::new(Kind::Usage, message).hint(hint));
+    }
+    trials.retain(|trial| {
+        wanted.iter().all(|(factor, _)| {
+            let of_it = wanted.iter().filter(|(other, _)| other == factor);
+            of_it.into_iter().any(|(factor, level)| trial.is(factor, level))
+        })
+    });
+    Ok(())
+}
+
 /// How many trials a repeat of an experiment has, and about how many seconds they take.
 pub fn run_time(experiment: &dyn Experiment, setup: &Setup) -> (usize, f64) {
     let trials = trials(experiment, setup).len();
@@ -252,7 +283,8 @@ impl Course<'_> {
             return Err(differ(&other.conditions, &conditions, &self.options.folder, name));
         }
         let setup = Setup { scale, is_own: self.place.is_own() };
-        let trials = trials(self.experiment, &setup);
+        let mut trials = trials(self.experiment, &setup);
+        only(&mut trials, &self.options.only, name)?;
         let all = order(&trials, self.options.repeats, self.options.seed, name);
         let done: HashSet<(u32, &Trial)> =
             known.iter().map(|line| (line.repeat, &line.trial)).collect();
@@ -500,6 +532,29 @@ mod tests {
         assert_eq!(all, order(&trials, 3, 1, "bulk"));
         assert_eq!(all[..8], order(&trials, 1, 1, "bulk"));
         assert_ne!(all, order(&trials, 3, 2, "bulk"));
+    }
+
+    #[test]
+    fn some_trials_are_enough() {
+        let factors = [("a", ["1", "2"]), ("b", ["x", "y"])];
+        let all: Vec<Trial> = factors[0]
+            .1
+            .iter()
+            .flat_map(|a| factors[1].1.iter().map(|b| Trial::of(&[("a", *a), ("b", *b)])))
+            .collect();
+        let left = |wanted: &[(&str, &str)]| {
+            let mut trials = all.clone();
+            let wanted: Vec<(String, String)> =
+                wanted.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+            only(&mut trials, &wanted, "toy").map(|()| trials.len())
+        };
+        assert_eq!(left(&[]).unwrap(), 4);
+        assert_eq!(left(&[("a", "1")]).unwrap(), 2);
+        assert_eq!(left(&[("a", "1"), ("a", "2"), ("b", "y")]).unwrap(), 2);
+        let error = left(&[("a", "3")]).unwrap_err();
+        assert_eq!(error.to_string(), "toy has no \"3\" for its factor \"a\"");
+        assert_eq!(error.hint_text(), Some("There are 1; 2."));
+        assert_eq!(left(&[("c", "3")]).unwrap_err().hint_text(), Some("Its factors are a, b."));
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub fn spread(of: &Spread, unit: Unit) -> String {
     format!("{median} ({min} – {max})")
 }
 
-/// How one time compares with another: `1.62 times as fast as`, `as fast as`, or `1.20 times as slow
-/// as`. Within two hundredths they are the same.
+/// How one time compares with another: `1.62 times as fast as`, `as fast as`, or
+/// `1.20 times as slow as`. Within two hundredths they are the same.
 pub fn faster(ours: f64, theirs: f64) -> String {
     let ratio = theirs / ours.max(f64::MIN_POSITIVE);
     match ratio {

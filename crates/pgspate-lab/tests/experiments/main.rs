@@ -39,6 +39,7 @@ fn run(name: &str, scale: f64, on: &On<'_>, only: fn(&Trial) -> bool) -> (TempDi
         },
         installation: Some(testing::installation(&silent).unwrap()),
         fresh: false,
+        only: Vec::new(),
     };
     let runtime = Runtime::new().unwrap();
     let run = pgspate_lab::run(&options, runtime.handle(), &Stop::default(), &|_| {});

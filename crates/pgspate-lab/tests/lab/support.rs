@@ -126,6 +126,7 @@ pub(crate) fn options(folder: &Path) -> Options {
         to: None,
         installation: Some(testing::installation(&silent).unwrap()),
         fresh: false,
+        only: Vec::new(),
     }
 }
 
