@@ -63,7 +63,10 @@ struct RunArgs {
     scale: Option<f64>,
 
     /// How often each trial is made
-    #[arg(long, default_value = "3", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, default_value = "3", value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     repeats: u32,
 
     /// What generated data and the order of the trials follow from

@@ -129,7 +129,7 @@ fn what_cannot_be_is_said() {
     assert_snapshot!(nothing.stderr, @r#"
     error: there are no results in "pgspate-lab"
 
-    hint: Measure first, for example with `pgspate lab run bulk`, or name the folder with `--results`.
+    hint: Measure first with `pgspate lab run bulk`, or name the folder with `--results`.
     "#);
     for wrong in
         ["run bulk --repeats 0", "run bulk --only x", "run bulk --scale 0", "run", "list bulk"]

@@ -1,7 +1,8 @@
 //! Lines: values along an axis, each line with its own marks and its name.
 //!
-//! On a wide page a line's name is at its end, on a narrow one below the frame. Names never overlap:
-//! those that would are pushed apart and keep their order. Lines differ in colour and in marks.
+//! On a wide page a line's name is at its end, on a narrow one below the frame. Names never
+//! overlap: those that would are pushed apart and keep their order. Lines differ in colour and in
+//! marks.
 
 use std::fmt::Write as _;
 

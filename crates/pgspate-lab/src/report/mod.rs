@@ -100,8 +100,7 @@ pub fn page(experiments: &[&dyn Experiment], lines: &[Line], folder: &Path) -> R
     if all.is_empty() {
         let message = format!("there are no results in \"{}\"", folder.display());
         return Err(Error::new(Kind::Usage, message).hint(
-            "Measure first, for example with `pgspate lab run bulk`, or name the folder with \
-             `--results`.",
+            "Measure first with `pgspate lab run bulk`, or name the folder with `--results`.",
         ));
     }
     let mut html = format!(
