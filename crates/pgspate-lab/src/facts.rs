@@ -90,12 +90,12 @@ fn file_system(line: &str, device: &str) -> Option<String> {
 
 /// Those that describe the machine's folders, ports and languages say nothing of its speed.
 const SETTINGS: &str = "\
-select name, case when unit is null then setting else setting || ' ' || unit end
+select name, current_setting(name)
 from pg_settings
 where source not in ('default', 'override', 'client', 'session', 'environment variable')
   and setting is distinct from boot_val
-  and name !~ '(file|directory|directories|addresses|port|log_|lc_|timezone|datestyle)'
-  and name !~ '(application_name|default_text_search_config|client_encoding|cluster_name)'
+  and name !~* '(file|directory|directories|addresses|port|log_|lc_|timezone|datestyle)'
+  and name !~* '(application_name|default_text_search_config|client_encoding|cluster_name)'
 order by name";
 
 /// The server's settings that are not as they come.

@@ -5,27 +5,32 @@
 //! stopped, or killed, is continued by the same command. Results of other conditions are never
 //! mixed with these.
 
+mod order;
+mod place;
+
 use std::collections::HashSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgspate::measure::Measurement;
 use pgspate::target::connect::{Connection, Dsn};
 use pgspate::{Error, Kind, Result, tune};
-use pgspate_embedded::{Installation, Step, locate};
+use pgspate_embedded::{Installation, Step};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
 use crate::experiment::{Experiment, Outcome, Setup, Trial, Unit};
 use crate::facts::{self, Facts, Machine};
-use crate::foreign::Foreign;
-use crate::ground::{Ground, SCHEMA, Shared, stopped};
-use crate::own::{self, Own};
-use crate::random::Random;
-use crate::results::{self, Conditions, Line, Writer, file_error};
+use crate::ground::{Ground, SCHEMA, Shared};
+use crate::own::Own;
+use crate::results::{self, Conditions, Line, Writer};
 use crate::stop::Stop;
+pub use order::run_time;
+pub(crate) use order::trials;
+use order::{only, order};
+use place::{Place, Scratch, differ};
 
 /// What is to be run.
 pub struct Options {
@@ -156,58 +161,6 @@ pub fn run(
     Ok(summary)
 }
 
-/// Where trials are made.
-enum Place {
-    Own(Installation),
-    Foreign(Box<Foreign>),
-}
-
-impl Place {
-    fn open(
-        options: &Options,
-        runtime: &Handle,
-        stop: &Stop,
-        show: &dyn Fn(&Event<'_>),
-    ) -> Result<Place> {
-        if let Some(dsn) = &options.to {
-            let opened = runtime.block_on(async {
-                tokio::select! {
-                    () = stop.asked() => Err(stopped()),
-                    opened = Foreign::open(dsn) => opened,
-                }
-            })?;
-            return Ok(Place::Foreign(Box::new(opened)));
-        }
-        Ok(Place::Own(match &options.installation {
-            Some(found) => found.clone(),
-            None => locate(&|step: &Step| show(&Event::Server(step))).map_err(own::embedded)?,
-        }))
-    }
-
-    fn is_own(&self) -> bool {
-        matches!(self, Place::Own(_))
-    }
-
-    fn conditions(&self, scale: f64, seed: u64) -> Conditions {
-        let (target, postgres) = match self {
-            Place::Own(found) => ("own".to_owned(), found.version.clone()),
-            Place::Foreign(foreign) => {
-                let version = foreign.connection().parameter("server_version").unwrap_or_default();
-                (foreign.connection().place().to_owned(), version.to_owned())
-            }
-        };
-        let pgspate = env!("CARGO_PKG_VERSION").to_owned();
-        Conditions { scale, seed, target, postgres, pgspate }
-    }
-
-    fn close(self, runtime: &Handle) -> Result<()> {
-        match self {
-            Place::Own(_) => Ok(()),
-            Place::Foreign(foreign) => runtime.block_on(foreign.close()),
-        }
-    }
-}
-
 /// One experiment's trials.
 struct Course<'a> {
     experiment: &'static dyn Experiment,
@@ -218,59 +171,6 @@ struct Course<'a> {
     place: &'a Place,
     writer: &'a mut Writer,
     summary: &'a mut Summary,
-}
-
-/// The combinations of levels that make sense, in the experiment's order.
-pub(crate) fn trials(experiment: &dyn Experiment, setup: &Setup) -> Vec<Trial> {
-    let mut trials = Trial::product(&experiment.factors(setup));
-    trials.retain(|trial| experiment.makes_sense(trial));
-    trials
-}
-
-/// Leaves the trials that have, of each factor that is named, one of the levels named of it.
-fn only(trials: &mut Vec<Trial>, wanted: &[(String, String)], name: &str) -> Result<()> {
-    for (factor, level) in wanted {
-        if trials.iter().any(|trial| trial.is(factor, level)) {
-            continue;
-        }
-        let mut known: Vec<&str> = trials.iter().map(|trial| trial.level(factor)).collect();
-        known.sort_unstable();
-        known.dedup();
-        let (message, hint) = if known.iter().all(|level| level.is_empty()) {
-            let first = trials.first().map(Trial::levels).into_iter().flatten();
-            let factors: Vec<&str> = first.map(|(factor, _)| factor).collect();
-            let message = format!("{name} has no factor \"{factor}\"");
-            (message, format!("Its factors are {}.", factors.join(", ")))
-        } else {
-            let message = format!("{name} has no \"{level}\" for its factor \"{factor}\"");
-            (message, format!("There are {}.", known.join("; ")))
-        };
-        return Err(Error::new(Kind::Usage, message).hint(hint));
-    }
-    trials.retain(|trial| {
-        wanted.iter().all(|(factor, _)| {
-            let of_it = wanted.iter().filter(|(other, _)| other == factor);
-            of_it.into_iter().any(|(factor, level)| trial.is(factor, level))
-        })
-    });
-    Ok(())
-}
-
-/// How many trials a repeat of an experiment has, and about how many seconds they take.
-pub fn run_time(experiment: &dyn Experiment, setup: &Setup) -> (usize, f64) {
-    let trials = trials(experiment, setup).len();
-    (trials, experiment.trial_seconds(setup.scale) * trials as f64)
-}
-
-/// All trials of all repeats, each round in an order of its own.
-fn order(trials: &[Trial], repeats: u32, seed: u64, name: &str) -> Vec<(u32, Trial)> {
-    let mut all = Vec::new();
-    for repeat in 0..repeats {
-        let mut round = trials.to_vec();
-        Random::new(seed, &format!("{name} {repeat}")).shuffle(&mut round);
-        all.extend(round.into_iter().map(|trial| (repeat, trial)));
-    }
-    all
 }
 
 impl Course<'_> {
@@ -369,7 +269,7 @@ impl Course<'_> {
             conditions: conditions.clone(),
             skipped: None,
             outcome: Outcome::default(),
-            measured: serde_json::Value::Null,
+            measured: Value::Null,
             facts: Facts::default(),
         };
         match (base, self.place) {
@@ -443,12 +343,26 @@ impl Course<'_> {
         let checkpoints = &measured.checkpoints;
         let all = checkpoints.timed.zip(checkpoints.requested).map(|(a, b)| (a + b) as f64);
         outcome.number_if("checkpoints", all, Unit::Count);
-        line.measured = serde_json::to_value(&measured)
-            .map_err(|error| Error::new(Kind::Bug, "could not write a result").because(error))?;
+        line.measured = known(serde_json::to_value(&measured))?;
         self.experiment.verify(trial, ground, &mut outcome)?;
         line.outcome = outcome;
         Ok(())
     }
+}
+
+/// What the server told, without what its version does not count.
+fn known(value: serde_json::Result<Value>) -> Result<Value> {
+    fn strip(value: &mut Value) {
+        if let Value::Object(fields) = value {
+            fields.values_mut().for_each(strip);
+            let is_empty = |it: &Value| it.is_null() || it.as_object().is_some_and(Map::is_empty);
+            fields.retain(|_, value| !is_empty(value));
+        }
+    }
+    let failed = |error| Error::new(Kind::Bug, "could not write a result").because(error);
+    let mut value = value.map_err(failed)?;
+    strip(&mut value);
+    Ok(value)
 }
 
 async fn take(connection: &Connection, tables: &[u32]) -> Result<Measurement> {
@@ -470,105 +384,5 @@ fn explained(error: Error, name: &str, trial: &Trial) -> Error {
             let message = format!("could not make the trial \"{}\" of {name}", trial.label());
             Error::new(kind, message).because(error)
         }
-    }
-}
-
-fn differ(known: &Conditions, now: &Conditions, folder: &Path, name: &str) -> Error {
-    let (what, then, now) = if known.scale != now.scale {
-        ("scale", known.scale.to_string(), now.scale.to_string())
-    } else if known.seed != now.seed {
-        ("seed", known.seed.to_string(), now.seed.to_string())
-    } else if known.target != now.target {
-        ("server", known.target.clone(), now.target.clone())
-    } else if known.postgres != now.postgres {
-        ("version of PostgreSQL", known.postgres.clone(), now.postgres.clone())
-    } else {
-        ("version of pgspate", known.pgspate.clone(), now.pgspate.clone())
-    };
-    let folder = folder.display();
-    let message =
-        format!("results of {name} in \"{folder}\" are of another {what}: {then}, not {now}");
-    Error::new(Kind::Usage, message)
-        .hint("Give another folder with `--results`, or drop what is measured with `--fresh`.")
-}
-
-/// The folder of an experiment's files. What a run that was killed has left is removed first.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(results: &Path, name: &str) -> Result<Scratch> {
-        let folder = std::path::absolute(results.join(format!("scratch-{name}")))
-            .map_err(|error| file_error("find", results, error))?;
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).map_err(|error| file_error("create", &folder, error))?;
-        Ok(Scratch(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_round_has_all_trials_in_an_order_of_its_own() {
-        let trials: Vec<Trial> = (0..8).map(|nth| Trial::of(&[("n", &nth.to_string())])).collect();
-        let all = order(&trials, 3, 1, "bulk");
-        assert_eq!(all.len(), 24);
-        let round = |repeat: u32| -> Vec<&Trial> {
-            all.iter().filter(|it| it.0 == repeat).map(|it| &it.1).collect()
-        };
-        for repeat in 0..3 {
-            let distinct: HashSet<&Trial> = round(repeat).into_iter().collect();
-            assert_eq!(distinct.len(), 8);
-        }
-        assert_ne!(round(0), round(1));
-        assert_eq!(all, order(&trials, 3, 1, "bulk"));
-        assert_eq!(all[..8], order(&trials, 1, 1, "bulk"));
-        assert_ne!(all, order(&trials, 3, 2, "bulk"));
-    }
-
-    #[test]
-    fn some_trials_are_enough() {
-        let factors = [("a", ["1", "2"]), ("b", ["x", "y"])];
-        let all: Vec<Trial> = factors[0]
-            .1
-            .iter()
-            .flat_map(|a| factors[1].1.iter().map(|b| Trial::of(&[("a", *a), ("b", *b)])))
-            .collect();
-        let left = |wanted: &[(&str, &str)]| {
-            let mut trials = all.clone();
-            let wanted: Vec<(String, String)> =
-                wanted.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            only(&mut trials, &wanted, "toy").map(|()| trials.len())
-        };
-        assert_eq!(left(&[]).unwrap(), 4);
-        assert_eq!(left(&[("a", "1")]).unwrap(), 2);
-        assert_eq!(left(&[("a", "1"), ("a", "2"), ("b", "y")]).unwrap(), 2);
-        let error = left(&[("a", "3")]).unwrap_err();
-        assert_eq!(error.to_string(), "toy has no \"3\" for its factor \"a\"");
-        assert_eq!(error.hint_text(), Some("There are 1; 2."));
-        assert_eq!(left(&[("c", "3")]).unwrap_err().hint_text(), Some("Its factors are a, b."));
-    }
-
-    #[test]
-    fn conditions_that_differ_are_named() {
-        let known = Conditions {
-            scale: 0.1,
-            seed: 1,
-            target: "own".to_owned(),
-            postgres: "15.1".to_owned(),
-            pgspate: "0.1.0".to_owned(),
-        };
-        let now = Conditions { scale: 0.2, ..known.clone() };
-        let error = differ(&known, &now, Path::new("lab"), "bulk");
-        let expected = "results of bulk in \"lab\" are of another scale: 0.1, not 0.2";
-        assert_eq!(error.to_string(), expected);
     }
 }
