@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgspate::Result;
 use pgspate::target::connect::Connection;
@@ -105,39 +104,18 @@ pub(crate) async fn settings(connection: &Connection) -> Result<BTreeMap<String,
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Now, as `2026-11-21T21:40:00Z`.
-pub(crate) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    moment(since.as_secs())
-}
-
-/// Seconds since 1970 by the calendar. Years begin in March, so that leap days come last.
-fn moment(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+/// Now by the server's clock, as `2026-11-21T21:40:00Z`.
+pub(crate) async fn now(connection: &Connection) -> Result<String> {
+    let sql = "select to_char(clock_timestamp() at time zone 'UTC', \
+               'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+    let row = connection.client.query_one(sql, &[]).await;
+    let row = row.map_err(|error| connection.explain("could not ask for the time", error))?;
+    Ok(row.get(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_by_the_calendar() {
-        assert_eq!(moment(0), "1970-01-01T00:00:00Z");
-        assert_eq!(moment(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(moment(1_795_297_199), "2026-11-21T21:39:59Z");
-        assert_eq!(moment(4_107_542_399), "2100-02-28T23:59:59Z");
-        assert_eq!(moment(4_107_542_400), "2100-03-01T00:00:00Z");
-    }
 
     #[test]
     fn the_machine_is_described() {

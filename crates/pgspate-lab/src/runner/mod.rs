@@ -238,15 +238,19 @@ impl Course<'_> {
     /// The starting state, and what tuning would set; on another server it is made for each trial.
     fn prepare(&self, shared: &Arc<Shared>) -> Result<Option<Own>> {
         (self.show)(&Event::Preparing { experiment: self.experiment.name() });
-        let Place::Own(installation) = self.place else { return Ok(None) };
+        let installation = match self.place {
+            Place::Own(installation) => installation,
+            Place::Foreign(foreign) => {
+                // Nothing is set there, but what would be has to be known: it is left out.
+                return self.runtime.block_on(tune(shared, foreign.connection())).map(|()| None);
+            }
+        };
         let show = |step: &Step| (self.show)(&Event::Server(step));
         let own = Own::start(installation, &show)?;
         let ground = Ground::on_own(shared, own.base())?;
         ground.sql("make the lab's schema", &format!("create schema {SCHEMA}"))?;
         let connection = ground.connect()?;
-        let advice = ground.block_on(tune::advise(&connection, None, None))?;
-        let tuned = advice.proposals.into_iter().map(|it| (it.name.to_owned(), it.value));
-        *shared.tuned.lock().expect("no panic while held") = tuned.collect();
+        ground.block_on(tune(shared, &connection))?;
         drop(connection);
         self.experiment.prepare(&ground)?;
         own.finish()?;
@@ -280,7 +284,9 @@ impl Course<'_> {
                 self.measure(&ground, trial, &mut line)?;
             }
             (None, Place::Foreign(foreign)) => {
-                let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn);
+                let keeper = foreign.connection();
+                line.time = self.runtime.block_on(facts::now(keeper))?;
+                let ground = Ground::on_foreign(shared, keeper, &foreign.dsn);
                 if self.experiment.settings(trial, &ground).is_empty() {
                     self.runtime.block_on(foreign.reset())?;
                     let done = self.on_foreign(&ground, trial, &mut line);
@@ -294,7 +300,6 @@ impl Course<'_> {
                 return Err(Error::new(Kind::Bug, "the lab's own server was not prepared"));
             }
         }
-        line.time = facts::now();
         Ok(line)
     }
 
@@ -324,6 +329,7 @@ impl Course<'_> {
             is_local: connection.is_local(),
             settings: ground.block_on(facts::settings(&connection))?,
         };
+        line.time = ground.block_on(facts::now(&connection))?;
         line.skipped = self.experiment.refusal(trial, ground);
         if line.skipped.is_some() {
             return Ok(());
@@ -345,9 +351,18 @@ impl Course<'_> {
         outcome.number_if("checkpoints", all, Unit::Count);
         line.measured = known(serde_json::to_value(&measured))?;
         self.experiment.verify(trial, ground, &mut outcome)?;
+        line.time = ground.block_on(facts::now(&connection))?;
         line.outcome = outcome;
         Ok(())
     }
+}
+
+/// Remembers what tuning for a bulk load would set on this server.
+async fn tune(shared: &Shared, connection: &Connection) -> Result<()> {
+    let advice = tune::advise(connection, None, None).await?;
+    let tuned = advice.proposals.into_iter().map(|it| (it.name.to_owned(), it.value));
+    *shared.tuned.lock().expect("no panic while held") = tuned.collect();
+    Ok(())
 }
 
 /// What the server told, without what its version does not count.

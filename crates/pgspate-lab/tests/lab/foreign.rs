@@ -1,8 +1,10 @@
 //! A server that is not the lab's own is left as it was.
 
-use pgspate::Kind;
+use std::sync::Arc;
+
+use pgspate::{Kind, load};
 use pgspate_embedded::testing::{TestDb, database};
-use pgspate_lab::read;
+use pgspate_lab::{experiments, read};
 
 use crate::support::{ROWS_BEFORE, dsn, options, run};
 
@@ -67,4 +69,41 @@ fn a_schema_that_is_not_the_labs_is_not_touched() {
     assert_eq!(error.to_string(), "schema \"pgspate_lab\" is there already, and is not the lab's");
     assert!(error.hint_text().unwrap().contains("alter schema pgspate_lab rename"));
     assert_eq!(database.query("select count(*) from pgspate_lab.mine")[0][0].as_deref(), Some("0"));
+}
+
+#[test]
+fn a_ledger_is_as_it_was_or_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.csv");
+    std::fs::write(&file, "1\n2\n").unwrap();
+    for has_ledger in [false, true] {
+        let database = database();
+        if has_ledger {
+            database.run("create table mine (id int)");
+            let options = load::Options {
+                sources: vec![file.display().to_string()],
+                table: Some("mine".to_owned()),
+                ..load::Options::default()
+            };
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let load = load::prepare(options, dsn(&database.dsn()), runtime.handle()).unwrap();
+            assert_eq!(load.run(&Arc::default()).unwrap().rows_written, 2);
+        }
+        let jobs = "select to_regclass('pgspate.job'), to_regclass('pgspate.ledger')";
+        let all = "select job, table_name from pgspate.job";
+        let look = || match has_ledger {
+            true => database.query(all),
+            false => database.query(jobs),
+        };
+        let (before, ledger) = (everything(&database), look());
+        let results = tempfile::tempdir().unwrap();
+        let mut options = options(results.path());
+        options.experiments = vec![experiments::find("bulk").unwrap()];
+        (options.scale, options.repeats) = (Some(0.000_01), 1);
+        options.to = Some(dsn(&database.dsn()));
+        options.only = vec![("strategy".to_owned(), "pgspate".to_owned())];
+        let summary = run(&options, None).0.unwrap();
+        assert_eq!((summary.measured, summary.skipped.len()), (2, 3));
+        assert_eq!((everything(&database), look()), (before, ledger));
+    }
 }
