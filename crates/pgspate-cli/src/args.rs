@@ -7,6 +7,7 @@ use pgspate::apply::Format;
 use pgspate::copy::RejectsMax;
 
 use crate::doctor::DoctorArgs;
+use crate::lab::LabArgs;
 use crate::sync::SyncArgs;
 use crate::tune::TuneArgs;
 
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Set a server up for a bulk load, and put it back
     Tune(TuneArgs),
+    /// Measure ways of writing on a server of your own, and make a page of it
+    Lab(LabArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),
     /// Start, stop and ask after the embedded PostgreSQL
@@ -473,7 +476,7 @@ fn byte(value: &str) -> Result<u8, String> {
     }
 }
 
-fn pair(value: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(value: &str) -> Result<(String, String), String> {
     let (key, value) = value.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -26,12 +26,19 @@ fn man_page() -> Result<Vec<u8>> {
     render(command.clone(), &mut out)?;
     for sub in documented(&command) {
         render(sub.clone(), &mut out)?;
+        for deeper in documented(sub).filter(|it| has_arguments(it)) {
+            render(deeper.clone(), &mut out)?;
+        }
     }
     Ok(out)
 }
 
 fn documented(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+}
+
+fn has_arguments(command: &Command) -> bool {
+    command.get_arguments().any(|arg| arg.get_id() != "help" && !arg.is_hide_set())
 }
 
 fn render(command: Command, out: &mut Vec<u8>) -> Result<()> {
@@ -58,7 +65,7 @@ fn describe(command: &Command, text: &mut String) {
     if !subs.is_empty() {
         text.push_str("\n| command | what it does |\n|---|---|\n");
     }
-    for sub in subs {
+    for sub in &subs {
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "| `{name} {}` | {} |", sub.get_name(), cell(&about));
     }
@@ -71,6 +78,9 @@ fn describe(command: &Command, text: &mut String) {
             heading = Some(own);
         }
         let _ = writeln!(text, "| {} | {} |", spelling(arg), cell(&meaning(arg)));
+    }
+    for sub in subs.into_iter().filter(|it| has_arguments(it)) {
+        describe(sub, text);
     }
 }
 

@@ -9,6 +9,7 @@ mod args;
 mod doctor;
 mod errors;
 mod generate;
+mod lab;
 mod load;
 mod numbers;
 mod output;
@@ -57,6 +58,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Apply(args) => apply::run(*args, style),
         Command::Doctor(args) => doctor::run(args, style),
         Command::Tune(args) => tune::run(&args, style),
+        Command::Lab(args) => lab::run(args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),

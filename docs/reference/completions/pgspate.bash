@@ -28,6 +28,9 @@ _pgspate() {
             pgspate,help)
                 cmd="pgspate__subcmd__help"
                 ;;
+            pgspate,lab)
+                cmd="pgspate__subcmd__lab"
+                ;;
             pgspate,load)
                 cmd="pgspate__subcmd__load"
                 ;;
@@ -61,6 +64,9 @@ _pgspate() {
             pgspate__subcmd__help,help)
                 cmd="pgspate__subcmd__help__subcmd__help"
                 ;;
+            pgspate__subcmd__help,lab)
+                cmd="pgspate__subcmd__help__subcmd__lab"
+                ;;
             pgspate__subcmd__help,load)
                 cmd="pgspate__subcmd__help__subcmd__load"
                 ;;
@@ -82,6 +88,15 @@ _pgspate() {
             pgspate__subcmd__help,tune)
                 cmd="pgspate__subcmd__help__subcmd__tune"
                 ;;
+            pgspate__subcmd__help__subcmd__lab,list)
+                cmd="pgspate__subcmd__help__subcmd__lab__subcmd__list"
+                ;;
+            pgspate__subcmd__help__subcmd__lab,report)
+                cmd="pgspate__subcmd__help__subcmd__lab__subcmd__report"
+                ;;
+            pgspate__subcmd__help__subcmd__lab,run)
+                cmd="pgspate__subcmd__help__subcmd__lab__subcmd__run"
+                ;;
             pgspate__subcmd__help__subcmd__server,dsn)
                 cmd="pgspate__subcmd__help__subcmd__server__subcmd__dsn"
                 ;;
@@ -93,6 +108,30 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help__subcmd__server,stop)
                 cmd="pgspate__subcmd__help__subcmd__server__subcmd__stop"
+                ;;
+            pgspate__subcmd__lab,help)
+                cmd="pgspate__subcmd__lab__subcmd__help"
+                ;;
+            pgspate__subcmd__lab,list)
+                cmd="pgspate__subcmd__lab__subcmd__list"
+                ;;
+            pgspate__subcmd__lab,report)
+                cmd="pgspate__subcmd__lab__subcmd__report"
+                ;;
+            pgspate__subcmd__lab,run)
+                cmd="pgspate__subcmd__lab__subcmd__run"
+                ;;
+            pgspate__subcmd__lab__subcmd__help,help)
+                cmd="pgspate__subcmd__lab__subcmd__help__subcmd__help"
+                ;;
+            pgspate__subcmd__lab__subcmd__help,list)
+                cmd="pgspate__subcmd__lab__subcmd__help__subcmd__list"
+                ;;
+            pgspate__subcmd__lab__subcmd__help,report)
+                cmd="pgspate__subcmd__lab__subcmd__help__subcmd__report"
+                ;;
+            pgspate__subcmd__lab__subcmd__help,run)
+                cmd="pgspate__subcmd__lab__subcmd__help__subcmd__run"
                 ;;
             pgspate__subcmd__server,dsn)
                 cmd="pgspate__subcmd__server__subcmd__dsn"
@@ -131,7 +170,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load sync apply doctor tune status server completions man reference help"
+            opts="-h -V --help --version load sync apply doctor tune lab status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -267,7 +306,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help)
-            opts="load sync apply doctor tune status server completions man reference help"
+            opts="load sync apply doctor tune lab status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -325,6 +364,62 @@ _pgspate() {
         pgspate__subcmd__help__subcmd__help)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__lab)
+            opts="list run report"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__lab__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__lab__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__lab__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -483,6 +578,168 @@ _pgspate() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab)
+            opts="-h --help list run report help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__help)
+            opts="list run report help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__help__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__list)
+            opts="-h --scale --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --scale)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__report)
+            opts="-h --results --out --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --results)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__lab__subcmd__run)
+            opts="-q -h --scale --repeats --seed --results --to --only --fresh --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --scale)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeats)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --results)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

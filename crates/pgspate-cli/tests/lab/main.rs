@@ -1,0 +1,140 @@
+//! `pgspate lab` as users meet it: what there is, runs that are stopped and go on, the page.
+
+#[allow(dead_code, reason = "other tests need more of it")]
+#[path = "../support/run.rs"]
+mod run;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use insta::assert_snapshot;
+use run::{Run, command, finish, spawn, wait_until};
+use serde_json::Value;
+
+/// `pgspate lab` with these arguments, split at spaces.
+fn start(folder: &Path, args: &str) -> Child {
+    let mut command = command(folder, &["lab"]);
+    // The lab's own servers are of the version that the tests are meant for.
+    for name in ["PGSPATE_PG_BIN", "TMPDIR"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    spawn(command.args(args.split_whitespace()))
+}
+
+fn lab(folder: &Path, args: &str) -> Run {
+    finish(start(folder, args))
+}
+
+/// The lines of results so far.
+fn lines(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("pgspate-lab/results.jsonl")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Waits until there are so many, and sends a signal.
+#[track_caller]
+fn interrupt(child: &Child, folder: &Path, count: usize, signal: &str) {
+    wait_until("trials are measured", || lines(folder).len() >= count);
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+}
+
+const RUN: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate --quiet";
+
+#[test]
+fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    let child = start(folder, RUN);
+    interrupt(&child, folder, 1, "-INT");
+    let stopped = finish(child);
+    assert_eq!(stopped.status, Some(130), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("cleaning up; press Ctrl-C again"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("error: stopped; "), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("Run the same command again"), "{}", stopped.stderr);
+    let left: Vec<_> = fs::read_dir(folder.join("pgspate-lab")).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "nothing but the results is left: {left:?}");
+    let first = lines(folder);
+    let child = start(folder, RUN);
+    interrupt(&child, folder, first.len() + 1, "-KILL");
+    assert_eq!(finish(child).status, None);
+    let done = lab(folder, RUN);
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert_eq!(done.stdout, "storage: Too little is measured to compare.\n");
+    let all = lines(folder);
+    assert_eq!(all[..first.len()], first);
+    let trials: BTreeSet<String> = all.iter().map(|line| line["trial"].to_string()).collect();
+    assert_eq!((all.len(), trials.len()), (4, 4));
+    let again = lab(folder, &RUN.replace("--quiet", "--json"));
+    let json: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!((&json["summary"]["before"], &json["summary"]["measured"]), (&4.into(), &0.into()));
+    assert_eq!(json["experiments"][0]["experiment"], "storage");
+    page(folder);
+}
+
+fn page(folder: &Path) {
+    let report = lab(folder, "report --out page.html");
+    assert_eq!(report.status, Some(0), "{}", report.stderr);
+    assert_eq!(report.stderr, "4 trials are in page.html\n");
+    let page = fs::read_to_string(folder.join("page.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("pgspate lab run storage"));
+    assert!(!page.contains("http://") && !page.contains("https://"));
+    let other = lab(folder, "run storage --scale 0.00003 --repeats 1");
+    assert_eq!(other.status, Some(2));
+    assert_snapshot!(other.stderr, @r#"
+    error: results of storage in "pgspate-lab" are of another scale: 0.00002, not 0.00003
+
+    hint: Give another folder with `--results`, or drop what is measured with `--fresh`.
+    "#);
+}
+
+#[test]
+fn every_experiment_is_listed_with_its_question() {
+    let temp = tempfile::tempdir().unwrap();
+    let list = lab(temp.path(), "list --json");
+    assert_eq!((list.status, list.stderr.as_str()), (Some(0), ""));
+    let all: Value = serde_json::from_str(&list.stdout).unwrap();
+    let all = all.as_array().unwrap();
+    let names: Vec<&str> = all.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    for name in ["bulk", "rewrite", "changes", "temp", "records", "storage"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    let text = lab(temp.path(), "list --scale 0.5").stdout;
+    for it in all {
+        assert!(
+            it["trials"].as_u64().unwrap() > 1 && it["seconds_each_repeat"].as_f64() > Some(0.0)
+        );
+        assert!(text.contains(it["name"].as_str().unwrap()));
+    }
+    assert!(text.contains("for each repeat at scale 0.5"), "{text}");
+    assert!(fs::read_dir(temp.path()).unwrap().next().is_none(), "it only lists");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let temp = tempfile::tempdir().unwrap();
+    let unknown = lab(temp.path(), "run bulky");
+    assert_eq!(unknown.status, Some(2));
+    assert_snapshot!(unknown.stderr, @r#"
+    error: there is no experiment "bulky"
+
+    hint: There are bulk, rewrite, changes, temp, records, storage, and all of them as `all`.
+    "#);
+    let nothing = lab(temp.path(), "report");
+    assert_eq!(nothing.status, Some(2));
+    assert_snapshot!(nothing.stderr, @r#"
+    error: there are no results in "pgspate-lab"
+
+    hint: Measure first with `pgspate lab run bulk`, or name the folder with `--results`.
+    "#);
+    for wrong in
+        ["run bulk --repeats 0", "run bulk --only x", "run bulk --scale 0", "run", "list bulk"]
+    {
+        assert_eq!(lab(temp.path(), wrong).status, Some(2), "{wrong}");
+    }
+    assert!(fs::read_dir(temp.path()).unwrap().next().is_none());
+}

@@ -1,0 +1,324 @@
+//! Seven files shaped like IMDb's: the same layouts, and about the same sizes, lengths and skew.
+//!
+//! Nothing in them is of IMDb. At scale 1 they have as many rows as IMDb's had at the end of 2023,
+//! 140 million, in about 1.5 GB; a file is complete when it has its name, and a complete file of the
+//! same scale and seed is not made again.
+
+mod people;
+mod titles;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pgspate::{Error, Kind, Result};
+
+use super::{Rows, scaled};
+
+/// The scale at which the seven files take about 60 MB.
+pub const SCALE_SMALL: f64 = 0.04;
+
+/// One of the seven.
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    /// The table's name, unquoted.
+    pub name: &'static str,
+    /// The file's name.
+    pub file: &'static str,
+    /// `create table`, without keys.
+    pub create: &'static str,
+    /// The key and an index that queries want, as statements.
+    pub indexes: &'static [&'static str],
+    /// Rows at scale 1.
+    pub rows: u64,
+    /// The first line of the file.
+    pub header: &'static str,
+    /// Appends the rows of a title or person, as many as there is room for, and returns how many.
+    group: Group,
+}
+
+/// From sizes, the number of the title or person, and the rows there is room for.
+type Group = fn(&Sizes, u64, u64, &mut Vec<u8>) -> u64;
+
+/// What references have to know.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    seed: u64,
+    people: u64,
+    titles: u64,
+}
+
+/// People in `name.basics` at scale 1.
+const PEOPLE: u64 = 13_000_000;
+/// Titles in `title.basics` at scale 1.
+const TITLES: u64 = 10_400_000;
+
+/// The seven tables, the largest first.
+pub const TABLES: [Table; 7] = [
+    Table {
+        name: "title_principals",
+        file: "title.principals.tsv.gz",
+        create: "create table title_principals (tconst text, ordering int, nconst text, \
+                 category text, job text, characters text)",
+        indexes: &[
+            "alter table title_principals add primary key (tconst, ordering)",
+            "create index title_principals_nconst on title_principals (nconst)",
+        ],
+        rows: 59_400_000,
+        header: "tconst\tordering\tnconst\tcategory\tjob\tcharacters",
+        group: people::principals,
+    },
+    Table {
+        name: "title_akas",
+        file: "title.akas.tsv.gz",
+        create: "create table title_akas (title_id text, ordering int, title text, region text, \
+                 language text, types text, attributes text, is_original_title boolean)",
+        indexes: &[
+            "alter table title_akas add primary key (title_id, ordering)",
+            "create index title_akas_title on title_akas (title)",
+        ],
+        rows: 37_000_000,
+        header: "titleId\tordering\ttitle\tregion\tlanguage\ttypes\tattributes\tisOriginalTitle",
+        group: titles::akas,
+    },
+    Table {
+        name: "name_basics",
+        file: "name.basics.tsv.gz",
+        create: "create table name_basics (nconst text, primary_name text, birth_year int, \
+                 death_year int, primary_profession text, known_for_titles text)",
+        indexes: &[
+            "alter table name_basics add primary key (nconst)",
+            "create index name_basics_primary_name on name_basics (primary_name)",
+        ],
+        rows: PEOPLE,
+        header: "nconst\tprimaryName\tbirthYear\tdeathYear\tprimaryProfession\tknownForTitles",
+        group: people::basics,
+    },
+    Table {
+        name: "title_basics",
+        file: "title.basics.tsv.gz",
+        create: "create table title_basics (tconst text, title_type text, primary_title text, \
+                 original_title text, is_adult boolean, start_year int, end_year int, \
+                 runtime_minutes int, genres text)",
+        indexes: &[
+            "alter table title_basics add primary key (tconst)",
+            "create index title_basics_start_year on title_basics (start_year)",
+        ],
+        rows: TITLES,
+        header: "tconst\ttitleType\tprimaryTitle\toriginalTitle\tisAdult\tstartYear\tendYear\t\
+                 runtimeMinutes\tgenres",
+        group: titles::basics,
+    },
+    Table {
+        name: "title_crew",
+        file: "title.crew.tsv.gz",
+        create: "create table title_crew (tconst text, directors text, writers text)",
+        indexes: &["alter table title_crew add primary key (tconst)"],
+        rows: TITLES,
+        header: "tconst\tdirectors\twriters",
+        group: titles::crew,
+    },
+    Table {
+        name: "title_episode",
+        file: "title.episode.tsv.gz",
+        create: "create table title_episode (tconst text, parent_tconst text, season_number int, \
+                 episode_number int)",
+        indexes: &[
+            "alter table title_episode add primary key (tconst)",
+            "create index title_episode_parent on title_episode (parent_tconst)",
+        ],
+        rows: 7_900_000,
+        header: "tconst\tparentTconst\tseasonNumber\tepisodeNumber",
+        group: titles::episodes,
+    },
+    Table {
+        name: "title_ratings",
+        file: "title.ratings.tsv.gz",
+        create: "create table title_ratings (tconst text, average_rating numeric(3, 1), \
+                 num_votes int)",
+        indexes: &["alter table title_ratings add primary key (tconst)"],
+        rows: 1_370_000,
+        header: "tconst\taverageRating\tnumVotes",
+        group: titles::ratings,
+    },
+];
+
+impl Table {
+    /// Rows at a scale.
+    pub fn rows_at(&self, scale: f64) -> u64 {
+        scaled(self.rows, scale)
+    }
+
+    /// All its rows, as COPY text without the header.
+    pub fn all(&self, scale: f64, seed: u64) -> impl Rows + use<> {
+        Groups {
+            sizes: Sizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) },
+            group: self.group,
+            next: 1,
+            left: self.rows_at(scale),
+        }
+    }
+}
+
+struct Groups {
+    sizes: Sizes,
+    group: Group,
+    next: u64,
+    left: u64,
+}
+
+impl Rows for Groups {
+    fn append(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= (self.group)(&self.sizes, self.next, self.left, out);
+        self.next += 1;
+        true
+    }
+}
+
+/// Makes the seven files in a folder of their own inside `folder`, and returns their paths in the
+/// order of [`TABLES`].
+///
+/// # Errors
+/// The folder cannot be written, or is full.
+pub fn write(folder: &Path, scale: f64, seed: u64) -> Result<Vec<PathBuf>> {
+    let folder = folder.join(format!("imdb-{scale}-{seed}"));
+    fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
+    let paths: Vec<PathBuf> = TABLES.iter().map(|table| folder.join(table.file)).collect();
+    // The two largest are as much work as the others, and most machines have two cores.
+    let (large, small) = (0..2, 2..TABLES.len());
+    let make = |part: std::ops::Range<usize>| -> Result<()> {
+        part.filter(|nth| !paths[*nth].exists())
+            .try_for_each(|nth| write_file(&TABLES[nth], &paths[nth], scale, seed))
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| make(small));
+        make(large)?;
+        other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
+    })?;
+    Ok(paths)
+}
+
+fn write_file(table: &Table, path: &Path, scale: f64, seed: u64) -> Result<()> {
+    let partial = path.with_extension("part");
+    let written = (|| {
+        let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
+        let mut out = GzEncoder::new(file, Compression::fast());
+        let mut rows = table.all(scale, seed);
+        let mut piece = format!("{}\n", table.header).into_bytes();
+        loop {
+            let has_more = rows.append(&mut piece);
+            if piece.len() > 1 << 16 || !has_more {
+                out.write_all(&piece)?;
+                piece.clear();
+            }
+            if !has_more {
+                break;
+            }
+        }
+        out.finish()?.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+        fs::rename(&partial, path)
+    })();
+    written.map_err(|error| not_written(path, error))
+}
+
+fn not_written(path: &Path, error: std::io::Error) -> Error {
+    let message = format!("could not write \"{}\"", path.display());
+    Error::new(Kind::Source, message).because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    /// Bytes of a row that IMDb's files have, about.
+    const WIDTHS: [u64; 7] = [42, 49, 61, 84, 32, 26, 17];
+
+    fn text(table: &Table, scale: f64, seed: u64) -> String {
+        let mut out = Vec::new();
+        let mut rows = table.all(scale, seed);
+        while rows.append(&mut out) {}
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn rows_have_the_layout_and_about_the_size_of_imdb() {
+        for (table, width) in TABLES.iter().zip(WIDTHS) {
+            let all = text(table, 0.0005, 1);
+            let lines: Vec<&str> = all.lines().collect();
+            assert_eq!(lines.len() as u64, table.rows_at(0.0005), "{}", table.name);
+            let columns = table.header.split('\t').count();
+            assert_eq!(columns, table.create.split(", ").count() - has_scale(table));
+            for line in &lines {
+                assert_eq!(line.split('\t').count(), columns, "{}", table.name);
+                assert!(line.split('\t').all(|field| field == "\\N" || !field.contains('\\')));
+                assert!(line.split('\t').all(|field| !field.is_empty()), "{}", table.name);
+            }
+            let mean = all.len() as u64 / lines.len() as u64;
+            let near = width * 3 / 4..=width * 5 / 4;
+            assert!(near.contains(&mean), "{}: {mean} bytes a row, not {width}", table.name);
+        }
+    }
+
+    fn has_scale(table: &Table) -> usize {
+        usize::from(table.create.contains("numeric(3, 1)"))
+    }
+
+    #[test]
+    fn keys_are_unique_and_references_lead_somewhere() {
+        let (scale, seed) = (0.0005, 5);
+        let people = format!("nm{:07}", scaled(PEOPLE, scale));
+        let titles = format!("tt{:07}", scaled(TITLES, scale));
+        for table in &TABLES {
+            let all = text(table, scale, seed);
+            let mut keys = std::collections::HashSet::new();
+            let is_pair = table.indexes[0].contains("ordering");
+            for line in all.lines() {
+                let fields: Vec<&str> = line.split('\t').collect();
+                let key = (fields[0], if is_pair { fields[1] } else { "" });
+                assert!(keys.insert(key), "{}", table.name);
+                let last = if fields[0].starts_with("nm") { &people } else { &titles };
+                assert!(fields[0] <= last.as_str(), "{}: {line}", table.name);
+                if table.name == "title_principals" {
+                    assert!(fields[2].starts_with("nm") && fields[2] <= people.as_str());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_rows() {
+        for table in &TABLES {
+            assert_eq!(text(table, 0.0001, 3), text(table, 0.0001, 3));
+            assert_ne!(text(table, 0.0001, 3), text(table, 0.0001, 4), "{}", table.name);
+        }
+    }
+
+    #[test]
+    fn files_are_whole_and_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = write(folder.path(), 0.0002, 1).unwrap();
+        let times = |paths: &[PathBuf]| -> Vec<_> {
+            paths.iter().map(|path| fs::metadata(path).unwrap().modified().unwrap()).collect()
+        };
+        let before = times(&paths);
+        for (table, path) in TABLES.iter().zip(&paths) {
+            assert_eq!(path.file_name().unwrap(), table.file);
+            let mut read = String::new();
+            GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut read).unwrap();
+            let expected = format!("{}\n{}", table.header, text(table, 0.0002, 1));
+            assert_eq!(read, expected, "{}", table.name);
+        }
+        assert_eq!(write(folder.path(), 0.0002, 1).unwrap(), paths);
+        assert_eq!(times(&paths), before);
+        assert_ne!(write(folder.path(), 0.0002, 2).unwrap(), paths);
+    }
+}

@@ -1,0 +1,96 @@
+//! Generated data: shaped like what others measured with, and the same for the same seed.
+//!
+//! Every row depends on the seed and its number alone, so that rows can be made in any order, by
+//! any number of threads, and never have to be held. All rows are COPY text: fields between tabs,
+//! `\N` for NULL, and no other backslash, so that a tab-separated reader sees the same fields.
+
+pub mod accounts;
+pub mod imdb;
+pub mod meters;
+pub mod tpch;
+mod words;
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use pgspate::{Error, Kind, Result};
+use tokio_postgres::Client;
+
+pub use crate::random::Random;
+
+/// Bytes that are sent to the server at once, at least.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Rows of a table as COPY text, a piece at a time.
+pub trait Rows {
+    /// Appends some more rows, each with its newline; false when there are none left.
+    fn append(&mut self, out: &mut Vec<u8>) -> bool;
+}
+
+/// Rows that a function makes from their numbers.
+pub struct Numbered<F: FnMut(u64, &mut Vec<u8>)> {
+    numbers: std::ops::Range<u64>,
+    row: F,
+}
+
+impl<F: FnMut(u64, &mut Vec<u8>)> Numbered<F> {
+    /// The rows with these numbers; `row` appends one with its newline.
+    pub fn new(numbers: std::ops::Range<u64>, row: F) -> Numbered<F> {
+        Numbered { numbers, row }
+    }
+}
+
+impl<F: FnMut(u64, &mut Vec<u8>)> Rows for Numbered<F> {
+    fn append(&mut self, out: &mut Vec<u8>) -> bool {
+        match self.numbers.next() {
+            Some(number) => (self.row)(number, out),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// Fills a table with COPY, by one session, and returns the number of rows. `target` is a table as
+/// SQL writes it, with or without a list of columns.
+///
+/// # Errors
+/// What the server refuses, and the loss of the connection.
+pub async fn copy(client: &Client, target: &str, rows: &mut dyn Rows) -> Result<u64> {
+    let failed = |error: tokio_postgres::Error| {
+        let cause = error.as_db_error().map_or_else(|| error.to_string(), |it| it.to_string());
+        let message = format!("could not fill {target}");
+        Error::new(Kind::Server, message).because(Error::new(Kind::Server, cause))
+    };
+    let sink = client.copy_in(&format!("copy {target} from stdin")).await.map_err(failed)?;
+    let mut sink = Box::pin(sink);
+    let mut piece = Vec::with_capacity(PIECE_BYTES * 2);
+    loop {
+        let has_more = rows.append(&mut piece);
+        if piece.len() >= PIECE_BYTES || (!has_more && !piece.is_empty()) {
+            let full = std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES * 2));
+            sink.send(Bytes::from(full)).await.map_err(failed)?;
+        }
+        if !has_more {
+            return sink.as_mut().finish().await.map_err(failed);
+        }
+    }
+}
+
+/// Appends text that `write!` makes. Writing to a vector cannot fail.
+pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let _ = out.write_fmt(text);
+}
+
+/// Appends a field, or `\N`, and the separator after it.
+pub(crate) fn field(out: &mut Vec<u8>, value: Option<impl std::fmt::Display>, end: char) {
+    match value {
+        Some(value) => put(out, format_args!("{value}{end}")),
+        None => put(out, format_args!("\\N{end}")),
+    }
+}
+
+/// So many of `whole` at a scale, and at least one.
+pub fn scaled(whole: u64, scale: f64) -> u64 {
+    ((whole as f64 * scale).round() as u64).max(1)
+}

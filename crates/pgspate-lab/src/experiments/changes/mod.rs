@@ -1,0 +1,187 @@
+//! Changes by batch size: how fast a stream of inserts, updates and deletes is applied.
+//!
+//! All ways of one batch size apply the same events to the same table, which is compared with what
+//! it has to be. Small batches get fewer events, as they would take minutes.
+
+mod events;
+mod figures;
+mod ways;
+
+use std::collections::HashMap;
+use std::fs;
+
+use pgspate::{Error, Kind, Result};
+
+use super::ways::{expect, failed};
+use crate::data::{self, Numbered, put, scaled};
+use crate::report::figure::Figure;
+use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
+use events::{Event, Row};
+use ways::{FORGET, Way, Writer, apply_file};
+
+/// Events at scale 1.
+const EVENTS: u64 = 1_000_000;
+/// Rows of the table at scale 1.
+const KEYS: u64 = 200_000;
+const TABLE: &str = "orders";
+
+const CONTENDER: &str = "contender";
+const BATCH: &str = "batch";
+const BATCHES: [&str; 6] = ["1", "10", "100", "1000", "10000", "100000"];
+
+/// The experiment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Changes;
+
+/// Events that a trial gets: all, or as many as small batches and single statements manage in a
+/// few seconds, but several batches where there are as many.
+fn events_of(trial: &Trial, scale: f64) -> u64 {
+    let batch: u64 = trial.level(BATCH).parse().unwrap_or(1);
+    let all = scaled(EVENTS, scale);
+    let part = match batch {
+        1 => all / 50,
+        10 => all / 10,
+        _ if Way::named(trial.level(CONTENDER)) == Way::Statements => all / 5,
+        100 => all / 2,
+        _ => all,
+    };
+    part.max(batch * 2).min(all).max(1)
+}
+
+fn keys(scale: f64) -> u64 {
+    scaled(KEYS, scale).max(10)
+}
+
+impl Experiment for Changes {
+    fn name(&self) -> &'static str {
+        "changes"
+    }
+
+    fn title(&self) -> &'static str {
+        "Mixed changes, by batch size"
+    }
+
+    fn question(&self) -> &'static str {
+        "A stream of changes (20 % inserts, 60 % updates, 20 % deletes) goes into a table: how many \
+         events a second does each way of writing apply, by how many are in a transaction?"
+    }
+
+    fn published(&self) -> Published {
+        Published {
+            setting: "Single inserts of a prepared statement beside COPY, on a managed PostgreSQL: \
+                      more than 100 times the rows a second. Inserts alone, and not the same events.",
+            figures: vec![
+                ("10,240 rows by prepared statements", "47.9 s: 214 a second"),
+                ("819,200 rows by COPY", "3.4 s: 240,941 a second"),
+            ],
+        }
+    }
+
+    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+        let contenders: Vec<&str> = Way::ALL.iter().map(|way| way.name()).collect();
+        vec![Factor::new(CONTENDER, &contenders), Factor::new(BATCH, &BATCHES)]
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.1
+    }
+
+    fn trial_seconds(&self, scale: f64) -> f64 {
+        1.0 + 15.0 * scale
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec!["events a second", "events", "seconds"]
+    }
+
+    fn prepare(&self, ground: &Ground) -> Result<()> {
+        let connection = ground.connect()?;
+        ground.block_on(async {
+            let client = &connection.client;
+            let wrong = failed(&connection, "make the table");
+            client.batch_execute(events::CREATE).await.map_err(&wrong)?;
+            let mut rows = events::start(keys(ground.scale()), ground.seed());
+            data::copy(client, TABLE, &mut rows).await?;
+            client.batch_execute(&format!("vacuum analyze {TABLE}")).await.map_err(&wrong)
+        })
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        let way = Way::named(trial.level(CONTENDER));
+        let batch = trial.level(BATCH).parse().unwrap_or(1);
+        let count = events_of(trial, ground.scale());
+        let events = events::events(count, keys(ground.scale()), ground.seed());
+        let mut outcome = Outcome::default();
+        match way {
+            Way::Apply => {
+                let path = ground.scratch().join("events.ndjson");
+                write_events(&path, &ground.table(TABLE), &events)?;
+                let path = path.display().to_string();
+                let report = outcome.phase("apply", || apply_file(ground, &path, batch))?;
+                // A ledger that was there before the lab is left as it was.
+                ground.sql("remove the stream from the ledger", FORGET)?;
+                outcome.number("transactions", report.counts.batches as f64, Unit::Count);
+            }
+            _ => {
+                let mut writer = Writer::open(ground)?;
+                outcome.phase("apply", || writer.write(way, &events, batch))?;
+                let batches = events.len().div_ceil(batch);
+                outcome.number("transactions", batches as f64, Unit::Count);
+            }
+        }
+        outcome.number("events", count as f64, Unit::Count);
+        let rate = count as f64 / outcome.seconds().max(1e-9);
+        outcome.number("events a second", rate, Unit::PerSecond);
+        Ok(outcome)
+    }
+
+    fn verify(&self, trial: &Trial, ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
+        let (keys, seed) = (keys(ground.scale()), ground.seed());
+        let events = events::events(events_of(trial, ground.scale()), keys, seed);
+        let (mut changed, mut new): (HashMap<u64, Option<&Row>>, Vec<u64>) = Default::default();
+        for event in &events {
+            let Ok(key) = event.key().parse() else { continue };
+            let row = match event {
+                Event::Insert(row) | Event::Update(row) => Some(row),
+                Event::Delete(_) => None,
+            };
+            if changed.insert(key, row).is_none() && key >= keys {
+                new.push(key);
+            }
+        }
+        let mut start = Vec::new();
+        let mut rows = events::start(keys, seed);
+        while data::Rows::append(&mut rows, &mut start) {}
+        let lines: Vec<&[u8]> = start.split_inclusive(|byte| *byte == b'\n').collect();
+        let mut rows = Numbered::new(0..keys + new.len() as u64, |nth, out| {
+            let key = if nth < keys { nth } else { new[(nth - keys) as usize] };
+            match changed.get(&key) {
+                None => out.extend_from_slice(lines[nth as usize]),
+                Some(Some(row)) => put(out, format_args!("{}\n", row.join("\t"))),
+                Some(None) => {}
+            }
+        });
+        let connection = ground.connect()?;
+        ground.block_on(expect(&connection, TABLE, &mut rows))
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        figures::figures(results)
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        figures::answer(results)
+    }
+}
+
+fn write_events(path: &std::path::Path, table: &str, events: &[Event]) -> Result<()> {
+    let mut text = Vec::new();
+    for event in events {
+        event.json(table, &mut text);
+        text.push(b'\n');
+    }
+    fs::write(path, text).map_err(|error| {
+        let message = format!("could not write \"{}\"", path.display());
+        Error::new(Kind::Source, message).because(error)
+    })
+}

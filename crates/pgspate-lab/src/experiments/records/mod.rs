@@ -1,0 +1,198 @@
+//! Single records into tables that grow: what indexes and partitions cost, and what batches save.
+//!
+//! A trial fills its table to three sizes in turn, and at each of them measures writing and, where
+//! records are written one at a time, reading. All trials of a table hold the same first rows in
+//! the end, which is checked.
+
+mod figures;
+mod reads;
+mod tables;
+mod writing;
+
+use pgspate::Result;
+
+use super::ways::{failed, number};
+use crate::data::accounts::{Accounts, TABLES, Table};
+use crate::data::{self, Numbered, scaled};
+use crate::report::figure::Figure;
+use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
+use writing::{Rows, Writing};
+
+const TABLE: &str = "table";
+const WRITING: &str = "writing";
+const WITHOUT: &str = "without index";
+const SHAPE: &str = "shape";
+
+const NO_INDEX: &str = "none";
+const PLAIN: &str = "plain";
+const PARTITIONED: &str = "partitioned";
+
+/// Rows at which a table is looked at, at scale 1.
+const SIZES: [u64; 3] = [1_000_000, 15_000_000, 30_000_000];
+/// Records that are written one at a time at each size, at most.
+const RECORDS_MAX: u64 = 1000;
+/// Batches that are written instead, and how many times as many rows they have together.
+const BATCHES: u64 = 10;
+const BATCH_ROWS_SHARE: u64 = 2;
+
+/// The experiment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Records;
+
+fn sizes(scale: f64) -> [u64; 3] {
+    SIZES.map(|size| scaled(size, scale).max(20))
+}
+
+/// Records at each size: no more than half of the rows that are there.
+fn records(scale: f64) -> u64 {
+    (sizes(scale)[0] / 2).min(RECORDS_MAX)
+}
+
+fn table(trial: &Trial) -> Table {
+    let found = TABLES.into_iter().find(|table| trial.is(TABLE, table.name()));
+    found.unwrap_or(Table::Transaction)
+}
+
+impl Experiment for Records {
+    fn name(&self) -> &'static str {
+        "records"
+    }
+
+    fn title(&self) -> &'static str {
+        "Single records, as tables grow"
+    }
+
+    fn question(&self) -> &'static str {
+        "Records come one at a time into wide tables with indexes: how many a second are committed \
+         as the tables grow, what does each index and partitioning cost, how do reads fare, and \
+         what do batches gain?"
+    }
+
+    fn published(&self) -> Published {
+        Published {
+            setting: "A bank's load test on a managed PostgreSQL: account (964 bytes a row, one \
+                      index) and transaction (1,097 bytes, four indexes), one insert at a time.",
+            figures: vec![
+                ("account", "490 a second"),
+                ("transaction, one index left out or another", "370 to 396 a second"),
+                ("transaction, at 30 million rows", "348 a second"),
+            ],
+        }
+    }
+
+    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+        let mut without = vec![NO_INDEX];
+        without.extend(Table::Transaction.indexes());
+        vec![
+            Factor::new(TABLE, &[Table::Transaction.name(), Table::Account.name()]),
+            Factor::new(WRITING, &Writing::ALL.map(Writing::name)),
+            Factor::new(WITHOUT, &without),
+            Factor::new(SHAPE, &[PLAIN, PARTITIONED]),
+        ]
+    }
+
+    fn makes_sense(&self, trial: &Trial) -> bool {
+        let without = trial.level(WITHOUT);
+        let changed = [
+            !trial.is(WRITING, Writing::Single.name()),
+            without != NO_INDEX,
+            trial.is(SHAPE, PARTITIONED),
+        ];
+        let changed = changed.iter().filter(|is_changed| **is_changed).count();
+        let is_there = without == NO_INDEX || table(trial).indexes().contains(&without);
+        changed <= 1 && is_there
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.002
+    }
+
+    fn trial_seconds(&self, scale: f64) -> f64 {
+        4.0 + 1000.0 * scale
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec!["small, rows a second", "large, rows a second", "WAL per row"]
+    }
+
+    fn prepare(&self, _ground: &Ground) -> Result<()> {
+        // Each trial makes its table: they differ in their indexes from the first row on.
+        Ok(())
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        let (table, writing) = (table(trial), Writing::named(trial.level(WRITING)));
+        tables::make(table, trial.level(WITHOUT), trial.is(SHAPE, PARTITIONED), ground)?;
+        let rows = Accounts::new(ground.seed());
+        let all = Rows { of: &rows, table, accounts: sizes(ground.scale())[2] };
+        let records = records(ground.scale());
+        let connection = ground.connect()?;
+        let mut outcome = Outcome::default();
+        let mut id = 1;
+        for (name, size) in ["small", "middle", "large"].into_iter().zip(sizes(ground.scale())) {
+            ground.check()?;
+            let filled = id..(size + 1).max(id);
+            id = filled.end;
+            ground.block_on(async {
+                let mut some = Numbered::new(filled, |id, out| all.text(id, out));
+                data::copy(&connection.client, table.name(), &mut some).await?;
+                let analyze = format!("analyze {}", table.name());
+                let done = connection.client.batch_execute(&analyze).await;
+                done.map_err(failed(&connection, "analyze the table"))
+            })?;
+            let batch = records / BATCH_ROWS_SHARE;
+            let count = if writing == Writing::Single { records } else { batch * BATCHES };
+            let batches = writing.batches(id..id + count, batch.max(1), &all);
+            let before = ground.block_on(wal(&connection))?;
+            let work = || ground.block_on(writing.write(&connection, table, &batches));
+            outcome.phase(name, work)?;
+            let wal = (ground.block_on(wal(&connection))? - before) as f64 / count as f64;
+            id += count;
+            let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds).max(1e-9);
+            let rate = count as f64 / seconds;
+            outcome.number(&format!("{name}, rows a second"), rate, Unit::PerSecond);
+            outcome.number("WAL per row", wal, Unit::Bytes);
+            outcome.point("rows a second", Unit::PerSecond, size as f64, rate);
+            if writing == Writing::Single {
+                for (query, millis) in ground.block_on(reads::measure(&connection, table, id))? {
+                    outcome.point(query, Unit::Milliseconds, size as f64, millis);
+                }
+            }
+        }
+        outcome.number("rows", (id - 1) as f64, Unit::Count);
+        Ok(outcome)
+    }
+
+    fn verify(&self, trial: &Trial, ground: &Ground, outcome: &mut Outcome) -> Result<()> {
+        let table = table(trial).name();
+        let connection = ground.connect()?;
+        let what = "look at the rows in the end";
+        let sql = format!("select count(*) from {table}");
+        let count = ground.block_on(number(&connection, what, &sql))?;
+        let rows = outcome.numbers.iter().find(|number| number.name == "rows");
+        let rows = rows.map_or(0.0, |rows| rows.value);
+        ground
+            .agree(&format!("rows of {table} beside those written: {rows}"), &count.to_string())?;
+        let largest = sizes(ground.scale())[2];
+        let sql = format!(
+            "select (count(*) + sum(hashtextextended(t::text, 0)) % 1000000007)::int8 \
+             from {table} t where id <= {largest}"
+        );
+        let sum = ground.block_on(number(&connection, what, &sql))?;
+        ground.agree(&format!("the checksum of {table}"), &sum.to_string())
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        figures::figures(results)
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        figures::answer(results)
+    }
+}
+
+/// Where the server's WAL is, in bytes.
+async fn wal(connection: &pgspate::target::connect::Connection) -> Result<i64> {
+    let sql = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8";
+    number(connection, "look where the WAL is", sql).await
+}

@@ -1,0 +1,69 @@
+//! Queries on a table that grows, and how long each takes.
+
+use std::time::Instant;
+
+use pgspate::Result;
+use pgspate::target::connect::Connection;
+
+use super::super::ways::failed;
+use crate::data::Random;
+use crate::data::accounts::Table;
+
+/// How often each is asked.
+const TIMES: u64 = 5;
+
+/// What is asked, by the names that results have.
+pub(super) const QUERIES: [&str; 4] = ["30 rows", "filtered", "count", "group by"];
+
+/// The mean time of each query in milliseconds. Keys up to `end` are there.
+pub(super) async fn measure(
+    connection: &Connection,
+    table: Table,
+    end: u64,
+) -> Result<Vec<(&'static str, f64)>> {
+    let mut random = Random::at(end, 60, 0);
+    let mut means = Vec::new();
+    for query in QUERIES {
+        let mut seconds = 0.0;
+        for _ in 0..TIMES {
+            let sql = sql(table, query, end, &mut random);
+            let began = Instant::now();
+            let rows = connection.client.query(&sql, &[]).await;
+            rows.map_err(failed(connection, "read from the table"))?;
+            seconds += began.elapsed().as_secs_f64();
+        }
+        means.push((query, seconds * 1000.0 / TIMES as f64));
+    }
+    Ok(means)
+}
+
+fn sql(table: Table, query: &str, end: u64, random: &mut Random) -> String {
+    let id = 1 + random.below(end);
+    let day = 1 + random.below(360);
+    match (table, query) {
+        (Table::Transaction, "30 rows") => format!(
+            "select * from transaction where account >= {id} order by account, booked limit 30"
+        ),
+        (Table::Transaction, "filtered") => format!(
+            "select id, amount from transaction where booked >= '2025-{day:03} 00:00+00' \
+             and booked < '2025-{:03} 00:00+00' and amount > 5000",
+            day + 1
+        ),
+        (Table::Transaction, "count") => "select count(*) from transaction".to_owned(),
+        (Table::Transaction, _) => {
+            "select kind, count(*), sum(amount) from transaction group by kind".to_owned()
+        }
+        (Table::Account, "30 rows") => {
+            format!("select * from account where id >= {id} order by id limit 30")
+        }
+        (Table::Account, "filtered") => format!(
+            "select id, balance from account where opened >= '2025-{day:03} 00:00+00' \
+             and opened < '2025-{:03} 00:00+00' and balance > 500000",
+            day + 1
+        ),
+        (Table::Account, "count") => "select count(*) from account".to_owned(),
+        (Table::Account, _) => {
+            "select currency, count(*), sum(balance) from account group by currency".to_owned()
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The tables, with all their indexes but one, plain or in eight partitions.
+
+use pgspate::Result;
+
+use crate::Ground;
+use crate::data::accounts::Table;
+
+/// Makes a table; `without` is the index that it does not get.
+pub(super) fn make(
+    table: Table,
+    without: &str,
+    is_partitioned: bool,
+    ground: &Ground,
+) -> Result<()> {
+    ground.sql("make the table", &statements(table, without, is_partitioned).join(";"))
+}
+
+fn statements(table: Table, without: &str, is_partitioned: bool) -> Vec<String> {
+    let name = table.name();
+    let mut all = match is_partitioned {
+        false => vec![table.create("")],
+        true => partitions(table),
+    };
+    for columns in table.indexes().iter().filter(|columns| **columns != without) {
+        // The key of a partitioned table has to have what it is partitioned by.
+        all.push(match is_partitioned && *columns == "id" && table == Table::Transaction {
+            true => format!("alter table {name} add primary key (id, booked)"),
+            false => table.create_index(columns),
+        });
+    }
+    all
+}
+
+/// Transactions by the quarter that they were booked in; accounts by their key.
+fn partitions(table: Table) -> Vec<String> {
+    let name = table.name();
+    match table {
+        Table::Transaction => {
+            let mut all = vec![table.create("partition by range (booked)")];
+            let quarter =
+                |nth: u32| format!("'{}-{:02}-01 00:00+00'", 2025 + nth / 4, nth % 4 * 3 + 1);
+            all.extend((0..8).map(|nth| {
+                format!(
+                    "create table {name}_{nth} partition of {name} for values from ({}) to ({})",
+                    quarter(nth),
+                    quarter(nth + 1)
+                )
+            }));
+            all
+        }
+        Table::Account => {
+            let mut all = vec![table.create("partition by hash (id)")];
+            all.extend((0..8).map(|nth| {
+                format!(
+                    "create table {name}_{nth} partition of {name} for values with (modulus 8, \
+                     remainder {nth})"
+                )
+            }));
+            all
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_index_is_left_out() {
+        let all = |without| statements(Table::Transaction, without, false).len();
+        assert_eq!([all("none"), all("booked"), all("id")], [5, 4, 4]);
+        assert_eq!(statements(Table::Account, "id", false).len(), 1);
+    }
+
+    #[test]
+    fn partitions_cover_what_is_booked() {
+        let all = statements(Table::Transaction, "none", true);
+        assert_eq!(all.len(), 1 + 8 + 4);
+        assert!(all[1].ends_with("from ('2025-01-01 00:00+00') to ('2025-04-01 00:00+00')"));
+        assert!(all[8].ends_with("from ('2026-10-01 00:00+00') to ('2027-01-01 00:00+00')"));
+        assert!(all[9].ends_with("(id, booked)"), "{}", all[9]);
+    }
+}

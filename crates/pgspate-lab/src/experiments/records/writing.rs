@@ -1,0 +1,122 @@
+//! The ways of writing records: one at a time, many in a statement, or by COPY.
+//!
+//! Rows are in memory before the clock starts. Each record or batch is a transaction of its own, in
+//! one session, and waits until it is durable.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use pgspate::Result;
+use pgspate::target::connect::Connection;
+
+use super::super::ways::{Prepared, execute, failed, places, rows_per_statement};
+use crate::data::accounts::{Accounts, Table};
+
+/// The rows of a table.
+pub(super) struct Rows<'a> {
+    pub(super) of: &'a Accounts,
+    pub(super) table: Table,
+    /// How many accounts there are for transactions to be of.
+    pub(super) accounts: u64,
+}
+
+impl Rows<'_> {
+    pub(super) fn text(&self, id: u64, out: &mut Vec<u8>) {
+        self.of.text(self.table, id, self.accounts, out);
+    }
+}
+
+/// How records are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writing {
+    Single,
+    Values,
+    Copy,
+}
+
+/// What is written in one transaction.
+pub(super) enum Batch {
+    /// The values of its rows, one after the other.
+    Values(Vec<String>),
+    /// COPY text.
+    Text(Bytes),
+}
+
+impl Writing {
+    pub(super) const ALL: [Writing; 3] = [Writing::Single, Writing::Values, Writing::Copy];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Writing::Single => "single inserts",
+            Writing::Values => "multi-row inserts",
+            Writing::Copy => "COPY of batches",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Writing {
+        Writing::ALL.into_iter().find(|writing| writing.name() == name).unwrap_or(Writing::Single)
+    }
+
+    /// The rows with these numbers, so many in a batch, or one.
+    pub(super) fn batches(self, ids: Range<u64>, batch: u64, rows: &Rows<'_>) -> Vec<Batch> {
+        let room = rows_per_statement(rows.table.columns().len()) as u64;
+        let step = match self {
+            Writing::Single => 1,
+            Writing::Values => batch.min(room),
+            Writing::Copy => batch,
+        };
+        let starts = ids.clone().step_by(step as usize);
+        let parts = starts.map(|start| start..(start + step).min(ids.end));
+        parts.map(|part| self.batch(part, rows)).collect()
+    }
+
+    fn batch(self, ids: Range<u64>, rows: &Rows<'_>) -> Batch {
+        match self {
+            Writing::Copy => {
+                let mut text = Vec::new();
+                ids.for_each(|id| rows.text(id, &mut text));
+                Batch::Text(Bytes::from(text))
+            }
+            _ => Batch::Values(
+                ids.flat_map(|id| rows.of.fields(rows.table, id, rows.accounts)).collect(),
+            ),
+        }
+    }
+
+    /// Writes them, one after the other.
+    pub(super) async fn write(
+        self,
+        connection: &Connection,
+        table: Table,
+        batches: &[Batch],
+    ) -> Result<()> {
+        let client = &connection.client;
+        let failed = failed(connection, "write records");
+        let columns = table.columns();
+        let mut statements = Prepared::default();
+        for batch in batches {
+            match batch {
+                Batch::Text(text) => {
+                    let copy = format!("copy {} from stdin", table.name());
+                    let mut sink = Box::pin(client.copy_in(&copy).await.map_err(&failed)?);
+                    sink.send(text.clone()).await.map_err(&failed)?;
+                    sink.as_mut().finish().await.map_err(&failed)?;
+                }
+                Batch::Values(values) => {
+                    let rows = values.len() / columns.len();
+                    let statement = statements.of(client, rows, || insert(table, rows)).await;
+                    let statement = statement.map_err(&failed)?;
+                    execute(client, &statement, values).await.map_err(&failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The statement for so many rows.
+fn insert(table: Table, rows: usize) -> String {
+    let (name, columns) = (table.name(), table.columns().join(", "));
+    format!("insert into {name} ({columns}) values {}", places(rows, table.types()))
+}

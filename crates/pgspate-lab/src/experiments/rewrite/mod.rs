@@ -1,0 +1,315 @@
+//! Results that are replaced night after night: what each way of it costs, and what it leaves.
+//!
+//! All ways begin with the same table and get the same ten nights; the table is compared with the
+//! last night's rows in the end. A checkpoint comes between two nights, as many do within a day.
+
+mod figures;
+mod ways;
+
+use std::time::{Duration, Instant};
+
+use pgspate::doctor::picture::Picture as HeapPicture;
+use pgspate::measure::{Difference, Measurement, PRICE_PER_MILLION};
+use pgspate::target::Table;
+use pgspate::target::connect::Connection;
+use pgspate::{Error, Kind, Result};
+
+use super::ways::{expect, failed, number};
+use crate::data::{self, meters};
+use crate::report::figure::Figure;
+use crate::{Experiment, Factor, Ground, Outcome, Picture, Published, Results, Setup, Trial, Unit};
+use ways::{Job, Way};
+
+/// Nights of a trial.
+const NIGHTS: u32 = 10;
+/// Meters at scale 1.
+const METERS: f64 = 100.0;
+
+/// Dead rows that are left alone: autovacuum does not begin for a few.
+const DEAD_LEFT: u64 = 1000;
+/// How long autovacuum may take to have come by. It looks every second here.
+const VACUUM_LIMIT: Duration = Duration::from_secs(20);
+/// How long the server may take to count what is done.
+const COUNT_LIMIT: Duration = Duration::from_secs(3);
+
+const CONTENDER: &str = "contender";
+const AUTOVACUUM: &str = "autovacuum";
+
+/// The experiment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rewrite;
+
+/// Meters and rows of each: fewer rows only where there is one meter.
+fn size(scale: f64) -> (u32, u32) {
+    let meters = METERS * scale;
+    let rows = f64::from(meters::ROWS) * meters.min(1.0);
+    (meters.round().max(1.0) as u32, rows.round().max(20.0) as u32)
+}
+
+impl Experiment for Rewrite {
+    fn name(&self) -> &'static str {
+        "rewrite"
+    }
+
+    fn title(&self) -> &'static str {
+        "Results replaced every night"
+    }
+
+    fn question(&self) -> &'static str {
+        "A job replaces its results every night, and most rows stay as they are: what does each way \
+         of writing them cost, and what does it leave in the table after ten nights?"
+    }
+
+    fn published(&self) -> Published {
+        Published {
+            setting: "A utility-analytics team on Aurora, more than 400 such jobs a night: 15 % of \
+                      the rows inserted, 43 % updated, 15 % deleted, the rest unchanged.",
+            figures: vec![
+                ("delete, then insert", "9.5 M I/Os"),
+                ("upsert", "8.7 M I/Os"),
+                ("an ORM's merge, which writes only what differs", "4.9 M I/Os"),
+            ],
+        }
+    }
+
+    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+        let contenders: Vec<&str> = Way::ALL.iter().map(|way| way.name()).collect();
+        vec![Factor::new(CONTENDER, &contenders), Factor::new(AUTOVACUUM, &["off", "on"])]
+    }
+
+    fn makes_sense(&self, trial: &Trial) -> bool {
+        // With autovacuum each night waits for it: enough for three of the ways.
+        let way = Way::named(trial.level(CONTENDER));
+        trial.is(AUTOVACUUM, "off") || matches!(way, Way::DeleteInsert | Way::Merge | Way::Sync)
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.1
+    }
+
+    fn trial_seconds(&self, scale: f64) -> f64 {
+        4.0 + 60.0 * scale
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec![
+            "seconds",
+            "WAL of the nights",
+            "pages written",
+            "billed I/Os",
+            "dead rows",
+            "table size",
+        ]
+    }
+
+    fn settings(&self, trial: &Trial, _ground: &Ground) -> Vec<(String, String)> {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        match trial.is(AUTOVACUUM, "on") {
+            // Off is an option of the table, which any server allows.
+            false => Vec::new(),
+            true => vec![set("autovacuum", "on"), set("autovacuum_naptime", "1s")],
+        }
+    }
+
+    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
+        let is_merge = Way::named(trial.level(CONTENDER)) == Way::Merge;
+        (is_merge && ground.server_version() < 150_000)
+            .then(|| "MERGE needs PostgreSQL 15".to_owned())
+    }
+
+    fn prepare(&self, ground: &Ground) -> Result<()> {
+        let (meters, rows) = size(ground.scale());
+        let first = meters::Nights::new(meters, rows, ground.seed());
+        let connection = ground.connect()?;
+        ground.block_on(async {
+            let client = &connection.client;
+            let wrong = failed(&connection, "make the table");
+            client.batch_execute(meters::CREATE).await.map_err(&wrong)?;
+            data::copy(client, meters::TABLE, &mut first.text()).await?;
+            let rest = format!("vacuum analyze {}", meters::TABLE);
+            client.batch_execute(&rest).await.map_err(&wrong)
+        })
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        let way = Way::named(trial.level(CONTENDER));
+        let vacuums = trial.is(AUTOVACUUM, "on");
+        set_options(way, vacuums, ground)?;
+        let (meters, rows) = size(ground.scale());
+        let mut nights = meters::Nights::new(meters, rows, ground.seed());
+        let mut job = Job::open(way, ground)?;
+        let mut watcher = Watcher::open(ground)?;
+        let mut outcome = Outcome::default();
+        for night in 1..=NIGHTS {
+            ground.check()?;
+            nights.advance();
+            job.take(&nights, night)?;
+            let before = watcher.look()?;
+            outcome.phase(&format!("night {night}"), || job.write())?;
+            job.hand_over()?;
+            watcher.settle(vacuums, &before)?;
+            let done = watcher.look()?.since(&before);
+            note_night(&mut outcome, night, &done);
+        }
+        outcome.number("rows", nights.rows() as f64, Unit::Count);
+        Ok(outcome)
+    }
+
+    fn verify(&self, _trial: &Trial, ground: &Ground, outcome: &mut Outcome) -> Result<()> {
+        let (meters, rows) = size(ground.scale());
+        let mut nights = meters::Nights::new(meters, rows, ground.seed());
+        (0..NIGHTS).for_each(|_| nights.advance());
+        let connection = ground.connect()?;
+        outcome.pictures.push(ground.block_on(draw(&connection))?);
+        ground.block_on(expect(&connection, meters::TABLE, &mut nights.text()))
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        figures::figures(results)
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        figures::answer(results)
+    }
+}
+
+/// Gives the table its options. Room for updates comes with a rewrite, which is outside of what is
+/// measured.
+fn set_options(way: Way, vacuums: bool, ground: &Ground) -> Result<()> {
+    let table = meters::TABLE;
+    let sql = format!("alter table {table} set (autovacuum_enabled = {vacuums})");
+    ground.sql("set the table's options", &sql)?;
+    if way == Way::SyncWithRoom {
+        let sql = format!("alter table {table} set (fillfactor = 60)");
+        ground.sql("set the table's options", &sql)?;
+        ground.sql("rewrite the table", &format!("vacuum full analyze {table}"))?;
+    }
+    Ok(())
+}
+
+/// Adds what a night did to the numbers and the series.
+fn note_night(outcome: &mut Outcome, night: u32, done: &Difference) {
+    let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds);
+    let io = done.bill(PRICE_PER_MILLION);
+    let written = done.checkpoints.buffers_written;
+    let sums = [
+        ("WAL of the nights", done.wal_bytes, Unit::Bytes),
+        ("full page images", done.wal.full_page_images, Unit::Count),
+        ("pages read", done.database.blocks_read, Unit::Count),
+        ("pages written", written, Unit::Count),
+        ("billed I/Os", io.map(|io| io.reads + io.writes), Unit::Count),
+    ];
+    for (name, value, unit) in sums {
+        let Some(value) = value else { continue };
+        let before = outcome.numbers.iter().find(|number| number.name == name);
+        let sum = before.map_or(0.0, |number| number.value) + value as f64;
+        outcome.number(name, sum, unit);
+    }
+    let io = outcome.numbers.iter().find(|number| number.name == "billed I/Os");
+    let cost = io.map(|io| io.value * PRICE_PER_MILLION / 1e6);
+    outcome.number_if("cost of I/Os", cost, Unit::Dollars);
+    let at = f64::from(night);
+    outcome.point("seconds", Unit::Seconds, at, seconds);
+    if let Some(wal) = done.wal_bytes {
+        outcome.point("WAL", Unit::Bytes, at, wal as f64);
+    }
+    let Some(tables) = &done.tables else { return };
+    let now = [
+        ("dead rows", tables.after.rows_dead, Unit::Count),
+        ("table size", tables.after.table_bytes, Unit::Bytes),
+        ("index size", tables.after.index_bytes, Unit::Bytes),
+    ];
+    for (name, value, unit) in now {
+        if let Some(value) = value {
+            outcome.point(name, unit, at, value as f64);
+            outcome.number(name, value as f64, unit);
+        }
+    }
+}
+
+/// A picture of the table's pages, with dead rows told apart where the role may look.
+async fn draw(connection: &Connection) -> Result<Picture> {
+    // Without it, or without the right to it, the picture shows live rows alone.
+    let _ = connection.client.batch_execute("create extension if not exists pageinspect").await;
+    let table = Table::read(&connection.client, meters::TABLE).await?;
+    let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table is gone"))?;
+    let picture = HeapPicture::take(&connection.client, &table).await?;
+    Ok(Picture { name: "heap".to_owned(), svg: picture.svg() })
+}
+
+/// Looks at the server's counters, in a session of its own.
+struct Watcher<'a> {
+    ground: &'a Ground,
+    connection: Connection,
+    table: u32,
+    may_checkpoint: bool,
+}
+
+impl<'a> Watcher<'a> {
+    fn open(ground: &'a Ground) -> Result<Watcher<'a>> {
+        let connection = ground.connect()?;
+        let sql = format!("select '{}'::regclass::oid::int8", meters::TABLE);
+        let table = ground.block_on(number(&connection, "find the table", &sql))? as u32;
+        Ok(Watcher { may_checkpoint: ground.is_own(), ground, connection, table })
+    }
+
+    fn look(&self) -> Result<Measurement> {
+        let client = &self.connection.client;
+        self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
+    }
+
+    /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.
+    fn settle(&mut self, vacuums: bool, before: &Measurement) -> Result<()> {
+        self.wait_for_sessions()?;
+        let began = Instant::now();
+        while vacuums && began.elapsed() < VACUUM_LIMIT {
+            let dead = self.look()?.tables.and_then(|(_, state)| state.rows_dead);
+            if dead.is_none_or(|dead| dead <= DEAD_LEFT) {
+                break;
+            }
+            self.pause()?;
+        }
+        if !self.may_checkpoint {
+            return Ok(());
+        }
+        let client = &self.connection.client;
+        self.ground.block_on(async {
+            let done = client.batch_execute("checkpoint").await;
+            done.map_err(failed(&self.connection, "write a checkpoint"))
+        })?;
+        // The checkpointer counts it a moment after it has said that it is done.
+        let began = Instant::now();
+        while began.elapsed() < COUNT_LIMIT {
+            let requested = self.look()?.since(before).checkpoints.requested;
+            if requested != Some(0) {
+                break;
+            }
+            self.pause()?;
+        }
+        Ok(())
+    }
+
+    /// Sessions hand over what they counted when they end, a moment after the client has left.
+    fn wait_for_sessions(&self) -> Result<()> {
+        let sql = "select count(*) from pg_stat_activity \
+                   where datname = current_database() and usename = current_user \
+                     and application_name like 'pgspate%' \
+                     and application_name not like 'pgspate lab%'";
+        let began = Instant::now();
+        while began.elapsed() < COUNT_LIMIT {
+            let left = number(&self.connection, "look for sessions", sql);
+            if self.ground.block_on(left)? == 0 {
+                break;
+            }
+            self.pause()?;
+        }
+        Ok(())
+    }
+
+    fn pause(&self) -> Result<()> {
+        self.ground.block_on(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! The ways of replacing a night's results.
+//!
+//! All but pgspate have the night's rows in memory, as text, before the clock starts, and write
+//! one meter per transaction, as results come meter by meter. pgspate reads them from a file and
+//! writes them in one transaction.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use pgspate::format::sniff::{Format, Overrides};
+use pgspate::load::{self, Watch};
+use pgspate::measure::{Measurement, PRICE_PER_MILLION};
+use pgspate::sync::{self, Scope};
+use pgspate::target::connect::Connection;
+use pgspate::{Error, Kind, Result};
+use tokio_postgres::Statement;
+
+use super::super::ways::{Text, failed, pipelined};
+use crate::Ground;
+use crate::data::meters::{self, Nights};
+use crate::data::{Rows, meters::Prediction};
+
+/// How results are replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    DeleteInsert,
+    Upsert,
+    Orm,
+    Merge,
+    Sync,
+    SyncWithRoom,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 6] =
+        [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge, Way::Sync, Way::SyncWithRoom];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::DeleteInsert => "delete + insert",
+            Way::Upsert => "upsert",
+            Way::Orm => "row by row, what differs",
+            Way::Merge => "stage + MERGE",
+            Way::Sync => "pgspate sync",
+            Way::SyncWithRoom => "pgspate sync, fillfactor 60",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Way {
+        Way::ALL.into_iter().find(|way| way.name() == name).unwrap_or(Way::DeleteInsert)
+    }
+
+    fn is_ours(self) -> bool {
+        matches!(self, Way::Sync | Way::SyncWithRoom)
+    }
+}
+
+/// A row's meter, moment and prediction.
+type Row = [String; 3];
+
+/// A job that writes night after night.
+pub(super) struct Job<'a> {
+    way: Way,
+    ground: &'a Ground,
+    connection: Connection,
+    statements: HashMap<&'static str, Statement>,
+    /// The night's rows, by meter.
+    rows: Vec<Vec<Row>>,
+    /// The night's file.
+    path: PathBuf,
+}
+
+const INSERT: &str = "insert into use_prediction (meter, occurred, prediction) values ($1, $2, $3)";
+const UPSERT: &str = "insert into use_prediction (meter, occurred, prediction) \
+                      values ($1, $2, $3) \
+                      on conflict (meter, occurred) do update set prediction = excluded.prediction";
+const UPDATE: &str = "update use_prediction set prediction = $3 where meter = $1 and occurred = $2";
+const DELETE: &str = "delete from use_prediction where meter = $1 and occurred = $2";
+const DELETE_METER: &str = "delete from use_prediction where meter = $1";
+const DELETE_OTHERS: &str = "delete from use_prediction where meter = $1 \
+                             and not occurred = any($2::text::timestamp[])";
+const SELECT: &str = "select occurred::text, prediction::text from use_prediction where meter = $1";
+const STAGE: &str = "create temp table stage (like use_prediction) on commit drop";
+const COPY_STAGE: &str = "copy stage from stdin";
+const MERGE: &str = "merge into use_prediction t using stage s \
+                     on t.meter = s.meter and t.occurred = s.occurred \
+                     when matched and t.prediction is distinct from s.prediction \
+                     then update set prediction = s.prediction \
+                     when not matched then insert values (s.meter, s.occurred, s.prediction)";
+const DELETE_UNSTAGED: &str = "delete from use_prediction t where t.meter = $1 and not exists \
+                               (select from stage s where s.meter = t.meter \
+                               and s.occurred = t.occurred)";
+
+impl<'a> Job<'a> {
+    pub(super) fn open(way: Way, ground: &'a Ground) -> Result<Job<'a>> {
+        let connection = ground.connect()?;
+        let wanted: &[&str] = match way {
+            Way::DeleteInsert => &[DELETE_METER, INSERT],
+            Way::Upsert => &[UPSERT, DELETE_OTHERS],
+            Way::Orm => &[SELECT, INSERT, UPDATE, DELETE],
+            Way::Merge | Way::Sync | Way::SyncWithRoom => &[],
+        };
+        let mut statements = HashMap::new();
+        ground.block_on(async {
+            for sql in wanted {
+                let statement = connection.client.prepare(sql).await;
+                let statement = statement.map_err(failed(&connection, "prepare a statement"))?;
+                statements.insert(*sql, statement);
+            }
+            Ok(())
+        })?;
+        let path = ground.scratch().join("night.txt");
+        Ok(Job { way, ground, connection, statements, rows: Vec::new(), path })
+    }
+
+    /// Takes in a night's results; not part of what is measured.
+    pub(super) fn take(&mut self, nights: &Nights, night: u32) -> Result<()> {
+        if !self.way.is_ours() {
+            let row =
+                |meter: u32, of: &Prediction| [meter.to_string(), of.occurred(), of.prediction()];
+            let meter =
+                |(meter, all): (u32, &[Prediction])| all.iter().map(|of| row(meter, of)).collect();
+            self.rows = nights.meters().map(meter).collect();
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        let mut rows = nights.text();
+        while rows.append(&mut text) {}
+        self.path = self.ground.scratch().join(format!("night-{night}.txt"));
+        fs::write(&self.path, text).map_err(|error| {
+            let message = format!("could not write \"{}\"", self.path.display());
+            Error::new(Kind::Source, message).because(error)
+        })
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self) -> Result<()> {
+        if self.way.is_ours() {
+            return self.sync();
+        }
+        self.ground.block_on(async {
+            let failed = failed(&self.connection, "write a meter's results");
+            for (meter, rows) in (1..).zip(&self.rows) {
+                let meter: i32 = meter;
+                self.connection.client.batch_execute("begin").await.map_err(&failed)?;
+                match self.way {
+                    Way::DeleteInsert => self.delete_insert(meter, rows).await,
+                    Way::Upsert => self.upsert(meter, rows).await,
+                    Way::Orm => self.orm(meter, rows).await,
+                    _ => self.merge(meter, rows).await,
+                }
+                .map_err(&failed)?;
+                self.connection.client.batch_execute("commit").await.map_err(&failed)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Has the server know what this session has counted.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        self.ground.block_on(async {
+            Measurement::take(&self.connection.client, &[]).await;
+            Ok(())
+        })
+    }
+
+    /// The old rows go, the new ones come.
+    async fn delete_insert(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+        let client = &self.connection.client;
+        client.execute(&self.statements[DELETE_METER], &[&meter]).await?;
+        pipelined(client, &self.statements[INSERT], rows).await?;
+        Ok(())
+    }
+
+    /// Every row is written, whether it differs or not; then what is gone is deleted.
+    async fn upsert(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+        let client = &self.connection.client;
+        pipelined(client, &self.statements[UPSERT], rows).await?;
+        let kept: Vec<String> = rows.iter().map(|row| format!("\"{}\"", row[1])).collect();
+        let kept = format!("{{{}}}", kept.join(","));
+        client.execute(&self.statements[DELETE_OTHERS], &[&meter, &Text(&kept)]).await?;
+        Ok(())
+    }
+
+    /// The old rows are read and compared, and a statement written for each that differs.
+    async fn orm(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+        let client = &self.connection.client;
+        let read = client.query(&self.statements[SELECT], &[&meter]).await?;
+        let mut old: HashMap<&str, &str> =
+            read.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let (mut inserts, mut updates) = (Vec::new(), Vec::new());
+        for row in rows {
+            match old.remove(row[1].as_str()) {
+                None => inserts.push(row),
+                Some(known) if known != row[2] => updates.push(row),
+                Some(_) => {}
+            }
+        }
+        let of_meter = meter.to_string();
+        let gone = old.keys().map(|occurred| [of_meter.as_str(), occurred]);
+        pipelined(client, &self.statements[DELETE], gone).await?;
+        pipelined(client, &self.statements[UPDATE], updates).await?;
+        pipelined(client, &self.statements[INSERT], inserts).await?;
+        Ok(())
+    }
+
+    /// COPY into a temporary table, MERGE of what differs, and a delete of what is gone.
+    async fn merge(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+        let client = &self.connection.client;
+        client.batch_execute(STAGE).await?;
+        let mut text = String::new();
+        for row in rows {
+            text += &format!("{}\t{}\t{}\n", row[0], row[1], row[2]);
+        }
+        let mut sink = Box::pin(client.copy_in(COPY_STAGE).await?);
+        sink.send(Bytes::from(text)).await?;
+        sink.as_mut().finish().await?;
+        client.batch_execute("analyze stage").await?;
+        client.batch_execute(MERGE).await?;
+        client.execute(DELETE_UNSTAGED, &[&meter]).await?;
+        Ok(())
+    }
+
+    /// All meters at once, from the file.
+    fn sync(&self) -> Result<()> {
+        let load = load::Options {
+            sources: vec![self.path.display().to_string()],
+            table: Some(self.ground.table(meters::TABLE)),
+            read: Overrides { format: Some(Format::Text), ..Overrides::default() },
+            columns: Some(meters::COLUMNS.split(", ").map(str::to_owned).collect()),
+            ..load::Options::default()
+        };
+        let options = sync::Options {
+            load,
+            key: Vec::new(),
+            scope: Scope::By(vec!["meter".to_owned()]),
+            ignored: Vec::new(),
+            max_delete: 20.0,
+            may_empty: false,
+            keeps_last: false,
+            is_check: false,
+            vacuums: false,
+            price_per_million: PRICE_PER_MILLION,
+        };
+        let sync = sync::prepare(options, self.ground.dsn().clone(), self.ground.runtime())?;
+        sync.run(&Arc::new(Watch::default()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! What `storage` shows.
+
+use super::strategies::{EACH, ONE, PGSPATE};
+use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
+use crate::experiment::Unit;
+use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
+use crate::report::words;
+use crate::results::Results;
+
+const STRATEGIES: [&str; 4] = [ONE, EACH, PGSPATE, TUNED];
+
+pub(super) fn all(results: &Results) -> Vec<Figure> {
+    let is_measured =
+        VOLUMES.iter().any(|(name, _)| results.spread(&[("volume", name)], "seconds").is_some());
+    let how = match is_measured {
+        true => {
+            "The limit is made by the operating system, for reads and writes each, also of bytes; \
+             an I/O there may be larger than the 256 KiB that a volume counts as one, and what the \
+             system writes by itself in between is not held back."
+        }
+        false => "This machine cannot hold a server back, so nothing of this is measured.",
+    };
+    let mut figures = vec![Figure::new(
+        "Load and checkpoint under a limit",
+        how,
+        bars(|volume, strategy| {
+            let spread =
+                results.spread(&[("volume", volume), ("strategy", strategy)], "seconds")?;
+            Some(Bar::measured(strategy, spread))
+        }),
+    )];
+    figures.push(Figure::new(
+        "The same, computed",
+        "From the writes and bytes that the disk counted without a limit: as long as it took \
+         there, or as many I/Os and bytes as the volume's limits let through, whichever is more. A \
+         small load that fits into memory and is written while it runs is not limited.",
+        bars(|volume, strategy| {
+            Some(Bar::computed(strategy, expected(results, volume, strategy)?))
+        }),
+    ));
+    let writes = STRATEGIES.iter().filter_map(|strategy| {
+        let levels = [("volume", UNLIMITED), ("strategy", *strategy)];
+        Some(Bar::measured(strategy, results.spread(&levels, "disk bytes")?))
+    });
+    let groups = vec![Group { name: String::new(), bars: writes.collect() }];
+    figures.push(Figure::new(
+        "What the disk has to take",
+        "Read and written while the load and its checkpoint ran, without a limit: tables, WAL, and \
+         whatever else the machine wrote.",
+        Plot::Bars(Bars { unit: Some(Unit::Bytes), groups }),
+    ));
+    figures
+}
+
+fn bars(bar: impl Fn(&str, &str) -> Option<Bar>) -> Plot {
+    let volumes = [UNLIMITED].into_iter().chain(VOLUMES.iter().map(|(name, _)| *name));
+    let groups = volumes.map(|volume| Group {
+        name: volume.to_owned(),
+        bars: STRATEGIES.iter().filter_map(|strategy| bar(volume, strategy)).collect(),
+    });
+    let groups = groups.filter(|group| !group.bars.is_empty()).collect();
+    Plot::Bars(Bars { unit: Some(Unit::Seconds), groups })
+}
+
+/// Seconds on a volume, by what the load without a limit did.
+fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
+    let limits = limits(volume)?;
+    let levels = [("volume", UNLIMITED), ("strategy", strategy)];
+    let median = |number| results.median(&levels, number);
+    let operations = median("disk writes")? + median("disk reads")?;
+    Some(computed(&limits, median("seconds")?, operations, median("disk bytes")?))
+}
+
+pub(super) fn answer(results: &Results) -> String {
+    let (smallest, _) = VOLUMES[0];
+    let measured =
+        |strategy| results.median(&[("volume", smallest), ("strategy", strategy)], "seconds");
+    let free =
+        |strategy| results.median(&[("volume", UNLIMITED), ("strategy", strategy)], "seconds");
+    let by_arithmetic = |strategy| expected(results, smallest, strategy);
+    let pair = measured(ONE).zip(measured(PGSPATE)).map(|pair| (pair, "measured"));
+    let computed = || by_arithmetic(ONE).zip(by_arithmetic(PGSPATE)).map(|it| (it, "computed"));
+    let (Some(((one, ours), how)), Some(free_one), Some(free_ours)) =
+        (pair.or_else(computed), free(ONE), free(PGSPATE))
+    else {
+        return "Too little is measured to compare.".to_owned();
+    };
+    let value = |seconds| words::value(seconds, Unit::Seconds);
+    let lead = |ours: f64, one: f64| words::faster(ours, one);
+    let mut text = format!(
+        "At 750 IOPS, {how}, pgspate takes {} and is {} one session ({}); without a limit it takes \
+         {} and is {} one session ({})",
+        value(ours),
+        lead(ours, one),
+        value(one),
+        value(free_ours),
+        lead(free_ours, free_one),
+        value(free_one)
+    );
+    let tuned = if how == "measured" { measured(TUNED) } else { by_arithmetic(TUNED) };
+    if let Some(tuned) = tuned {
+        text += &format!("; tuned settings make it {} at 750 IOPS", value(tuned));
+    }
+    text + "."
+}

@@ -1,0 +1,177 @@
+//! `storage`: the same load on volumes that let so many I/Os through and no more.
+//!
+//! Where the machine can hold a server's processes back, the time is measured under the limit;
+//! everywhere it is also computed from what the load without a limit has written, and drawn as
+//! computed. The time includes a checkpoint: the load is done when its pages are on the disk.
+
+mod figures;
+
+use pgspate::doctor::storage::{Limits, Volume};
+use pgspate::{Error, Kind, Result};
+
+use super::bulk;
+use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
+use crate::data::imdb::{self, TABLES};
+use crate::experiment::{Experiment, Factor, Outcome, Published, Setup, Trial, Unit};
+use crate::ground::Ground;
+use crate::report::figure::Figure;
+use crate::results::Results;
+use crate::throttle::Throttle;
+
+/// Seven files onto four volumes.
+pub(super) struct Storage;
+
+/// No limit but the machine's.
+const UNLIMITED: &str = "no limit";
+/// Volumes by what the report calls them, and as they are ordered. 250 and 1,500 are the sizes in
+/// GB that were published; gp2 is counted without its credits, as they end.
+const VOLUMES: [(&str, &str); 3] = [
+    ("gp2 250 GB, 750 IOPS", "gp2:250GiB"),
+    ("gp2 1,500 GB, 4,500 IOPS", "gp2:1500GiB"),
+    ("io1, 10,000 IOPS", "io1:400GiB,10000iops"),
+];
+/// What is one I/O on such a volume at most.
+const IO_BYTES: f64 = (256 << 10) as f64;
+const MIB: f64 = (1 << 20) as f64;
+const TUNED: &str = "pgspate, tuned settings";
+
+/// What a volume lets through.
+fn limits(level: &str) -> Option<Limits> {
+    let (_, order) = VOLUMES.iter().find(|(name, _)| *name == level)?;
+    Volume::parse(order).ok().map(|volume| volume.limits())
+}
+
+/// The same as a limit for processes.
+fn throttle(limits: &Limits) -> Throttle {
+    let bytes = (limits.throughput * MIB).min(limits.iops * IO_BYTES);
+    Throttle { iops: limits.iops, bytes_per_second: bytes }
+}
+
+/// Seconds of a load on a volume: as long as without one, or as its I/Os or its bytes need.
+fn computed(limits: &Limits, seconds: f64, operations: f64, bytes: f64) -> f64 {
+    let operations = operations.max(bytes / IO_BYTES);
+    seconds.max(operations / limits.iops).max(bytes / (limits.throughput * MIB))
+}
+
+impl Experiment for Storage {
+    fn name(&self) -> &'static str {
+        "storage"
+    }
+
+    fn title(&self) -> &'static str {
+        "The same load on smaller volumes"
+    }
+
+    fn question(&self) -> &'static str {
+        "What does a load gain from more lanes and from tuned settings when the volume lets only \
+         so many I/Os through?"
+    }
+
+    fn published(&self) -> Published {
+        Published {
+            setting: "Three volumes for IMDb's seven files, and what came of all changes \
+                      together.",
+            figures: vec![
+                ("gp2, 250 GB", "750 IOPS"),
+                ("gp2, 1,500 GB", "4,500 IOPS"),
+                ("io1", "10,000 IOPS"),
+                ("the largest file", "from 5 min 45 s to 44 s"),
+            ],
+        }
+    }
+
+    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+        let volumes = VOLUMES.map(|(name, _)| name);
+        let levels = [&[UNLIMITED], volumes.as_slice()].concat();
+        vec![Factor::new("volume", &levels), Factor::new("strategy", &[ONE, EACH, PGSPATE, TUNED])]
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.01
+    }
+
+    fn trial_seconds(&self, scale: f64) -> f64 {
+        5.0 + 250.0 * scale
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec!["seconds", "phase: checkpoint", "disk writes", "disk bytes", "disk queue", "WAL"]
+    }
+
+    fn settings(&self, trial: &Trial, ground: &Ground) -> Vec<(String, String)> {
+        if trial.is("strategy", TUNED) { ground.tuned() } else { Vec::new() }
+    }
+
+    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
+        let limits = limits(trial.level("volume"))?;
+        ground.throttle(&throttle(&limits)).err()
+    }
+
+    fn prepare(&self, ground: &Ground) -> Result<()> {
+        imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
+        ground.sql("make the tables", &TABLES.map(|table| table.create).join(";\n"))
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        let files = imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
+        let limited = match limits(trial.level("volume")) {
+            Some(limits) => Some(ground.throttle(&throttle(&limits)).map_err(|reason| {
+                Error::new(Kind::Plan, format!("could not limit the server: {reason}"))
+            })?),
+            None => None,
+        };
+        let strategy = match trial.level("strategy") {
+            TUNED => PGSPATE,
+            other => other,
+        };
+        let mut outcome = Outcome::default();
+        let (rows, _) = strategies::load(strategy, &files, ground, &mut outcome)?;
+        outcome.phase("checkpoint", || checkpoint(ground))?;
+        drop(limited);
+        outcome.number("rows", rows as f64, Unit::Count);
+        Ok(outcome)
+    }
+
+    fn verify(&self, _trial: &Trial, ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
+        bulk::verify(ground)
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        figures::all(results)
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        figures::answer(results)
+    }
+}
+
+/// On a server that is not ours the role may not be allowed to; its pages are written later then.
+fn checkpoint(ground: &Ground) -> Result<()> {
+    match ground.sql("make a checkpoint", "checkpoint") {
+        Err(error) if !ground.is_own() && error.sqlstate().is_some() => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_those_that_were_published() {
+        let iops = VOLUMES.map(|(name, _)| limits(name).unwrap().iops);
+        assert_eq!(iops, [750.0, 4500.0, 10_000.0]);
+        assert_eq!(limits(UNLIMITED), None);
+    }
+
+    #[test]
+    fn what_is_slowest_decides() {
+        let limits = Limits { iops: 100.0, burst_iops: None, credits: 0.0, throughput: 10.0 };
+        assert_eq!(computed(&limits, 9.0, 10.0, 1.0), 9.0);
+        assert_eq!(computed(&limits, 9.0, 2000.0, 1.0), 20.0);
+        assert_eq!(computed(&limits, 9.0, 10.0, 300.0 * MIB), 30.0);
+        // Few large operations are as many as the volume counts.
+        let narrow = Limits { throughput: 1000.0, ..limits };
+        assert_eq!(computed(&narrow, 0.0, 1.0, 100.0 * MIB), 4.0);
+    }
+}

@@ -1,0 +1,193 @@
+//! Sessions that run a query all at once.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join, join_all, try_join_all};
+use pgspate::target::connect::Connection;
+use pgspate::{Error, Kind, Result};
+
+use super::super::ways::{failed, number};
+use super::{CREATE_AS, DISTINCT};
+use crate::Ground;
+
+/// The server's code for more temporary files than a session may have.
+const LIMIT_EXCEEDED: &str = "53400";
+
+/// What is run.
+pub(super) struct Work {
+    pub(super) clients: usize,
+    pub(super) query: String,
+    pub(super) work_mem_kb: u64,
+    pub(super) tablespace: Option<&'static str>,
+    /// What each query has to answer.
+    pub(super) rows: u64,
+    /// Whether a session beside them writes.
+    pub(super) has_bystander: bool,
+}
+
+/// Sessions that are ready to begin.
+pub(super) struct Ready {
+    clients: Vec<Connection>,
+    bystander: Connection,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// Of each query that ended well.
+    pub(super) seconds: Vec<f64>,
+    /// What the others met, each in the server's words.
+    pub(super) errors: Vec<String>,
+    /// Bytes of all temporary tables.
+    pub(super) table_bytes: u64,
+    /// What the session beside them has committed.
+    pub(super) bystander_rows: u64,
+}
+
+/// Seconds of a query and bytes of its table, or what the server said of the end of the space.
+type Answer = Result<(f64, u64), String>;
+
+impl Answers {
+    pub(super) fn mean_seconds(&self) -> f64 {
+        self.seconds.iter().sum::<f64>() / (self.seconds.len() as f64).max(1.0)
+    }
+
+    /// # Errors
+    /// A query has failed.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.errors.first() {
+            None => Ok(()),
+            Some(error) => Err(Error::new(Kind::Server, format!("a query failed: {error}"))),
+        }
+    }
+}
+
+impl Work {
+    /// Opens the sessions.
+    pub(super) async fn connect(&self, ground: &Ground) -> Result<Ready> {
+        let space = match self.tablespace {
+            Some(name) => format!("set temp_tablespaces = '{name}';"),
+            None => String::new(),
+        };
+        // One process for each query, however many the server would give the first ones.
+        let settings = format!(
+            "set work_mem = {}; set max_parallel_workers_per_gather = 0; set jit = off; {space}",
+            self.work_mem_kb
+        );
+        let open = async || -> Result<Connection> {
+            let connection = ground.open().await?;
+            let set = connection.client.batch_execute(&settings).await;
+            set.map_err(failed(&connection, "set a session's options"))?;
+            Ok(connection)
+        };
+        let clients = try_join_all((0..self.clients).map(|_| open())).await?;
+        Ok(Ready { clients, bystander: ground.open().await? })
+    }
+
+    /// Runs the query in all sessions, and waits for the last one.
+    pub(super) async fn run(&self, ready: &Ready) -> Result<Answers> {
+        let is_over = AtomicBool::new(false);
+        let queries = async {
+            let all = join_all(ready.clients.iter().map(|client| self.query(client))).await;
+            is_over.store(true, Relaxed);
+            all
+        };
+        let bystander = async {
+            match self.has_bystander {
+                true => write_until(&ready.bystander, &is_over).await,
+                false => Ok(0),
+            }
+        };
+        let (all, bystander_rows) = join(queries, bystander).await;
+        let mut answers = Answers { bystander_rows: bystander_rows?, ..Answers::default() };
+        for answer in all {
+            match answer? {
+                Ok((seconds, bytes)) => {
+                    answers.seconds.push(seconds);
+                    answers.table_bytes += bytes;
+                }
+                Err(words) => answers.errors.push(words),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The query, whose answer is a number of rows.
+    fn sql(&self) -> &'static str {
+        match self.query.as_str() {
+            CREATE_AS => "create temp table copied as table lineitem",
+            // All columns are needed, so that none can be left out of what is kept.
+            DISTINCT => "select count(d) from (select distinct * from lineitem) d",
+            _ => {
+                "select count(s) from (select * from lineitem \
+                 order by l_comment, l_orderkey offset 0) s"
+            }
+        }
+    }
+
+    /// One session's query.
+    async fn query(&self, connection: &Connection) -> Result<Answer> {
+        let makes_table = self.query == CREATE_AS;
+        let client = &connection.client;
+        let began = Instant::now();
+        let done = match makes_table {
+            true => client.execute(self.sql(), &[]).await,
+            false => client.query_one(self.sql(), &[]).await.map(|row| row.get::<_, i64>(0) as u64),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let rows = match done {
+            Ok(rows) => rows,
+            Err(error) => {
+                let words = error.as_db_error().filter(|it| it.code().code() == LIMIT_EXCEEDED);
+                let Some(words) = words else {
+                    return Err(failed(connection, "run a query that spills")(error));
+                };
+                let words = format!("{} (SQLSTATE {LIMIT_EXCEEDED})", words.message());
+                // The session itself is as good as before.
+                number(connection, "go on after the error", "select 1::int8").await?;
+                return Ok(Err(words));
+            }
+        };
+        if rows != self.rows {
+            let message = format!("a query answered {rows} rows and not {}", self.rows);
+            return Err(Error::new(Kind::Bug, message));
+        }
+        let bytes = match makes_table {
+            true => {
+                let size = "select pg_table_size('copied')";
+                number(connection, "look up a table's size", size).await?.unsigned_abs()
+            }
+            false => 0,
+        };
+        Ok(Ok((seconds, bytes)))
+    }
+
+    /// Ends the sessions, and waits until the server has noticed.
+    pub(super) async fn close(&self, ready: Ready) -> Result<()> {
+        let Ready { clients, bystander } = ready;
+        let pids: Vec<i32> = clients.iter().map(Connection::backend_pid).collect();
+        join_all(clients.into_iter().map(Connection::close)).await;
+        let sql = "select count(*) from pg_stat_activity where pid = any($1)";
+        for _ in 0..500 {
+            let row = bystander.client.query_one(sql, &[&pids]).await;
+            if row.map_err(failed(&bystander, "wait for sessions"))?.get::<_, i64>(0) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bystander.close().await;
+        Ok(())
+    }
+}
+
+/// Single inserts, each committed, until the others are through.
+async fn write_until(connection: &Connection, is_over: &AtomicBool) -> Result<u64> {
+    let mut rows = 0;
+    while !is_over.load(Relaxed) || rows == 0 {
+        let done = connection.client.execute("insert into bystander values (1)", &[]).await;
+        rows += done.map_err(failed(connection, "write beside the queries"))?;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(rows)
+}

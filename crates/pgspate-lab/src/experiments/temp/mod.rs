@@ -1,0 +1,232 @@
+//! Temporary space: many sessions that write more than fits into their memory at the same time.
+//!
+//! Memory and limits are shares of the table, so that what spills at one scale spills at all. A
+//! query's answer is checked; where temporary space is to end, so is that nothing else has suffered.
+
+mod clients;
+mod figures;
+mod space;
+
+use pgspate::measure::Measurement;
+use pgspate::{Error, Kind, Result};
+
+use super::ways::{failed, number};
+use crate::data::{self, scaled, tpch};
+use crate::report::figure::Figure;
+use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
+use clients::{Answers, Work};
+use space::Space;
+
+const QUERY: &str = "query";
+const CLIENTS: &str = "clients";
+const WORK_MEM: &str = "work_mem";
+const SPACE: &str = "temp space";
+const LIMIT: &str = "temp_file_limit";
+
+const CREATE_AS: &str = "create temp table as";
+const DISTINCT: &str = "select distinct";
+const ORDER_BY: &str = "order by";
+const SPILLS: &str = "a sixteenth of the table";
+const FITS: &str = "twice the table";
+const DATA_FOLDER: &str = "data folder";
+const TABLESPACE: &str = "tablespace";
+const NO_LIMIT: &str = "none";
+const SMALL_LIMIT: &str = "a quarter of the table";
+
+/// Bytes of a row in memory and on disk, about.
+const ROW_BYTES: u64 = 160;
+/// What `work_mem` is at least, in kB.
+const WORK_MEM_MIN: u64 = 64;
+
+/// The experiment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Temp;
+
+/// Bytes of the table, about.
+fn table_bytes(scale: f64) -> u64 {
+    scaled(tpch::ROWS, scale) * ROW_BYTES
+}
+
+fn work_mem_kb(trial: &Trial, scale: f64) -> u64 {
+    let bytes = match trial.level(WORK_MEM) {
+        FITS => table_bytes(scale) * 2,
+        _ => table_bytes(scale) / 16,
+    };
+    (bytes >> 10).clamp(WORK_MEM_MIN, i32::MAX as u64)
+}
+
+impl Experiment for Temp {
+    fn name(&self) -> &'static str {
+        "temp"
+    }
+
+    fn title(&self) -> &'static str {
+        "Temporary tables and queries that spill"
+    }
+
+    fn question(&self) -> &'static str {
+        "Many sessions at once fill temporary tables, or sort and deduplicate more than fits into \
+         their memory: how fast is it, what do more memory and another place for temporary files \
+         change, and what happens when the space ends?"
+    }
+
+    fn published(&self) -> Published {
+        Published {
+            setting: "A cloud provider's managed PostgreSQL, temporary objects on its network \
+                      volume against a local NVMe disk, with up to 20 clients.",
+            figures: vec![
+                ("temporary tables of a large table, throughput", "254 MB/s against 353 MB/s"),
+                ("mean time", "1,121 s against 650 s"),
+            ],
+        }
+    }
+
+    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+        vec![
+            Factor::new(QUERY, &[CREATE_AS, DISTINCT, ORDER_BY]),
+            Factor::new(CLIENTS, &["4", "8", "12", "16", "20"]),
+            Factor::new(WORK_MEM, &[SPILLS, FITS]),
+            Factor::new(SPACE, &[DATA_FOLDER, TABLESPACE]),
+            Factor::new(LIMIT, &[NO_LIMIT, SMALL_LIMIT]),
+        ]
+    }
+
+    fn makes_sense(&self, trial: &Trial) -> bool {
+        let is_table = trial.is(QUERY, CREATE_AS);
+        let changed = [
+            (trial.is(WORK_MEM, FITS), !is_table && trial.is(CLIENTS, "8")),
+            (trial.is(SPACE, TABLESPACE), matches!(trial.level(CLIENTS), "8" | "20")),
+            // The server counts temporary files against it, not temporary tables.
+            (trial.is(LIMIT, SMALL_LIMIT), !is_table && trial.is(CLIENTS, "8")),
+        ];
+        let others = changed.iter().filter(|(is_changed, _)| *is_changed).count();
+        others <= 1 && changed.iter().all(|(is_changed, where_tried)| !is_changed || *where_tried)
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.02
+    }
+
+    fn trial_seconds(&self, scale: f64) -> f64 {
+        1.0 + 60.0 * scale
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec!["seconds", "mean time", "throughput", "temp bytes", "failed"]
+    }
+
+    fn settings(&self, trial: &Trial, ground: &Ground) -> Vec<(String, String)> {
+        match trial.is(LIMIT, SMALL_LIMIT) {
+            false => Vec::new(),
+            true => {
+                let limit = (table_bytes(ground.scale()) / 4) >> 10;
+                vec![("temp_file_limit".to_owned(), format!("{}kB", limit.max(64)))]
+            }
+        }
+    }
+
+    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
+        (trial.is(SPACE, TABLESPACE) && !ground.is_own())
+            .then(|| "tablespaces are made on the lab's own server only".to_owned())
+    }
+
+    fn prepare(&self, ground: &Ground) -> Result<()> {
+        let connection = ground.connect()?;
+        ground.block_on(async {
+            let client = &connection.client;
+            let wrong = failed(&connection, "make the table");
+            client.batch_execute(tpch::CREATE).await.map_err(&wrong)?;
+            let mut rows = tpch::rows(ground.scale(), ground.seed());
+            data::copy(client, tpch::TABLE, &mut rows).await?;
+            let bystander = "create table bystander (id bigint)";
+            client.batch_execute(bystander).await.map_err(&wrong)?;
+            client.batch_execute("vacuum analyze lineitem").await.map_err(&wrong)
+        })
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let clients = trial.level(CLIENTS).parse().unwrap_or(4);
+        let space = match trial.is(SPACE, TABLESPACE) {
+            true => Some(Space::make(ground, table_bytes(ground.scale()) * 2 * clients as u64)?),
+            false => None,
+        };
+        outcome.notes.extend(space.as_ref().map(Space::note));
+        let work = Work {
+            clients,
+            query: trial.level(QUERY).to_owned(),
+            work_mem_kb: work_mem_kb(trial, ground.scale()),
+            tablespace: space.as_ref().map(|_| space::NAME),
+            rows: scaled(tpch::ROWS, ground.scale()),
+            has_bystander: trial.is(LIMIT, SMALL_LIMIT),
+        };
+        let before = temp_bytes(ground)?;
+        let ready = ground.block_on(work.connect(ground))?;
+        let answers = outcome.phase("queries", || ground.block_on(work.run(&ready)))?;
+        ground.block_on(work.close(ready))?;
+        let files = temp_bytes(ground)?.zip(before).map(|(now, then)| now.saturating_sub(then));
+        if let Some(space) = space {
+            space.remove(ground)?;
+        }
+        note(&mut outcome, &answers, files, &work);
+        match trial.is(LIMIT, SMALL_LIMIT) {
+            true => check_end(&answers, &mut outcome, ground)?,
+            false => answers.check()?,
+        }
+        Ok(outcome)
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        figures::figures(results)
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        figures::answer(results)
+    }
+}
+
+/// Bytes of temporary files that the database has written so far. Sessions that wrote some are gone
+/// by then, and have handed over what they counted.
+fn temp_bytes(ground: &Ground) -> Result<Option<u64>> {
+    let connection = ground.connect()?;
+    let look = async { Ok(Measurement::take(&connection.client, &[]).await) };
+    Ok(ground.block_on(look)?.database.temp_bytes)
+}
+
+fn note(outcome: &mut Outcome, answers: &Answers, files: Option<u64>, work: &Work) {
+    let seconds = outcome.seconds().max(1e-9);
+    let bytes = match work.query.as_str() {
+        CREATE_AS => Some(answers.table_bytes),
+        _ => files,
+    };
+    outcome.number("mean time", answers.mean_seconds(), Unit::Seconds);
+    outcome.number_if("temp bytes", bytes.map(|bytes| bytes as f64), Unit::Bytes);
+    let rate = bytes.filter(|bytes| *bytes > 0).map(|bytes| bytes as f64 / seconds);
+    outcome.number_if("throughput", rate, Unit::BytesPerSecond);
+    outcome.number("failed", answers.errors.len() as f64, Unit::Count);
+    outcome.number("work_mem", (work.work_mem_kb << 10) as f64, Unit::Bytes);
+}
+
+/// Temporary space was to end: with a clear error, and for those alone who needed it.
+fn check_end(answers: &Answers, outcome: &mut Outcome, ground: &Ground) -> Result<()> {
+    let Some(error) = answers.errors.first() else {
+        return Err(Error::new(Kind::Bug, "no query met the end of temporary space"));
+    };
+    let connection = ground.connect()?;
+    let count = async |sql: &str| number(&connection, "look at what is left", sql).await;
+    let rows = ground.block_on(count("select count(*) from bystander"))?;
+    if rows.unsigned_abs() != answers.bystander_rows {
+        return Err(Error::new(Kind::Bug, "rows of a session beside the queries are lost"));
+    }
+    let left = ground.block_on(count("select count(*) from pg_ls_tmpdir()"))?;
+    if left != 0 {
+        return Err(Error::new(Kind::Bug, format!("{left} temporary files are left")));
+    }
+    outcome.notes.push(format!(
+        "{} of {} queries ended with: {error}. The sessions went on, their files were gone, and \
+         another session committed {rows} inserts meanwhile.",
+        answers.errors.len(),
+        answers.seconds.len() + answers.errors.len(),
+    ));
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A tablespace for temporary files, away from the data.
+//!
+//! It is on another device where there is one: the memory file system that most Linux systems have
+//! stands for a fast local disk. Where there is none it is a folder beside the data, and the
+//! results say so.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::time::Duration;
+
+use pgspate::{Error, Kind, Result};
+use tempfile::TempDir;
+
+use super::super::ways::failed;
+use crate::Ground;
+
+/// The tablespace's name.
+pub(super) const NAME: &str = "pgspate_lab_temp";
+
+/// A file system in memory, where the system has one.
+const MEMORY: &str = "/dev/shm";
+
+/// A folder that the server has a tablespace in. Gone with its value.
+pub(super) struct Space {
+    folder: TempDir,
+    is_other_device: bool,
+}
+
+impl Space {
+    /// Makes folder and tablespace; `bytes` is what may be written to it.
+    pub(super) fn make(ground: &Ground, bytes: u64) -> Result<Space> {
+        let (Some(data), Some(beside)) = (ground.data_folder(), ground.server_folder()) else {
+            return Err(Error::new(Kind::Bug, "a tablespace is made on an own server only"));
+        };
+        let memory = Path::new(MEMORY);
+        let is_other_device = is_apart(memory, data, bytes);
+        let base = if is_other_device { memory } else { beside };
+        let failed_at = |error| {
+            let message = format!("could not make a folder in \"{}\"", base.display());
+            Error::new(Kind::Usage, message).because(error)
+        };
+        let folder = tempfile::Builder::new().prefix("pgspate-lab-").tempdir_in(base);
+        let folder = folder.map_err(failed_at)?;
+        let owner = fs::metadata(data).map_err(failed_at)?;
+        // Under root the server runs as somebody else; otherwise it is ours already.
+        if fs::metadata(folder.path()).map_err(failed_at)?.uid() != owner.uid() {
+            chown(folder.path(), Some(owner.uid()), Some(owner.gid())).map_err(failed_at)?;
+        }
+        let path = folder.path().display().to_string().replace('\'', "''");
+        let sql = format!("create tablespace {NAME} location '{path}'");
+        ground.sql("make a tablespace", &sql)?;
+        Ok(Space { folder, is_other_device })
+    }
+
+    /// Where it is, in words.
+    pub(super) fn note(&self) -> String {
+        match self.is_other_device {
+            true => "The tablespace is in memory, as a stand-in for a fast local disk.".to_owned(),
+            false => "There is no second device here: the tablespace is on the disk of the data, \
+                      so nothing is to be expected of it."
+                .to_owned(),
+        }
+    }
+
+    /// Removes both.
+    pub(super) fn remove(self, ground: &Ground) -> Result<()> {
+        let connection = ground.connect()?;
+        ground.block_on(async {
+            let sql = format!("drop tablespace {NAME}");
+            for _ in 0..100 {
+                // Temporary tables of sessions that have just ended may still be there.
+                if connection.client.batch_execute(&sql).await.is_ok() {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let dropped = connection.client.batch_execute(&sql).await;
+            dropped.map_err(failed(&connection, "drop the tablespace"))
+        })?;
+        self.folder.close().map_err(|error| {
+            Error::new(Kind::Usage, "could not remove the tablespace's folder").because(error)
+        })
+    }
+}
+
+/// Whether a folder is on another device than the data, with so much space.
+fn is_apart(folder: &Path, data: &Path, bytes: u64) -> bool {
+    let (Ok(there), Ok(here)) = (fs::metadata(folder), fs::metadata(data)) else { return false };
+    let Ok(space) = rustix::fs::statvfs(folder) else { return false };
+    there.dev() != here.dev() && space.f_bavail * space.f_frsize > bytes
+}

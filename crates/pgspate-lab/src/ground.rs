@@ -1,0 +1,251 @@
+//! What an experiment stands on: a server, a folder, and the numbers that data follow from.
+//!
+//! Every wait on it ends when the run is stopped. All tables are in one schema, which every
+//! session of the ground looks in first.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use pgspate::load::{self, Report, Watch};
+use pgspate::target::connect::{Connection, Dsn};
+use pgspate::{Error, Kind, Result};
+use pgspate_embedded::Throwaway;
+use tokio::runtime::Handle;
+
+use crate::probe::{self, Probe};
+use crate::stop::Stop;
+use crate::throttle::{Throttle, Throttled};
+
+/// The schema that everything is made in.
+pub const SCHEMA: &str = "pgspate_lab";
+
+/// What all grounds of an experiment share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) scale: f64,
+    pub(crate) seed: u64,
+    pub(crate) scratch: PathBuf,
+    pub(crate) runtime: Handle,
+    pub(crate) stop: Stop,
+    /// What tuning for a bulk load would set.
+    pub(crate) tuned: Mutex<Vec<(String, String)>>,
+    pub(crate) agreed: Mutex<BTreeMap<String, String>>,
+}
+
+/// A server that is ready for a trial, and what belongs to it.
+pub struct Ground {
+    shared: Arc<Shared>,
+    dsn: Dsn,
+    own: Option<OwnServer>,
+    postmaster: Option<i32>,
+    version: u32,
+}
+
+/// What is known of a server of the lab's own.
+#[derive(Debug, Clone)]
+struct OwnServer {
+    folder: PathBuf,
+    data: PathBuf,
+}
+
+impl Ground {
+    /// On a server of the lab's own.
+    pub(crate) fn on_own(shared: &Arc<Shared>, server: &Throwaway) -> Result<Ground> {
+        let mut ground = Ground::stopped(shared, server)?;
+        ground.postmaster = server.pid();
+        ground.version = ground.connect()?.server_version();
+        Ok(ground)
+    }
+
+    /// Of a server that is stopped: nothing can be asked of it, but what it is.
+    pub(crate) fn stopped(shared: &Arc<Shared>, server: &Throwaway) -> Result<Ground> {
+        let own = OwnServer { folder: server.folder().to_owned(), data: server.data_folder() };
+        Ok(Ground {
+            shared: Arc::clone(shared),
+            dsn: crate::own::dsn(server)?,
+            own: Some(own),
+            postmaster: None,
+            version: server.installation().major * 10_000,
+        })
+    }
+
+    /// On another server, whose processes can be seen if it is on this machine.
+    pub(crate) fn on_foreign(shared: &Arc<Shared>, keeper: &Connection, dsn: &Dsn) -> Ground {
+        let postmaster = keeper.is_local().then(|| probe::parent_of(keeper.backend_pid()));
+        Ground {
+            shared: Arc::clone(shared),
+            dsn: dsn.clone(),
+            own: None,
+            postmaster: postmaster.flatten(),
+            version: keeper.server_version(),
+        }
+    }
+
+    /// 1 is the published size.
+    pub fn scale(&self) -> f64 {
+        self.shared.scale
+    }
+
+    /// What data follow from.
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// A folder for the experiment's files. It stays for all trials, and is gone after the last.
+    pub fn scratch(&self) -> &Path {
+        &self.shared.scratch
+    }
+
+    /// What drives connections.
+    pub fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
+    /// How the server is reached.
+    pub fn dsn(&self) -> &Dsn {
+        &self.dsn
+    }
+
+    /// `server_version_num`.
+    pub fn server_version(&self) -> u32 {
+        self.version
+    }
+
+    /// Whether the server is the lab's own and for this trial alone.
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// A folder that an own server may write to, outside of its data, for example for tablespaces.
+    pub fn server_folder(&self) -> Option<&Path> {
+        self.own.as_ref().map(|own| own.folder.as_path())
+    }
+
+    /// The data folder of an own server.
+    pub fn data_folder(&self) -> Option<&Path> {
+        self.own.as_ref().map(|own| own.data.as_path())
+    }
+
+    /// The settings that `pgspate tune` would make for a bulk load on this machine.
+    pub fn tuned(&self) -> Vec<(String, String)> {
+        self.shared.tuned.lock().expect("no panic while held").clone()
+    }
+
+    /// A table's name for SQL that runs in any session.
+    pub fn table(&self, name: &str) -> String {
+        format!("{SCHEMA}.{name}")
+    }
+
+    /// Whether the run is to stop.
+    ///
+    /// # Errors
+    /// Kind `Cancelled`, if it is.
+    pub fn check(&self) -> Result<()> {
+        if self.shared.stop.is_asked() { Err(stopped()) } else { Ok(()) }
+    }
+
+    /// Waits for something, unless the run is stopped.
+    ///
+    /// # Errors
+    /// Those of the future; kind `Cancelled` when the run is stopped.
+    pub fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.shared.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = self.shared.stop.asked() => Err(stopped()),
+                result = future => result,
+            }
+        })
+    }
+
+    /// A new session that finds the experiment's tables by their bare names.
+    ///
+    /// # Errors
+    /// As [`Dsn::connect`].
+    pub async fn open(&self) -> Result<Connection> {
+        let connection = self.dsn.connect("pgspate lab").await?;
+        let sql = format!("set search_path = {SCHEMA}, public");
+        match connection.client.batch_execute(&sql).await {
+            Ok(()) => Ok(connection),
+            Err(error) => Err(connection.explain("could not set the search path", error)),
+        }
+    }
+
+    /// The same, waited for.
+    ///
+    /// # Errors
+    /// As [`Dsn::connect`]; kind `Cancelled` when the run is stopped.
+    pub fn connect(&self) -> Result<Connection> {
+        self.block_on(self.open())
+    }
+
+    /// Runs statements in a session of their own. `what` completes "could not".
+    ///
+    /// # Errors
+    /// The server refuses one, or cannot be reached.
+    pub fn sql(&self, what: &str, sql: &str) -> Result<()> {
+        self.block_on(async {
+            let connection = self.open().await?;
+            let done = connection.client.batch_execute(sql).await;
+            done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
+            connection.close().await;
+            Ok(())
+        })
+    }
+
+    /// Loads through pgspate. The table of `options` should be named by [`Ground::table`].
+    ///
+    /// # Errors
+    /// As [`load::prepare`] and [`load::Load::run`].
+    pub fn load(&self, options: load::Options) -> Result<Report> {
+        let watch = Arc::new(Watch::default());
+        let stopping = {
+            let (watch, stop) = (Arc::clone(&watch), self.shared.stop.clone());
+            self.runtime().spawn(async move {
+                stop.asked().await;
+                watch.copy.cancel();
+            })
+        };
+        let load = load::prepare(options, self.dsn.clone(), self.runtime());
+        let report = load.and_then(|load| load.run(&watch));
+        stopping.abort();
+        report
+    }
+
+    /// Remembers a value, or compares it with the one remembered under this key: what contenders
+    /// leave behind has to be the same.
+    ///
+    /// # Errors
+    /// Kind `Bug`, if it is another.
+    pub fn agree(&self, key: &str, value: &str) -> Result<()> {
+        let mut agreed = self.shared.agreed.lock().expect("no panic while held");
+        let known = agreed.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        if known == value {
+            return Ok(());
+        }
+        let message = format!("{key} is {value} after this trial, and was {known} after another");
+        Err(Error::new(Kind::Bug, message))
+    }
+
+    /// Holds back what the server reads and writes, until the result is dropped.
+    ///
+    /// # Errors
+    /// In words, why that cannot be done here.
+    pub fn throttle(&self, throttle: &Throttle) -> Result<Throttled, String> {
+        match (self.data_folder(), self.postmaster) {
+            (Some(data), Some(postmaster)) => throttle.apply(postmaster, data),
+            _ => Err("the server is not the lab's own".to_owned()),
+        }
+    }
+
+    /// What looks at the server's processes and its disk.
+    pub(crate) fn probe(&self) -> Probe {
+        Probe::new(self.postmaster, self.data_folder())
+    }
+}
+
+pub(crate) fn stopped() -> Error {
+    Error::new(Kind::Cancelled, "stopped")
+}

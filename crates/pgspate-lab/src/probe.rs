@@ -1,0 +1,184 @@
+//! What the server's processes and its disk did meanwhile, as the operating system counts it.
+//!
+//! Everything is the difference of two looks at counters, so nothing is lost between samples; the
+//! mean length of the disk's queue, too, is the growth of the time that requests spent in it. What
+//! the system does not tell is left out.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::experiment::{Outcome, Unit};
+
+/// Of these are the times in `/proc/*/stat`, on every Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// Of these are the sizes in `/proc/diskstats`, whatever the device has.
+const SECTOR_BYTES: f64 = 512.0;
+
+/// What is looked at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Probe {
+    postmaster: Option<i32>,
+    device: Option<(u32, u32)>,
+}
+
+/// What was counted up to one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reading {
+    server_ticks: Option<f64>,
+    client_ticks: Option<f64>,
+    disk: Option<Disk>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Disk {
+    reads: f64,
+    writes: f64,
+    bytes: f64,
+    busy_ms: f64,
+    queue_ms: f64,
+}
+
+impl Probe {
+    /// The server with that postmaster, and the device that a folder is on.
+    pub(crate) fn new(postmaster: Option<i32>, folder: Option<&Path>) -> Probe {
+        let device = folder.and_then(|folder| fs::metadata(folder).ok()).map(|facts| facts.dev());
+        let device = device.map(|dev| (rustix::fs::major(dev), rustix::fs::minor(dev)));
+        Probe { postmaster, device }
+    }
+
+    /// Looks.
+    pub(crate) fn read(&self) -> Reading {
+        let disks = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+        Reading {
+            server_ticks: self.postmaster.and_then(server_ticks),
+            client_ticks: stat("self").map(|stat| stat.own),
+            disk: self.device.and_then(|device| disk(&disks, device)),
+        }
+    }
+}
+
+impl Reading {
+    /// Adds what was counted since an earlier look, over so many seconds.
+    pub(crate) fn add_since(&self, before: &Reading, seconds: f64, outcome: &mut Outcome) {
+        let grown = |now: Option<f64>, then: Option<f64>| Some((now? - then?).max(0.0));
+        let cpu = |ticks: Option<f64>| ticks.map(|ticks| ticks / TICKS_PER_SECOND);
+        let server = cpu(grown(self.server_ticks, before.server_ticks));
+        let client = cpu(grown(self.client_ticks, before.client_ticks));
+        outcome.number_if("server CPU", server, Unit::Seconds);
+        outcome.number_if("client CPU", client, Unit::Seconds);
+        let (Some(now), Some(then)) = (self.disk, before.disk) else { return };
+        let millis = (seconds * 1000.0).max(1.0);
+        outcome.number("disk reads", now.reads - then.reads, Unit::Count);
+        outcome.number("disk writes", now.writes - then.writes, Unit::Count);
+        outcome.number("disk bytes", now.bytes - then.bytes, Unit::Bytes);
+        let busy = (now.busy_ms - then.busy_ms) / millis * 100.0;
+        outcome.number("disk busy", busy.min(100.0), Unit::Percent);
+        outcome.number("disk queue", (now.queue_ms - then.queue_ms) / millis, Unit::Plain);
+    }
+}
+
+/// Looks at most, if processes keep ending meanwhile.
+const LOOKS_MAX: usize = 50;
+
+/// All that the server has used so far: of the processes that are, and of those that were. One that
+/// ends in between would be in neither; so it is looked again until none has.
+fn server_ticks(postmaster: i32) -> Option<f64> {
+    let name = postmaster.to_string();
+    let mut own = stat(&name)?;
+    for _ in 0..LOOKS_MAX {
+        let children: f64 = children(postmaster)?;
+        let after = stat(&name)?;
+        if after.of_ended_children == own.of_ended_children {
+            return Some(after.own + after.of_ended_children + children);
+        }
+        own = after;
+    }
+    None
+}
+
+/// What the processes of a server have used that are still there.
+fn children(postmaster: i32) -> Option<f64> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let children = pids.filter_map(|pid| stat(&pid)).filter(|it| it.parent == postmaster);
+    Some(children.map(|it| it.own).sum())
+}
+
+/// The parent of a process.
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
+    stat(&pid.to_string()).map(|stat| stat.parent)
+}
+
+#[derive(Debug, PartialEq)]
+struct Stat {
+    parent: i32,
+    own: f64,
+    of_ended_children: f64,
+}
+
+fn stat(pid: &str) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The command, the second field, may hold spaces and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |nth: usize| fields.get(nth)?.parse::<f64>().ok();
+    Some(Stat {
+        parent: fields.get(1)?.parse().ok()?,
+        own: ticks(11)? + ticks(12)?,
+        of_ended_children: ticks(13)? + ticks(14)?,
+    })
+}
+
+fn disk(text: &str, device: (u32, u32)) -> Option<Disk> {
+    let line = text.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |nth: usize| fields.get(nth)?.parse::<u32>().ok();
+        (number(0)? == device.0 && number(1)? == device.1).then_some(fields)
+    })?;
+    let number = |nth: usize| line.get(nth)?.parse::<f64>().ok();
+    Some(Disk {
+        reads: number(3)?,
+        writes: number(7)?,
+        bytes: (number(5)? + number(9)?) * SECTOR_BYTES,
+        busy_ms: number(12)?,
+        queue_ms: number(13)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_with_odd_names_are_read() {
+        let fields = "S 7 1 1 0 -1 4194560 100 0 0 0 250 50 30 20 20 0 1 0 12 0 0";
+        let stat = parse_stat(&format!("12 (a) b) {fields}")).unwrap();
+        assert_eq!(stat, Stat { parent: 7, own: 300.0, of_ended_children: 50.0 });
+        assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn a_disk_is_found_by_its_numbers() {
+        let text = " 254 0 vda 10 1 80 5 20 2 160 7 0 30 40 0 0 0 0\n 253 0 zram0 1 0 0 0\n";
+        let disk = disk(text, (254, 0)).unwrap();
+        assert_eq!((disk.reads, disk.writes, disk.bytes), (10.0, 20.0, 240.0 * 512.0));
+        assert_eq!((disk.busy_ms, disk.queue_ms), (30.0, 40.0));
+        assert_eq!(super::disk(text, (8, 0)), None);
+    }
+
+    #[test]
+    fn our_own_work_is_counted() {
+        let own = Probe::new(None, None);
+        let before = own.read();
+        let mut outcome = Outcome::default();
+        own.read().add_since(&before, 1.0, &mut outcome);
+        assert!(outcome.numbers.iter().all(|number| number.value >= 0.0));
+        assert!(!outcome.numbers.iter().any(|number| number.name == "server CPU"));
+        assert!(parent_of(std::process::id() as i32).is_none_or(|parent| parent >= 0));
+    }
+}

@@ -1,0 +1,191 @@
+//! One page of everything that was measured: self-contained, and read without scripts.
+//!
+//! The page is made of the lines alone, so it can be made again, and by somebody else. Whatever is
+//! in a line is escaped. Every trial that was measured is in a table, also where a figure leaves it
+//! out, and what is unfavourable to pgspate stays.
+
+mod bars;
+pub mod figure;
+mod lines;
+mod scale;
+mod section;
+mod svg;
+pub mod words;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use pgspate::{Error, Kind, Result};
+use serde::Serialize;
+
+use crate::experiment::{Experiment, Setup, Trial};
+use crate::experiments;
+use crate::facts::Machine;
+use crate::results::{Line, Results, file_error, read};
+use crate::runner;
+use crate::spread::Spread;
+use svg::escape;
+
+const STYLE: &str = include_str!("page.css");
+/// How many colours the style has.
+const COLOURS: usize = 8;
+
+/// Makes the page of a folder of results; returns how many trials are on it.
+///
+/// # Errors
+/// There are no results, they cannot be read, or the page cannot be written.
+pub fn write(folder: &Path, out: &Path) -> Result<usize> {
+    let lines = read(folder)?;
+    let page = page(&experiments::ALL, &lines, folder)?;
+    fs::write(out, page).map_err(|error| file_error("write", out, error))?;
+    Ok(lines.len())
+}
+
+/// What an experiment came to, without the page.
+#[derive(Debug, Clone, Serialize)]
+pub struct Digest {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// What it asked.
+    pub question: &'static str,
+    /// The answer in one sentence.
+    pub answer: String,
+    /// Its trials.
+    pub trials: Vec<TrialDigest>,
+}
+
+/// What a trial came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialDigest {
+    /// Its levels.
+    pub trial: Trial,
+    /// Its numbers, by name.
+    pub numbers: BTreeMap<String, Spread>,
+}
+
+/// Answers and medians of a folder of results.
+///
+/// # Errors
+/// They cannot be read.
+pub fn digests(folder: &Path) -> Result<Vec<Digest>> {
+    let lines = read(folder)?;
+    let all = experiments::ALL.into_iter().map(|it| (it, results(it, &lines, folder)));
+    let measured = all.filter(|(_, results)| !results.is_empty());
+    let digest = |(experiment, results): (&'static dyn Experiment, Results)| Digest {
+        experiment: experiment.name(),
+        question: experiment.question(),
+        answer: experiment.answer(&results),
+        trials: results.trials().into_iter().map(|trial| trial_digest(trial, &results)).collect(),
+    };
+    Ok(measured.map(digest).collect())
+}
+
+fn trial_digest(trial: &Trial, results: &Results) -> TrialDigest {
+    let levels: Vec<(&str, &str)> = trial.levels().collect();
+    let own = results.measured().filter(|line| line.trial == *trial);
+    let names = own.flat_map(|line| &line.outcome.numbers).map(|number| number.name.as_str());
+    let spread = |name: &str| Some((name.to_owned(), results.spread(&levels, name)?));
+    TrialDigest { trial: trial.clone(), numbers: names.filter_map(spread).collect() }
+}
+
+/// The page of these experiments, as HTML.
+///
+/// # Errors
+/// There is no result of any of them.
+pub fn page(experiments: &[&dyn Experiment], lines: &[Line], folder: &Path) -> Result<String> {
+    let all = experiments.iter().map(|it| (*it, results(*it, lines, folder)));
+    let all: Vec<_> = all.filter(|(_, results)| !results.lines().is_empty()).collect();
+    if all.is_empty() {
+        let message = format!("there are no results in \"{}\"", folder.display());
+        return Err(Error::new(Kind::Usage, message).hint(
+            "Measure first with `pgspate lab run bulk`, or name the folder with `--results`.",
+        ));
+    }
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Writing into PostgreSQL, measured</title>\n<style>\n{STYLE}{}</style>\n</head>\n\
+         <body>\n",
+        colours()
+    );
+    head(&all, &mut html);
+    for (experiment, results) in &all {
+        section::write(*experiment, results, &mut html);
+    }
+    html.push_str("</body>\n</html>\n");
+    Ok(html)
+}
+
+/// An experiment's lines, in the order of its trials.
+fn results(experiment: &dyn Experiment, lines: &[Line], folder: &Path) -> Results {
+    let own = lines.iter().filter(|line| line.experiment == experiment.name());
+    let mut own: Vec<Line> = own.cloned().collect();
+    let scale = own.first().map_or(1.0, |line| line.conditions.scale);
+    let trials = runner::trials(experiment, &Setup { scale, is_own: true });
+    own.sort_by_key(|line| {
+        let nth = trials.iter().position(|trial| *trial == line.trial).unwrap_or(usize::MAX);
+        (nth, line.repeat)
+    });
+    Results::new(own, folder)
+}
+
+/// A rule for each colour of bars, lines, marks and names.
+fn colours() -> String {
+    let mut rules = String::new();
+    for nth in 0..COLOURS {
+        let _ = write!(
+            rules,
+            ".bar.c{nth}, .mark.c{nth}, .t{nth}.name {{ fill: var(--c{nth}); }}\n\
+             .curve.c{nth}, .spread.c{nth} {{ stroke: var(--c{nth}); }}\n\
+             .hollow.c{nth} {{ fill: var(--c{nth}); fill-opacity: .12; stroke: var(--c{nth}); \
+             stroke-dasharray: 4 2; }}\n"
+        );
+    }
+    rules
+}
+
+fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
+    let lines = || all.iter().flat_map(|(_, results)| results.lines());
+    let dates = lines().map(|line| line.time.get(..10).unwrap_or_default());
+    let (first, last) = (dates.clone().min().unwrap_or_default(), dates.max().unwrap_or_default());
+    let when = if first == last { first.to_owned() } else { format!("{first} to {last}") };
+    let mut machines: Vec<String> = lines().map(|line| described(&line.facts.machine)).collect();
+    let mut servers: Vec<&str> = lines().map(|line| line.conditions.postgres.as_str()).collect();
+    machines.sort();
+    machines.dedup();
+    servers.sort_unstable();
+    servers.dedup();
+    let _ = write!(
+        html,
+        "<header>\n<h1>Writing into PostgreSQL, measured</h1>\n<p class=\"about\">{} trials of \
+         <code>pgspate lab</code>, {}. PostgreSQL {} on {}. Every trial began from the same state, \
+         in an order that nobody chose. Bars and points are medians; whiskers go from the least to \
+         the greatest value.</p>\n<ul class=\"contents\">\n",
+        lines().filter(|line| line.skipped.is_none()).count(),
+        escape(&when),
+        escape(&servers.join(", ")),
+        escape(&machines.join("; "))
+    );
+    for (experiment, _) in all {
+        let name = escape(experiment.name());
+        let _ = writeln!(
+            html,
+            "<li><a href=\"#{name}\">{}</a><span>{}</span></li>",
+            escape(experiment.title()),
+            escape(experiment.question())
+        );
+    }
+    html.push_str("</ul>\n</header>\n");
+}
+
+/// A machine in a line.
+fn described(machine: &Machine) -> String {
+    let memory = machine.memory_bytes as f64 / (1u64 << 30) as f64;
+    let cores = if machine.cores == 1 { "processor" } else { "processors" };
+    let mut parts = vec![format!("{} {cores}", machine.cores), format!("{memory:.0} GiB memory")];
+    let named = [&machine.cpu, &machine.kernel, &machine.storage];
+    parts.extend(named.into_iter().filter(|it| !it.is_empty()).cloned());
+    parts.join(", ")
+}

@@ -1,0 +1,309 @@
+//! One experiment's part of the page.
+//!
+//! Question, answer, what was published, figures, every trial in a table, and how to do it again.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::figure::{Figure, Plot, Table};
+use super::svg::escape;
+use super::{bars, described, lines, words};
+use crate::experiment::{Experiment, Picture, Published, Trial};
+use crate::results::{Line, Results};
+use crate::spread::Spread;
+
+/// Pixels of a figure on a wide and on a narrow page.
+const WIDE: f64 = 780.0;
+const NARROW: f64 = 348.0;
+
+/// A factor as far as it was tried.
+struct Factor<'a> {
+    name: &'a str,
+    levels: Vec<&'a str>,
+}
+
+/// Adds the section.
+pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut String) {
+    let _ = write!(
+        html,
+        "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
+        escape(experiment.name()),
+        escape(experiment.title()),
+        escape(experiment.question())
+    );
+    if results.is_empty() {
+        html.push_str("<p class=\"answer\">Nothing of it could be measured on this server.</p>\n");
+    } else {
+        let _ = writeln!(html, "<p class=\"answer\">{}</p>", escape(&experiment.answer(results)));
+        published(&experiment.published(), html);
+        for figure in experiment.figures(results).iter().filter(|figure| !figure.is_empty()) {
+            draw(figure, html);
+        }
+        trials(experiment, results, html);
+    }
+    reproduce(experiment, results, html);
+    html.push_str("</section>\n");
+}
+
+fn published(published: &Published, html: &mut String) {
+    if published.figures.is_empty() {
+        return;
+    }
+    let setting = escape(published.setting);
+    let _ = write!(
+        html,
+        "<div class=\"published\">\n<p><b>What others have published.</b> {setting}</p>\n<table>\n"
+    );
+    for (what, figure) in &published.figures {
+        let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(what), escape(figure));
+    }
+    html.push_str("</table>\n</div>\n");
+}
+
+fn draw(figure: &Figure, html: &mut String) {
+    let title = escape(&figure.title);
+    let _ = writeln!(html, "<div class=\"figure\">\n<h3>{title}</h3>");
+    if !figure.note.is_empty() {
+        let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(&figure.note));
+    }
+    let widths = [(WIDE, "wide"), (NARROW, "narrow")];
+    match &figure.plot {
+        Plot::Bars(plot) => widths.iter().for_each(|(pixels, class)| {
+            html.push_str(&bars::draw(plot, *pixels, class, &figure.title));
+        }),
+        Plot::Lines(plot) => widths.iter().for_each(|(pixels, class)| {
+            html.push_str(&lines::draw(plot, *pixels, class, &figure.title));
+        }),
+        Plot::Table(plot) => table(plot, html),
+        Plot::Pictures(all) => pictures(all, html),
+    }
+    html.push_str("\n</div>\n");
+}
+
+fn table(table: &Table, html: &mut String) {
+    html.push_str("<div class=\"scroll\"><table>\n<tr>");
+    for column in &table.columns {
+        let _ = write!(html, "<th>{}</th>", escape(column));
+    }
+    html.push_str("</tr>\n");
+    for row in &table.rows {
+        html.push_str("<tr>");
+        for cell in row {
+            let _ = write!(html, "<td>{}</td>", escape(cell));
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table></div>\n");
+}
+
+/// As pictures and not as part of the page, so that nothing in them can be more than a picture.
+fn pictures(all: &[(String, Picture)], html: &mut String) {
+    html.push_str("<div class=\"pictures\">\n");
+    for (caption, picture) in all {
+        let data = base64(picture.svg.as_bytes());
+        let caption = escape(caption);
+        let _ = writeln!(
+            html,
+            "<div><div class=\"caption\">{caption}</div>\
+             <img alt=\"{caption}\" src=\"data:image/svg+xml;base64,{data}\"></div>"
+        );
+    }
+    html.push_str("</div>\n");
+}
+
+/// Every trial, whatever the figures show. Factors that are at their baseline for most trials share
+/// a column that names what is changed.
+fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
+    let trials = results.trials();
+    let factors = factors(&trials);
+    let is_rare = |factor: &&Factor<'_>| {
+        let base = factor.levels.first().copied().unwrap_or_default();
+        let changed = trials.iter().filter(|trial| !trial.is(factor.name, base)).count();
+        factor.levels.len() > 1 && changed * 4 <= trials.len()
+    };
+    let (rare, own): (Vec<&Factor<'_>>, Vec<&Factor<'_>>) = factors.iter().partition(is_rare);
+    let has_any = |name: &&str| results.spread(&[], name).is_some();
+    let numbers: Vec<&str> = experiment.columns().into_iter().filter(has_any).collect();
+    html.push_str("<details open><summary>All trials: medians, least and greatest</summary>\n");
+    html.push_str("<div class=\"scroll\"><table class=\"trials\">\n<tr>");
+    let headings =
+        own.iter().map(|factor| factor.name).chain((!rare.is_empty()).then_some("changed"));
+    for heading in headings {
+        let _ = write!(html, "<th class=\"level\">{}</th>", escape(heading));
+    }
+    for name in &numbers {
+        let _ = write!(html, "<th>{}</th>", escape(name.trim_start_matches("phase: ")));
+    }
+    html.push_str("</tr>\n");
+    for trial in trials {
+        html.push_str("<tr>");
+        let mut levels: Vec<String> =
+            own.iter().map(|factor| trial.level(factor.name).to_owned()).collect();
+        if !rare.is_empty() {
+            levels.push(changed(trial, &rare));
+        }
+        for level in levels {
+            let _ = write!(html, "<td class=\"level\">{}</td>", escape(&level));
+        }
+        let levels: Vec<(&str, &str)> = trial.levels().collect();
+        for name in &numbers {
+            cell(results.spread(&levels, name), results, name, html);
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table></div></details>\n");
+}
+
+/// The factors of these trials with the levels that were tried, the baseline first.
+fn factors<'a>(trials: &[&'a Trial]) -> Vec<Factor<'a>> {
+    let mut factors: Vec<Factor<'a>> = Vec::new();
+    for (name, level) in trials.iter().flat_map(|trial| trial.levels()) {
+        match factors.iter_mut().find(|factor| factor.name == name) {
+            Some(factor) if factor.levels.contains(&level) => {}
+            Some(factor) => factor.levels.push(level),
+            None => factors.push(Factor { name, levels: vec![level] }),
+        }
+    }
+    factors
+}
+
+/// `settings tuned`, or that nothing is.
+fn changed(trial: &Trial, rare: &[&Factor<'_>]) -> String {
+    let of = |factor: &&Factor<'_>| {
+        let level = trial.level(factor.name);
+        let is_base = factor.levels.first().is_none_or(|base| *base == level);
+        (!is_base).then(|| format!("{} {level}", factor.name))
+    };
+    let all: Vec<String> = rare.iter().filter_map(of).collect();
+    if all.is_empty() { "–".to_owned() } else { all.join(", ") }
+}
+
+fn cell(spread: Option<Spread>, results: &Results, name: &str, html: &mut String) {
+    let Some(spread) = spread else {
+        html.push_str("<td>–</td>");
+        return;
+    };
+    let unit = results.unit(name);
+    let median = escape(&words::value(spread.median, unit));
+    let (min, max) = (words::value(spread.min, unit), words::value(spread.max, unit));
+    let range = match spread.count {
+        0 | 1 => String::new(),
+        _ if min == max => String::new(),
+        _ => format!("<span class=\"range\">{} – {}</span>", escape(&min), escape(&max)),
+    };
+    let _ = write!(html, "<td>{median}{range}</td>");
+}
+
+fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) {
+    let Some(first) = results.lines().first() else { return };
+    let conditions = &first.conditions;
+    let repeats = results.lines().iter().map(|line| line.repeat + 1).max().unwrap_or(1);
+    let to = if conditions.target == "own" { "" } else { " --to ..." };
+    let command = format!(
+        "pgspate lab run {} --scale {} --repeats {repeats} --seed {}{to}",
+        experiment.name(),
+        conditions.scale,
+        conditions.seed
+    );
+    let server = match conditions.target.as_str() {
+        "own" => "a server of the lab's own, a copy of its data folder for each trial".to_owned(),
+        other => format!("the server {other}, a new schema for each trial"),
+    };
+    let _ = write!(
+        html,
+        "<details class=\"reproduce\"><summary>How to do it again</summary>\n<pre>{}</pre>\n<ul>\n\
+         <li>PostgreSQL {}, pgspate {}, {}</li>\n<li>{}</li>\n",
+        escape(&command),
+        escape(&conditions.postgres),
+        escape(&conditions.pgspate),
+        escape(&server),
+        escape(&described(&first.facts.machine))
+    );
+    for line in settings(results) {
+        let _ = writeln!(html, "<li>{}</li>", escape(&line));
+    }
+    let mut notes: Vec<&String> =
+        results.lines().iter().flat_map(|line| &line.outcome.notes).collect();
+    notes.sort();
+    notes.dedup();
+    for note in notes {
+        let _ = writeln!(html, "<li>{}</li>", escape(note));
+    }
+    for (reason, labels) in skipped(results) {
+        let text = format!("left out, as {reason}: {}", labels.join("; "));
+        let _ = writeln!(html, "<li>{}</li>", escape(&text));
+    }
+    html.push_str("</ul>\n</details>\n");
+}
+
+/// The settings of all trials, then those that only some have.
+fn settings(results: &Results) -> Vec<String> {
+    let lines: Vec<&Line> = results.measured().collect();
+    let Some(first) = lines.first() else { return Vec::new() };
+    let has =
+        |line: &&Line, name: &String, value: &String| line.facts.settings.get(name) == Some(value);
+    let in_all = |(name, value): &(&String, &String)| lines.iter().all(|it| has(it, name, value));
+    let said = |settings: &BTreeMap<&String, &String>| {
+        let each = settings.iter().map(|(name, value)| format!("{name} = {value}"));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let common: BTreeMap<&String, &String> = first.facts.settings.iter().filter(in_all).collect();
+    let mut text = vec![match common.is_empty() {
+        true => "all settings as they come".to_owned(),
+        false => format!("settings that are not as they come: {}", said(&common)),
+    }];
+    let mut rest: Vec<(String, Vec<String>)> = Vec::new();
+    for line in &lines {
+        let own = line.facts.settings.iter();
+        let own: BTreeMap<_, _> = own.filter(|(name, _)| !common.contains_key(name)).collect();
+        let (own, label) = (said(&own), line.trial.label());
+        match rest.iter_mut().find(|(known, _)| *known == own) {
+            _ if own.is_empty() => {}
+            Some((_, labels)) if !labels.contains(&label) => labels.push(label),
+            Some(_) => {}
+            None => rest.push((own, vec![label])),
+        }
+    }
+    text.extend(rest.into_iter().map(|(own, labels)| format!("{}: {own}", labels.join("; "))));
+    text
+}
+
+fn skipped(results: &Results) -> BTreeMap<String, Vec<String>> {
+    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in results.lines() {
+        let Some(reason) = &line.skipped else { continue };
+        let labels = reasons.entry(reason.clone()).or_default();
+        let label = line.trial.label();
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    reasons
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |nth: usize| u32::from(three.get(nth).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for nth in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * nth)) as usize & 63] as char;
+            text.push(if nth <= three.len() { letter } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_padded() {
+        assert_eq!(base64(b""), "");
+        assert_eq!(base64(b"f"), "Zg==");
+        assert_eq!(base64(b"fo"), "Zm8=");
+        assert_eq!(base64(b"foobar"), "Zm9vYmFy");
+    }
+}

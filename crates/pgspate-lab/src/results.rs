@@ -1,0 +1,369 @@
+//! The lines of `results.jsonl`, one for each trial, and what is asked of them.
+//!
+//! A line is on the disk before the next trial begins. A line that was cut off, as its writer was
+//! killed, does not count and is written again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use pgspate::{Error, Kind, Place, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::experiment::{Outcome, Picture, Trial, Unit};
+use crate::facts::Facts;
+use crate::spread::Spread;
+
+/// The file's name in the results' folder.
+pub const RESULTS: &str = "results.jsonl";
+/// The folder beside it that drawings are in.
+pub const PICTURES: &str = "pictures";
+
+/// What all lines of an experiment have in common: others cannot be compared with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// 1 is the published size.
+    pub scale: f64,
+    /// What the data and the order of the trials follow from.
+    pub seed: u64,
+    /// `own` for a server of the lab's, else the server's name without user and password.
+    pub target: String,
+    /// PostgreSQL's version.
+    pub postgres: String,
+    /// pgspate's version.
+    pub pgspate: String,
+}
+
+/// A trial that was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The experiment's name.
+    pub experiment: String,
+    /// Its levels.
+    pub trial: Trial,
+    /// Which repeat it was, from 0.
+    pub repeat: u32,
+    /// When it ended: `2026-11-21T21:40:00Z`.
+    pub time: String,
+    /// What it has in common with the others.
+    pub conditions: Conditions,
+    /// Why it was left out, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// What it came to.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// What the server counted between its beginning and its end, as `pgspate::measure` has it.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub measured: Value,
+    /// Where it ran.
+    pub facts: Facts,
+}
+
+impl Line {
+    /// One of its numbers, or of its phases as `phase: NAME`.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        if let Some(phase) = name.strip_prefix("phase: ") {
+            let found = self.outcome.phases.iter().find(|it| it.name == phase);
+            return found.map(|it| it.seconds);
+        }
+        let found = self.outcome.numbers.iter().find(|it| it.name == name);
+        found.map(|it| it.value)
+    }
+}
+
+/// The lines of a folder; none where there is no file.
+///
+/// # Errors
+/// The file cannot be read, or one of its lines is none of the lab's.
+pub fn read(folder: &Path) -> Result<Vec<Line>> {
+    let path = folder.join(RESULTS);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| file_error("read", &path, error))?,
+    };
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let lines = whole.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let line = |(nth, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| {
+            let place = Place {
+                source: Some(path.display().to_string()),
+                line: Some(nth as u64 + 1),
+                ..Place::default()
+            };
+            let message = "could not understand a line of results".to_owned();
+            Error::new(Kind::Format, message).at(place).because(error).hint(
+                "Another version of pgspate may have written it. Give another folder with \
+                 `--results`, or remove the line.",
+            )
+        })
+    };
+    lines.map(line).collect()
+}
+
+pub(crate) fn file_error(what: &str, path: &Path, error: std::io::Error) -> Error {
+    let message = format!("could not {what} \"{}\"", path.display());
+    Error::new(Kind::Usage, message).because(error)
+}
+
+/// The file of results, open for one run alone.
+pub(crate) struct Writer {
+    folder: PathBuf,
+    path: PathBuf,
+    file: File,
+}
+
+impl Writer {
+    /// Opens or makes it. A last line that is not whole is cut off.
+    pub(crate) fn open(folder: &Path) -> Result<Writer> {
+        fs::create_dir_all(folder).map_err(|error| file_error("create", folder, error))?;
+        let path = folder.join(RESULTS);
+        let failed = |error| file_error("write", &path, error);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = file.map_err(failed)?;
+        if file.try_lock().is_err() {
+            let message = format!("another run writes \"{}\"", path.display());
+            return Err(Error::new(Kind::Usage, message)
+                .hint("Wait for its end, or give another folder with `--results`."));
+        }
+        let bytes = fs::read(&path).map_err(failed)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        file.set_len(whole as u64).map_err(failed)?;
+        file.seek(SeekFrom::End(0)).map_err(failed)?;
+        Ok(Writer { folder: folder.to_owned(), path, file })
+    }
+
+    /// Adds a line, drawings first; it is on the disk when this returns.
+    pub(crate) fn add(&mut self, line: &Line) -> Result<()> {
+        self.draw(line)?;
+        let failed = |error| file_error("write", &self.path, error);
+        let mut text = serde_json::to_string(line)
+            .map_err(|error| Error::new(Kind::Bug, "could not write a result").because(error))?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(failed)?;
+        self.file.sync_data().map_err(failed)
+    }
+
+    /// Writes the file anew with these lines only.
+    pub(crate) fn keep(&mut self, lines: &[Line]) -> Result<()> {
+        let failed = |error| file_error("write", &self.path, error);
+        let mut text = String::new();
+        for line in lines {
+            let line = serde_json::to_string(line);
+            let line = line.map_err(|e| Error::new(Kind::Bug, "could not write").because(e))?;
+            text += &line;
+            text.push('\n');
+        }
+        self.file.set_len(0).map_err(failed)?;
+        self.file.rewind().map_err(failed)?;
+        self.file.write_all(text.as_bytes()).map_err(failed)?;
+        self.file.sync_data().map_err(failed)
+    }
+
+    fn draw(&self, line: &Line) -> Result<()> {
+        let folder = self.folder.join(PICTURES);
+        for picture in &line.outcome.pictures {
+            fs::create_dir_all(&folder).map_err(|error| file_error("create", &folder, error))?;
+            let path = folder.join(picture_file(&line.experiment, &line.trial, &picture.name));
+            fs::write(&path, &picture.svg).map_err(|error| file_error("write", &path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A name that is a plain file's, whatever the levels are.
+fn picture_file(experiment: &str, trial: &Trial, name: &str) -> String {
+    let all = format!("{experiment} {} {name}", trial.label());
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = all.chars().map(plain).collect();
+    let parts: Vec<&str> = name.split('-').filter(|part| !part.is_empty()).collect();
+    format!("{}.svg", parts.join("-"))
+}
+
+/// What an experiment came to.
+pub struct Results {
+    lines: Vec<Line>,
+    folder: PathBuf,
+}
+
+impl Results {
+    /// Of an experiment's lines, in the order of its trials. `folder` has the drawings.
+    pub fn new(lines: Vec<Line>, folder: &Path) -> Results {
+        Results { lines, folder: folder.to_owned() }
+    }
+
+    /// All lines, also of trials that were left out.
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.measured().next().is_none()
+    }
+
+    /// Lines of trials that were made.
+    pub fn measured(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(|line| line.skipped.is_none())
+    }
+
+    /// The trials that were made, each once.
+    pub fn trials(&self) -> Vec<&Trial> {
+        let mut trials: Vec<&Trial> = Vec::new();
+        for line in self.measured() {
+            if !trials.contains(&&line.trial) {
+                trials.push(&line.trial);
+            }
+        }
+        trials
+    }
+
+    /// The levels of a factor that were tried.
+    pub fn levels(&self, factor: &str) -> Vec<String> {
+        let mut levels: Vec<String> = Vec::new();
+        for line in self.measured() {
+            let level = line.trial.level(factor);
+            if !level.is_empty() && !levels.iter().any(|known| known == level) {
+                levels.push(level.to_owned());
+            }
+        }
+        levels
+    }
+
+    /// A number (or `phase: NAME`) of the trials with these levels, whatever their others are.
+    pub fn spread(&self, levels: &[(&str, &str)], number: &str) -> Option<Spread> {
+        Spread::of(self.with(levels).filter_map(|line| line.value(number)))
+    }
+
+    /// Its median.
+    pub fn median(&self, levels: &[(&str, &str)], number: &str) -> Option<f64> {
+        self.spread(levels, number).map(|spread| spread.median)
+    }
+
+    /// What a number counts.
+    pub fn unit(&self, number: &str) -> Unit {
+        if number.starts_with("phase: ") {
+            return Unit::Seconds;
+        }
+        let numbers = self.measured().flat_map(|line| &line.outcome.numbers);
+        numbers.into_iter().find(|it| it.name == number).map_or(Unit::Plain, |it| it.unit)
+    }
+
+    /// A series of the trials with these levels: where it was looked at, and its values there.
+    pub fn series(&self, levels: &[(&str, &str)], name: &str) -> Vec<(f64, Spread)> {
+        let all = self.with(levels).flat_map(|line| &line.outcome.series);
+        let all: Vec<(f64, f64)> =
+            all.filter(|it| it.name == name).flat_map(|it| it.points.iter().copied()).collect();
+        let mut places: Vec<f64> = all.iter().map(|(at, _)| *at).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        let values = |at: f64| all.iter().filter(move |it| it.0 == at).map(|it| it.1);
+        places.into_iter().filter_map(|at| Some((at, Spread::of(values(at))?))).collect()
+    }
+
+    /// The drawing of that name that a trial with exactly these levels made last.
+    pub fn picture(&self, trial: &Trial, name: &str) -> Option<Picture> {
+        let experiment = &self.lines.first()?.experiment;
+        let file = picture_file(experiment, trial, name);
+        let svg = fs::read_to_string(self.folder.join(PICTURES).join(file)).ok()?;
+        Some(Picture { name: name.to_owned(), svg })
+    }
+
+    fn with(&self, levels: &[(&str, &str)]) -> impl Iterator<Item = &Line> {
+        let has =
+            move |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+        self.measured().filter(has)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A line with numbers of seconds and rows.
+    pub(crate) fn line(trial: &[(&str, &str)], repeat: u32, seconds: f64) -> Line {
+        let mut outcome = Outcome::default();
+        outcome.number("seconds", seconds, Unit::Seconds);
+        Line {
+            experiment: "bulk".to_owned(),
+            trial: Trial::of(trial),
+            repeat,
+            time: "2026-11-21T21:40:00Z".to_owned(),
+            conditions: Conditions {
+                scale: 0.5,
+                seed: 1,
+                target: "own".to_owned(),
+                postgres: "15.1".to_owned(),
+                pgspate: "0.1.0".to_owned(),
+            },
+            skipped: None,
+            outcome,
+            measured: Value::Null,
+            facts: Facts::default(),
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(folder.path()).unwrap();
+        let first = line(&[("way", "\n\"")], 0, 1.5);
+        writer.add(&first).unwrap();
+        drop(writer);
+        let path = folder.path().join(RESULTS);
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"experiment\": \"bu").unwrap();
+        drop(file);
+        assert_eq!(read(folder.path()).unwrap(), std::slice::from_ref(&first));
+        let mut writer = Writer::open(folder.path()).unwrap();
+        let second = line(&[("way", "b")], 1, 2.5);
+        writer.add(&second).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), [first, second.clone()]);
+        writer.keep(std::slice::from_ref(&second)).unwrap();
+        writer.add(&second).unwrap();
+        assert_eq!(read(folder.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn two_runs_do_not_write_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let _writer = Writer::open(folder.path()).unwrap();
+        let error = Writer::open(folder.path()).err().unwrap();
+        assert!(error.to_string().starts_with("another run writes"));
+    }
+
+    #[test]
+    fn a_strange_line_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(RESULTS), "\n{}\n").unwrap();
+        let error = read(folder.path()).unwrap_err();
+        assert_eq!(error.place().unwrap().line, Some(2));
+    }
+
+    #[test]
+    fn numbers_are_asked_for_by_levels() {
+        let mut lines = vec![
+            line(&[("way", "a"), ("with", "x")], 0, 1.0),
+            line(&[("way", "a"), ("with", "x")], 1, 3.0),
+            line(&[("way", "b"), ("with", "x")], 0, 7.0),
+        ];
+        lines[2].outcome.point("dead", Unit::Count, 1.0, 5.0);
+        lines.push(Line { skipped: Some("no".to_owned()), ..line(&[("way", "c")], 0, 9.0) });
+        let results = Results::new(lines, Path::new("/nowhere"));
+        let a = results.spread(&[("way", "a")], "seconds").unwrap();
+        assert_eq!((a.median, a.min, a.max), (2.0, 1.0, 3.0));
+        assert_eq!(results.median(&[("way", "c")], "seconds"), None);
+        assert_eq!(results.levels("way"), ["a", "b"]);
+        assert_eq!(results.trials().len(), 2);
+        assert_eq!(results.unit("seconds"), Unit::Seconds);
+        assert_eq!(results.series(&[("way", "b")], "dead"), [(1.0, Spread::exactly(5.0))]);
+    }
+
+    #[test]
+    fn a_picture_has_a_plain_name() {
+        let name = picture_file("rewrite", &Trial::of(&[("a", "../x y/"), ("b", "é")]), "heap");
+        assert_eq!(name, "rewrite-x-y-heap.svg");
+    }
+}

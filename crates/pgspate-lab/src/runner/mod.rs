@@ -1,0 +1,403 @@
+//! Runs experiments: every trial as often as is asked, in an order that nobody chose.
+//!
+//! Each round has every trial once, shuffled, so that whatever changes on the machine in the course
+//! of a run does not fall on one contender. What has a line is not run again; a run that was
+//! stopped, or killed, is continued by the same command. Results of other conditions are never
+//! mixed with these.
+
+mod order;
+mod place;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pgspate::measure::Measurement;
+use pgspate::target::connect::{Connection, Dsn};
+use pgspate::{Error, Kind, Result, tune};
+use pgspate_embedded::{Installation, Step};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+
+use crate::experiment::{Experiment, Outcome, Setup, Trial, Unit};
+use crate::facts::{self, Facts, Machine};
+use crate::ground::{Ground, SCHEMA, Shared};
+use crate::own::Own;
+use crate::results::{self, Conditions, Line, Writer};
+use crate::stop::Stop;
+pub use order::run_time;
+pub(crate) use order::trials;
+use order::{only, order};
+use place::{Place, Scratch, differ};
+
+/// What is to be run.
+pub struct Options {
+    /// The experiments, in this order.
+    pub experiments: Vec<&'static dyn Experiment>,
+    /// 1 is the published size; each experiment's own by default.
+    pub scale: Option<f64>,
+    /// How often each trial is made.
+    pub repeats: u32,
+    /// What the data and the order of the trials follow from.
+    pub seed: u64,
+    /// The folder that the results are kept in.
+    pub folder: PathBuf,
+    /// The server; one of the lab's own by default.
+    pub to: Option<Dsn>,
+    /// The PostgreSQL that the lab's own servers run; the one that is found by default.
+    pub installation: Option<Installation>,
+    /// Begin anew: lines of these experiments are dropped.
+    pub fresh: bool,
+    /// Only trials that have one of the levels that are named of a factor; all without any.
+    pub only: Vec<(String, String)>,
+}
+
+/// What happens, as it begins.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The lab's own server is being made.
+    Server(&'a Step),
+    /// Some trials have their lines from an earlier run.
+    Resumed {
+        /// The experiment.
+        experiment: &'a str,
+        /// Trials that are not run again.
+        done: usize,
+        /// All of them.
+        of: usize,
+    },
+    /// The starting state is being made.
+    Preparing {
+        /// The experiment.
+        experiment: &'a str,
+    },
+    /// A trial begins.
+    Trial {
+        /// The experiment.
+        experiment: &'a str,
+        /// Its levels, for people.
+        label: &'a str,
+        /// Which one of all it is, from 1.
+        nth: usize,
+        /// How many there are.
+        of: usize,
+        /// How long the rest takes, by the mean so far.
+        left: Option<Duration>,
+    },
+    /// A trial has its line.
+    Measured {
+        /// The line.
+        line: &'a Line,
+    },
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Summary {
+    /// Trials that were made.
+    pub measured: usize,
+    /// Trials that had their lines already.
+    pub before: usize,
+    /// Trials that cannot be made on this server, each with the reason.
+    pub skipped: Vec<(String, String)>,
+    /// The file that has all lines.
+    pub results: PathBuf,
+}
+
+/// Runs experiments. Blocks; call it from a thread that is not one of `runtime`'s.
+///
+/// # Errors
+/// Kind `Cancelled` when it was stopped; what is measured by then is kept. A server that cannot be
+/// started or reached, results of other conditions in the folder, a trial that fails.
+pub fn run(
+    options: &Options,
+    runtime: &Handle,
+    stop: &Stop,
+    show: &dyn Fn(&Event<'_>),
+) -> Result<Summary> {
+    if options.repeats == 0 {
+        return Err(Error::new(Kind::Usage, "the number of repeats must be at least 1"));
+    }
+    let mut writer = Writer::open(&options.folder)?;
+    let mut lines = results::read(&options.folder)?;
+    if options.fresh {
+        let is_kept =
+            |line: &Line| options.experiments.iter().all(|it| it.name() != line.experiment);
+        lines.retain(is_kept);
+        writer.keep(&lines)?;
+    }
+    let place = Place::open(options, runtime, stop, show)?;
+    let mut summary =
+        Summary { results: options.folder.join(results::RESULTS), ..Summary::default() };
+    let mut ended = Ok(());
+    for experiment in &options.experiments {
+        let mut course = Course {
+            experiment: *experiment,
+            options,
+            runtime,
+            stop,
+            show,
+            place: &place,
+            writer: &mut writer,
+            summary: &mut summary,
+        };
+        ended = course.run(&lines);
+        if ended.is_err() {
+            break;
+        }
+    }
+    let closed = place.close(runtime);
+    let ended = ended.map_err(|error| match error.kind() {
+        Kind::Cancelled => Error::new(
+            Kind::Cancelled,
+            format!("stopped; {} trials are measured", summary.measured + summary.before),
+        )
+        .hint("Run the same command again to go on from here, or add `--fresh` to begin anew."),
+        _ => error,
+    });
+    ended.and(closed)?;
+    Ok(summary)
+}
+
+/// One experiment's trials.
+struct Course<'a> {
+    experiment: &'static dyn Experiment,
+    options: &'a Options,
+    runtime: &'a Handle,
+    stop: &'a Stop,
+    show: &'a dyn Fn(&Event<'_>),
+    place: &'a Place,
+    writer: &'a mut Writer,
+    summary: &'a mut Summary,
+}
+
+impl Course<'_> {
+    fn run(&mut self, lines: &[Line]) -> Result<()> {
+        let name = self.experiment.name();
+        let scale = self.options.scale.unwrap_or_else(|| self.experiment.scale_default());
+        let conditions = self.place.conditions(scale, self.options.seed);
+        let known: Vec<&Line> = lines.iter().filter(|line| line.experiment == name).collect();
+        if let Some(other) = known.iter().find(|line| line.conditions != conditions) {
+            return Err(differ(&other.conditions, &conditions, &self.options.folder, name));
+        }
+        let setup = Setup { scale, is_own: self.place.is_own() };
+        let mut trials = trials(self.experiment, &setup);
+        only(&mut trials, &self.options.only, name)?;
+        let all = order(&trials, self.options.repeats, self.options.seed, name);
+        let done: HashSet<(u32, &Trial)> =
+            known.iter().map(|line| (line.repeat, &line.trial)).collect();
+        let left: Vec<&(u32, Trial)> =
+            all.iter().filter(|(repeat, trial)| !done.contains(&(*repeat, trial))).collect();
+        let before = all.len() - left.len();
+        self.summary.before += before;
+        if before > 0 {
+            (self.show)(&Event::Resumed { experiment: name, done: before, of: all.len() });
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let scratch = Scratch::make(&self.options.folder, name)?;
+        let shared = Arc::new(Shared {
+            scale,
+            seed: self.options.seed,
+            scratch: scratch.0.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            tuned: Mutex::default(),
+            agreed: Mutex::default(),
+        });
+        let base = self.prepare(&shared)?;
+        let began = Instant::now();
+        for (nth, (repeat, trial)) in left.iter().enumerate() {
+            let mean = began.elapsed().checked_div(nth as u32);
+            (self.show)(&Event::Trial {
+                experiment: name,
+                label: &trial.label(),
+                nth: before + nth + 1,
+                of: all.len(),
+                left: mean.map(|mean| mean * (left.len() - nth) as u32),
+            });
+            let line = self.trial(&shared, base.as_ref(), trial, *repeat, &conditions);
+            let line = line.map_err(|error| explained(error, name, trial))?;
+            self.writer.add(&line)?;
+            match &line.skipped {
+                None => self.summary.measured += 1,
+                Some(reason) => {
+                    self.summary
+                        .skipped
+                        .push((format!("{name}: {}", trial.label()), reason.clone()));
+                }
+            }
+            (self.show)(&Event::Measured { line: &line });
+        }
+        Ok(())
+    }
+
+    /// The starting state, and what tuning would set; on another server it is made for each trial.
+    fn prepare(&self, shared: &Arc<Shared>) -> Result<Option<Own>> {
+        (self.show)(&Event::Preparing { experiment: self.experiment.name() });
+        let installation = match self.place {
+            Place::Own(installation) => installation,
+            Place::Foreign(foreign) => {
+                // Nothing is set there, but what would be has to be known: it is left out.
+                return self.runtime.block_on(tune(shared, foreign.connection())).map(|()| None);
+            }
+        };
+        let show = |step: &Step| (self.show)(&Event::Server(step));
+        let own = Own::start(installation, &show)?;
+        let ground = Ground::on_own(shared, own.base())?;
+        ground.sql("make the lab's schema", &format!("create schema {SCHEMA}"))?;
+        let connection = ground.connect()?;
+        ground.block_on(tune(shared, &connection))?;
+        drop(connection);
+        self.experiment.prepare(&ground)?;
+        own.finish()?;
+        Ok(Some(own))
+    }
+
+    fn trial(
+        &self,
+        shared: &Arc<Shared>,
+        base: Option<&Own>,
+        trial: &Trial,
+        repeat: u32,
+        conditions: &Conditions,
+    ) -> Result<Line> {
+        let mut line = Line {
+            experiment: self.experiment.name().to_owned(),
+            trial: trial.clone(),
+            repeat,
+            time: String::new(),
+            conditions: conditions.clone(),
+            skipped: None,
+            outcome: Outcome::default(),
+            measured: Value::Null,
+            facts: Facts::default(),
+        };
+        match (base, self.place) {
+            (Some(own), _) => {
+                let settings = self.settings_on(shared, own, trial)?;
+                let server = own.copy(&settings)?;
+                let ground = Ground::on_own(shared, &server)?;
+                self.measure(&ground, trial, &mut line)?;
+            }
+            (None, Place::Foreign(foreign)) => {
+                let keeper = foreign.connection();
+                line.time = self.runtime.block_on(facts::now(keeper))?;
+                let ground = Ground::on_foreign(shared, keeper, &foreign.dsn);
+                if self.experiment.settings(trial, &ground).is_empty() {
+                    self.runtime.block_on(foreign.reset())?;
+                    let done = self.on_foreign(&ground, trial, &mut line);
+                    let tidied = self.runtime.block_on(foreign.tidy());
+                    done.and(tidied)?;
+                } else {
+                    line.skipped = Some("it needs settings of the whole server".to_owned());
+                }
+            }
+            (None, Place::Own(_)) => {
+                return Err(Error::new(Kind::Bug, "the lab's own server was not prepared"));
+            }
+        }
+        Ok(line)
+    }
+
+    fn settings_on(
+        &self,
+        shared: &Arc<Shared>,
+        own: &Own,
+        trial: &Trial,
+    ) -> Result<Vec<(String, String)>> {
+        let ground = Ground::stopped(shared, own.base())?;
+        Ok(self.experiment.settings(trial, &ground))
+    }
+
+    fn on_foreign(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
+        if self.experiment.refusal(trial, ground).is_none() {
+            self.experiment.prepare(ground)?;
+        }
+        self.measure(ground, trial, line)
+    }
+
+    /// Looks at everything, runs the trial, and looks again.
+    fn measure(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
+        ground.check()?;
+        let connection = ground.connect()?;
+        line.facts = Facts {
+            machine: Machine::here(ground.data_folder()),
+            is_local: connection.is_local(),
+            settings: ground.block_on(facts::settings(&connection))?,
+        };
+        line.time = ground.block_on(facts::now(&connection))?;
+        line.skipped = self.experiment.refusal(trial, ground);
+        if line.skipped.is_some() {
+            return Ok(());
+        }
+        let tables = ground.block_on(tables(&connection))?;
+        let before = ground.block_on(take(&connection, &tables))?;
+        let probe = ground.probe();
+        let (read, began) = (probe.read(), Instant::now());
+        let mut outcome = self.experiment.run(trial, ground)?;
+        let took = began.elapsed().as_secs_f64();
+        probe.read().add_since(&read, took, &mut outcome);
+        let after = ground.block_on(take(&connection, &tables))?;
+        let measured = after.since(&before);
+        outcome.number("seconds", outcome.seconds(), Unit::Seconds);
+        let bytes = measured.wal_bytes.map(|bytes| bytes as f64);
+        outcome.number_if("WAL", bytes, Unit::Bytes);
+        let checkpoints = &measured.checkpoints;
+        let all = checkpoints.timed.zip(checkpoints.requested).map(|(a, b)| (a + b) as f64);
+        outcome.number_if("checkpoints", all, Unit::Count);
+        line.measured = known(serde_json::to_value(&measured))?;
+        self.experiment.verify(trial, ground, &mut outcome)?;
+        line.time = ground.block_on(facts::now(&connection))?;
+        line.outcome = outcome;
+        Ok(())
+    }
+}
+
+/// Remembers what tuning for a bulk load would set on this server.
+async fn tune(shared: &Shared, connection: &Connection) -> Result<()> {
+    let advice = tune::advise(connection, None, None).await?;
+    let tuned = advice.proposals.into_iter().map(|it| (it.name.to_owned(), it.value));
+    *shared.tuned.lock().expect("no panic while held") = tuned.collect();
+    Ok(())
+}
+
+/// What the server told, without what its version does not count.
+fn known(value: serde_json::Result<Value>) -> Result<Value> {
+    fn strip(value: &mut Value) {
+        if let Value::Object(fields) = value {
+            fields.values_mut().for_each(strip);
+            let is_empty = |it: &Value| it.is_null() || it.as_object().is_some_and(Map::is_empty);
+            fields.retain(|_, value| !is_empty(value));
+        }
+    }
+    let failed = |error| Error::new(Kind::Bug, "could not write a result").because(error);
+    let mut value = value.map_err(failed)?;
+    strip(&mut value);
+    Ok(value)
+}
+
+async fn take(connection: &Connection, tables: &[u32]) -> Result<Measurement> {
+    Ok(Measurement::take(&connection.client, tables).await)
+}
+
+async fn tables(connection: &Connection) -> Result<Vec<u32>> {
+    let sql = "select c.oid from pg_class c join pg_namespace n on n.oid = relnamespace \
+               where nspname = $1 and relkind in ('r', 'p', 'm')";
+    let rows = connection.client.query(sql, &[&SCHEMA]).await;
+    let rows = rows.map_err(|error| connection.explain("could not list the tables", error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+fn explained(error: Error, name: &str, trial: &Trial) -> Error {
+    match error.kind() {
+        Kind::Cancelled => error,
+        kind => {
+            let message = format!("could not make the trial \"{}\" of {name}", trial.label());
+            Error::new(kind, message).because(error)
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The middle of several measurements, and how far they lie apart.
+//!
+//! The median is always one of the measurements or half-way between two.
+
+use serde::Serialize;
+
+/// A median with the least and the greatest value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// How many there were.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of some values; what is not a number does not count. `None` for none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut values: Vec<f64> = values.into_iter().filter(|it| it.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let (first, last) = (values.first()?, values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => values[middle],
+            _ => (values[middle - 1] + values[middle]) / 2.0,
+        };
+        Some(Spread { median, min: *first, max: *last, count: values.len() })
+    }
+
+    /// One value, exactly.
+    pub fn exactly(value: f64) -> Spread {
+        Spread { median: value, min: value, max: value, count: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([f64::NAN]), None);
+        let one = Spread::of([3.0]).unwrap();
+        assert_eq!((one.median, one.min, one.max, one.count), (3.0, 3.0, 3.0, 1));
+        let odd = Spread::of([9.0, 1.0, 2.0]).unwrap();
+        assert_eq!((odd.median, odd.min, odd.max, odd.count), (2.0, 1.0, 9.0, 3));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, f64::INFINITY, 3.0]).unwrap().median, 2.5);
+    }
+}

@@ -1,0 +1,93 @@
+//! Generated data on a real server: it fits its tables, and has the sizes that it claims.
+
+use pgspate_embedded::testing;
+use pgspate_lab::data::{Numbered, accounts, copy, imdb, meters, tpch};
+use tokio_postgres::{Client, NoTls};
+
+/// A session with a database, for as long as `work` lasts.
+fn with_client<T>(dsn: &str, work: impl AsyncFnOnce(&Client) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let done = work(&client).await;
+        drop(client);
+        connection.await.unwrap().unwrap();
+        done
+    })
+}
+
+async fn number(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[test]
+fn imdb_shaped_rows_fit_their_tables_and_keys() {
+    let database = testing::database();
+    with_client(&database.dsn(), async |client| {
+        for table in &imdb::TABLES {
+            client.batch_execute(table.create).await.unwrap();
+            let rows = copy(client, table.name, &mut table.all(0.0002, 1)).await.unwrap();
+            assert_eq!(rows, table.rows_at(0.0002), "{}", table.name);
+            for index in table.indexes {
+                client.batch_execute(index).await.unwrap();
+            }
+        }
+        // What refers to a title or a person finds it.
+        let lost = "select count(*) from title_principals p \
+                    left join title_basics t using (tconst) left join name_basics n using (nconst) \
+                    where t.tconst is null or n.nconst is null";
+        assert_eq!(number(client, lost).await, 0);
+    });
+}
+
+#[test]
+fn accounts_and_transactions_have_the_published_row_sizes_and_indexes() {
+    let database = testing::database();
+    with_client(&database.dsn(), async |client| {
+        let rows = accounts::Accounts::new(1);
+        for (table, indexes) in accounts::TABLES.iter().zip([1, 4]) {
+            client.batch_execute(&table.create("")).await.unwrap();
+            let mut some = Numbered::new(1..2001, |id, out| rows.text(*table, id, 500, out));
+            assert_eq!(copy(client, table.name(), &mut some).await.unwrap(), 2000);
+            let stored = format!("select avg(pg_column_size(t))::int8 from {} t", table.name());
+            let bytes = number(client, &stored).await.unsigned_abs();
+            let near = table.row_bytes() - 20..table.row_bytes() + 20;
+            assert!(near.contains(&bytes), "{}: {bytes} bytes", table.name());
+            for columns in table.indexes() {
+                client.batch_execute(&table.create_index(columns)).await.unwrap();
+            }
+            let counted =
+                format!("select count(*) from pg_indexes where tablename = '{}'", table.name());
+            assert_eq!(number(client, &counted).await, indexes);
+        }
+    });
+}
+
+#[test]
+fn meters_and_lineitem_shaped_rows_fit_their_tables() {
+    let database = testing::database();
+    with_client(&database.dsn(), async |client| {
+        client.batch_execute(meters::CREATE).await.unwrap();
+        let mut nights = meters::Nights::new(3, 100, 1);
+        nights.advance();
+        assert_eq!(copy(client, meters::TABLE, &mut nights.text()).await.unwrap(), 300);
+        client.batch_execute(tpch::CREATE).await.unwrap();
+        assert_eq!(copy(client, tpch::TABLE, &mut tpch::rows(0.0005, 1)).await.unwrap(), 3000);
+        let bytes = "select avg(pg_column_size(l))::int8 from lineitem l";
+        assert!((120..170).contains(&number(client, bytes).await));
+    });
+}
+
+#[test]
+fn what_the_server_refuses_is_an_error_that_names_the_table() {
+    let database = testing::database();
+    with_client(&database.dsn(), async |client| {
+        client.batch_execute("create table t (id int)").await.unwrap();
+        let mut rows = Numbered::new(0..2, |_, out| out.extend_from_slice(b"word\n"));
+        let error = copy(client, "t", &mut rows).await.unwrap_err();
+        assert_eq!(error.to_string(), "could not fill t");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("invalid input syntax for type integer"), "{cause}");
+    });
+}

@@ -1,0 +1,187 @@
+//! The experiments about tables that are written again and again, from their beginning to the page.
+//!
+//! They compare what each contender leaves themselves, so that a run without an error says that all
+//! have done the same work. What needs no settings of the whole server runs on a server that is
+//! there already; the rest on servers of the lab's own.
+
+mod part;
+
+use std::path::Path;
+
+use pgspate::target::connect::{Dsn, Environment};
+use pgspate_embedded::{silent, testing};
+use pgspate_lab::{Line, Options, Stop, Trial, experiments, read, report};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use part::Part;
+
+/// Where an experiment is run.
+enum On<'a> {
+    Own,
+    Server(&'a testing::TestDb),
+}
+
+/// Runs some trials of an experiment once at a tiny scale; the folder of results, and its lines.
+fn run(name: &str, scale: f64, on: &On<'_>, only: fn(&Trial) -> bool) -> (TempDir, Vec<Line>) {
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = Box::leak(Box::new(Part(experiments::find(name).unwrap(), only)));
+    let dsn = |dsn: String| Dsn::resolve(Some(&dsn), &Environment::default()).unwrap();
+    let options = Options {
+        experiments: vec![experiment],
+        scale: Some(scale),
+        repeats: 1,
+        seed: 7,
+        folder: folder.path().to_owned(),
+        to: match on {
+            On::Own => None,
+            On::Server(database) => dsn(database.dsn()),
+        },
+        installation: Some(testing::installation(&silent).unwrap()),
+        fresh: false,
+        only: Vec::new(),
+    };
+    let runtime = Runtime::new().unwrap();
+    let run = pgspate_lab::run(&options, runtime.handle(), &Stop::default(), &|_| {});
+    run.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let lines = read(folder.path()).unwrap();
+    (folder, lines)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+/// The line of the trial with these levels.
+fn line<'a>(lines: &'a [Line], levels: &[(&str, &str)]) -> &'a Line {
+    let is_it = |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+    lines.iter().find(is_it).unwrap_or_else(|| panic!("no trial has {levels:?}"))
+}
+
+/// A number of it.
+fn number(lines: &[Line], levels: &[(&str, &str)], name: &str) -> f64 {
+    let line = line(lines, levels);
+    line.value(name).unwrap_or_else(|| panic!("{} has no {name}", line.trial.label()))
+}
+
+/// The page, which has what its figures are called and an answer with numbers.
+fn page(folder: &Path, has: &[&str]) {
+    let out = folder.join("report.html");
+    report::write(folder, &out).unwrap();
+    let html = std::fs::read_to_string(out).unwrap();
+    let answer = html.split("<p class=\"answer\">").nth(1).unwrap();
+    let answer = answer.split("</p>").next().unwrap();
+    assert!(answer.ends_with('.') && answer.contains(|c: char| c.is_ascii_digit()), "{answer}");
+    for text in has {
+        assert!(html.contains(text), "the page has no \"{text}\"");
+    }
+    assert!(!html.contains("NaN") && !html.contains("–.") && !answer.contains(" – "), "{answer}");
+}
+
+fn skips_merge(database: &testing::TestDb) -> bool {
+    let version = database.query("select current_setting('server_version_num')::int < 150000");
+    version[0][0].as_deref() == Some("t")
+}
+
+#[test]
+fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
+    let database = testing::database();
+    let on = On::Server(&database);
+    let (folder, lines) = run("rewrite", 0.001, &on, |trial| trial.is("autovacuum", "off"));
+    assert_eq!(lines.len(), 6);
+    // 300 rows, of which each night rewrites all, or 45 and 129.
+    let dead = |way: &str| number(&lines, &[("contender", way)], "dead rows");
+    assert!(dead("delete + insert") >= 2500.0, "{}", dead("delete + insert"));
+    for way in ["row by row, what differs", "pgspate sync", "pgspate sync, fillfactor 60"] {
+        assert!(dead(way) <= 1740.0, "{way}: {}", dead(way));
+    }
+    for line in lines.iter().filter(|line| line.skipped.is_none()) {
+        assert_eq!(line.value("rows"), Some(300.0));
+        let nights = line.outcome.series.iter().find(|series| series.name == "dead rows");
+        assert_eq!(nights.unwrap().points.len(), 10, "{}", line.trial.label());
+    }
+    let merge = line(&lines, &[("contender", "stage + MERGE")]);
+    assert_eq!(merge.skipped.is_some(), skips_merge(&database));
+    if !skips_merge(&database) {
+        page(folder.path(), &["Time of ten nights", "Dead rows after each night", "svg+xml"]);
+    }
+    // The server is as it was.
+    let left = database.query("select nspname from pg_namespace where nspname like 'pgspate%'");
+    assert_eq!(left, Vec::<Vec<Option<String>>>::new());
+}
+
+#[test]
+fn autovacuum_comes_by_between_the_nights() {
+    let only = |trial: &Trial| trial.is("contender", "delete + insert");
+    let (_folder, lines) = run("rewrite", 0.005, &On::Own, only);
+    let dead = |level: &str| number(&lines, &[("autovacuum", level)], "dead rows");
+    // 1,500 rows a night.
+    assert!(dead("off") >= 14_000.0, "{}", dead("off"));
+    assert!(dead("on") <= 2_000.0, "{}", dead("on"));
+    let written = number(&lines, &[("autovacuum", "off")], "pages written");
+    assert!(written > 10.0, "{written}");
+}
+
+#[test]
+fn changes_end_alike_whatever_the_way_and_the_batch() {
+    let database = testing::database();
+    database.run("create schema pgspate_other; create table pgspate_other.t (id int)");
+    let (folder, lines) = run("changes", 0.001, &On::Server(&database), |_| true);
+    assert_eq!(lines.len(), 24);
+    let transactions = |way: &str, batch: &str| {
+        number(&lines, &[("contender", way), ("batch", batch)], "transactions")
+    };
+    assert_eq!(transactions("prepared statements", "1"), 20.0);
+    assert_eq!(transactions("UNNEST of arrays", "100"), 5.0);
+    assert_eq!(transactions("pgspate apply", "100"), 5.0);
+    assert_eq!(transactions("multi-row VALUES", "100000"), 1.0);
+    page(folder.path(), &["Events a second by batch size", "UNNEST of arrays"]);
+    let left = database.query("select nspname from pg_namespace where nspname like 'pgspate%'");
+    assert_eq!(left, [[Some("pgspate_other".to_owned())]]);
+}
+
+#[test]
+fn temporary_space_ends_clearly_and_for_nobody_else() {
+    let only = |trial: &Trial| trial.is("clients", "8") && !trial.is("query", "order by");
+    let (folder, lines) = run("temp", 0.0005, &On::Own, only);
+    assert_eq!(lines.len(), 6);
+    let small = "a quarter of the table";
+    let ended = line(&lines, &[("temp_file_limit", small)]);
+    assert!(ended.value("failed").unwrap() >= 1.0);
+    let note = &ended.outcome.notes[0];
+    assert!(note.contains("temporary file size exceeds"), "{note}");
+    assert!(note.contains("SQLSTATE 53400"), "{note}");
+    let spilt = |work_mem: &str| {
+        let levels = [
+            ("query", "select distinct"),
+            ("work_mem", work_mem),
+            ("temp space", "data folder"),
+            ("temp_file_limit", "none"),
+        ];
+        number(&lines, &levels, "temp bytes")
+    };
+    assert!(spilt("a sixteenth of the table") > 100_000.0);
+    assert_eq!(spilt("twice the table"), 0.0);
+    let elsewhere = line(&lines, &[("temp space", "tablespace")]);
+    assert!(elsewhere.outcome.notes[0].starts_with("The"), "{:?}", elsewhere.outcome.notes);
+    page(folder.path(), &["Throughput by clients", "temp_file_limit"]);
+}
+
+#[test]
+fn records_are_the_same_by_every_way() {
+    let database = testing::database();
+    let (folder, lines) = run("records", 0.00002, &On::Server(&database), |_| true);
+    assert_eq!(lines.len(), 13);
+    for line in &lines {
+        let single = line.trial.is("writing", "single inserts");
+        // 600 rows to begin with at the largest size, and what is written there.
+        let rows = if single { 610.0 } else { 650.0 };
+        assert_eq!(line.value("rows"), Some(rows), "{}", line.trial.label());
+        let queries = line.outcome.series.iter().filter(|series| series.name != "rows a second");
+        assert_eq!(queries.count(), if single { 4 } else { 0 });
+    }
+    page(folder.path(), &["Rows a second as tables grow", "without (reference)", "partitioned"]);
+}

@@ -1,0 +1,80 @@
+//! The course of a run: every trial from the same state, stopped and continued.
+
+use std::fs;
+
+use pgspate::Kind;
+use pgspate_lab::{RESULTS, read};
+
+use crate::support::{HOSTILE, ROWS_BEFORE, options, run};
+
+#[test]
+fn every_trial_begins_from_the_same_state_and_has_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (summary, began) = run(&options(folder.path()), None);
+    let summary = summary.unwrap();
+    assert_eq!((summary.measured, summary.before, summary.skipped.len()), (6, 0, 0));
+    assert_eq!(began.len(), 6);
+    let lines = read(folder.path()).unwrap();
+    assert_eq!(lines.len(), 6);
+    for line in &lines {
+        assert_eq!(line.value("rows"), Some(ROWS_BEFORE as f64 + 1000.0), "{line:?}");
+        assert!(line.value("seconds").unwrap() > 0.0);
+        assert_eq!(line.value("seconds"), line.value("phase: insert"));
+        assert!(line.value("WAL").unwrap() > 1000.0);
+        assert_eq!(line.conditions.target, "own");
+        assert_eq!(line.facts.settings.get("fsync"), None, "{:?}", line.facts.settings);
+        let is_set = line.facts.settings.contains_key("work_mem");
+        assert_eq!(is_set, line.trial.is("work_mem", "8MB"));
+        assert_eq!(line.measured["tables"]["counted"]["rows_inserted"], 1000, "{line:?}");
+        if cfg!(target_os = "linux") {
+            assert!(line.value("server CPU").is_some() && line.value("client CPU").is_some());
+        }
+    }
+    let rest: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    let again = run(&options(folder.path()), None);
+    assert_eq!((again.0.unwrap().before, again.1.len()), (6, 0));
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stopped, began) = run(&options(folder.path()), Some(2));
+    let error = stopped.unwrap_err();
+    assert_eq!((error.kind(), began.len()), (Kind::Cancelled, 3));
+    assert_eq!(error.to_string(), "stopped; 2 trials are measured");
+    assert!(error.hint_text().unwrap().contains("the same command again"));
+    // As if it had been killed while it wrote a line.
+    let path = folder.path().join(RESULTS);
+    let mut text = fs::read_to_string(&path).unwrap();
+    text.push_str("{\"experiment\":\"to");
+    fs::write(&path, text).unwrap();
+    let (summary, rest) = run(&options(folder.path()), None);
+    let summary = summary.unwrap();
+    assert_eq!((summary.before, summary.measured), (2, 4));
+    assert_eq!(rest[0], began[2]);
+    let mut trials: Vec<_> =
+        read(folder.path()).unwrap().into_iter().map(|it| (it.repeat, it.trial.label())).collect();
+    trials.sort();
+    trials.dedup();
+    assert_eq!(trials.len(), 6);
+}
+
+#[test]
+fn results_of_other_conditions_are_not_mixed_and_fresh_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    options.repeats = 1;
+    run(&options, None).0.unwrap();
+    options.scale = Some(0.25);
+    let error = run(&options, None).0.unwrap_err();
+    assert!(error.to_string().ends_with("of another scale: 0.5, not 0.25"), "{error}");
+    assert_eq!(error.kind(), Kind::Usage);
+    options.fresh = true;
+    assert_eq!(run(&options, None).0.unwrap().measured, 3);
+    let lines = read(folder.path()).unwrap();
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.conditions.scale == 0.25));
+    assert!(lines.iter().any(|line| line.trial.is("way", HOSTILE)));
+    options.repeats = 0;
+    assert_eq!(run(&options, None).0.unwrap_err().kind(), Kind::Usage);
+}

@@ -1,0 +1,153 @@
+//! A small experiment, and what runs it.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use pgspate::Result;
+use pgspate::target::connect::{Dsn, Environment};
+use pgspate_embedded::{silent, testing};
+use pgspate_lab::report::figure::{Bar, Bars, Figure, Group, Plot};
+use pgspate_lab::{
+    Event, Experiment, Factor, Ground, Options, Outcome, Published, Results, Setup, Stop, Summary,
+    Trial, Unit,
+};
+use tokio::runtime::Runtime;
+
+/// Rows that are there before each trial.
+pub(crate) const ROWS_BEFORE: i64 = 7;
+/// What is in the names of things, and must not become part of a page.
+pub(crate) const HOSTILE: &str = "</td><script>alert(1)</script>";
+
+/// Inserts rows in two ways, with two levels of a setting.
+pub(crate) struct Toy;
+
+impl Experiment for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn title(&self) -> &'static str {
+        "A toy"
+    }
+
+    fn question(&self) -> &'static str {
+        "Does </p><script>alert(2)</script> it work?"
+    }
+
+    fn published(&self) -> Published {
+        Published { setting: "Elsewhere.", figures: vec![("a <b>way</b>", "5 s & more")] }
+    }
+
+    fn factors(&self, setup: &Setup) -> Vec<Factor> {
+        assert!(setup.scale > 0.0);
+        let ways = Factor::new("way", &["one by one", HOSTILE]);
+        vec![ways, Factor::new("work_mem", &["as it comes", "8MB"])]
+    }
+
+    fn makes_sense(&self, trial: &Trial) -> bool {
+        trial.is("way", "one by one") || trial.is("work_mem", "as it comes")
+    }
+
+    fn scale_default(&self) -> f64 {
+        0.5
+    }
+
+    fn trial_seconds(&self, _scale: f64) -> f64 {
+        0.1
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        vec!["seconds", "rows", "server CPU", "WAL"]
+    }
+
+    fn settings(&self, trial: &Trial, _ground: &Ground) -> Vec<(String, String)> {
+        match trial.level("work_mem") {
+            "8MB" => vec![("work_mem".to_owned(), "8MB".to_owned())],
+            _ => Vec::new(),
+        }
+    }
+
+    fn prepare(&self, ground: &Ground) -> Result<()> {
+        std::fs::write(ground.scratch().join("a file"), "of the trial's own").unwrap();
+        let sql = format!(
+            "create table toy (id int); insert into toy select generate_series(1, {ROWS_BEFORE})"
+        );
+        ground.sql("make the table", &sql)
+    }
+
+    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+        assert!(ground.scratch().join("a file").is_file());
+        let mut outcome = Outcome::default();
+        let connection = ground.connect()?;
+        outcome.phase("insert", || {
+            ground.sql("insert", "insert into toy select generate_series(1, 1000)")
+        })?;
+        let rows = ground.block_on(async {
+            let row = connection.client.query_one("select count(*) from toy", &[]).await;
+            let row = row.map_err(|error| connection.explain("could not count", error))?;
+            Ok(row.get::<_, i64>(0))
+        })?;
+        let shown = ground.block_on(async {
+            let row = connection.client.query_one("show work_mem", &[]).await;
+            let row = row.map_err(|error| connection.explain("could not ask", error))?;
+            Ok(row.get::<_, String>(0))
+        })?;
+        assert_eq!(shown == "8MB", trial.is("work_mem", "8MB"));
+        outcome.number("rows", rows as f64, Unit::Count);
+        ground.agree("the number of rows", &rows.to_string())?;
+        outcome.notes.push(format!("a note {HOSTILE}"));
+        Ok(outcome)
+    }
+
+    fn figures(&self, results: &Results) -> Vec<Figure> {
+        let ways = results.levels("way").into_iter().filter_map(|way| {
+            Some(Bar::measured(&way, results.spread(&[("way", &way)], "seconds")?))
+        });
+        let group = Group { name: HOSTILE.to_owned(), bars: ways.collect() };
+        let bars = Bars { unit: Some(Unit::Seconds), groups: vec![group] };
+        vec![Figure::new(HOSTILE, HOSTILE, Plot::Bars(bars))]
+    }
+
+    fn answer(&self, results: &Results) -> String {
+        format!("It does, {HOSTILE}, in {} ways.", results.levels("way").len())
+    }
+}
+
+pub(crate) static TOY: Toy = Toy;
+
+/// Three trials, twice.
+pub(crate) fn options(folder: &Path) -> Options {
+    Options {
+        experiments: vec![&TOY],
+        scale: Some(0.5),
+        repeats: 2,
+        seed: 1,
+        folder: folder.to_owned(),
+        to: None,
+        installation: Some(testing::installation(&silent).unwrap()),
+        fresh: false,
+        only: Vec::new(),
+    }
+}
+
+/// Runs, and gives the labels of the trials that began.
+pub(crate) fn run(options: &Options, stop_after: Option<usize>) -> (Result<Summary>, Vec<String>) {
+    let runtime = Runtime::new().unwrap();
+    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let result = pgspate_lab::run(options, runtime.handle(), &stop, &|event| {
+        if let Event::Trial { label, nth, .. } = event {
+            seen.lock().unwrap().push(format!("{nth}: {label}"));
+        }
+        if let Event::Measured { .. } = event
+            && Some(seen.lock().unwrap().len()) == stop_after
+        {
+            stop.ask();
+        }
+    });
+    (result, seen.into_inner().unwrap())
+}
+
+/// A server by its address.
+pub(crate) fn dsn(address: &str) -> Dsn {
+    Dsn::resolve(Some(address), &Environment::default()).unwrap().unwrap()
+}
