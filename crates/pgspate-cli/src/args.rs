@@ -433,7 +433,7 @@ pub(crate) enum QuoteArg {
     Byte(u8),
 }
 
-pub(crate) fn lanes(value: &str) -> Result<LanesArg, String> {
+fn lanes(value: &str) -> Result<LanesArg, String> {
     match value.parse() {
         _ if value == "auto" => Ok(LanesArg(None)),
         Ok(lanes @ 1..=64) => Ok(LanesArg(Some(lanes))),

@@ -11,7 +11,7 @@ use pgspate::load;
 use pgspate::sync::{self, Options, Report, Scope};
 
 use crate::Answer;
-use crate::args::{EndsArgs, LanesArg, ReadArgs, lanes};
+use crate::args::{EndsArgs, ReadArgs};
 use crate::errors::Style;
 use crate::load::{Start, print_json, reading, start};
 use crate::numbers::{bytes, dollars, seconds, thousands};
@@ -54,8 +54,11 @@ pub(crate) struct SyncArgs {
     pub(crate) plan: bool,
 
     /// Sessions that share the scopes of --scope-by, each with a transaction of its own
-    #[arg(long, default_value = "1", value_name = "N", value_parser = lanes)]
-    pub(crate) lanes: LanesArg,
+    #[arg(
+        long, default_value = "1", value_name = "N",
+        value_parser = clap::value_parser!(u8).range(1..=64)
+    )]
+    pub(crate) lanes: u8,
 
     /// Refuse to delete more of the scope than this
     #[arg(
@@ -267,7 +270,7 @@ fn advice(report: &Report, style: Style) -> String {
 
 pub(crate) fn options(args: SyncArgs) -> Options {
     let mut load: load::Options = reading(args.ends, args.read);
-    load.lanes = args.lanes.0;
+    load.lanes = Some(args.lanes.into());
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
