@@ -252,20 +252,39 @@ fn settings(results: &Results) -> Vec<String> {
         true => "all settings as they come".to_owned(),
         false => format!("settings that are not as they come: {}", said(&common)),
     }];
-    let mut rest: Vec<(String, Vec<String>)> = Vec::new();
+    let mut rest: Vec<(String, Vec<&Trial>)> = Vec::new();
     for line in &lines {
         let own = line.facts.settings.iter();
         let own: BTreeMap<_, _> = own.filter(|(name, _)| !common.contains_key(name)).collect();
-        let (own, label) = (said(&own), line.trial.label());
+        let own = said(&own);
         match rest.iter_mut().find(|(known, _)| *known == own) {
             _ if own.is_empty() => {}
-            Some((_, labels)) if !labels.contains(&label) => labels.push(label),
-            Some(_) => {}
-            None => rest.push((own, vec![label])),
+            Some((_, trials)) if trials.contains(&&line.trial) => {}
+            Some((_, trials)) => trials.push(&line.trial),
+            None => rest.push((own, vec![&line.trial])),
         }
     }
-    text.extend(rest.into_iter().map(|(own, labels)| format!("{}: {own}", labels.join("; "))));
+    let all = results.trials();
+    let of = |(own, trials): (String, Vec<&Trial>)| format!("{}: {own}", in_short(&trials, &all));
+    text.extend(rest.into_iter().map(of));
     text
+}
+
+/// What these trials have and no other; else their names.
+fn in_short(these: &[&Trial], all: &[&Trial]) -> String {
+    let Some(first) = these.first() else { return String::new() };
+    let is_theirs = |(factor, level): &(&str, &str)| {
+        all.iter().all(|trial| trial.is(factor, level) == these.contains(trial))
+    };
+    let levels: Vec<String> = first
+        .levels()
+        .filter(is_theirs)
+        .map(|(factor, level)| format!("{factor} {level}"))
+        .collect();
+    match levels.is_empty() {
+        true => these.iter().map(|trial| trial.label()).collect::<Vec<_>>().join("; "),
+        false => levels.join(", "),
+    }
 }
 
 fn skipped(results: &Results) -> BTreeMap<String, Vec<String>> {
@@ -298,6 +317,15 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trials_are_named_by_what_only_they_have() {
+        let trial = |way, with| Trial::of(&[("way", way), ("indexes", with)]);
+        let (a, b, c) = (trial("one", "none"), trial("two", "none"), trial("one", "present"));
+        assert_eq!(in_short(&[&c], &[&a, &b, &c]), "indexes present");
+        assert_eq!(in_short(&[&a, &b], &[&a, &b, &c]), "indexes none");
+        assert_eq!(in_short(&[&a], &[&a, &b, &c]), "one, none");
+    }
 
     #[test]
     fn base64_is_padded() {

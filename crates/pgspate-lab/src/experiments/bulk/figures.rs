@@ -2,6 +2,7 @@
 
 use super::strategies::{EACH, ONE, PGSPATE};
 use super::{AS_IT_COMES, TUNED};
+use crate::data::imdb::{TABLES, Table};
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
 use crate::report::words;
@@ -37,6 +38,12 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             "title.principals alone. A session per file has its processors to itself only when \
              the smaller files are done.",
             bars(results, &by_settings, "largest file"),
+        ),
+        Figure::new(
+            "File by file",
+            "Settings as they come. Small files show what a load costs before its first row: \
+             pgspate looks at file and table, keeps a ledger and opens a session for each lane.",
+            by_file(results),
         ),
         Figure::new(
             "One thing changed at a time",
@@ -81,6 +88,19 @@ fn bars(results: &Results, groups: &[(&str, Levels)], number: &str) -> Plot {
         _ => Unit::Seconds,
     };
     Plot::Bars(Bars { unit: Some(unit), groups })
+}
+
+/// Only where files are loaded one after the other.
+fn by_file(results: &Results) -> Plot {
+    let group = |table: &Table| {
+        let number = format!("phase: {}", table.name);
+        let bar = |strategy: &&str| {
+            Some(Bar::measured(strategy, results.spread(&of(strategy, &BASE), &number)?))
+        };
+        let name = table.file.trim_end_matches(".tsv.gz").to_owned();
+        Group { name, bars: [ONE, PGSPATE].iter().filter_map(bar).collect() }
+    };
+    Plot::Bars(Bars { unit: Some(Unit::Seconds), groups: TABLES.iter().map(group).collect() })
 }
 
 fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
