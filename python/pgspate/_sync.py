@@ -32,7 +32,7 @@ def sync(
     ignore_columns: Names = (),
     keep: Literal["last"] | None = None,
     check: bool = False,
-    lanes: int | Literal["auto"] = 1,
+    lanes: int = 1,
     vacuum: bool = False,
     max_delete: float | str = "50%",
     allow_empty: bool = False,
