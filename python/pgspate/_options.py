@@ -82,7 +82,7 @@ class ModelSyncOptions(ReadOptions, total=False):
     insert_only: bool
     keep: Literal["last"] | None
     check: bool
-    lanes: int | Literal["auto"]
+    lanes: int
     vacuum: bool
     max_delete: float | str
     allow_empty: bool

@@ -179,6 +179,7 @@ class SyncReport(Report):
         bill: What its reads and its WAL would cost where I/Os are billed.
         measured: Everything that the server counted meanwhile, for everybody.
         advice: What would make the next one cheaper.
+        warnings: What could not be done although everything is written.
     """
 
     table: str = ""
@@ -205,6 +206,7 @@ class SyncReport(Report):
     bill: dict[str, Any] | None = None
     measured: dict[str, Any] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def is_same(self) -> bool:

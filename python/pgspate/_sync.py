@@ -32,7 +32,7 @@ def sync(
     ignore_columns: Names = (),
     keep: Literal["last"] | None = None,
     check: bool = False,
-    lanes: int | Literal["auto"] = "auto",
+    lanes: int = 1,
     vacuum: bool = False,
     max_delete: float | str = "50%",
     allow_empty: bool = False,
@@ -72,7 +72,7 @@ def sync(
         ignore_columns: Not compared, and written only when something else differs.
         keep: Which of rows with the same key counts; they are refused otherwise.
         check: Change nothing: count what differs, with examples.
-        lanes: Transactions that share the scopes of ``scope_by`` at the same time.
+        lanes: Sessions that share the scopes of ``scope_by``, each with a transaction of its own.
         vacuum: Vacuum the table afterwards, so that the next sync writes where rows died.
         max_delete: Refuse to delete more of the scope than this, in percent.
         allow_empty: Let data without rows empty the scope.

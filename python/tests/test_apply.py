@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import enum
 import json
@@ -49,6 +50,9 @@ def test_events_are_dicts_or_json(db, dsn, parts, form):
     for given in (events, tuple(events), iter(events), (event for event in events)):
         report = pgspate.apply(given, to=dsn)
         assert (report.events, report.stream) == (4, type(given).__name__)
+        # Whatever the engine tells has a place.
+        fields = {one.name for one in dataclasses.fields(report)}
+        assert set(report.to_dict()) - fields <= {"is_stopped"}
         assert parts() == [(1, "screw")] and report.tables == ["public.parts"]
         # Nobody will ask where it was.
         assert streams(db) == []

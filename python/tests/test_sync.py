@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import pgspate
@@ -26,6 +28,14 @@ def test_a_scope_is_made_like_rows(meters, dsn):
     assert meters.execute("select count(*) from use").fetchone() == (12,)
     again = pgspate.sync(iter(new), "use", scope_by="meter", to=dsn)
     assert again.is_same and again.unchanged == 4
+
+
+def test_sessions_may_share_the_scopes(meters, dsn):
+    rows = [{"meter": m, "day": d, "kwh": float(d)} for m in (1, 2, 3) for d in (1, 2, 3, 4)]
+    report = pgspate.sync(rows, "use", scope_by="meter", lanes=2, vacuum=True, to=dsn)
+    assert (report.sessions, report.updated) == (2, 8) and report.vacuum_seconds is not None
+    # Whatever the engine tells has a place.
+    assert set(report.to_dict()) <= {one.name for one in dataclasses.fields(report)}
 
 
 def test_a_check_changes_nothing(meters, dsn):
