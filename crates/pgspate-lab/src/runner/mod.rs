@@ -32,6 +32,10 @@ pub(crate) use order::trials;
 use order::{only, order};
 use place::{Place, Scratch, differ};
 
+/// How often sessions are waited for that may be somebody else's: a second in all.
+const SETTLED_LOOKS_MAX: u32 = 100;
+const SETTLED_PAUSE: Duration = Duration::from_millis(10);
+
 /// What is to be run.
 pub struct Options {
     /// The experiments, in this order.
@@ -341,6 +345,7 @@ impl Course<'_> {
         let mut outcome = self.experiment.run(trial, ground)?;
         let took = began.elapsed().as_secs_f64();
         probe.read().add_since(&read, took, &mut outcome);
+        ground.block_on(settled(&connection))?;
         let after = ground.block_on(take(&connection, &tables))?;
         let measured = after.since(&before);
         outcome.number("seconds", outcome.seconds(), Unit::Seconds);
@@ -378,6 +383,23 @@ fn known(value: serde_json::Result<Value>) -> Result<Value> {
     let mut value = value.map_err(failed)?;
     strip(&mut value);
     Ok(value)
+}
+
+/// Sessions hand over what they have counted when they end, which is a moment after we have left
+/// them. Once they are gone from the list it is counted.
+async fn settled(connection: &Connection) -> Result<()> {
+    let sql = "select exists (select from pg_stat_activity where usename = current_user \
+               and datname = current_database() and application_name like 'pgspate%' \
+               and application_name <> 'pgspate lab keeper' and pid <> pg_backend_pid())";
+    for _ in 0..SETTLED_LOOKS_MAX {
+        let row = connection.client.query_one(sql, &[]).await;
+        let row = row.map_err(|error| connection.explain("could not list sessions", error))?;
+        if !row.get::<_, bool>(0) {
+            break;
+        }
+        tokio::time::sleep(SETTLED_PAUSE).await;
+    }
+    Ok(())
 }
 
 async fn take(connection: &Connection, tables: &[u32]) -> Result<Measurement> {
