@@ -246,8 +246,12 @@ impl<'a> Job<'a> {
             vacuums: false,
             price_per_million: PRICE_PER_MILLION,
         };
-        let sync = sync::prepare(options, self.ground.dsn().clone(), self.ground.runtime())?;
-        sync.run(&Arc::new(Watch::default()))?;
-        Ok(())
+        let watch = Arc::new(Watch::default());
+        let stopping = Arc::clone(&watch);
+        let (dsn, runtime) = (self.ground.dsn().clone(), self.ground.runtime());
+        self.ground.stoppable(
+            move || stopping.copy.cancel(),
+            || sync::prepare(options, dsn, runtime)?.run(&watch).map(drop),
+        )
     }
 }
