@@ -201,17 +201,27 @@ impl Ground {
     /// As [`load::prepare`] and [`load::Load::run`].
     pub fn load(&self, options: load::Options) -> Result<Report> {
         let watch = Arc::new(Watch::default());
-        let stopping = {
-            let (watch, stop) = (Arc::clone(&watch), self.shared.stop.clone());
-            self.runtime().spawn(async move {
-                stop.asked().await;
-                watch.copy.cancel();
-            })
-        };
-        let load = load::prepare(options, self.dsn.clone(), self.runtime());
-        let report = load.and_then(|load| load.run(&watch));
+        let stopping = Arc::clone(&watch);
+        self.stoppable(
+            move || stopping.copy.cancel(),
+            || load::prepare(options, self.dsn.clone(), self.runtime())?.run(&watch),
+        )
+    }
+
+    /// Does something that blocks, and calls `cancel` when the run is stopped meanwhile.
+    pub(crate) fn stoppable<T>(
+        &self,
+        cancel: impl FnOnce() + Send + 'static,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let stop = self.shared.stop.clone();
+        let stopping = self.runtime().spawn(async move {
+            stop.asked().await;
+            cancel();
+        });
+        let done = work();
         stopping.abort();
-        report
+        done
     }
 
     /// Remembers a value, or compares it with the one remembered under this key: what contenders

@@ -100,6 +100,11 @@ impl Table {
         }
     }
 
+    /// The name of one of them: its columns, without commas.
+    pub fn index_name(columns: &str) -> String {
+        columns.replace(", ", " + ")
+    }
+
     /// The statement for one of them.
     pub fn create_index(self, columns: &str) -> String {
         let table = self.name();

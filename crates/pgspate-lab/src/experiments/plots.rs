@@ -44,11 +44,11 @@ pub(super) fn by_factor(
 }
 
 /// How a number of ours compares with another for which less is better: `3.2 times as fast as`,
-/// `1.4 times slower than`.
+/// `1.4 times as slow as`.
 pub(super) fn faster(ours: f64, other: f64) -> String {
     match other >= ours {
         true => format!("{} as fast as", words::times(other / ours.max(1e-9))),
-        false => format!("{} slower than", words::times(ours / other.max(1e-9))),
+        false => format!("{} as slow as", words::times(ours / other.max(1e-9))),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the report shows of changes by batch size.
 
+use pgspate::numbers::{short, thousands};
+
 use super::super::plots::by_factor;
 use super::ways::Way;
 use super::{BATCH, CONTENDER};
@@ -34,7 +36,7 @@ pub(super) fn answer(results: &Results) -> String {
         .filter_map(|level| Some((level.parse().ok()?, level)))
         .collect();
     batches.sort();
-    let Some((_, largest)) = batches.last() else {
+    let Some((largest_count, largest)) = batches.last() else {
         return "Nothing has been measured.".to_owned();
     };
     let (Some(ours), Some(single)) = (rate(Way::Apply, largest), rate(Way::Statements, "1")) else {
@@ -49,7 +51,7 @@ pub(super) fn answer(results: &Results) -> String {
             let others = others.filter_map(|way| Some((way, rate(way, batch)?)));
             let (way, best) = others.max_by(|a, b| a.1.total_cmp(&b.1))?;
             let ratio = words::times(best / ours);
-            let batch = words::value(*count as f64, Unit::Count);
+            let batch = thousands(*count);
             (best > ours).then(|| format!("{} at {batch} ({ratio} as many)", way.name()))
         })
         .collect();
@@ -57,12 +59,13 @@ pub(super) fn answer(results: &Results) -> String {
         true => "no other way was ahead of it at any batch size".to_owned(),
         false => format!("other ways were ahead of it with {}", ahead.join(", ")),
     };
+    let a_second = |rate: f64| format!("{} events a second", short(rate as u64));
     format!(
-        "In batches of {} pgspate applied {} events, {} as many as one committed statement for \
-         each ({}); {unfavourable}.",
-        words::value(largest.parse().unwrap_or(0.0), Unit::Count),
-        words::value(ours, Unit::PerSecond),
+        "In batches of {} pgspate applied {}, {} as many as one committed statement for each ({}); \
+         {unfavourable}.",
+        thousands(*largest_count),
+        a_second(ours),
         words::times(ours / single.max(1e-9)),
-        words::value(single, Unit::PerSecond),
+        a_second(single),
     )
 }

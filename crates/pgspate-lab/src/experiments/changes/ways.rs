@@ -200,8 +200,15 @@ pub(super) fn apply_file(ground: &Ground, path: &str, batch: usize) -> Result<ap
         batch_delay: Duration::from_secs(60),
         ..apply::Options::default()
     };
-    let apply = apply::prepare(options, ground.dsn().clone(), ground.runtime())?;
-    apply.run(&Arc::new(Watch::default()), ground.runtime())
+    let watch = Arc::new(Watch::default());
+    let stopping = Arc::clone(&watch);
+    ground.stoppable(
+        move || stopping.cancel(),
+        || {
+            let apply = apply::prepare(options, ground.dsn().clone(), ground.runtime())?;
+            apply.run(&watch, ground.runtime())
+        },
+    )
 }
 
 /// The stream's name in the ledger.

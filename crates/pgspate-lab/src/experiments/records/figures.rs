@@ -71,7 +71,10 @@ fn groups(results: &Results, number: &str) -> Vec<Group> {
         let of = |name: &str, without: &str, shape: &str| {
             bar(results, name, &levels(table, single, without, shape), number)
         };
-        let without = |columns: &&str| of(&format!("without ({columns})"), columns, PLAIN);
+        let without = |columns: &&str| {
+            let name = Table::index_name(columns);
+            of(&format!("without {name}"), &name, PLAIN)
+        };
         let bars = [of("all indexes", NO_INDEX, PLAIN)].into_iter().flatten();
         let bars = bars.chain(table.indexes().iter().filter_map(without));
         let bars = bars.chain(of("partitioned", NO_INDEX, PARTITIONED));
@@ -93,13 +96,15 @@ pub(super) fn answer(results: &Results) -> String {
         Unit::PerSecond,
     );
     let without = transaction.indexes().iter().filter_map(|columns| {
-        let levels = levels(transaction, Writing::Single, columns, PLAIN);
-        Some((columns, results.median(&levels, LARGE)?))
+        let name = Table::index_name(columns);
+        let levels = levels(transaction, Writing::Single, &name, PLAIN);
+        let rate = results.median(&levels, LARGE)?;
+        Some((name, rate))
     });
     let best = without.max_by(|a, b| a.1.total_cmp(&b.1));
-    let best = best.map_or(String::new(), |(columns, rate)| {
+    let best = best.map_or(String::new(), |(name, rate)| {
         let rate = words::value(rate, Unit::PerSecond);
-        format!("; the most that leaving an index out came to was {rate}, without ({columns})")
+        format!("; the most that leaving an index out came to was {rate}, without {name}")
     });
     let batched = [Writing::Values, Writing::Copy].into_iter().filter_map(|writing| {
         let rate = rate(transaction, writing)?;
@@ -111,8 +116,8 @@ pub(super) fn answer(results: &Results) -> String {
         false => format!("; {}", batched.join(" and ")),
     };
     format!(
-        "Single inserts into the large transaction came to {}, {small} into the small one, and to \
-         {} into account{best}{batched}.",
+        "Single inserts into the table transaction came to {} when it was large and {small} when it \
+         was small, into account to {}{best}{batched}.",
         words::value(single, Unit::PerSecond),
         said(results, &usual(Table::Account, Writing::Single), LARGE, Unit::PerSecond),
     )

@@ -21,7 +21,7 @@ fn statements(table: Table, without: &str, is_partitioned: bool) -> Vec<String> 
         false => vec![table.create("")],
         true => partitions(table),
     };
-    for columns in table.indexes().iter().filter(|columns| **columns != without) {
+    for columns in table.indexes().iter().filter(|columns| Table::index_name(columns) != without) {
         // The key of a partitioned table has to have what it is partitioned by.
         all.push(match is_partitioned && *columns == "id" && table == Table::Transaction {
             true => format!("alter table {name} add primary key (id, booked)"),
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn one_index_is_left_out() {
         let all = |without| statements(Table::Transaction, without, false).len();
-        assert_eq!([all("none"), all("booked"), all("id")], [5, 4, 4]);
+        assert_eq!([all("none"), all("account + booked"), all("id")], [5, 4, 4]);
         assert_eq!(statements(Table::Account, "id", false).len(), 1);
     }
 

@@ -87,7 +87,10 @@ pub(super) fn answer(results: &Results) -> String {
     let others = [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge];
     let compared: Vec<String> = others
         .into_iter()
-        .filter_map(|way| Some(format!("{} {}", faster(ours, seconds(way)?), way.name())))
+        .filter_map(|way| {
+            let name = if way == Way::Orm { "row by row" } else { way.name() };
+            Some(format!("{} {name}", faster(ours, seconds(way)?)))
+        })
         .collect();
     let number = |way: Way, name: &str, unit: Unit| said(results, &at(way), name, unit);
     format!(

@@ -4,33 +4,26 @@
 //! last night's rows in the end. A checkpoint comes between two nights, as many do within a day.
 
 mod figures;
+mod watcher;
 mod ways;
 
-use std::time::{Duration, Instant};
-
 use pgspate::doctor::picture::Picture as HeapPicture;
-use pgspate::measure::{Difference, Measurement, PRICE_PER_MILLION};
+use pgspate::measure::{Difference, PRICE_PER_MILLION};
 use pgspate::target::Table;
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
 
-use super::ways::{expect, failed, number};
+use super::ways::{expect, failed};
 use crate::data::{self, meters};
 use crate::report::figure::Figure;
 use crate::{Experiment, Factor, Ground, Outcome, Picture, Published, Results, Setup, Trial, Unit};
+use watcher::Watcher;
 use ways::{Job, Way};
 
 /// Nights of a trial.
 const NIGHTS: u32 = 10;
 /// Meters at scale 1.
 const METERS: f64 = 100.0;
-
-/// Dead rows that are left alone: autovacuum does not begin for a few.
-const DEAD_LEFT: u64 = 1000;
-/// How long autovacuum may take to have come by. It looks every second here.
-const VACUUM_LIMIT: Duration = Duration::from_secs(20);
-/// How long the server may take to count what is done.
-const COUNT_LIMIT: Duration = Duration::from_secs(3);
 
 const CONTENDER: &str = "contender";
 const AUTOVACUUM: &str = "autovacuum";
@@ -138,7 +131,7 @@ impl Experiment for Rewrite {
         let (meters, rows) = size(ground.scale());
         let mut nights = meters::Nights::new(meters, rows, ground.seed());
         let mut job = Job::open(way, ground)?;
-        let mut watcher = Watcher::open(ground)?;
+        let watcher = Watcher::open(ground)?;
         let mut outcome = Outcome::default();
         for night in 1..=NIGHTS {
             ground.check()?;
@@ -235,81 +228,4 @@ async fn draw(connection: &Connection) -> Result<Picture> {
     let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table is gone"))?;
     let picture = HeapPicture::take(&connection.client, &table).await?;
     Ok(Picture { name: "heap".to_owned(), svg: picture.svg() })
-}
-
-/// Looks at the server's counters, in a session of its own.
-struct Watcher<'a> {
-    ground: &'a Ground,
-    connection: Connection,
-    table: u32,
-    may_checkpoint: bool,
-}
-
-impl<'a> Watcher<'a> {
-    fn open(ground: &'a Ground) -> Result<Watcher<'a>> {
-        let connection = ground.connect()?;
-        let sql = format!("select '{}'::regclass::oid::int8", meters::TABLE);
-        let table = ground.block_on(number(&connection, "find the table", &sql))? as u32;
-        Ok(Watcher { may_checkpoint: ground.is_own(), ground, connection, table })
-    }
-
-    fn look(&self) -> Result<Measurement> {
-        let client = &self.connection.client;
-        self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
-    }
-
-    /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.
-    fn settle(&mut self, vacuums: bool, before: &Measurement) -> Result<()> {
-        self.wait_for_sessions()?;
-        let began = Instant::now();
-        while vacuums && began.elapsed() < VACUUM_LIMIT {
-            let dead = self.look()?.tables.and_then(|(_, state)| state.rows_dead);
-            if dead.is_none_or(|dead| dead <= DEAD_LEFT) {
-                break;
-            }
-            self.pause()?;
-        }
-        if !self.may_checkpoint {
-            return Ok(());
-        }
-        let client = &self.connection.client;
-        self.ground.block_on(async {
-            let done = client.batch_execute("checkpoint").await;
-            done.map_err(failed(&self.connection, "write a checkpoint"))
-        })?;
-        // The checkpointer counts it a moment after it has said that it is done.
-        let began = Instant::now();
-        while began.elapsed() < COUNT_LIMIT {
-            let requested = self.look()?.since(before).checkpoints.requested;
-            if requested != Some(0) {
-                break;
-            }
-            self.pause()?;
-        }
-        Ok(())
-    }
-
-    /// Sessions hand over what they counted when they end, a moment after the client has left.
-    fn wait_for_sessions(&self) -> Result<()> {
-        let sql = "select count(*) from pg_stat_activity \
-                   where datname = current_database() and usename = current_user \
-                     and application_name like 'pgspate%' \
-                     and application_name not like 'pgspate lab%'";
-        let began = Instant::now();
-        while began.elapsed() < COUNT_LIMIT {
-            let left = number(&self.connection, "look for sessions", sql);
-            if self.ground.block_on(left)? == 0 {
-                break;
-            }
-            self.pause()?;
-        }
-        Ok(())
-    }
-
-    fn pause(&self) -> Result<()> {
-        self.ground.block_on(async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            Ok(())
-        })
-    }
 }

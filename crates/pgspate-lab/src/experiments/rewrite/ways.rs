@@ -81,8 +81,10 @@ const UPSERT: &str = "insert into use_prediction (meter, occurred, prediction) \
 const UPDATE: &str = "update use_prediction set prediction = $3 where meter = $1 and occurred = $2";
 const DELETE: &str = "delete from use_prediction where meter = $1 and occurred = $2";
 const DELETE_METER: &str = "delete from use_prediction where meter = $1";
-const DELETE_OTHERS: &str = "delete from use_prediction where meter = $1 \
-                             and not occurred = any($2::text::timestamp[])";
+/// As a join: the plan for `not occurred = any($2)`, once prepared, compares all with all.
+const DELETE_OTHERS: &str = "delete from use_prediction t where meter = $1 and not exists \
+                             (select from unnest($2::timestamp[]) kept(occurred) \
+                             where kept.occurred = t.occurred)";
 const SELECT: &str = "select occurred::text, prediction::text from use_prediction where meter = $1";
 const STAGE: &str = "create temp table stage (like use_prediction) on commit drop";
 const COPY_STAGE: &str = "copy stage from stdin";
@@ -246,8 +248,12 @@ impl<'a> Job<'a> {
             vacuums: false,
             price_per_million: PRICE_PER_MILLION,
         };
-        let sync = sync::prepare(options, self.ground.dsn().clone(), self.ground.runtime())?;
-        sync.run(&Arc::new(Watch::default()))?;
-        Ok(())
+        let watch = Arc::new(Watch::default());
+        let stopping = Arc::clone(&watch);
+        let (dsn, runtime) = (self.ground.dsn().clone(), self.ground.runtime());
+        self.ground.stoppable(
+            move || stopping.copy.cancel(),
+            || sync::prepare(options, dsn, runtime)?.run(&watch).map(drop),
+        )
     }
 }

@@ -49,8 +49,10 @@ pub(super) struct Answers {
 type Answer = Result<(f64, u64), String>;
 
 impl Answers {
-    pub(super) fn mean_seconds(&self) -> f64 {
-        self.seconds.iter().sum::<f64>() / (self.seconds.len() as f64).max(1.0)
+    /// Of the queries that ended well, if any did.
+    pub(super) fn mean_seconds(&self) -> Option<f64> {
+        let count = self.seconds.len();
+        (count > 0).then(|| self.seconds.iter().sum::<f64>() / count as f64)
     }
 
     /// # Errors

@@ -59,7 +59,11 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Figure::new("Mean time of a query by clients", "", by_clients("mean time", Unit::Seconds)),
         Figure::new(
             "Mean time of a query at 8 clients: another place, or more memory",
-            &format!("{place} More work_mem is twice the table."),
+            &format!(
+                "{place} More work_mem is twice the table. Where the system's cache has room for \
+                 all temporary files, as at small scales, neither gains much: what spills stays in \
+                 memory anyway."
+            ),
             others(USUAL),
         ),
         Figure::new("The same at 20 clients: another place", &place, others(MOST)),

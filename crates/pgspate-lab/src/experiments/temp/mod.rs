@@ -199,7 +199,7 @@ fn note(outcome: &mut Outcome, answers: &Answers, files: Option<u64>, work: &Wor
         CREATE_AS => Some(answers.table_bytes),
         _ => files,
     };
-    outcome.number("mean time", answers.mean_seconds(), Unit::Seconds);
+    outcome.number_if("mean time", answers.mean_seconds(), Unit::Seconds);
     outcome.number_if("temp bytes", bytes.map(|bytes| bytes as f64), Unit::Bytes);
     let rate = bytes.filter(|bytes| *bytes > 0).map(|bytes| bytes as f64 / seconds);
     outcome.number_if("throughput", rate, Unit::BytesPerSecond);

@@ -1,0 +1,97 @@
+//! Waits until a night is over, and looks at what the server has counted.
+
+use std::time::{Duration, Instant};
+
+use pgspate::Result;
+use pgspate::measure::Measurement;
+use pgspate::target::connect::Connection;
+
+use super::super::ways::{failed, number};
+use crate::Ground;
+use crate::data::meters;
+
+/// Below these, autovacuum does not begin: a few, and one in five of the rows that are seen.
+const DEAD_LEFT: u64 = 50;
+const DEAD_SHARE: u64 = 5;
+/// How long autovacuum may take to have come by. It looks every second here.
+const VACUUM_LIMIT: Duration = Duration::from_secs(20);
+/// How long the server may take to count what is done.
+const COUNT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Looks at the server's counters, in a session of its own.
+pub(super) struct Watcher<'a> {
+    ground: &'a Ground,
+    connection: Connection,
+    table: u32,
+    may_checkpoint: bool,
+}
+
+impl<'a> Watcher<'a> {
+    pub(super) fn open(ground: &'a Ground) -> Result<Watcher<'a>> {
+        let connection = ground.connect()?;
+        let sql = format!("select '{}'::regclass::oid::int8", meters::TABLE);
+        let table = ground.block_on(number(&connection, "find the table", &sql))? as u32;
+        Ok(Watcher { may_checkpoint: ground.is_own(), ground, connection, table })
+    }
+
+    pub(super) fn look(&self) -> Result<Measurement> {
+        let client = &self.connection.client;
+        self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
+    }
+
+    /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.
+    pub(super) fn settle(&self, vacuums: bool, before: &Measurement) -> Result<()> {
+        self.wait_for_sessions()?;
+        let began = Instant::now();
+        while vacuums && began.elapsed() < VACUUM_LIMIT {
+            let Some((_, now)) = self.look()?.tables else { break };
+            let left = DEAD_LEFT + now.rows_live.unwrap_or_default() / DEAD_SHARE;
+            if now.rows_dead.is_none_or(|dead| dead <= left) {
+                break;
+            }
+            self.pause()?;
+        }
+        if !self.may_checkpoint {
+            return Ok(());
+        }
+        let client = &self.connection.client;
+        self.ground.block_on(async {
+            let done = client.batch_execute("checkpoint").await;
+            done.map_err(failed(&self.connection, "write a checkpoint"))
+        })?;
+        // The checkpointer counts it a moment after it has said that it is done.
+        let began = Instant::now();
+        while began.elapsed() < COUNT_LIMIT {
+            let requested = self.look()?.since(before).checkpoints.requested;
+            if requested != Some(0) {
+                break;
+            }
+            self.pause()?;
+        }
+        Ok(())
+    }
+
+    /// Sessions hand over what they counted when they end, a moment after the client has left.
+    fn wait_for_sessions(&self) -> Result<()> {
+        let sql = "select count(*) from pg_stat_activity \
+                   where datname = current_database() and usename = current_user \
+                     and application_name like 'pgspate%' \
+                     and application_name not like 'pgspate lab%'";
+        let began = Instant::now();
+        while began.elapsed() < COUNT_LIMIT {
+            let left = number(&self.connection, "look for sessions", sql);
+            if self.ground.block_on(left)? == 0 {
+                break;
+            }
+            self.pause()?;
+        }
+        Ok(())
+    }
+
+    fn pause(&self) -> Result<()> {
+        self.ground.block_on(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(())
+        })
+    }
+}
