@@ -6,6 +6,7 @@
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use super::feed::Piece;
 use crate::source::{self, Input};
 use crate::{Error, Kind, Result};
 
@@ -26,15 +27,15 @@ pub(crate) struct Block {
 }
 
 /// Reads all inputs into blocks, until nobody wants them any more.
-pub(crate) fn read(inputs: &[Input], follows: bool, blocks: &SyncSender<Result<Block>>) {
+pub(crate) fn read(inputs: &[Input], follows: bool, pieces: &SyncSender<Result<Piece>>) {
     for (nth, input) in inputs.iter().enumerate() {
         let is_last = nth + 1 == inputs.len();
         let grows = follows && is_last && input.local_path().is_some();
-        match read_one(nth as u32, input, grows, blocks) {
+        match read_one(nth as u32, input, grows, pieces) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                let _ = blocks.send(Err(error));
+                let _ = pieces.send(Err(error));
                 return;
             }
         }
@@ -46,7 +47,7 @@ fn read_one(
     nth: u32,
     input: &Input,
     grows: bool,
-    blocks: &SyncSender<Result<Block>>,
+    pieces: &SyncSender<Result<Piece>>,
 ) -> Result<bool> {
     let mut reader = input.reader()?;
     loop {
@@ -58,7 +59,8 @@ fn read_one(
             // An empty block tells whether anybody listens.
         }
         let ends = read == 0 && !grows;
-        if blocks.send(Ok(Block { input: nth, bytes, ends })).is_err() {
+        let block = Block { input: nth, bytes, ends };
+        if pieces.send(Ok(Piece::Block(block))).is_err() {
             return Ok(false);
         }
         if ends {

@@ -172,6 +172,16 @@ impl Router {
         Ok(true)
     }
 
+    /// What is known of the table that events of a table go to; `None` where it is left out.
+    ///
+    /// # Errors
+    /// A target that cannot be looked at, or has no such table.
+    pub(crate) fn facts(&self, name: &Name) -> Result<Option<Arc<Facts>>> {
+        let inner = &mut *self.inner.borrow_mut();
+        let at = inner.table(&Arc::new(name.clone()))?;
+        Ok(at.map(|at| Arc::clone(&inner.targets[at].facts)))
+    }
+
     /// Learns which columns an event names, without adding it.
     pub(crate) fn see(&self, event: &Event) -> Result<()> {
         let inner = &mut *self.inner.borrow_mut();
