@@ -143,6 +143,9 @@ impl Feed {
     }
 
     fn read(&mut self, lines: &mut Lines, making: &mut Making) -> Result<()> {
+        if self.slot.as_ref().is_some_and(SlotFeed::is_over) {
+            return Ok(());
+        }
         loop {
             if self.watch.is_cancelled() || self.watch.gone.load(Relaxed) {
                 return Ok(());

@@ -29,6 +29,13 @@ pub(crate) struct SlotFeed {
     pub(crate) until: Option<Lsn>,
 }
 
+impl SlotFeed {
+    /// Nothing is left to be read. The server would not say so: it has told us before.
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| self.from >= until)
+    }
+}
+
 /// Where a slot is.
 #[derive(Debug)]
 pub(super) struct State {
