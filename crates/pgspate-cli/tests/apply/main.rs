@@ -5,6 +5,8 @@ mod formats;
 mod history;
 mod keys;
 mod once;
+mod oracle;
+mod service;
 
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]

@@ -122,13 +122,7 @@ fn the_shape_of_a_table_may_change() {
     );
     let case = Case::new("create table t (id int primary key, a text, own int default 7)");
     let mut child = follow(&source, &case, "--create-slot --follow --quiet");
-    wait_until("the slot is there", || {
-        let sql = format!(
-            "select count(*) from pg_replication_slots where slot_name = '{}' and active",
-            source.slot_name()
-        );
-        source.value(&sql) == "1"
-    });
+    source.wait_for_reader();
     source.run("insert into t values (1, 'one')");
     wait_until("a row is there", || rows(&case, "t") == "(1,one,7)");
     // First on the target, then on the source.
@@ -254,11 +248,7 @@ fn one_session_reads_a_slot() {
         Source::new("create table t (id int primary key);\ncreate publication p for table t");
     let case = Case::new("create table t (id int primary key)");
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
-    let reads = format!(
-        "select count(*) from pg_replication_slots where slot_name = '{}' and active",
-        source.slot_name()
-    );
-    wait_until("the first one reads", || source.value(&reads) == "1");
+    source.wait_for_reader();
     let second = apply_slot(&source, &case, "--quiet --stream other --retry-for 1");
     let said = refused(&second);
     let pid = Regex::new(r"PID \d+").unwrap();

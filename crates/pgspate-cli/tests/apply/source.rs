@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgspate_embedded::{Throwaway, silent, testing};
 
-use crate::run::ask;
+use crate::run::{ask, wait_until};
 use crate::support::Case;
 use crate::{Run, finish, spawn};
 
 /// What a source server needs beyond its defaults.
-pub(crate) const CONF: &str = "wal_level = logical\nmax_wal_senders = 40\n\
-                               max_replication_slots = 40\nmax_connections = 120\n\
+pub(crate) const CONF: &str = "wal_level = logical\nmax_wal_senders = 100\n\
+                               max_replication_slots = 100\nmax_connections = 200\n\
                                wal_sender_timeout = 20s\ntimezone = 'UTC'\n";
 
 /// One server for all tests of the process, as slots need a setting that others do not have.
@@ -56,6 +56,17 @@ impl Source {
 
     pub(crate) fn slot_name(&self) -> String {
         format!("s_{}", self.name)
+    }
+
+    /// Waits until somebody reads the slot.
+    #[track_caller]
+    pub(crate) fn wait_for_reader(&self) {
+        let slot = self.slot_name();
+        let reads = format!(
+            "select count(*) from pg_replication_slots join pg_stat_replication \
+             on pid = active_pid where slot_name = '{slot}' and state = 'streaming'"
+        );
+        wait_until("somebody reads the slot", || self.value(&reads) == "1");
     }
 
     /// The rows of a table as text, sorted, in one line.
