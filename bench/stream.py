@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -144,6 +145,36 @@ class Bench:
             "load_average": os.getloadavg()[0],
         }
 
+    def latency(self, name: str, source: Path | str, watched: str) -> dict:
+        """How long lone events take while the stream is followed."""
+        self.start()
+        server, count = self.server, self.args.lone_events
+        command = [self.places.pgspate, "apply", source, "--to", server.conninfo(), "--follow"]
+        log = (server.folder / "follow.log").open("w")
+        follower = subprocess.Popen([*map(str, command), "--quiet"], stderr=log)
+        try:
+            peer = BENCH / "peers" / "latency.py"
+            usage = self.run([self.places.python, peer, count, watched], server.folder)
+        finally:
+            follower.terminate()
+            follower.wait()
+        millis = sorted(json.loads(usage.output))
+        at = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1}
+        found = {key: millis[min(int(count * share), count - 1)] for key, share in at.items()}
+        found = {key: round(value, 1) for key, value in found.items()}
+        return {"kind": "latency", "source": name, "events": count} | found
+
+    def latencies(self) -> Iterator[dict]:
+        """Of a file that grows, and of a slot."""
+        if not self.args.lone_events:
+            return
+        file = self.server.folder / "lone.ndjson"
+        file.touch()
+        yield self.latency("file", file, str(file))
+        if self.publisher:
+            source = replication.address(self.publisher, "pgspate")
+            yield self.latency("slot", source, self.publisher.conninfo())
+
     def trials(self) -> Iterator[dict]:
         """All contenders that are wanted, near and far."""
         wanted = self.args.contenders.split(",")
@@ -187,6 +218,10 @@ def main() -> int:
             rate, far = fields["events_per_second"], fields["round_trip_ms"]
             contender = fields["contender"] + (f" +{far:g} ms" if far else "")
             peers.say(f"{contender:18} {fields['seconds']:8.2f} s {rate:9,} events/s")
+        for fields in bench.latencies():
+            out.write(json.dumps(fields) + "\n")
+            peers.say(f"a lone event, {fields['source']}: {fields['p50_ms']} ms, "
+                      f"{fields['p99_ms']} ms for one in a hundred")
     if len(ends) > 1:
         raise SystemExit(f"error: the tables differ in the end: {ends}")
     peers.say(f"wrote {results}")
@@ -200,6 +235,7 @@ def arguments() -> argparse.Namespace:
     add("--events", type=int, default=1_000_000)
     add("--keys", type=int, default=200_000)
     add("--round-trip-ms", type=float, default=1.0, help="added by the proxy; 0 for none")
+    add("--lone-events", type=int, default=200, help="for the latency; 0 for none")
     add("--contenders", default=",".join(PARTS), help="comma-separated")
     add("--pg-bin", metavar="DIR", help="folder of postgres and initdb")
     add("--pgspate", metavar="FILE", help="the program (default target/release/pgspate)")

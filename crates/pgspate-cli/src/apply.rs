@@ -33,8 +33,11 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     let options = options(args)?;
     if plans {
         let plan = apply::plan(&options, target.dsn, runtime.handle())?;
-        return if json { print_json(&plan) } else { Ok(say(render_plan(&plan, style))) }
-            .map(|()| Answer::Yes);
+        match json {
+            true => print_json(&plan)?,
+            false => say(render_plan(&plan, style)),
+        }
+        return Ok(Answer::Yes);
     }
     let _metrics = address.map(|at| metrics::serve(at, &watch, runtime.handle())).transpose()?;
     let apply = apply::prepare(options, target.dsn, runtime.handle())?;

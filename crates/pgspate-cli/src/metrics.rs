@@ -136,6 +136,22 @@ mod tests {
     #[test]
     fn the_page_has_help_and_type_for_each_value() {
         let progress = Progress { events: 12_000_000, batch_events: 3, ..Progress::default() };
-        insta::assert_snapshot!(page(&progress), @"");
+        insta::assert_snapshot!(page(&progress), @"
+        # HELP pgspate_apply_events_total Events committed on the target.
+        # TYPE pgspate_apply_events_total counter
+        pgspate_apply_events_total 12000000
+        # HELP pgspate_apply_bytes_total Bytes of input that the events were.
+        # TYPE pgspate_apply_bytes_total counter
+        pgspate_apply_bytes_total 0
+        # HELP pgspate_apply_batches_total Transactions on the target.
+        # TYPE pgspate_apply_batches_total counter
+        pgspate_apply_batches_total 0
+        # HELP pgspate_apply_dead_letters_total Events set aside in pgspate.dead_letter.
+        # TYPE pgspate_apply_dead_letters_total counter
+        pgspate_apply_dead_letters_total 0
+        # HELP pgspate_apply_batch_events Events of the last transaction.
+        # TYPE pgspate_apply_batch_events gauge
+        pgspate_apply_batch_events 3
+        ");
     }
 }

@@ -69,14 +69,9 @@ fn maxwell_and_canal() {
 fn a_target_with_another_key_than_the_source() {
     let case = Case::new("create table t (id int not null, email text not null unique, v int)");
     case.db.run("insert into t values (1, 'a@x', 1)");
-    let event = |old: &str| {
-        r#"{"database":"d","table":"t","type":"update","data":{"id":1,"email":"b@x","v":1},"#
-            .to_owned()
-            + old
-            + "\"primary_key_columns\":[\"id\"]}\n"
-    };
-    case.put("s.ndjson", event("\"old\":{\"email\":\"a@x\"},"));
-    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet --map d.t=public.t").refusal(), @r#"
+    let event = r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"email":"b@x","v":1}}"#;
+    case.put("s.ndjson", event);
+    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
     error: the source identifies rows by (id), and the event does not say what "email" of
           … the target's key was before
       at: s.ndjson, line 1
@@ -107,4 +102,47 @@ fn what_identifies_a_row_need_not_be_the_primary_key() {
         format!("{{\"action\":\"B\"}}\n{}\n{{\"action\":\"C\"}}\n", event.replace('\n', ""));
     applied(&case, &events, "");
     assert_eq!(rows(&case, "t"), "(1,a@x,2)");
+}
+
+/// The source finds rows by `id`, the target by `note`: what an update says of the columns that it
+/// changed tells how the row was found.
+#[test]
+fn mysql_says_what_the_key_was_by_which_the_target_finds_rows() {
+    let maxwell = |old: &str, data: &str| {
+        format!(
+            "{{\"database\":\"d\",\"table\":\"t\",\"type\":\"update\",\"ts\":1,\"xid\":1,\"commit\":true,\
+             \"primary_key_columns\":[\"id\"],\"data\":{data},\"old\":{old}}}\n"
+        )
+    };
+    let canal = |old: &str, data: &str| {
+        format!(
+            "{{\"data\":[{data}],\"old\":[{old}],\"database\":\"d\",\"table\":\"t\",\"type\":\"UPDATE\",\
+             \"isDdl\":false,\"ts\":1,\"pkNames\":[\"id\"]}}\n"
+        )
+    };
+    let moved = (r#"{"note":"one"}"#, r#"{"id":"1","n":"1.50","note":"uno"}"#);
+    let changed = (r#"{"n":"2"}"#, r#"{"id":"2","n":"22","note":"two"}"#);
+    for events in [
+        maxwell(moved.0, moved.1) + &maxwell(changed.0, changed.1),
+        canal(moved.0, moved.1) + &canal(changed.0, changed.1),
+    ] {
+        let case = Case::new("create table t (id int, n numeric, note text primary key)");
+        case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
+        applied(&case, &events, "--map d.t=public.t");
+        assert_eq!(rows(&case, "t"), "(1,1.50,uno) (2,22,two)");
+    }
+}
+
+/// Files of DMS name neither their table nor, without a header, their columns.
+#[test]
+fn files_of_dms_with_what_they_do_not_say() {
+    let args = "--source-table public.t --dms-columns id,n,note --dms-null NIL --dms-delimiter ;";
+    leads_to("U;1;9;NIL\nI;3;3;\"NIL\"\nD;2;2;two\n", args, "(1,9,) (3,3,NIL)");
+    let header = "--source-table t --dms-header --format dms";
+    leads_to("id,n,note\nU,1,9,uno\n", header, "(1,9,uno) (2,2,two)");
+    let flat = r#"{"id":1,"n":"AMg=","__op":"u"}"#.to_owned() + "\n";
+    let debezium = "--source-table t --debezium-decimals text";
+    let case = Case::new("create table t (id int primary key, n text)");
+    applied(&case, &flat, debezium);
+    assert_eq!(rows(&case, "t"), "(1,AMg=)");
 }
