@@ -1,7 +1,13 @@
 //! Formats of other tools, found out by their first record, to the same table.
 
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+
 use crate::support::Case;
-use crate::{applied, apply, rows};
+use crate::{applied, apply, counts, rows};
 
 #[track_caller]
 fn leads_to(events: &str, args: &str, expected: &str) {
@@ -110,15 +116,15 @@ fn what_identifies_a_row_need_not_be_the_primary_key() {
 fn mysql_says_what_the_key_was_by_which_the_target_finds_rows() {
     let maxwell = |old: &str, data: &str| {
         format!(
-            "{{\"database\":\"d\",\"table\":\"t\",\"type\":\"update\",\"ts\":1,\"xid\":1,\"commit\":true,\
-             \"primary_key_columns\":[\"id\"],\"data\":{data},\"old\":{old}}}\n"
-        )
+            r#"{{"database":"d","table":"t","type":"update","ts":1,"xid":1,"commit":true,{}}}"#,
+            format_args!(r#""primary_key_columns":["id"],"data":{data},"old":{old}"#)
+        ) + "\n"
     };
     let canal = |old: &str, data: &str| {
         format!(
-            "{{\"data\":[{data}],\"old\":[{old}],\"database\":\"d\",\"table\":\"t\",\"type\":\"UPDATE\",\
-             \"isDdl\":false,\"ts\":1,\"pkNames\":[\"id\"]}}\n"
-        )
+            r#"{{"data":[{data}],"old":[{old}],"database":"d","table":"t","type":"UPDATE",{}}}"#,
+            r#""isDdl":false,"ts":1,"pkNames":["id"]"#
+        ) + "\n"
     };
     let moved = (r#"{"note":"one"}"#, r#"{"id":"1","n":"1.50","note":"uno"}"#);
     let changed = (r#"{"n":"2"}"#, r#"{"id":"2","n":"22","note":"two"}"#);
@@ -145,4 +151,61 @@ fn files_of_dms_with_what_they_do_not_say() {
     let case = Case::new("create table t (id int primary key, n text)");
     applied(&case, &flat, debezium);
     assert_eq!(rows(&case, "t"), "(1,AMg=)");
+}
+
+/// A full load without `Op`, changes with it, and the same files again.
+#[test]
+fn parquet_files_of_dms() {
+    let case = Case::new("create table t (id int primary key, n numeric, note text)");
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let batch = RecordBatch::try_from_iter_with_nullable(
+            columns.into_iter().map(|(name, column)| (name, column, true)),
+        )
+        .unwrap();
+        let file = File::create(case.path(name)).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    let texts = |texts: &[Option<&str>]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+    write(
+        "a.parquet",
+        vec![
+            ("id", ids(&[1, 2])),
+            ("n", texts(&[Some("1.50"), Some("2")])),
+            ("note", texts(&[Some("one"), None])),
+        ],
+    );
+    write(
+        "b.parquet",
+        vec![
+            ("Op", texts(&[Some("I"), Some("U"), Some("D")])),
+            ("id", ids(&[3, 2, 1])),
+            ("n", texts(&[Some("3"), Some("22"), None])),
+            ("note", texts(&[Some("three"), Some("two"), None])),
+        ],
+    );
+    let args = "--source-table public.t --json --quiet --stream s";
+    let first = apply(&case, &format!("a.parquet {args}"));
+    assert_eq!(first.status, Some(0), "{}", first.stderr);
+    assert_eq!(rows(&case, "t"), "(1,1.50,one) (2,2,)");
+    let second = apply(&case, &format!("a.parquet b.parquet {args}"));
+    let report = serde_json::from_str(&second.stdout).unwrap();
+    assert_eq!(counts(&report), [1, 1, 1, 0], "{}", second.stderr);
+    assert_eq!(rows(&case, "t"), "(2,22,two) (3,3,three)");
+    insta::assert_snapshot!(apply(&case, "b.parquet a.parquet --source-table t --stream s --quiet")
+        .refusal(), @"
+    error: the input is not the stream that was applied before: its first 5 events differ
+      at: a.parquet, line 2
+
+    hint: Give the same files in the same order, or begin a stream of its own with
+          … `--stream NAME`.
+    ");
+    insta::assert_snapshot!(apply(&case, "b.parquet --quiet").refusal(), @"
+    error: the rows do not name their table
+      at: b.parquet, line 1
+
+    hint: DMS has it in the names of its folders only; name the table with `--source-table`.
+    ");
 }

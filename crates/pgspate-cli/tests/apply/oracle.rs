@@ -62,7 +62,8 @@ fn statement(chance: &mut Chance) -> String {
         23 => format!("update swaps set id = {other} where id = {id}"),
         24 => format!("delete from swaps where id = {id}"),
         25 | 26 => format!(
-            "insert into wide values ({x}, 'k{}', '{{\"n\": {other}.50}}', '2024-02-29 12:00:0{x}', \
+            "insert into wide values \
+             ({x}, 'k{}', '{{\"n\": {other}.50}}', '2024-02-29 12:00:0{x}', \
              '\\xff0{x}', '{{{id},null}}', {other} / 7.0, {x} > 2)",
             id % 4
         ),

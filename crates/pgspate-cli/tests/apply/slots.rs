@@ -127,7 +127,10 @@ fn the_shape_of_a_table_may_change() {
     wait_until("a row is there", || rows(&case, "t") == "(1,one,7)");
     // First on the target, then on the source.
     case.db.run("alter table t add b int");
-    source.run("alter table t add b int;\ninsert into t values (2, 'two', 2);\nalter table t drop a;\ninsert into t values (3, 3);\nupdate t set b = 1 where id = 1");
+    source.run("alter table t add b int;\ninsert into t values (2, 'two', 2)");
+    source.run(
+        "alter table t drop a;\ninsert into t values (3, 3);\nupdate t set b = 1 where id = 1",
+    );
     wait_until("all is there", || rows(&case, "t") == "(1,one,7,1) (2,two,7,2) (3,,7,3)");
     assert!(child.try_wait().unwrap().is_none());
     let pid = child.id().to_string();

@@ -6,15 +6,18 @@
 //! one transaction of the target.
 
 mod received;
+mod rows;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use arrow_array::RecordBatch;
+
 use super::batch::Batch;
 use super::decode::plain::Plain;
-use super::decode::{self, Decode};
+use super::decode::{self, Decode, Dms};
 use super::event::Event;
 use super::inputs::Inputs;
 use super::lines::{Block, Lines};
@@ -48,6 +51,8 @@ pub(crate) struct Cuts {
 pub(crate) enum Piece {
     /// Bytes that are to be decoded.
     Block(Block),
+    /// Rows of a file of DMS's, the first of which has this number.
+    Rows { input: u32, first: u64, batch: RecordBatch },
     /// Events of a slot.
     Received(Received),
 }
@@ -58,6 +63,8 @@ pub(crate) struct Feed {
     pub(crate) batches: SyncSender<Result<Batch>>,
     pub(crate) router: Router,
     pub(crate) decoder: Option<Box<dyn Decode>>,
+    /// Of rows of Parquet files.
+    pub(crate) dms: Option<Dms>,
     pub(crate) format: Option<decode::Format>,
     pub(crate) decode: decode::DecodeOptions,
     pub(crate) cuts: Cuts,
@@ -158,6 +165,11 @@ impl Feed {
                 Ok(Err(error)) => return Err(error),
                 Ok(Ok(Piece::Received(received))) => {
                     if !self.received(&received, making)? {
+                        return Ok(());
+                    }
+                }
+                Ok(Ok(Piece::Rows { input, first, batch })) => {
+                    if !self.rows(input, first, &batch, making)? {
                         return Ok(());
                     }
                 }

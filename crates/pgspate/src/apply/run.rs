@@ -1,7 +1,7 @@
 //! A stream from its inputs to its tables.
 //!
-//! Three threads: one reads, one makes batches, and the caller's writes them. What goes wrong on one
-//! of them ends the others, and is told when what came before it is committed.
+//! Three threads: one reads, one makes batches, and the caller's writes them. What goes wrong on
+//! one of them ends the others, and is told when what came before it is committed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -220,6 +220,7 @@ impl Apply {
             batches: batch_tx,
             router,
             decoder: None,
+            dms: None,
             format: options.format,
             decode: options.decode.clone(),
             cuts: Cuts {

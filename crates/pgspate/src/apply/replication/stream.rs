@@ -87,7 +87,8 @@ impl Replication {
         Replication::start_after(dsn, slot, publication, from, from).await
     }
 
-    /// The same for a caller that has received all up to `from`, and committed it up to `confirmed`.
+    /// The same for a caller that has received all up to `from`, and committed it up to
+    /// `confirmed`.
     pub(crate) async fn start_after(
         dsn: &Dsn,
         slot: &str,
