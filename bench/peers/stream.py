@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def write(cursor: psycopg.Cursor, event: dict) -> None:
 def by_rows(conn: psycopg.Connection, events: list[dict], together: int) -> None:
     """Event by event, so many of them in a transaction."""
     for some in batched(events, together):
-        with conn.transaction(), conn.cursor() as cursor:
+        # One alone is its own transaction, and costs one round trip.
+        block = conn.transaction() if together > 1 else nullcontext()
+        with block, conn.cursor() as cursor:
             for event in some:
                 write(cursor, event)
 

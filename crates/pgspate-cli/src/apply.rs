@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use pgspate::apply::{self, Format, Options, Report, UnknownColumns, Watch};
+use pgspate::apply::decode::{DebeziumOptions, DecodeOptions, DmsOptions, Unit};
+use pgspate::apply::{self, Format, Name, Options, Plan, Report, UnknownColumns, Watch};
 use pgspate::copy::Limits;
 use pgspate::{Result, source};
 
-use crate::args::{ApplyArgs, UnknownColumnsArg};
+use crate::apply_args::{
+    ApplyArgs, BytesArg, DecimalsArg, FormatsArgs, UnitArg, UnknownColumnsArg,
+};
 use crate::errors::Style;
 use crate::load::{print_json, runtime, stop_on_interrupt};
 use crate::numbers::{bytes, seconds, short, thousands};
 use crate::output::{say, say_line};
 use crate::progress::ProgressLine;
-use crate::{Answer, target};
+use crate::{Answer, metrics, target};
 
 pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     let (quiet, json) = (args.quiet, args.json);
@@ -26,7 +29,18 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     let stopping = Arc::clone(&watch);
     let said = "stopping after this batch";
     stop_on_interrupt(said, move || stopping.cancel(), &running, runtime.handle());
-    let apply = apply::prepare(options(args)?, target.dsn, runtime.handle())?;
+    let (plans, address) = (args.plan, args.metrics);
+    let options = options(args)?;
+    if plans {
+        let plan = apply::plan(&options, target.dsn, runtime.handle())?;
+        match json {
+            true => print_json(&plan)?,
+            false => say(render_plan(&plan, style)),
+        }
+        return Ok(Answer::Yes);
+    }
+    let _metrics = address.map(|at| metrics::serve(at, &watch, runtime.handle())).transpose()?;
+    let apply = apply::prepare(options, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
         let events = thousands(apply.events_before());
         say_line(format!("{events} events of stream {} are applied already", apply.stream()));
@@ -46,6 +60,37 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     Ok(if all { Answer::Yes } else { Answer::No })
 }
 
+/// The plan in a few lines.
+fn render_plan(plan: &Plan, style: Style) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "stream {}", style.strong(&plan.stream));
+    for source in &plan.sources {
+        let _ = writeln!(text, "  reads   {source}");
+    }
+    for (nth, begin) in plan.begins.iter().enumerate() {
+        let _ = writeln!(text, "  {}  {begin}", if nth == 0 { "begins" } else { "      " });
+    }
+    let _ = writeln!(text, "  ends    {}", plan.ends);
+    for table in &plan.tables {
+        let to = match (&table.to, &table.problem) {
+            (Some(to), _) => format!("-> {to}"),
+            (None, None) => "is left out".to_owned(),
+            (None, Some(_)) => "goes nowhere".to_owned(),
+        };
+        let by = match (&table.to, table.key.is_empty()) {
+            (None, _) => String::new(),
+            (Some(_), true) => ", whose rows are compared as a whole".to_owned(),
+            (Some(_), false) => format!(", whose rows are found by {}", table.key.join(", ")),
+        };
+        let _ = writeln!(text, "  {} {to}{by}", table.from);
+        if let Some(problem) = &table.problem {
+            let _ = writeln!(text, "    {} {problem}", style.warning("warning:"));
+        }
+    }
+    text
+}
+
 /// The report in a few lines.
 fn render(report: &Report, style: Style) -> String {
     let mut text = String::new();
@@ -61,6 +106,9 @@ fn render(report: &Report, style: Style) -> String {
         seconds(report.seconds),
         short(rate as u64),
     );
+    for copied in &report.copied {
+        let _ = writeln!(text, "  {} rows copied to {}", thousands(copied.rows), copied.table);
+    }
     let mut rows = vec![
         format!("{} inserted", thousands(counts.inserted)),
         format!("{} updated", thousands(counts.updated)),
@@ -69,14 +117,16 @@ fn render(report: &Report, style: Style) -> String {
     if counts.truncated > 0 {
         rows.push(format!("{} tables emptied", thousands(counts.truncated)));
     }
-    let commits = if counts.batches == 1 { "commit" } else { "commits" };
-    let _ = writeln!(
-        text,
-        "  {} in {} {commits}: {}",
-        rows.join(", "),
-        thousands(counts.batches),
-        report.tables.join(", "),
-    );
+    if counts.batches > 0 || report.copied.is_empty() {
+        let commits = if counts.batches == 1 { "commit" } else { "commits" };
+        let _ = writeln!(
+            text,
+            "  {} in {} {commits}: {}",
+            rows.join(", "),
+            thousands(counts.batches),
+            report.tables.join(", "),
+        );
+    }
     if counts.left_out > 0 {
         let _ = writeln!(text, "  {} events of other tables left out", thousands(counts.left_out));
     }
@@ -96,6 +146,7 @@ pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
         inputs: Vec::new(),
         source: source::Options { store: args.source_option, ..source::Options::default() },
         format: args.format.as_deref().map(Format::by_name).transpose()?,
+        decode: decode(args.formats),
         maps: args.map,
         tables: args.tables,
         unknown_columns: match args.unknown_columns {
@@ -109,10 +160,40 @@ pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
         batch_bytes: args.batch_bytes << 20,
         batch_delay: Duration::from_millis(args.batch_delay),
         follows: args.follow,
+        creates_slot: args.create_slot,
+        copies_rows: args.snapshot,
         limits: Limits {
             retry_for: Duration::from_secs(args.retry_for.into()),
             lock_timeout: Duration::from_secs(args.lock_timeout.into()),
             ..Limits::default()
         },
     })
+}
+
+fn decode(args: FormatsArgs) -> DecodeOptions {
+    let table = args.source_table.map(|table| match table.split_once('.') {
+        Some((schema, table)) => Name { schema: Some(schema.to_owned()), table: table.to_owned() },
+        None => Name { schema: None, table },
+    });
+    DecodeOptions {
+        debezium: DebeziumOptions {
+            table: table.clone(),
+            placeholder: args.debezium_placeholder,
+            unit: args.debezium_time.map(|unit| match unit {
+                UnitArg::Ms => Unit::Milli,
+                UnitArg::Us => Unit::Micro,
+                UnitArg::Ns => Unit::Nano,
+            }),
+            text_decimals: args.debezium_decimals.map(|it| matches!(it, DecimalsArg::Text)),
+            hex_bytes: args.debezium_bytes.map(|it| matches!(it, BytesArg::Hex)),
+        },
+        dms: DmsOptions {
+            table,
+            columns: args.dms_columns,
+            has_header: args.dms_header,
+            null: args.dms_null,
+            absent: args.dms_absent,
+            delimiter: args.dms_delimiter,
+        },
+    }
 }

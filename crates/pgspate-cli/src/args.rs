@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use pgspate::apply::Format;
 use pgspate::copy::RejectsMax;
 
+use crate::apply_args::ApplyArgs;
 use crate::doctor::DoctorArgs;
 use crate::lab::LabArgs;
 use crate::sync::SyncArgs;
@@ -188,95 +188,6 @@ pub(crate) struct ReadArgs {
     pub(crate) source_option: Vec<(String, String)>,
 }
 
-/// Arguments of `pgspate apply`.
-#[derive(clap::Args)]
-pub(crate) struct ApplyArgs {
-    /// Files in the stream's order, globs, folders, `-` for stdin, or URLs as for load
-    #[arg(required = true, value_name = "SOURCE")]
-    pub(crate) sources: Vec<String>,
-
-    /// Where to: a URL or key=value; by default PG* variables, else the embedded PostgreSQL
-    #[arg(long, value_name = "DSN")]
-    pub(crate) to: Option<String>,
-
-    /// The name by which the ledger knows the stream; the first source's by default
-    #[arg(long, value_name = "NAME")]
-    pub(crate) stream: Option<String>,
-
-    /// Format of the events; found out by default
-    #[arg(long, value_name = "FORMAT", value_parser = stream_format())]
-    pub(crate) format: Option<String>,
-
-    /// Apply the events of a table to another one; `*` on both sides stands for the same
-    #[arg(long, value_name = "FROM=TO", help_heading = "Tables")]
-    pub(crate) map: Vec<String>,
-
-    /// Apply the events of these tables only, as the stream names them; `*` stands for anything
-    #[arg(long, value_name = "TABLES", value_delimiter = ',', help_heading = "Tables")]
-    pub(crate) tables: Vec<String>,
-
-    /// What to do about columns that the table does not have
-    #[arg(long, value_enum, default_value = "fail", value_name = "WHAT", help_heading = "Tables")]
-    pub(crate) unknown_columns: UnknownColumnsArg,
-
-    /// Set up to so many bad events aside in pgspate.dead_letter, and apply the others
-    #[arg(long, default_value = "0", value_name = "N", help_heading = "Safety")]
-    pub(crate) max_dead_letters: u64,
-
-    /// How long to go on trying when the server is away or another session in the way
-    #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
-    pub(crate) retry_for: u32,
-
-    /// How long to wait for a lock that another session holds; 0 for ever
-    #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
-    pub(crate) lock_timeout: u32,
-
-    /// Events that are committed together, at most
-    #[arg(
-        long, default_value = "500000", value_name = "N", help_heading = "Batches",
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub(crate) batch_rows: u64,
-
-    /// MiB of input that are committed together, at most; memory is some eight times that
-    #[arg(
-        long, default_value = "64", value_name = "MIB", help_heading = "Batches",
-        value_parser = clap::value_parser!(u64).range(1..=1024)
-    )]
-    pub(crate) batch_bytes: u64,
-
-    /// How many milliseconds an event waits for others when nothing is being written
-    #[arg(long, default_value = "10", value_name = "MS", help_heading = "Batches")]
-    pub(crate) batch_delay: u64,
-
-    /// Go on when the last file ends: apply what is appended to it, until stopped
-    #[arg(long)]
-    pub(crate) follow: bool,
-
-    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
-    pub(crate) source_option: Vec<(String, String)>,
-
-    /// Print the report as JSON on stdout
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-
-    /// Print errors only
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
-}
-
-/// `--unknown-columns`.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum UnknownColumnsArg {
-    /// Refuse the event
-    Fail,
-    /// Pass over the column
-    Ignore,
-    /// Add the column to the table, of type text
-    Add,
-}
-
 /// `--commit`.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum CommitArg {
@@ -441,11 +352,6 @@ fn lanes(value: &str) -> Result<LanesArg, String> {
     }
 }
 
-/// The formats of streams by their names.
-fn stream_format() -> clap::builder::PossibleValuesParser {
-    Format::ALL.map(Format::name).into()
-}
-
 fn rejects_max(value: &str) -> Result<RejectsMax, String> {
     let expected = || "expected a number of rows, or a share of them such as 0.5%".to_owned();
     match value.strip_suffix('%') {
@@ -465,7 +371,7 @@ fn quote(value: &str) -> Result<QuoteArg, String> {
 }
 
 /// As in COPY: one byte that is neither a line end nor, for a delimiter, hard to tell from data.
-fn byte(value: &str) -> Result<u8, String> {
+pub(crate) fn byte(value: &str) -> Result<u8, String> {
     match value {
         "\\t" | "tab" => Ok(b'\t'),
         "\n" | "\r" | "\\n" | "\\r" => Err("a line end cannot be one".to_owned()),

@@ -5,12 +5,14 @@
 //! takes the same options.
 
 mod apply;
+mod apply_args;
 mod args;
 mod doctor;
 mod errors;
 mod generate;
 mod lab;
 mod load;
+mod metrics;
 mod numbers;
 mod output;
 mod progress;

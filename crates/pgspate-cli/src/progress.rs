@@ -10,7 +10,7 @@ use pgspate::apply;
 use pgspate::copy::{Snapshot, Waiting};
 use pgspate::load::Watch;
 
-use crate::numbers::{bytes, clock, rate, short};
+use crate::numbers::{bytes, clock, rate, seconds, short};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The rate shown is that of about the last so many seconds.
@@ -89,12 +89,21 @@ fn draw_stream(stream: &str, watch: &apply::Watch, stop: &AtomicBool) {
 }
 
 fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f64) -> String {
+    if let Some((table, rows)) = &progress.copying {
+        return format!("applying {stream}  copying {table}  {} rows", short(*rows));
+    }
+    let lag = match &progress.lag {
+        None => String::new(),
+        Some(lag) if !lag.is_connected => "  source lost".to_owned(),
+        Some(lag) if lag.bytes == 0 => "  no lag".to_owned(),
+        Some(lag) => format!("  {} behind, {}", bytes(lag.bytes), seconds(lag.seconds)),
+    };
     let letters = match progress.dead_letters {
         0 => String::new(),
         number => format!("  {} set aside", short(number)),
     };
     format!(
-        "applying {stream}  {} events  {}  {}/s  batches of {}{letters}",
+        "applying {stream}  {} events  {}  {}/s  batches of {}{lag}{letters}",
         short(progress.events),
         bytes(progress.bytes),
         short(events_per_second as u64),
@@ -187,10 +196,23 @@ mod tests {
             batches: 7,
             batch_events: 150_000,
             dead_letters: 2,
+            ..apply::Progress::default()
         };
         insta::assert_snapshot!(
             render_stream("changes.ndjson", &progress, 187_000.0),
             @"applying changes.ndjson  1.23M events  98.0 MB  187k/s  batches of 150k  2 set aside"
+        );
+        let mut lag = apply::Lag { bytes: 5_300_000, seconds: 1.42, ..apply::Lag::default() };
+        lag.is_connected = true;
+        let behind = apply::Progress { lag: Some(lag), dead_letters: 0, ..progress.clone() };
+        insta::assert_snapshot!(
+            render_stream("slot s", &behind, 187_000.0),
+            @"applying slot s  1.23M events  98.0 MB  187k/s  batches of 150k  5.30 MB behind, 1.42 s"
+        );
+        let copying = Some(("public.orders".to_owned(), 4_200_000));
+        insta::assert_snapshot!(
+            render_stream("slot s", &apply::Progress { copying, ..progress }, 0.0),
+            @"applying slot s  copying public.orders  4.20M rows"
         );
     }
 }

@@ -184,7 +184,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__apply)
-            opts="-q -h --to --stream --format --map --tables --unknown-columns --max-dead-letters --retry-for --lock-timeout --batch-rows --batch-bytes --batch-delay --follow --source-option --json --quiet --help"
+            opts="-q -h --to --stream --format --map --tables --unknown-columns --max-dead-letters --retry-for --lock-timeout --batch-rows --batch-bytes --batch-delay --follow --plan --create-slot --snapshot --source-table --debezium-placeholder --debezium-time --debezium-decimals --debezium-bytes --dms-columns --dms-header --dms-null --dms-absent --dms-delimiter --source-option --metrics --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -238,7 +238,47 @@ _pgspate() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --source-table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --debezium-placeholder)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --debezium-time)
+                    COMPREPLY=($(compgen -W "ms us ns" -- "${cur}"))
+                    return 0
+                    ;;
+                --debezium-decimals)
+                    COMPREPLY=($(compgen -W "bytes text" -- "${cur}"))
+                    return 0
+                    ;;
+                --debezium-bytes)
+                    COMPREPLY=($(compgen -W "base64 hex" -- "${cur}"))
+                    return 0
+                    ;;
+                --dms-columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dms-null)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dms-absent)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dms-delimiter)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --source-option)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -153,8 +153,26 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Events that are committed together, at most' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'MiB of input that are committed together, at most; memory is some eight times that' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'How many milliseconds an event waits for others when nothing is being written' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'The table of rows that do not name theirs: flattened rows of Debezium, files of DMS' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-placeholder -d 'Debezium\'s `unavailable.value.placeholder`, where the connector sets it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-time -d 'What Debezium\'s times are counted in, where no schema says it' -r -f -a "ms\t'Milliseconds, as with `time.precision.mode=connect`'
+us\t'Microseconds'
+ns\t'Nanoseconds'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-decimals -d 'What Debezium\'s decimals are, where no schema says it' -r -f -a "bytes\t'Bytes, as with `decimal.handling.mode=precise`'
+text\t'Digits, as with `decimal.handling.mode=string`'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-bytes -d 'What Debezium\'s bytes are, where no schema says it' -r -f -a "base64\t'Base64, as with `binary.handling.mode=bytes` and `base64`'
+hex\t'Hexadecimal digits, as with `binary.handling.mode=hex`'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-columns -d 'The columns of DMS\'s csv, where no header names them' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-null -d 'The unquoted field of DMS\'s csv that means NULL (`CsvNullValue`)' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-absent -d 'The unquoted field of DMS\'s csv for a column that is not told (`CsvNoSupValue`)' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-delimiter -d 'Between two fields of DMS\'s csv: one byte, or \\t (`CsvDelimiter`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the last file ends: apply what is appended to it, until stopped'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l metrics -d 'Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the input ends, until stopped: with what is appended to the last file, or what is committed on the source'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l plan -d 'Show what would be done, and stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l create-slot -d 'Make the replication slot when it is not there, and apply what changes from then on'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l snapshot -d 'Make the replication slot when it is not there, and copy the rows of its tables first'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-header -d 'The first line of DMS\'s csv names the columns, even if `Op` is not the first of them'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'

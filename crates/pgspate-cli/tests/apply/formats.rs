@@ -1,7 +1,13 @@
 //! Formats of other tools, found out by their first record, to the same table.
 
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+
 use crate::support::Case;
-use crate::{applied, apply, rows};
+use crate::{applied, apply, counts, rows};
 
 #[track_caller]
 fn leads_to(events: &str, args: &str, expected: &str) {
@@ -69,14 +75,9 @@ fn maxwell_and_canal() {
 fn a_target_with_another_key_than_the_source() {
     let case = Case::new("create table t (id int not null, email text not null unique, v int)");
     case.db.run("insert into t values (1, 'a@x', 1)");
-    let event = |old: &str| {
-        r#"{"database":"d","table":"t","type":"update","data":{"id":1,"email":"b@x","v":1},"#
-            .to_owned()
-            + old
-            + "\"primary_key_columns\":[\"id\"]}\n"
-    };
-    case.put("s.ndjson", event("\"old\":{\"email\":\"a@x\"},"));
-    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet --map d.t=public.t").refusal(), @r#"
+    let event = r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"email":"b@x","v":1}}"#;
+    case.put("s.ndjson", event);
+    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
     error: the source identifies rows by (id), and the event does not say what "email" of
           … the target's key was before
       at: s.ndjson, line 1
@@ -107,4 +108,104 @@ fn what_identifies_a_row_need_not_be_the_primary_key() {
         format!("{{\"action\":\"B\"}}\n{}\n{{\"action\":\"C\"}}\n", event.replace('\n', ""));
     applied(&case, &events, "");
     assert_eq!(rows(&case, "t"), "(1,a@x,2)");
+}
+
+/// The source finds rows by `id`, the target by `note`: what an update says of the columns that it
+/// changed tells how the row was found.
+#[test]
+fn mysql_says_what_the_key_was_by_which_the_target_finds_rows() {
+    let maxwell = |old: &str, data: &str| {
+        format!(
+            r#"{{"database":"d","table":"t","type":"update","ts":1,"xid":1,"commit":true,{}}}"#,
+            format_args!(r#""primary_key_columns":["id"],"data":{data},"old":{old}"#)
+        ) + "\n"
+    };
+    let canal = |old: &str, data: &str| {
+        format!(
+            r#"{{"data":[{data}],"old":[{old}],"database":"d","table":"t","type":"UPDATE",{}}}"#,
+            r#""isDdl":false,"ts":1,"pkNames":["id"]"#
+        ) + "\n"
+    };
+    let moved = (r#"{"note":"one"}"#, r#"{"id":"1","n":"1.50","note":"uno"}"#);
+    let changed = (r#"{"n":"2"}"#, r#"{"id":"2","n":"22","note":"two"}"#);
+    for events in [
+        maxwell(moved.0, moved.1) + &maxwell(changed.0, changed.1),
+        canal(moved.0, moved.1) + &canal(changed.0, changed.1),
+    ] {
+        let case = Case::new("create table t (id int, n numeric, note text primary key)");
+        case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
+        applied(&case, &events, "--map d.t=public.t");
+        assert_eq!(rows(&case, "t"), "(1,1.50,uno) (2,22,two)");
+    }
+}
+
+/// Files of DMS name neither their table nor, without a header, their columns.
+#[test]
+fn files_of_dms_with_what_they_do_not_say() {
+    let args = "--source-table public.t --dms-columns id,n,note --dms-null NIL --dms-delimiter ;";
+    leads_to("U;1;9;NIL\nI;3;3;\"NIL\"\nD;2;2;two\n", args, "(1,9,) (3,3,NIL)");
+    let header = "--source-table t --dms-header --format dms";
+    leads_to("id,n,note\nU,1,9,uno\n", header, "(1,9,uno) (2,2,two)");
+    let flat = r#"{"id":1,"n":"AMg=","__op":"u"}"#.to_owned() + "\n";
+    let debezium = "--source-table t --debezium-decimals text";
+    let case = Case::new("create table t (id int primary key, n text)");
+    applied(&case, &flat, debezium);
+    assert_eq!(rows(&case, "t"), "(1,AMg=)");
+}
+
+/// A full load without `Op`, changes with it, and the same files again.
+#[test]
+fn parquet_files_of_dms() {
+    let case = Case::new("create table t (id int primary key, n numeric, note text)");
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let batch = RecordBatch::try_from_iter_with_nullable(
+            columns.into_iter().map(|(name, column)| (name, column, true)),
+        )
+        .unwrap();
+        let file = File::create(case.path(name)).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    let texts = |texts: &[Option<&str>]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+    write(
+        "a.parquet",
+        vec![
+            ("id", ids(&[1, 2])),
+            ("n", texts(&[Some("1.50"), Some("2")])),
+            ("note", texts(&[Some("one"), None])),
+        ],
+    );
+    write(
+        "b.parquet",
+        vec![
+            ("Op", texts(&[Some("I"), Some("U"), Some("D")])),
+            ("id", ids(&[3, 2, 1])),
+            ("n", texts(&[Some("3"), Some("22"), None])),
+            ("note", texts(&[Some("three"), Some("two"), None])),
+        ],
+    );
+    let args = "--source-table public.t --json --quiet --stream s";
+    let first = apply(&case, &format!("a.parquet {args}"));
+    assert_eq!(first.status, Some(0), "{}", first.stderr);
+    assert_eq!(rows(&case, "t"), "(1,1.50,one) (2,2,)");
+    let second = apply(&case, &format!("a.parquet b.parquet {args}"));
+    let report = serde_json::from_str(&second.stdout).unwrap();
+    assert_eq!(counts(&report), [1, 1, 1, 0], "{}", second.stderr);
+    assert_eq!(rows(&case, "t"), "(2,22,two) (3,3,three)");
+    insta::assert_snapshot!(apply(&case, "b.parquet a.parquet --source-table t --stream s --quiet")
+        .refusal(), @"
+    error: the input is not the stream that was applied before: its first 5 events differ
+      at: a.parquet, line 2
+
+    hint: Give the same files in the same order, or begin a stream of its own with
+          … `--stream NAME`.
+    ");
+    insta::assert_snapshot!(apply(&case, "b.parquet --quiet").refusal(), @"
+    error: the rows do not name their table
+      at: b.parquet, line 1
+
+    hint: DMS has it in the names of its folders only; name the table with `--source-table`.
+    ");
 }

@@ -5,6 +5,9 @@ mod formats;
 mod history;
 mod keys;
 mod once;
+mod oracle;
+mod service;
+
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]
 mod plan;
@@ -13,6 +16,8 @@ mod plan;
 mod proxy;
 #[path = "../support/run.rs"]
 mod run;
+mod slots;
+mod source;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;

@@ -1,10 +1,12 @@
 //! What is applied together: events, folded and encoded, and where the stream is after them.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::facts::Facts;
 use super::log::Log;
 use super::prepare::Prepared;
+use super::replication::Lsn;
 use crate::ledger::{DeadLetter, Mark};
 
 /// A batch on its way from the reader to the writer.
@@ -32,11 +34,15 @@ pub(crate) struct Batch {
     pub(crate) left_out: u64,
     /// Records of the input, with those that are left out.
     pub(crate) events: u64,
+    /// Of a slot: what may be confirmed once it is committed.
+    pub(crate) lsn: Option<Lsn>,
+    /// Of a slot: when its last transaction was committed there.
+    pub(crate) committed: Option<SystemTime>,
 }
 
 impl Batch {
     /// Whether there is nothing to tell the server.
     pub(crate) fn is_empty(&self) -> bool {
-        self.events == 0
+        self.events == 0 && self.lsn.is_none()
     }
 }

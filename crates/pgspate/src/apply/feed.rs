@@ -5,22 +5,30 @@
 //! between transactions, but for one that is larger than batches may be: its parts are written in
 //! one transaction of the target.
 
+mod received;
+mod rows;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use arrow_array::RecordBatch;
+
 use super::batch::Batch;
 use super::decode::plain::Plain;
-use super::decode::{self, Decode};
+use super::decode::{self, Decode, Dms};
 use super::event::Event;
+use super::inputs::Inputs;
 use super::lines::{Block, Lines};
 use super::prepare::prepare;
+use super::replication::{Lsn, Received};
 use super::route::{Router, Stand};
 use super::watch::Watch;
 use super::write::{no_event, words};
 use crate::ledger::{DeadLetter, Mark};
 use crate::{Error, Kind, Place, Result};
+pub(crate) use received::SlotFeed;
 
 /// How often the wish to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,15 +46,31 @@ pub(crate) struct Cuts {
     pub(crate) delay: Duration,
 }
 
+/// Some of the input.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Bytes that are to be decoded.
+    Block(Block),
+    /// Rows of a file of DMS's, the first of which has this number.
+    Rows { input: u32, first: u64, batch: RecordBatch },
+    /// Events of a slot.
+    Received(Received),
+}
+
 /// Makes batches.
 pub(crate) struct Feed {
-    pub(crate) blocks: Receiver<Result<Block>>,
+    pub(crate) pieces: Receiver<Result<Piece>>,
     pub(crate) batches: SyncSender<Result<Batch>>,
     pub(crate) router: Router,
     pub(crate) decoder: Option<Box<dyn Decode>>,
+    /// Of rows of Parquet files.
+    pub(crate) dms: Option<Dms>,
     pub(crate) format: Option<decode::Format>,
+    pub(crate) decode: decode::DecodeOptions,
     pub(crate) cuts: Cuts,
-    pub(crate) inputs: Vec<String>,
+    pub(crate) inputs: Inputs,
+    /// Where events come from a slot.
+    pub(crate) slot: Option<SlotFeed>,
     /// Events before this are applied already.
     pub(crate) from: Mark,
     pub(crate) dead_letters_max: u64,
@@ -70,6 +94,7 @@ struct Making {
     digest: Digest,
     last: Last,
     boundary: Boundary,
+    slot: received::State,
 }
 
 /// Where a record stands, and what all records up to it are.
@@ -77,6 +102,8 @@ struct Making {
 struct Last {
     stand: (u32, u64),
     digest: Digest,
+    /// Of a slot: where it goes on after this.
+    end: Option<Lsn>,
 }
 
 /// The batch as it was when a transaction had ended.
@@ -100,7 +127,8 @@ impl Feed {
         let mut making = Making {
             batch: Batch::default(),
             began: None,
-            ordinal: 0,
+            // A slot sends nothing again that is applied.
+            ordinal: self.slot.as_ref().map_or(0, |_| self.from.ordinal),
             is_between: true,
             transaction: None,
             letters: 0,
@@ -110,6 +138,7 @@ impl Feed {
             digest: Digest::default(),
             last: Last::default(),
             boundary: Boundary::default(),
+            slot: received::State::default(),
         };
         let mut lines = Lines::default();
         let Err(error) = self.read(&mut lines, &mut making) else { return };
@@ -121,6 +150,9 @@ impl Feed {
     }
 
     fn read(&mut self, lines: &mut Lines, making: &mut Making) -> Result<()> {
+        if self.slot.as_ref().is_some_and(SlotFeed::is_over) {
+            return Ok(());
+        }
         loop {
             if self.watch.is_cancelled() || self.watch.gone.load(Relaxed) {
                 return Ok(());
@@ -129,9 +161,20 @@ impl Feed {
                 (Some(began), true) => self.cuts.delay.saturating_sub(began.elapsed()).min(LOOK),
                 _ => LOOK,
             };
-            match self.blocks.recv_timeout(wait) {
-                Ok(block) => {
-                    lines.add(block?)?;
+            match self.pieces.recv_timeout(wait) {
+                Ok(Err(error)) => return Err(error),
+                Ok(Ok(Piece::Received(received))) => {
+                    if !self.received(&received, making)? {
+                        return Ok(());
+                    }
+                }
+                Ok(Ok(Piece::Rows { input, first, batch })) => {
+                    if !self.rows(input, first, &batch, making)? {
+                        return Ok(());
+                    }
+                }
+                Ok(Ok(Piece::Block(block))) => {
+                    lines.add(block)?;
                     while let Some((line, stand)) = lines.next() {
                         self.record(line, stand, making)?;
                         if self.is_due(making) && self.hand_over(making).is_err() {
@@ -146,6 +189,7 @@ impl Feed {
                         return Ok(());
                     }
                 }
+                Err(RecvTimeoutError::Disconnected) if self.slot.is_some() => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => return self.end(making),
             }
         }
@@ -208,7 +252,7 @@ impl Feed {
                 None if line.trim_ascii() == b"null" => return Ok(()),
                 None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?.0,
             };
-            let decoder = decode::of(format);
+            let decoder = decode::of(format, &self.decode);
             self.decoder = Some(decoder.unwrap_or_else(|| Box::new(Plain::default())));
         }
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
@@ -229,11 +273,7 @@ impl Feed {
     }
 
     fn place(&self, stand: (u32, u64)) -> Place {
-        Place {
-            source: self.inputs.get(stand.0 as usize).cloned(),
-            line: Some(stand.1),
-            ..Place::default()
-        }
+        self.inputs.place(stand.0, stand.1)
     }
 
     fn take(
@@ -324,10 +364,11 @@ impl Feed {
             return Err(no_event(error));
         }
         Self::begin(making);
+        let (source, line_number) = self.inputs.source(stand.0, stand.1);
         making.batch.rejected.push(DeadLetter {
             position,
-            source: self.inputs.get(stand.0 as usize).cloned().unwrap_or_default(),
-            line: stand.1,
+            source,
+            line: line_number,
             table: None,
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: words(&error),
@@ -352,6 +393,16 @@ impl Feed {
         ))
     }
 
+    /// Where the stream is after a record.
+    fn mark(&self, ordinal: u64, last: &Last) -> Mark {
+        if let (Some(slot), Some(end)) = (&self.slot, last.end) {
+            return Mark { ordinal, source: end.to_string(), digest: slot.identity.clone() };
+        }
+        let (name, line) = self.inputs.source(last.stand.0, last.stand.1);
+        let source = format!("{name}, line {line}");
+        Mark { ordinal, source, digest: last.digest.to_string() }
+    }
+
     fn hand_over(&self, making: &mut Making) -> Result<(), Gone> {
         let mut batch = std::mem::take(&mut making.batch);
         if batch.is_empty() {
@@ -371,14 +422,10 @@ impl Feed {
         making.began = None;
         (making.looked, making.grows_by) = (0, 0);
         let boundary = std::mem::take(&mut making.boundary);
-        let Last { stand: (input, line), digest } = &boundary.last;
-        let name = self.inputs.get(*input as usize).map_or("", String::as_str);
         batch.upto = batch.log.len();
-        batch.end = Mark {
-            ordinal: making.ordinal,
-            source: format!("{name}, line {line}"),
-            digest: digest.to_string(),
-        };
+        batch.end = self.mark(making.ordinal, &boundary.last);
+        batch.lsn = boundary.last.end;
+        batch.committed = making.slot.committed;
         batch.tables = self.router.tables();
         batch.additions = self.router.take_additions();
         if batch.commits {
@@ -410,7 +457,7 @@ impl Making {
 
     /// Notes where the stream is after a record.
     fn note(&mut self, stand: (u32, u64)) {
-        self.last = Last { stand, digest: self.digest };
+        self.last = Last { stand, digest: self.digest, end: None };
         if self.is_between {
             self.note_boundary();
         }

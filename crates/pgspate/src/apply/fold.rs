@@ -113,8 +113,11 @@ pub(crate) fn cuts(
     keyings: &[&Keying],
 ) -> Result<Vec<usize>> {
     let mut cuts = Vec::new();
+    let truncates = |at: usize| log.changes().get(at).is_some_and(|it| it.op == Op::Truncate);
     fold_with(log, range, keyings, |at, tables| {
-        if !tables.iter().any(FoldedTable::is_in_suspense) {
+        // Tables that were emptied at once may refer to each other.
+        let is_one_statement = truncates(at) && truncates(at + 1);
+        if !is_one_statement && !tables.iter().any(FoldedTable::is_in_suspense) {
             cuts.push(at + 1);
         }
     })?;

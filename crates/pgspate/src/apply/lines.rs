@@ -1,11 +1,15 @@
-//! Records of inputs: lines, however blocks are cut.
+//! Records of inputs: lines, however blocks are cut, and rows of Parquet files.
 //!
 //! The last line of an input needs no newline. Inputs are read in their order by a thread of their
 //! own, which nobody waits for: a pipe may be silent for ever.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use super::feed::Piece;
+use crate::format::parquet::{ParquetCutter, ParquetFile};
+use crate::format::{ChunkData, Cutter};
 use crate::source::{self, Input};
 use crate::{Error, Kind, Result};
 
@@ -13,6 +17,8 @@ use crate::{Error, Kind, Result};
 const BLOCK_BYTES: usize = 256 << 10;
 /// Longest record. A source transaction in one record, as wal2json writes them, may be large.
 const LINE_BYTES_MAX: usize = 1 << 30;
+/// How a Parquet file begins.
+const PARQUET: &[u8] = b"PAR1";
 /// How often a file that may grow is looked at.
 const GROWTH_LOOK: Duration = Duration::from_millis(10);
 
@@ -26,19 +32,50 @@ pub(crate) struct Block {
 }
 
 /// Reads all inputs into blocks, until nobody wants them any more.
-pub(crate) fn read(inputs: &[Input], follows: bool, blocks: &SyncSender<Result<Block>>) {
+pub(crate) fn read(inputs: &[Input], follows: bool, pieces: &SyncSender<Result<Piece>>) {
     for (nth, input) in inputs.iter().enumerate() {
         let is_last = nth + 1 == inputs.len();
         let grows = follows && is_last && input.local_path().is_some();
-        match read_one(nth as u32, input, grows, blocks) {
+        let read = match is_parquet(input) {
+            Ok(true) => read_rows(nth, input, pieces),
+            Ok(false) => read_one(nth as u32, input, grows, pieces),
+            Err(error) => Err(error),
+        };
+        match read {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                let _ = blocks.send(Err(error));
+                let _ = pieces.send(Err(error));
                 return;
             }
         }
     }
+}
+
+/// Whether it is a Parquet file, which says so itself. A stream is none: it is read at random.
+fn is_parquet(input: &Input) -> Result<bool> {
+    Ok(!input.is_stream() && input.peek(PARQUET.len())? == PARQUET)
+}
+
+/// False when the rows are not wanted any more.
+fn read_rows(nth: usize, input: &Input, pieces: &SyncSender<Result<Piece>>) -> Result<bool> {
+    let file = ParquetFile::open(input.name(), input.ranges()?)?;
+    let mut cutter = ParquetCutter::new(Arc::new(file), nth, None);
+    let mut first = 1;
+    while let Some(chunk) = cutter.next()? {
+        let ChunkData::Rows(rows) = chunk.data else {
+            return Err(Error::new(Kind::Bug, "a Parquet file came as text"));
+        };
+        for batch in rows.open()? {
+            let batch = batch?;
+            let rows = batch.num_rows() as u64;
+            if pieces.send(Ok(Piece::Rows { input: nth as u32, first, batch })).is_err() {
+                return Ok(false);
+            }
+            first += rows;
+        }
+    }
+    Ok(true)
 }
 
 /// False when the blocks are not wanted any more.
@@ -46,7 +83,7 @@ fn read_one(
     nth: u32,
     input: &Input,
     grows: bool,
-    blocks: &SyncSender<Result<Block>>,
+    pieces: &SyncSender<Result<Piece>>,
 ) -> Result<bool> {
     let mut reader = input.reader()?;
     loop {
@@ -58,7 +95,8 @@ fn read_one(
             // An empty block tells whether anybody listens.
         }
         let ends = read == 0 && !grows;
-        if blocks.send(Ok(Block { input: nth, bytes, ends })).is_err() {
+        let block = Block { input: nth, bytes, ends };
+        if pieces.send(Ok(Piece::Block(block))).is_err() {
             return Ok(false);
         }
         if ends {

@@ -12,22 +12,27 @@ mod feed;
 mod fold;
 #[cfg(test)]
 mod fold_tests;
+mod inputs;
 mod lines;
 mod log;
 mod names;
 mod order;
+mod plan;
 mod prepare;
 pub mod replication;
 mod report;
 mod route;
 mod run;
+mod slot;
 mod statements;
 mod watch;
 mod write;
 
 pub use decode::Format;
 pub use event::{Event, Name, Op, Position, Row, Value};
+pub use plan::{Plan, PlanTable, plan};
 pub use report::{Counts, Report};
 pub use route::UnknownColumns;
 pub use run::{Apply, Options, prepare};
-pub use watch::{Progress, Watch};
+pub use slot::Copied;
+pub use watch::{Lag, Progress, Watch};

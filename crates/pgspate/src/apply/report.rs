@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::batch::Batch;
+use super::slot::Copied;
 
 /// Counts of events and rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -66,6 +67,11 @@ pub struct Report {
     pub counts: Counts,
     /// The tables, as SQL writes them.
     pub tables: Vec<String>,
+    /// Up to where the stream is applied, in the source's words.
+    pub position: String,
+    /// Tables whose rows were copied before the stream began.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copied: Vec<Copied>,
     /// Seconds from the first byte to the last commit.
     pub seconds: f64,
     /// It was stopped by a signal, after a whole batch.

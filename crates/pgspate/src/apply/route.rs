@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -52,6 +53,8 @@ struct Inner {
     /// What went wrong where it could not be told.
     fault: Option<Error>,
     additions: Vec<String>,
+    /// When a table was last read again.
+    refreshed: Option<Instant>,
 }
 
 struct Target {
@@ -64,6 +67,8 @@ struct Target {
     last: usize,
 }
 
+/// A table that lacks columns is not read again before so long.
+const REFRESH: Duration = Duration::from_secs(1);
 /// More kinds of rows are not kept: rows of many columns of which each gives others have a great
 /// many.
 const LAYOUTS_MAX: usize = 4096;
@@ -107,6 +112,7 @@ impl Router {
             last: None,
             fault: None,
             additions: Vec::new(),
+            refreshed: None,
         };
         Ok(Router { inner: RefCell::new(inner) })
     }
@@ -119,10 +125,13 @@ impl Router {
     pub(crate) fn add(&self, event: &Event, log: &mut Log, stand: Stand) -> Result<bool> {
         let inner = &mut *self.inner.borrow_mut();
         let Some(at) = inner.table(&event.table)? else { return Ok(false) };
+        let rows = [&event.new, &event.old];
+        inner.targets[at].make_room();
+        if rows.into_iter().flatten().any(|row| inner.targets[at].lacks(row)) {
+            inner.refresh(at)?;
+        }
         let unknown = inner.unknown;
         let target = &mut inner.targets[at];
-        target.make_room();
-        let rows = [&event.new, &event.old];
         for row in rows.into_iter().flatten() {
             target.learn(row, unknown, &mut inner.additions)?;
         }
@@ -170,6 +179,16 @@ impl Router {
         }
         log.push(change);
         Ok(true)
+    }
+
+    /// What is known of the table that events of a table go to; `None` where it is left out.
+    ///
+    /// # Errors
+    /// A target that cannot be looked at, or has no such table.
+    pub(crate) fn facts(&self, name: &Name) -> Result<Option<Arc<Facts>>> {
+        let inner = &mut *self.inner.borrow_mut();
+        let at = inner.table(&Arc::new(name.clone()))?;
+        Ok(at.map(|at| Arc::clone(&inner.targets[at].facts)))
     }
 
     /// Learns which columns an event names, without adding it.
@@ -253,6 +272,29 @@ impl Inner {
         Facts::read(&self.connection.client, &self.session, sql).await
     }
 
+    /// Reads a table again that lacks a column: it may have got it meanwhile.
+    fn refresh(&mut self, at: usize) -> Result<()> {
+        if self.refreshed.is_some_and(|last| last.elapsed() < REFRESH) {
+            return Ok(());
+        }
+        self.refreshed = Some(Instant::now());
+        let name = self.targets[at].facts.table.sql_name.clone();
+        let new = self.runtime.clone().block_on(self.read(&name))?;
+        let target = &mut self.targets[at];
+        let old = &target.facts;
+        let is_wider = |new: &Facts| {
+            let mut both = old.columns.iter().zip(&new.columns);
+            new.columns.len() > old.columns.len() && both.all(|(a, b)| a.name == b.name)
+        };
+        if let Some(mut new) = new.filter(is_wider) {
+            new.version = old.version + 1;
+            target.seen.resize(new.columns.len(), false);
+            target.facts = Arc::new(new);
+            target.forget_ignored();
+        }
+        Ok(())
+    }
+
     fn look_up(&mut self, name: &Name) -> Result<Option<usize>> {
         let mut at = None;
         if self.names.takes(name) {
@@ -293,6 +335,16 @@ impl Target {
         self.last = 0;
         let places = self.layouts.iter().enumerate();
         self.by_names = places.map(|(at, layout)| (Arc::clone(&layout.names), at)).collect();
+    }
+
+    /// Whether a row of a kind that is new has a column that the table has not.
+    fn lacks(&mut self, row: &Row) -> bool {
+        let facts = Arc::clone(&self.facts);
+        let has = |name: &str| {
+            facts.columns.iter().any(|column| column.name == name)
+                || facts.generated.iter().any(|column| column == name)
+        };
+        self.find(row).is_none() && !row.columns.iter().all(|name| has(name))
     }
 
     /// Makes room for the layouts of another event.

@@ -1,19 +1,26 @@
 //! A stream from its inputs to its tables.
+//!
+//! Three threads: one reads, one makes batches, and the caller's writes them. What goes wrong on
+//! one of them ends the others, and is told when what came before it is committed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
-use super::decode::Format;
+use super::decode::{DecodeOptions, Format};
 use super::facts::Facts;
-use super::feed::{Cuts, Feed};
+use super::feed::{Cuts, Feed, Piece, SlotFeed};
+use super::inputs::Inputs;
 use super::names::Names;
+use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
+use super::slot::{Begin, Confirmed, Copied, Copying, Pump, Slot, spawn_look};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
 use super::{lines, order};
@@ -28,7 +35,8 @@ const BLOCKS_AHEAD: usize = 8;
 /// What to apply, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Paths, globs, folders, `-`, or URLs, in the order of the stream.
+    /// Paths, globs, folders, `-`, or URLs, in the order of the stream; or one replication slot,
+    /// `postgres://...?slot=...&publication=...`.
     pub sources: Vec<String>,
     /// Inputs that a program has itself, after those.
     pub inputs: Vec<Input>,
@@ -36,6 +44,8 @@ pub struct Options {
     pub source: source::Options,
     /// The format; found out by default.
     pub format: Option<Format>,
+    /// What it does not say of itself.
+    pub decode: DecodeOptions,
     /// `from=to`, with `*` for parts of names.
     pub maps: Vec<String>,
     /// Patterns of the tables whose events count; all by default.
@@ -52,8 +62,13 @@ pub struct Options {
     pub batch_bytes: u64,
     /// How long a batch waits for more events when nothing is being written.
     pub batch_delay: Duration,
-    /// Go on when the input ends: what is appended to the last file is applied, too.
+    /// Go on when the input ends: what is appended to the last file is applied, too. A slot is
+    /// read up to where the source's log ended at first otherwise.
     pub follows: bool,
+    /// Make the slot when it is not there.
+    pub creates_slot: bool,
+    /// Make the slot, and copy the rows that there are first.
+    pub copies_rows: bool,
     /// How long to wait for what may never come.
     pub limits: Limits,
 }
@@ -65,6 +80,7 @@ impl Default for Options {
             inputs: Vec::new(),
             source: source::Options::default(),
             format: None,
+            decode: DecodeOptions::default(),
             maps: Vec::new(),
             tables: Vec::new(),
             unknown_columns: UnknownColumns::default(),
@@ -74,6 +90,8 @@ impl Default for Options {
             batch_bytes: 64 << 20,
             batch_delay: Duration::from_millis(10),
             follows: false,
+            creates_slot: false,
+            copies_rows: false,
             limits: Limits::default(),
         }
     }
@@ -82,10 +100,50 @@ impl Default for Options {
 /// A stream that is ready to be applied.
 pub struct Apply {
     options: Options,
-    inputs: Vec<Input>,
+    origin: Origin,
+    dsn: Dsn,
     router: Router,
     writer: Writer,
     stream: String,
+}
+
+/// What is read.
+pub(super) enum Origin {
+    Inputs(Vec<Input>),
+    Slot(Box<Slot>, Begin),
+}
+
+/// What the sources name: a slot, or inputs.
+pub(super) fn find(options: &Options, runtime: &Handle) -> Result<(Option<Slot>, Vec<Input>)> {
+    if options.batch_rows == 0 || options.batch_bytes == 0 {
+        return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
+    }
+    for source in &options.sources {
+        let Some(slot) = runtime.block_on(Slot::look(source))? else { continue };
+        if options.sources.len() > 1 {
+            let message = "a replication slot is a stream of its own";
+            return Err(Error::new(Kind::Usage, message)
+                .hint("Name the slot alone, and apply files under another `--stream`."));
+        }
+        return Ok((Some(slot), Vec::new()));
+    }
+    if options.creates_slot || options.copies_rows {
+        let message = "no source is a replication slot";
+        return Err(Error::new(Kind::Usage, message)
+            .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME."));
+    }
+    let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    inputs.extend(options.inputs.iter().cloned());
+    Ok((None, inputs))
+}
+
+/// The stream's name in the ledger.
+pub(super) fn name(options: &Options, slot: Option<&Slot>, inputs: &[Input]) -> String {
+    let first = || match slot {
+        Some(slot) => slot.title(),
+        None => inputs.first().map_or("-", Input::name).to_owned(),
+    };
+    options.stream.clone().unwrap_or_else(first)
 }
 
 /// Finds the inputs, connects, and takes the stream over: whoever applied it is fenced out. Blocks;
@@ -93,29 +151,40 @@ pub struct Apply {
 ///
 /// # Errors
 /// Inputs that are not there, mappings that are none, a server that cannot be reached, a role that
-/// may not write the ledger.
+/// may not write the ledger; a slot that has gone on without the stream.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
-    let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
-    inputs.extend(options.inputs.iter().cloned());
-    if options.batch_rows == 0 || options.batch_bytes == 0 {
-        return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
-    }
-    let stream = options.stream.clone().unwrap_or_else(|| {
-        let names = inputs.iter().map(Input::name).collect::<Vec<_>>();
-        names.first().map_or_else(|| "-".to_owned(), |first| (*first).to_owned())
-    });
+    let (slot, inputs) = find(&options, runtime)?;
+    let stream = name(&options, slot.as_ref(), &inputs);
     let router = Router::new(dsn.clone(), names, options.unknown_columns, runtime.clone());
     let router = runtime.block_on(router)?;
     let settings = Settings {
-        dsn,
+        dsn: dsn.clone(),
         limits: options.limits,
         dead_letters_max: options.dead_letters_max,
-        inputs: inputs.iter().map(|input| input.name().to_owned()).collect(),
+        inputs: match &slot {
+            Some(slot) => Inputs::Slot(slot.title()),
+            None => Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect()),
+        },
     };
     let writer = Writer::open(settings, &stream, "", runtime.clone());
     let writer = runtime.block_on(writer)?;
-    Ok(Apply { options, inputs, router, writer, stream })
+    let origin = match slot {
+        None => Origin::Inputs(inputs),
+        Some(slot) => {
+            let (creates, copies) = (options.creates_slot, options.copies_rows);
+            let begin = Begin::choose(&slot, writer.mark(), creates, copies)?;
+            Origin::Slot(Box::new(slot), begin)
+        }
+    };
+    Ok(Apply { options, origin, dsn, router, writer, stream })
+}
+
+/// What reads, and gives back what is to be closed at the very end.
+struct Reading {
+    thread: JoinHandle<Option<Replication>>,
+    confirmed: Arc<Confirmed>,
+    look: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Apply {
@@ -133,41 +202,51 @@ impl Apply {
     ///
     /// # Errors
     /// What cannot be read, decoded or applied, with its place. Batches before it are committed.
-    pub fn run(self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
+    pub fn run(mut self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
         let started = Instant::now();
-        let Apply { options, inputs, router, mut writer, stream } = self;
-        let events_before = writer.mark().ordinal;
-        let (block_tx, block_rx) = sync_channel(BLOCKS_AHEAD);
+        let events_before = self.writer.mark().ordinal;
+        let (slot, copied) = self.begin(watch, runtime)?;
+        let follows = self.options.follows;
+        let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
         // The writer takes a batch when it has nothing else to do, so that the next one grows.
         let (batch_tx, batch_rx) = sync_channel(0);
+        let confirmed = Arc::new(Confirmed::default());
+        let from = slot.as_ref().map(|slot| slot.from);
+        confirmed.note(from.unwrap_or_default());
+        watch.reach(from.unwrap_or_default());
+        let Apply { options, origin, router, mut writer, stream, .. } = self;
         let feed = Feed {
-            blocks: block_rx,
+            pieces: piece_rx,
             batches: batch_tx,
             router,
             decoder: None,
+            dms: None,
             format: options.format,
+            decode: options.decode.clone(),
             cuts: Cuts {
                 rows: options.batch_rows,
                 bytes: options.batch_bytes,
                 delay: options.batch_delay,
             },
-            inputs: inputs.iter().map(|input| input.name().to_owned()).collect(),
+            inputs: writer.inputs().clone(),
+            slot,
             from: writer.mark().clone(),
             dead_letters_max: options.dead_letters_max,
             watch: Arc::clone(watch),
         };
-        let follows = options.follows;
-        std::thread::spawn(move || lines::read(&inputs, follows, &block_tx));
+        let reading = start(origin, &options, from, confirmed, piece_tx, watch, runtime);
         let feed = std::thread::spawn(move || feed.run());
         let mut tables: Vec<Arc<Facts>> = Vec::new();
-        let written = write_all(&batch_rx, &mut writer, watch, &mut tables);
+        let written = write_all(&batch_rx, &mut writer, watch, &reading.confirmed, &mut tables);
         drop(batch_rx);
         watch.gone.store(true, Relaxed);
         let fed = feed.join();
+        reading.end(runtime);
         written?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
         }
+        let position = writer.mark().source.clone();
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
         if is_stopped && !follows {
@@ -176,31 +255,124 @@ impl Apply {
                 events_before + counts.events
             )));
         }
-        let mut warnings = Vec::new();
-        if counts.missing > 0 {
-            warnings.push(format!(
-                "{} updates or deletes found no row: the tables were not as the stream takes them \
-                 to be",
-                counts.missing
-            ));
-        }
-        if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
-            warnings.push(format!(
-                "foreign keys lead from {} in a circle: where no order of statements will do, \
-                 events are applied in smaller steps; a deferrable key would spare that",
-                facts.table.sql_name
-            ));
-        }
+        let warnings = warnings(counts.missing, &tables);
         let tables = tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
         let seconds = started.elapsed().as_secs_f64();
-        Ok(Report { stream, events_before, counts, tables, seconds, is_stopped, warnings })
+        Ok(Report {
+            stream,
+            events_before,
+            counts,
+            tables,
+            position,
+            copied,
+            seconds,
+            is_stopped,
+            warnings,
+        })
     }
+
+    /// Makes the slot and copies rows, where that is to be done.
+    fn begin(
+        &mut self,
+        watch: &Watch,
+        runtime: &Handle,
+    ) -> Result<(Option<SlotFeed>, Vec<Copied>)> {
+        let Apply { options, origin, dsn, router, writer, .. } = self;
+        let Origin::Slot(slot, begin) = origin else { return Ok((None, Vec::new())) };
+        let copying = Copying {
+            slot,
+            target: dsn,
+            router,
+            unknown: options.unknown_columns,
+            limits: options.limits,
+            watch,
+            runtime,
+        };
+        let (from, copied) = match *begin {
+            Begin::Stream(from) => (from, Vec::new()),
+            Begin::Slot => copying.run(writer, false, false)?,
+            Begin::Copy { again } => copying.run(writer, true, again)?,
+        };
+        let until = (!options.follows).then_some(slot.log_end);
+        let identity = slot.identity.clone();
+        Ok((Some(SlotFeed { identity, from, until }), copied))
+    }
+}
+
+/// Starts to read.
+fn start(
+    origin: Origin,
+    options: &Options,
+    from: Option<Lsn>,
+    confirmed: Arc<Confirmed>,
+    pieces: SyncSender<Result<Piece>>,
+    watch: &Arc<Watch>,
+    runtime: &Handle,
+) -> Reading {
+    match (origin, from) {
+        (Origin::Slot(slot, _), Some(from)) => {
+            let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
+            let pump = Pump {
+                slot: *slot,
+                from,
+                confirmed: Arc::clone(&confirmed),
+                retry_for: options.limits.retry_for,
+                watch: Arc::clone(watch),
+                runtime: runtime.clone(),
+            };
+            let thread = std::thread::spawn(move || pump.run(&pieces));
+            Reading { thread, confirmed, look: Some(look) }
+        }
+        (Origin::Slot(..), None) => {
+            Reading { thread: std::thread::spawn(|| None), confirmed, look: None }
+        }
+        (Origin::Inputs(inputs), _) => {
+            let follows = options.follows;
+            let read = move || {
+                lines::read(&inputs, follows, &pieces);
+                None
+            };
+            Reading { thread: std::thread::spawn(read), confirmed, look: None }
+        }
+    }
+}
+
+impl Reading {
+    /// After the last commit: the source hears of it. A thread that reads a silent pipe is left
+    /// to itself.
+    fn end(self, runtime: &Handle) {
+        let Some(look) = self.look else { return };
+        look.abort();
+        if let Ok(Some(stream)) = self.thread.join() {
+            runtime.block_on(stream.close());
+        }
+    }
+}
+
+/// What the user should know in the end.
+fn warnings(missing: u64, tables: &[Arc<Facts>]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if missing > 0 {
+        warnings.push(format!(
+            "{missing} updates or deletes found no row: the tables were not as the stream takes \
+             them to be"
+        ));
+    }
+    if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
+        warnings.push(format!(
+            "foreign keys lead from {} in a circle: where no order of statements will do, events \
+             are applied in smaller steps; a deferrable key would spare that",
+            facts.table.sql_name
+        ));
+    }
+    warnings
 }
 
 fn write_all(
     batches: &Receiver<Result<Batch>>,
     writer: &mut Writer,
     watch: &Watch,
+    confirmed: &Confirmed,
     tables: &mut Vec<Arc<Facts>>,
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
@@ -208,13 +380,22 @@ fn write_all(
         watch.busy.store(true, Relaxed);
         writer.apply(&batch, || watch.is_cancelled())?;
         watch.busy.store(false, Relaxed);
+        if let (Some(lsn), true) = (batch.lsn, batch.commits) {
+            confirmed.note(lsn);
+            watch.reach(lsn);
+        }
+        if let Some(at) = batch.committed.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) {
+            watch.committed.store(at.as_micros() as u64, Relaxed);
+        }
         let counts = &writer.counts;
         watch.events.store(counts.events, Relaxed);
         watch.bytes.store(counts.bytes, Relaxed);
         watch.batches.store(counts.batches, Relaxed);
         watch.dead_letters.store(counts.dead_letters, Relaxed);
-        watch.batch_events.store(batch.events, Relaxed);
-        tables.clone_from(&batch.tables);
+        if batch.events > 0 {
+            watch.batch_events.store(batch.events, Relaxed);
+            tables.clone_from(&batch.tables);
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use super::job::failed;
-use super::schema;
+use super::{identity, lock, schema};
 use crate::{Error, Kind, Result};
 
 /// A place in a stream.
@@ -100,6 +100,21 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     take(client, name, partition, None).await?.ok_or_else(fenced)
 }
 
+/// Up to where a stream is applied; the beginning of one that is not known. Changes nothing.
+pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> Result<Mark> {
+    if !schema::has_streams(client).await? {
+        return Ok(Mark::default());
+    }
+    let sql = "select ordinal, source, digest from pgspate.stream \
+               where stream = $1 and partition = $2";
+    let row = client.query_opt(sql, &[&name, &partition]).await.map_err(failed())?;
+    Ok(row.map_or_else(Mark::default, |row| Mark {
+        ordinal: row.get::<_, i64>(0).unsigned_abs(),
+        source: row.get(1),
+        digest: row.get(2),
+    }))
+}
+
 async fn take(
     client: &Client,
     name: &str,
@@ -121,6 +136,15 @@ async fn take(
 }
 
 impl Stream {
+    /// Lets nobody else hold it as long as the session lives.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when another session does.
+    pub(crate) async fn hold(&self, client: &Client) -> Result<()> {
+        let key = identity::digest(["stream", &self.name, &self.partition]);
+        lock::hold(client, identity::lock_key(&key)).await
+    }
+
     /// In a new session: where the stream is now. Waits for what a lost session may still be
     /// committing, and lets it do nothing after that.
     pub(crate) async fn reopen(&mut self, client: &Client) -> Result<()> {

@@ -54,6 +54,8 @@ pub struct Options {
     pub sources: Vec<String>,
     /// Rows of the program itself, instead of sources.
     pub batches: Option<Arc<dyn Batches>>,
+    /// A stream that the program writes, instead of sources.
+    pub stream: Option<Input>,
     /// How they are found and read.
     pub source: source::Options,
     /// The table, as SQL writes it; by default named after the first source.
@@ -142,9 +144,10 @@ pub struct Load {
 /// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
 /// inputs that do not fit it.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
-    let inputs = match &options.batches {
-        Some(own) => vec![Input::memory(own.name(), own.bytes(), own.is_stream())],
-        None => source::resolve(&options.sources, &options.source, runtime.clone())?,
+    let inputs = match (&options.batches, &options.stream) {
+        (Some(own), _) => vec![Input::memory(own.name(), own.bytes(), own.is_stream())],
+        (None, Some(stream)) => vec![stream.clone()],
+        (None, None) => source::resolve(&options.sources, &options.source, runtime.clone())?,
     };
     let connection = runtime.block_on(dsn.connect("pgspate load"))?;
     let session = runtime.block_on(Session::read(&connection.client))?;

@@ -119,6 +119,20 @@ impl Input {
         }))
     }
 
+    /// The same for bytes that are not looked at for a compression, whatever they begin with.
+    pub fn given(name: &str, bytes: Box<dyn Read + Send>) -> Input {
+        let name: Arc<str> = name.into();
+        let reader = Reader::plain(bytes, Arc::clone(&name));
+        let pipe = Pipe { path: None, state: PipeState::Peeked(Box::new(reader)) };
+        Input(Arc::new(Inner {
+            name,
+            stored_bytes: None,
+            modified: None,
+            etag: None,
+            origin: Origin::Pipe(Mutex::new(pipe)),
+        }))
+    }
+
     /// Rows that a program has or makes; whoever gives them has them, and no bytes.
     pub(crate) fn memory(name: &str, bytes: Option<u64>, is_stream: bool) -> Input {
         Input(Arc::new(Inner {

@@ -142,6 +142,12 @@ impl Reader {
         Ok(Reader::new(body, compression, name, progress))
     }
 
+    /// What is not compressed, whatever it begins with.
+    pub(super) fn plain(source: Box<dyn Read + Send>, name: Arc<str>) -> Reader {
+        let pipe = Cursor::new(Vec::new()).chain(source);
+        Reader::new(Body::Pipe(pipe), Compression::None, name, Progress::new(None))
+    }
+
     pub(super) fn fetch(mut fetch: Fetch, name: Arc<str>, total: Option<u64>) -> Result<Reader> {
         let head = fetch.peek(MAGIC_BYTES)?;
         let compression = Compression::detect(&head[..head.len().min(MAGIC_BYTES)], &name)?;

@@ -26,7 +26,7 @@ fn a_message_has_many_rows() {
         [
             "Insert shop.orders {id=1 data=\\x61ff01 n=NULL} by [id]",
             "Insert shop.orders {id=2 data=\\x n=3} by [id] end",
-            "Update shop.orders {id=1 n=5} by [id]",
+            "Update shop.orders {id=1 n=5} was {id=1 n=NULL} by [id]",
             "Update shop.orders {id=4 n=3} was {id=2 n=3} by [id] end",
             "Delete shop.orders was {id=4 n=3} by [id] end",
         ]

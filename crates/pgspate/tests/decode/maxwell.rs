@@ -29,7 +29,7 @@ fn the_last_row_of_a_transaction_ends_it() {
         [
             "Insert shop.orders {id=1 m=4.20 c=2016-10-21 05:33:37.523000 data=\\x6869 \
              doc={\"a\": 1.0} tags={\"a\",\"b\"} n=NULL} by [id] in 23396",
-            "Update shop.orders {id=1 m=5} by [id] in 23396",
+            "Update shop.orders {id=1 m=5} was {id=1 m=4.20} by [id] in 23396",
             "Update shop.orders {id=2 m=5} was {id=1 m=5} by [id] in 23396",
             "Delete shop.orders was {id=2 m=5} by [id] in 23396 end",
         ]

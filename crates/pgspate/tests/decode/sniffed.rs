@@ -1,6 +1,6 @@
 //! Formats are known by their first record, or not at all.
 
-use pgspate::apply::decode::{Format, of, sniff};
+use pgspate::apply::decode::{DecodeOptions, Format, of, sniff};
 
 #[test]
 fn a_record_tells_its_format() {
@@ -25,7 +25,7 @@ fn a_record_tells_its_format() {
         assert_eq!(format.name(), name, "{record}");
         assert!(why.starts_with("it"), "{why}");
         assert_eq!(Format::by_name(name).unwrap(), format);
-        assert_eq!(of(format).is_none(), format == Format::Pgspate);
+        assert_eq!(of(format, &DecodeOptions::default()).is_none(), format == Format::Pgspate);
     }
 }
 

@@ -114,7 +114,7 @@ fn a_transaction_ends_where_its_commit_says() {
         decoder.decode(&message, &NoTypes, &mut events).unwrap();
         let is_last = events.last().is_some_and(|event| event.ends_transaction);
         assert_eq!(decoder.is_inside(), !is_last || message[0] != b'C' && message[0] != b'M');
-        ends.extend(decoder.take_end());
+        ends.extend(decoder.take_end().map(|(end, _)| end));
     }
     assert_eq!(ends, [Lsn(0x20), Lsn(0x30)]);
     assert_eq!(&*events[0].position.source, "0/10");

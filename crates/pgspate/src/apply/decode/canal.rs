@@ -79,10 +79,7 @@ impl Canal {
             let mut old = None;
             if let (Op::Update, Some(changed @ Json::Object(_))) = (op, changed) {
                 let changed = cells(changed, "\"old\"")?;
-                let is_key = |column| key.is_none_or(|key| key.contains(column));
-                if changed.iter().any(|(column, _)| is_key(column)) {
-                    old = Some(overlay(&data, &table.row(&changed, types, &learn, cast)?));
-                }
+                old = Some(overlay(&data, &table.row(&changed, types, &learn, cast)?));
             }
             let (new, old) = if op == Op::Delete { (None, Some(data)) } else { (Some(data), old) };
             events.push(event(new, old));

@@ -1,8 +1,8 @@
 //! Maxwell's JSON: rows of MySQL's binary log.
 //!
-//! Rows are whole. An update tells the columns that it changed as they were before; where one of
-//! them is of the key, or the key is not told, the old row is put together from both. The last row
-//! of a transaction says so.
+//! Rows are whole. An update tells the columns that it changed as they were before, so that the old
+//! row is known, too: by whatever columns the target finds its rows. The last row of a transaction
+//! says so.
 
 use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, is_nothing, malformed, object};
@@ -63,13 +63,7 @@ impl Maxwell {
         let mut old = None;
         if let (Op::Update, Some(changed)) = (op, record.old.filter(|old| *old != Json::Null)) {
             let changed = cells(changed, "\"old\"")?;
-            let is_key = |column: &Str<'_>| match key {
-                Some(key) => key.iter().any(|of_key| of_key == column),
-                None => true,
-            };
-            if changed.iter().any(|(column, _)| is_key(column)) {
-                old = Some(overlay(&data, &cast(table, &changed, types)?));
-            }
+            old = Some(overlay(&data, &cast(table, &changed, types)?));
         }
         Ok(Event { new: Some(data), old, ..event })
     }

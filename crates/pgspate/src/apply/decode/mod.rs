@@ -23,7 +23,7 @@ pub use debezium::{Debezium, DebeziumOptions};
 pub use dms::{Dms, DmsOptions};
 pub use maxwell::Maxwell;
 pub use moments::Unit;
-pub use sniff::{Format, of, sniff};
+pub use sniff::{DecodeOptions, Format, of, sniff};
 pub use wal2json::Wal2json;
 
 use super::event::{Event, Name};

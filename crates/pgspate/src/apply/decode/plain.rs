@@ -326,15 +326,9 @@ fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
 
 /// An event of a log as a line of this format, for people to mend.
 pub(crate) fn write(log: &Log, change: &Change, facts: &Facts) -> String {
-    let op = match change.op {
-        Op::Insert => "insert",
-        Op::Update => "update",
-        Op::Delete => "delete",
-        Op::Truncate => "truncate",
-        Op::Snapshot => "snapshot",
-    };
     let mut line = format!(
-        "{{\"op\":\"{op}\",\"schema\":{},\"table\":{}",
+        "{{\"op\":\"{}\",\"schema\":{},\"table\":{}",
+        word(change.op),
         quoted(&facts.table.schema),
         quoted(&facts.table.name)
     );
@@ -343,6 +337,43 @@ pub(crate) fn write(log: &Log, change: &Change, facts: &Facts) -> String {
             // Writing to a String cannot fail.
             let _ = write!(line, ",\"{name}\":{}", row_of(log, change.width, row, facts));
         }
+    }
+    line.push('}');
+    line
+}
+
+fn word(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        Op::Delete => "delete",
+        Op::Truncate => "truncate",
+        Op::Snapshot => "snapshot",
+    }
+}
+
+/// An event as pgspate's own format has it, with the names of its source.
+pub(crate) fn write_event(event: &Event) -> String {
+    let name = &event.table;
+    let schema = name.schema.as_deref().map_or("null".to_owned(), quoted);
+    let mut line = format!(
+        "{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}",
+        word(event.op),
+        quoted(&name.table)
+    );
+    for (name, row) in [("row", &event.new), ("old", &event.old)] {
+        let Some(row) = row else { continue };
+        let cells = row.columns.iter().zip(&row.values).filter_map(|(column, value)| {
+            let value = match value {
+                Value::Absent => return None,
+                Value::Null => "null".to_owned(),
+                Value::Text(text) => quoted(text),
+            };
+            Some(format!("{}:{value}", quoted(column)))
+        });
+        let cells: Vec<_> = cells.collect();
+        // Writing to a String cannot fail.
+        let _ = write!(line, ",\"{name}\":{{{}}}", cells.join(","));
     }
     line.push('}');
     line

@@ -4,7 +4,7 @@
 //! an error: a wrong guess would be rows that nobody wrote.
 
 use super::json::{Json, malformed, object};
-use super::{Canal, Debezium, Decode, Dms, Maxwell, Wal2json};
+use super::{Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Wal2json};
 use crate::{Error, Kind, Result};
 
 /// A format of change events.
@@ -61,15 +61,23 @@ impl Format {
     }
 }
 
-/// The decoder of a format with its defaults. `None` for pgspate's own, which has a module of its
-/// own.
-pub fn of(format: Format) -> Option<Box<dyn Decode>> {
+/// What some formats do not say of themselves.
+#[derive(Debug, Clone, Default)]
+pub struct DecodeOptions {
+    /// Of Debezium's.
+    pub debezium: DebeziumOptions,
+    /// Of those of AWS DMS.
+    pub dms: DmsOptions,
+}
+
+/// The decoder of a format. `None` for pgspate's own, which has a module of its own.
+pub fn of(format: Format, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
     Some(match format {
-        Format::Debezium => Box::new(Debezium::default()),
+        Format::Debezium => Box::new(Debezium::new(options.debezium.clone())),
         Format::Wal2json => Box::new(Wal2json::new()),
         Format::Maxwell => Box::new(Maxwell::new()),
         Format::Canal => Box::new(Canal::new()),
-        Format::Dms => Box::new(Dms::default()),
+        Format::Dms => Box::new(Dms::new(options.dms.clone())),
         Format::Pgspate => return None,
     })
 }

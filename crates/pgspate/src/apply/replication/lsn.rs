@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::{Error, Kind};
 
+/// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+pub(super) const EPOCH_SECS: u64 = 946_684_800;
+
 /// A place in the write-ahead log, written as `16/B374D848`. Zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);

@@ -14,5 +14,7 @@ mod stream;
 pub use address::Address;
 pub use lsn::Lsn;
 pub use pgoutput::Pgoutput;
+pub(crate) use snapshot::published;
 pub use snapshot::{PublishedTable, Snapshot, drop_slot};
+pub(crate) use stream::{Confirmer, check_publication};
 pub use stream::{Received, Replication};

@@ -6,22 +6,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::lsn::Lsn;
+use super::lsn::{EPOCH_SECS, Lsn};
 use super::read::Read;
 use crate::apply::decode::{Decode, Types};
 use crate::apply::{Event, Name, Op, Position, Row, Value};
 use crate::{Error, Kind, Result};
 
 /// Decodes messages of pgoutput, of protocol versions 1 to 4 as long as streaming is off.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pgoutput {
     relations: HashMap<u32, Relation>,
     transaction: Option<Box<str>>,
     /// Where the transaction commits, as text.
     commit: Box<str>,
     held: Option<Event>,
-    ended: Option<Lsn>,
+    /// When the open transaction was committed.
+    begun: SystemTime,
+    ended: Option<(Lsn, SystemTime)>,
 }
 
 /// A table as the server last described it.
@@ -34,10 +37,23 @@ struct Relation {
     key: Option<Arc<[Box<str>]>>,
 }
 
+impl Default for Pgoutput {
+    fn default() -> Pgoutput {
+        Pgoutput::new()
+    }
+}
+
 impl Pgoutput {
     /// A decoder at the beginning of a session; the server describes tables anew in each.
     pub fn new() -> Pgoutput {
-        Pgoutput::default()
+        Pgoutput {
+            relations: HashMap::new(),
+            transaction: None,
+            commit: Box::default(),
+            held: None,
+            begun: UNIX_EPOCH,
+            ended: None,
+        }
     }
 
     /// Whether a transaction has begun and not ended.
@@ -45,9 +61,10 @@ impl Pgoutput {
         self.transaction.is_some()
     }
 
-    /// Where the transaction ended whose last event has been given out since the last call. All
-    /// before it may be confirmed once these events are committed.
-    pub fn take_end(&mut self) -> Option<Lsn> {
+    /// Where the transaction ended whose last event has been given out since the last call, and
+    /// when it was committed by the server's clock. All before it may be confirmed once these
+    /// events are committed.
+    pub fn take_end(&mut self) -> Option<(Lsn, SystemTime)> {
         self.ended.take()
     }
 
@@ -55,7 +72,7 @@ impl Pgoutput {
         match message.byte()? {
             b'B' => {
                 let commit = Lsn(message.u64()?);
-                message.u64()?;
+                let micros = message.u64()?;
                 let xid = message.u32()?;
                 if self.is_inside() {
                     return Err(malformed("a transaction begins within another one"));
@@ -63,6 +80,8 @@ impl Pgoutput {
                 message.end()?;
                 self.transaction = Some(xid.to_string().into());
                 self.commit = commit.to_string().into();
+                let since = Duration::from_secs(EPOCH_SECS) + Duration::from_micros(micros);
+                self.begun = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
             }
             b'C' => {
                 message.byte()?;
@@ -73,7 +92,7 @@ impl Pgoutput {
                 if self.transaction.take().is_none() {
                     return Err(malformed("a transaction ends that has not begun"));
                 }
-                self.ended = Some(end);
+                self.ended = Some((end, self.begun));
                 if let Some(mut last) = self.held.take() {
                     last.ends_transaction = true;
                     events.push(last);

@@ -213,7 +213,10 @@ fn value(field: Option<Vec<u8>>) -> Result<Value> {
 }
 
 /// The tables of a publication, which has columns and filters of its own from PostgreSQL 15 on.
-async fn published(connection: &Connection, publication: &str) -> Result<Vec<PublishedTable>> {
+pub(crate) async fn published(
+    connection: &Connection,
+    publication: &str,
+) -> Result<Vec<PublishedTable>> {
     let with_parts = connection.server_version() >= 150_000;
     let (columns, filter) = match with_parts {
         true => ("p.attnames::pg_catalog.text[]", "p.rowfilter"),

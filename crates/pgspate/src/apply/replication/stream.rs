@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::lsn::Lsn;
+use super::lsn::{EPOCH_SECS, Lsn};
 use super::pgoutput::Pgoutput;
 use super::read::Read;
 use crate::apply::decode::{Decode, Types};
@@ -31,8 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PIECE_BYTES: usize = 1 << 20;
 /// Pieces that wait to be asked for.
 const PIECES: usize = 4;
-/// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
-const EPOCH_SECS: u64 = 946_684_800;
 
 /// Events of a stream.
 #[derive(Debug, Default)]
@@ -43,6 +41,23 @@ pub struct Received {
     /// What may be confirmed once all events up to here are committed on the target: where the
     /// last whole transaction ends, or how far the log holds nothing more of the publication.
     pub end: Option<Lsn>,
+    /// When the last whole transaction was committed, by the server's clock.
+    pub committed: Option<SystemTime>,
+}
+
+/// Tells a stream's server what is committed on the target, from wherever that is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Confirmer(watch::Sender<Orders>);
+
+impl Confirmer {
+    /// As [`Replication::confirm`].
+    pub(crate) fn confirm(&self, end: Lsn) {
+        self.0.send_if_modified(|orders| {
+            let is_further = end > orders.confirmed;
+            orders.confirmed = orders.confirmed.max(end);
+            is_further
+        });
+    }
 }
 
 /// A slot's stream. Dropping it closes the connection; [`Replication::close`] sends first what was
@@ -50,7 +65,7 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Replication {
     pieces: mpsc::Receiver<Result<Received>>,
-    orders: watch::Sender<Orders>,
+    confirmer: Confirmer,
     task: JoinHandle<()>,
 }
 
@@ -69,20 +84,20 @@ impl Replication {
     /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: no such slot or publication,
     /// no right to replicate, another session that reads the slot.
     pub async fn start(dsn: &Dsn, slot: &str, publication: &str, from: Lsn) -> Result<Replication> {
+        Replication::start_after(dsn, slot, publication, from, from).await
+    }
+
+    /// The same for a caller that has received all up to `from`, and committed it up to
+    /// `confirmed`.
+    pub(crate) async fn start_after(
+        dsn: &Dsn,
+        slot: &str,
+        publication: &str,
+        from: Lsn,
+        confirmed: Lsn,
+    ) -> Result<Replication> {
         let beside = dsn.connect("pgspate").await?;
-        let known = beside
-            .client
-            .query("select 1 from pg_catalog.pg_publication where pubname = $1", &[&publication])
-            .await
-            .map_err(|error| beside.explain("could not look for the publication", error))?;
-        if known.is_empty() {
-            let message = format!("publication \"{publication}\" does not exist");
-            return Err(Error::new(Kind::Server, message).hint(format!(
-                "Make it on the source: `create publication {} for all tables`, or for those that \
-                 are to be read.",
-                quote_ident(publication)
-            )));
-        }
+        check_publication(&beside, publication).await?;
         let status = status_every(&beside).await?;
         let mut wire = dsn.walsender(&beside, "pgspate").await?;
         beside.close().await;
@@ -98,10 +113,10 @@ impl Replication {
         );
         wire.start(&start, &format!("read replication slot \"{slot}\"")).await?;
         let (pieces, received) = mpsc::channel(PIECES);
-        let (orders, told) = watch::channel(Orders { confirmed: from, close: false });
+        let (orders, told) = watch::channel(Orders { confirmed, close: false });
         let driver = Driver { wire, decoder: Pgoutput::new(), told, seen: from, status };
         let task = tokio::spawn(driver.run(pieces));
-        Ok(Replication { pieces: received, orders, task })
+        Ok(Replication { pieces: received, confirmer: Confirmer(orders), task })
     }
 
     /// The next events, or the news that there were none up to some place. Waits until there are.
@@ -120,20 +135,39 @@ impl Replication {
     /// Tells the server that everything up to `end` is committed on the target and will never be
     /// asked for again. It is sent at once, and again until the server has heard it.
     pub fn confirm(&self, end: Lsn) {
-        self.orders.send_if_modified(|orders| {
-            let is_further = end > orders.confirmed;
-            orders.confirmed = orders.confirmed.max(end);
-            is_further
-        });
+        self.confirmer.confirm(end);
+    }
+
+    /// What confirms, for whoever knows what is committed.
+    pub(crate) fn confirmer(&self) -> Confirmer {
+        self.confirmer.clone()
     }
 
     /// Sends what was confirmed and ends the session, so that the slot is free.
     pub async fn close(mut self) {
-        self.orders.send_modify(|orders| orders.close = true);
+        self.confirmer.0.send_modify(|orders| orders.close = true);
         // What waits to be asked for is not wanted any more.
         self.pieces.close();
         let _ = timeout(PATIENCE, &mut self.task).await;
     }
+}
+
+/// A stream of a publication that is not there would only fail at its first change.
+pub(crate) async fn check_publication(beside: &Connection, publication: &str) -> Result<()> {
+    let known = beside
+        .client
+        .query("select 1 from pg_catalog.pg_publication where pubname = $1", &[&publication])
+        .await
+        .map_err(|error| beside.explain("could not look for the publication", error))?;
+    if !known.is_empty() {
+        return Ok(());
+    }
+    let message = format!("publication \"{publication}\" does not exist");
+    Err(Error::new(Kind::Server, message).hint(format!(
+        "Make it on the source: `create publication {} for all tables`, or for those that are to \
+         be read.",
+        quote_ident(publication)
+    )))
 }
 
 /// How often the server wants to hear of us.
@@ -237,9 +271,10 @@ impl Driver {
                 self.seen = self.seen.max(start);
                 piece.bytes += message.len();
                 self.decoder.decode(record, &NoTypes, &mut piece.received.events)?;
-                if let Some(end) = self.decoder.take_end() {
+                if let Some((end, committed)) = self.decoder.take_end() {
                     self.seen = self.seen.max(end);
                     piece.received.end = Some(end);
+                    piece.received.committed = Some(committed);
                 }
             }
             b'k' => {

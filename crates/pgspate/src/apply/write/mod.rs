@@ -14,6 +14,7 @@ pub(crate) use sift::{no_event, words};
 
 use self::session::Session;
 use super::batch::Batch;
+use super::inputs::Inputs;
 use super::report::Counts;
 use crate::copy::{Limits, Patience};
 use crate::ledger::{self, DeadLetter, Stream};
@@ -28,7 +29,7 @@ pub(crate) struct Settings {
     /// So many events may be set aside.
     pub(crate) dead_letters_max: u64,
     /// The inputs' names, for places.
-    pub(crate) inputs: Vec<String>,
+    pub(crate) inputs: Inputs,
 }
 
 /// Applies batches in their order.
@@ -64,6 +65,11 @@ impl Writer {
         let stream = ledger::open_stream(&session.connection.client, stream, partition).await?;
         let (counts, pending) = (Counts::default(), Pending::default());
         Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
+    }
+
+    /// What the stream is read from.
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.settings.inputs
     }
 
     /// Up to where the stream is applied.
@@ -110,7 +116,11 @@ impl Writer {
     /// After a failure: whether all was committed, and only the answer was lost.
     async fn is_committed(&mut self, batch: &Batch) -> Result<bool> {
         self.reopen().await?;
-        let is_committed = batch.commits && self.stream.mark.ordinal >= batch.end.ordinal;
+        let mark = &self.stream.mark;
+        // A batch without events moves nothing but the source's position.
+        let is_committed = batch.commits
+            && mark.ordinal >= batch.end.ordinal
+            && (batch.events > 0 || *mark == batch.end);
         if is_committed {
             self.note_commit(batch);
         }
@@ -158,8 +168,48 @@ impl Writer {
         self.counts.add(&pending.counts);
         self.counts.dead_letters += pending.letters.len() as u64;
         self.counts.note(batch);
-        self.counts.batches += 1;
+        self.counts.batches += u64::from(batch.events > 0);
         self.stream.mark = batch.end.clone();
+    }
+
+    /// Lets no other process begin this stream as long as the session lives.
+    pub(crate) async fn hold(&mut self) -> Result<()> {
+        self.reopen().await?;
+        match &self.session {
+            Some(session) => self.stream.hold(&session.connection.client).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Moves the stream without any event.
+    pub(crate) async fn move_to(&mut self, mark: ledger::Mark) -> Result<()> {
+        self.reopen().await?;
+        if let Some(session) = &self.session {
+            self.stream.advance(&session.connection.client, &mark, &[]).await?;
+        }
+        self.stream.mark = mark;
+        Ok(())
+    }
+
+    /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
+    pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
+        self.reopen().await?;
+        match &self.session {
+            Some(session) => session.run(sql, what).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for one value.
+    pub(crate) async fn ask<T>(&mut self, sql: &str, what: &str) -> Result<T>
+    where
+        T: for<'a> tokio_postgres::types::FromSql<'a>,
+    {
+        self.reopen().await?;
+        match &mut self.session {
+            Some(session) => session.ask(sql, what).await,
+            None => Err(Error::new(Kind::Bug, "there is no session")),
+        }
     }
 
     /// After whatever has failed: a session that is as new, or none.

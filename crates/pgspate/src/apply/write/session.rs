@@ -73,6 +73,10 @@ impl Session {
         let sql =
             format!("{}; set temp_buffers = '{TEMP_BUFFERS}'", copy::timeouts(&settings.limits));
         session.run(&sql, "set up the session").await?;
+        // A source forgets what it was told is applied: that must be on the disk.
+        let durable = "select set_config('synchronous_commit', 'on', false) \
+                       where current_setting('synchronous_commit') = 'off'";
+        session.run(durable, "set up the session").await?;
         Ok(session)
     }
 

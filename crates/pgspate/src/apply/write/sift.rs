@@ -15,6 +15,7 @@ use crate::apply::batch::Batch;
 use crate::apply::decode::plain;
 use crate::apply::event::Op;
 use crate::apply::fold;
+use crate::apply::inputs::Inputs;
 use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::ledger::DeadLetter;
@@ -23,7 +24,7 @@ use crate::{Error, Kind, Place, Result};
 /// A batch that is written.
 pub(super) struct Sifting<'a> {
     pub(super) batch: &'a Batch,
-    pub(super) inputs: &'a [String],
+    pub(super) inputs: &'a Inputs,
     /// So many events more may be set aside.
     pub(super) room: u64,
     /// Those that are.
@@ -38,7 +39,7 @@ impl Sifting<'_> {
         if let Some(first) = self.letters.get(usize::try_from(self.room).unwrap_or(usize::MAX)) {
             let place = Place {
                 source: Some(first.source.clone()),
-                line: Some(first.line),
+                line: Some(first.line).filter(|line| *line > 0),
                 ..Place::default()
             };
             return Err(no_event(Error::new(Kind::Format, first.message.clone()).at(place)));
@@ -155,11 +156,7 @@ impl Sifting<'_> {
     fn refuse(&self, at: usize, error: Error) -> Error {
         let change = &self.batch.log.changes()[at];
         let table = &self.batch.tables[change.table].table.sql_name;
-        let place = Place {
-            source: self.inputs.get(change.input as usize).cloned(),
-            line: Some(change.line),
-            ..Place::default()
-        };
+        let place = self.inputs.place(change.input, change.line);
         let kind = error.kind();
         Error::new(kind, format!("could not apply the {} of {table}", verb(change.op)))
             .at(place)
@@ -173,10 +170,11 @@ impl Sifting<'_> {
     fn letter(&self, at: usize, error: &Error) -> DeadLetter {
         let change = &self.batch.log.changes()[at];
         let facts = &self.batch.tables[change.table];
+        let (source, line) = self.inputs.source(change.input, change.line);
         DeadLetter {
             position: change.ordinal,
-            source: self.inputs.get(change.input as usize).cloned().unwrap_or_default(),
-            line: change.line,
+            source,
+            line,
             table: Some(facts.table.sql_name.clone()),
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: words(error),

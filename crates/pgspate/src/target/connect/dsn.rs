@@ -179,7 +179,7 @@ impl Dsn {
     }
 
     /// `application_name` for a caller that calls itself `fallback`.
-    pub(super) fn application_name<'a>(&'a self, fallback: &'a str) -> &'a str {
+    pub(crate) fn application_name<'a>(&'a self, fallback: &'a str) -> &'a str {
         let own = self.settings.get("application_name");
         own.or_else(|| self.settings.get("fallback_application_name")).unwrap_or(fallback)
     }

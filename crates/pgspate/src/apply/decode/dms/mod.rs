@@ -117,8 +117,10 @@ impl Dms {
     fn columns(&self) -> Result<&[String]> {
         let columns = self.options.columns.as_ref().or(self.header.as_ref());
         columns.map(Vec::as_slice).ok_or_else(|| {
-            malformed("the columns of the rows are not named")
-                .hint("Name them, or let DMS write headers (`AddColumnName=true` of the endpoint).")
+            malformed("the columns of the rows are not named").hint(
+                "Name them with `--dms-columns`, or let DMS write headers \
+                     (`AddColumnName=true` of the endpoint).",
+            )
         })
     }
 
@@ -132,8 +134,8 @@ impl Dms {
         };
         if names.is_empty() || !names.iter().all(is_name) {
             return Err(malformed("expected a header with the names of the columns").hint(
-                "Name the columns, or let DMS write headers (`AddColumnName=true` of the \
-                 endpoint).",
+                "Name the columns with `--dms-columns`, or let DMS write headers \
+                 (`AddColumnName=true` of the endpoint).",
             ));
         }
         self.header = Some(names.iter().map(|name| name.text.clone().into_owned()).collect());
@@ -203,5 +205,5 @@ impl Decode for Dms {
 
 fn unnamed() -> crate::Error {
     crate::Error::new(Kind::Format, "the rows do not name their table")
-        .hint("DMS has it in the names of its folders only; name the table.")
+        .hint("DMS has it in the names of its folders only; name the table with `--source-table`.")
 }

@@ -1,0 +1,187 @@
+//! PostgreSQL's own logical replication as judge: the same history through a subscription and
+//! through `pgspate apply` leads to the same tables.
+//!
+//! `PGSPATE_TEST_LONG=300` makes histories for so many seconds instead of one for each sort of
+//! foreign key.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use pgspate_embedded::{Throwaway, silent, testing};
+
+use crate::history::Chance;
+use crate::run::{ask, wait_until};
+use crate::source::{CONF, Source, applied_slot};
+use crate::support::Case;
+
+const NAMES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
+
+fn tables(action: &str) -> String {
+    format!(
+        "create table parent (id int primary key, code text unique, note text);
+         create table child (id int primary key, parent int references parent {action},
+                             n numeric, big text);
+         alter table child alter big set storage external;
+         create table loner (a int, b text, big text);
+         alter table loner alter big set storage external;
+         alter table loner replica identity full;
+         create table swaps (id int primary key, place int,
+                             unique (place) deferrable initially immediate);
+         create table wide (a int, b text, c jsonb, d timestamptz, e bytea, f int[], g float8,
+                            h boolean, primary key (b, a));"
+    )
+}
+
+/// A statement by chance. Not all of them succeed, which changes nothing.
+fn statement(chance: &mut Chance) -> String {
+    let mut n = |limit| chance.below(limit);
+    let (id, other, x) = (n(14), n(14), n(6));
+    let big = format!("repeat(md5('{id}{other}{x}'), {})", if x < 3 { 2 } else { 90 });
+    match n(30) {
+        0..=2 => format!("insert into parent values ({id}, 'c{x}', 'note {other}')"),
+        3..=5 => format!("insert into child values ({id}, {other}, {x} / 3.0, {big})"),
+        6 => format!("insert into child values ({id}, null, {x}, null)"),
+        7 => format!("update parent set note = E'n\\t{x}' where id = {id}"),
+        8 => format!("update parent set code = 'c{x}' where id = {id}"),
+        9 => format!("update child set n = n + 1 where id % 3 = {}", x % 3),
+        10 => format!("update child set parent = {other} where id = {id}"),
+        11 => format!("update child set big = {big} where id = {id}"),
+        12 => format!("update child set id = {other} where id = {id}"),
+        13 => format!("update parent set id = {other} where id = {id}"),
+        14 => format!("delete from parent where id = {id}"),
+        15 => format!("delete from child where id = {id}"),
+        16 | 17 => format!("insert into loner values ({x}, 'b{}', {big}), ({x})", other % 3),
+        18 => format!("update loner set b = 'u{x}' where a = {}", other % 6),
+        19 => format!("delete from loner where a = {x}"),
+        20 | 21 => format!("insert into swaps values ({id}, {other})"),
+        22 => format!(
+            "update swaps set place = case id when {id} then \
+             (select place from swaps where id = {other}) else \
+             (select place from swaps where id = {id}) end where id in ({id}, {other})"
+        ),
+        23 => format!("update swaps set id = {other} where id = {id}"),
+        24 => format!("delete from swaps where id = {id}"),
+        25 | 26 => format!(
+            "insert into wide values \
+             ({x}, 'k{}', '{{\"n\": {other}.50}}', '2024-02-29 12:00:0{x}', \
+             '\\xff0{x}', '{{{id},null}}', {other} / 7.0, {x} > 2)",
+            id % 4
+        ),
+        27 => format!("update wide set b = 'k{}', g = 'NaN', c = null where a = {x}", other % 4),
+        28 => format!("update wide set f = f || {id} where a = {x}"),
+        _ => match n(20) {
+            0 => "truncate loner".to_owned(),
+            1 => "truncate parent, child".to_owned(),
+            2 => "truncate swaps, wide".to_owned(),
+            _ => format!("delete from wide where a = {x}"),
+        },
+    }
+}
+
+fn live(source: &Source, chance: &mut Chance, transactions: u64) {
+    let (runtime, client) = crate::run::session(&source.dsn());
+    for _ in 0..transactions {
+        let mut sql = "begin;".to_owned();
+        for _ in 0..=chance.below(5) {
+            // One that fails is passed over, as if it had not been.
+            writeln!(
+                sql,
+                "do $do$ begin {}; exception when others then null; end $do$;",
+                statement(chance)
+            )
+            .unwrap();
+        }
+        let end = if chance.below(9) == 0 { "rollback" } else { "commit" };
+        // Deferred constraints may refuse it as a whole.
+        if runtime.block_on(client.batch_execute(&format!("{sql} {end}"))).is_err() {
+            runtime.block_on(client.batch_execute("rollback")).unwrap();
+        }
+    }
+}
+
+/// The rows of a database's tables.
+fn contents(dsn: &str) -> Vec<String> {
+    let rows = |table| {
+        ask(dsn, &format!("select string_agg(t::text, E'\\n' order by t::text) from {table} t"))
+    };
+    NAMES.map(rows).to_vec()
+}
+
+/// What the foreign key does.
+const ACTIONS: [&str; 5] = [
+    "",
+    "on delete cascade",
+    "on delete set null on update cascade",
+    "deferrable initially deferred",
+    "on update cascade deferrable",
+];
+
+/// One history, through both. How many tables have rows in the end.
+fn trial(subscriber: &Throwaway, seed: u64) -> usize {
+    let action = ACTIONS[seed as usize % ACTIONS.len()];
+    let mut chance = Chance(seed);
+    let source = Source::new(&tables(action));
+    live(&source, &mut chance, 30);
+    source.run("create publication p for all tables");
+    let case = Case::new(&tables(action));
+    let database = format!("copy_{seed}");
+    ask(&subscriber.dsn(), &format!("create database {database} template template0"));
+    let native = subscriber.dsn_for(&database);
+    ask(&native, &tables(action));
+    let connection = source.dsn().replace('\'', "''");
+    let subscribe = format!(
+        "create subscription native_{seed} connection '{connection}' \
+                             publication p"
+    );
+    ask(&native, &subscribe);
+    let is_ready = "select count(*) from pg_subscription_rel where srsubstate <> 'r'";
+    wait_until("the subscription has its tables", || ask(&native, is_ready) == "0");
+    applied_slot(&source, &case, "--snapshot");
+    for _ in 0..3 {
+        live(&source, &mut chance, 25);
+        let rows = 1 + chance.below(90);
+        applied_slot(&source, &case, &format!("--batch-rows {rows}"));
+        assert_eq!(contents(&case.db.dsn()), contents(&source.dsn()), "seed {seed} {action}");
+    }
+    let end = source.value("select pg_current_wal_lsn()");
+    let caught_up = format!(
+        "select confirmed_flush_lsn >= '{end}' from pg_replication_slots \
+         where slot_name = 'native_{seed}'"
+    );
+    wait_until("the subscription has caught up", || source.value(&caught_up) == "t");
+    let (ours, theirs) = (contents(&case.db.dsn()), contents(&native));
+    ask(&native, &format!("drop subscription native_{seed}"));
+    ask(&subscriber.dsn(), &format!("drop database {database} with (force)"));
+    assert_eq!(ours, theirs, "seed {seed} {action}: not as the subscription");
+    theirs.iter().filter(|rows| !rows.is_empty()).count()
+}
+
+/// What subscriptions of several databases need at a time.
+const WORKERS: &str = "max_worker_processes = 60\nmax_logical_replication_workers = 50\n\
+                       max_sync_workers_per_subscription = 5\n";
+
+#[test]
+fn a_subscription_leads_to_the_same_tables() {
+    let started = testing::builder().conf(&format!("{CONF}{WORKERS}")).start(&silent);
+    let subscriber = started.unwrap_or_else(|error| panic!("{}", error.chain()));
+    let seconds = std::env::var("PGSPATE_TEST_LONG").ok();
+    let limit = seconds.map(|text| Duration::from_secs(text.parse().unwrap()));
+    let (begin, mut seeds, mut filled) = (Instant::now(), 0, 0);
+    while seeds == 0 || limit.is_some_and(|limit| begin.elapsed() < limit) {
+        // Subscriptions begin slowly, and mostly wait.
+        filled += std::thread::scope(|scope| {
+            let trials: Vec<_> = (seeds..seeds + ACTIONS.len() as u64)
+                .map(|seed| {
+                    scope.spawn({
+                        let subscriber = &subscriber;
+                        move || trial(subscriber, seed)
+                    })
+                })
+                .collect();
+            trials.into_iter().map(|trial| trial.join().unwrap()).sum::<usize>()
+        });
+        seeds += ACTIONS.len() as u64;
+    }
+    assert!(filled > 3 * seeds as usize, "{seeds} histories end with {filled} filled tables");
+    println!("{seeds} histories in {:?}", begin.elapsed());
+}

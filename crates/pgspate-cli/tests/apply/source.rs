@@ -1,0 +1,124 @@
+//! A database that replicates: the source of a stream.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pgspate_embedded::{Throwaway, silent, testing};
+
+use crate::run::{ask, wait_until};
+use crate::support::Case;
+use crate::{Run, finish, spawn};
+
+/// What a source server needs beyond its defaults.
+pub(crate) const CONF: &str = "wal_level = logical\nmax_wal_senders = 100\n\
+                               max_replication_slots = 100\nmax_connections = 200\n\
+                               wal_sender_timeout = 20s\ntimezone = 'UTC'\n";
+
+/// One server for all tests of the process, as slots need a setting that others do not have.
+static SERVER: OnceLock<Throwaway> = OnceLock::new();
+
+/// A database of it.
+pub(crate) struct Source {
+    name: String,
+}
+
+impl Source {
+    /// A database in which this was run.
+    pub(crate) fn new(sql: &str) -> Source {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("source_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        ask(&server().dsn(), &format!("create database {name} template template0"));
+        let source = Source { name };
+        source.run(sql);
+        source
+    }
+
+    pub(crate) fn dsn(&self) -> String {
+        server().dsn_for(&self.name)
+    }
+
+    /// Runs statements, each line that ends with a semicolon by itself.
+    pub(crate) fn run(&self, sql: &str) {
+        for statement in sql.split(";\n").filter(|statement| !statement.trim().is_empty()) {
+            ask(&self.dsn(), statement);
+        }
+    }
+
+    pub(crate) fn value(&self, sql: &str) -> String {
+        ask(&self.dsn(), sql)
+    }
+
+    /// The address of a slot, whose name is made unlike that of other tests.
+    pub(crate) fn slot(&self) -> String {
+        let slot = self.slot_name();
+        format!("{}?slot={slot}&publication=p", server().tcp_dsn_for(&self.name))
+    }
+
+    pub(crate) fn slot_name(&self) -> String {
+        format!("s_{}", self.name)
+    }
+
+    /// Waits until somebody reads the slot.
+    #[track_caller]
+    pub(crate) fn wait_for_reader(&self) {
+        let slot = self.slot_name();
+        let reads = format!(
+            "select count(*) from pg_replication_slots join pg_stat_replication \
+             on pid = active_pid where slot_name = '{slot}' and state = 'streaming'"
+        );
+        wait_until("somebody reads the slot", || self.value(&reads) == "1");
+    }
+
+    /// The rows of a table as text, sorted, in one line.
+    pub(crate) fn rows(&self, table: &str) -> String {
+        let sql = format!("select string_agg(t::text, ' ' order by t::text) from {table} t");
+        self.value(&sql)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // A test that has failed may have left somebody who reads.
+        let end = format!(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots \
+             where database = '{0}' and active;
+             select count(*) from (select pg_drop_replication_slot(slot_name) \
+             from pg_replication_slots where database = '{0}' and not active) x;
+             select count(*) = 0 from pg_replication_slots where database = '{0}'",
+            self.name
+        );
+        for _ in 0..100 {
+            if ask(&server().dsn(), &end) == "t" {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        ask(&server().dsn(), &format!("drop database {} with (force)", self.name));
+    }
+}
+
+fn server() -> &'static Throwaway {
+    SERVER.get_or_init(|| {
+        let started = testing::builder().conf(CONF).start(&silent);
+        started.unwrap_or_else(|error| panic!("{}", error.chain()))
+    })
+}
+
+/// `pgspate apply` of the slot, with more arguments.
+pub(crate) fn follow(source: &Source, case: &Case, args: &str) -> std::process::Child {
+    let mut command = crate::command(case, args);
+    spawn(command.arg(source.slot()))
+}
+
+/// The same, to its end.
+pub(crate) fn apply_slot(source: &Source, case: &Case, args: &str) -> Run {
+    finish(follow(source, case, args))
+}
+
+/// The same, which must work; the report.
+#[track_caller]
+pub(crate) fn applied_slot(source: &Source, case: &Case, args: &str) -> serde_json::Value {
+    let run = apply_slot(source, case, &format!("--quiet --json {args}"));
+    assert_eq!(run.status, Some(0), "{}{}", run.stderr, run.stdout);
+    serde_json::from_str(&run.stdout).unwrap()
+}

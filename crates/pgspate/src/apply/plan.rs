@@ -1,0 +1,145 @@
+//! What a run would do, found out without doing any of it.
+//!
+//! Nothing is written: not the ledger, whose fence would end a run that is under way, and no slot.
+
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::names::Names;
+use super::route::Router;
+use super::run::{Options, find, name};
+use super::slot::{Begin, Slot};
+use crate::Result;
+use crate::ledger::{self, Mark};
+use crate::target::connect::Dsn;
+
+/// What a run would do.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// The stream's name in the ledger.
+    pub stream: String,
+    /// What is read, in its order.
+    pub sources: Vec<String>,
+    /// Events that are applied already.
+    pub events_before: u64,
+    /// Where it begins, and what is done first.
+    pub begins: Vec<String>,
+    /// Where it ends.
+    pub ends: String,
+    /// Of a slot: the tables of the publication, as they are now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<PlanTable>,
+}
+
+/// A table of a publication.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanTable {
+    /// Its name on the source.
+    pub from: String,
+    /// The table that its events go to, as SQL writes it; none when it is left out.
+    pub to: Option<String>,
+    /// The columns by which rows are found on the target; none where whole rows are compared.
+    pub key: Vec<String>,
+    /// What is in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Finds out what a run would do. Blocks; call it from a thread that is not one of `runtime`'s.
+///
+/// # Errors
+/// As [`super::prepare`].
+pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
+    let names = Names::parse(&options.maps, &options.tables)?;
+    let (slot, inputs) = find(options, runtime)?;
+    let stream = name(options, slot.as_ref(), &inputs);
+    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
+    let Some(slot) = slot else {
+        let ends = match options.follows {
+            true => "never: what is appended to the last file is applied, too",
+            false => "with the last file",
+        };
+        let begins = match mark.ordinal {
+            0 => "with the first event".to_owned(),
+            number => format!("after {number} events, up to {}", mark.source),
+        };
+        return Ok(Plan {
+            stream,
+            sources: inputs.iter().map(|input| input.name().to_owned()).collect(),
+            events_before: mark.ordinal,
+            begins: vec![begins],
+            ends: ends.to_owned(),
+            tables: Vec::new(),
+        });
+    };
+    let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
+    let router = Router::new(dsn, names, options.unknown_columns, runtime.clone());
+    let router = runtime.block_on(router)?;
+    Ok(Plan {
+        stream,
+        sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],
+        events_before: mark.ordinal,
+        begins: begins(&slot, begin),
+        ends: match options.follows {
+            true => "never: what is committed is applied as it comes".to_owned(),
+            false => format!("at {}, where the source's log ends now", slot.log_end),
+        },
+        tables: tables(&slot, &router, runtime)?,
+    })
+}
+
+async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
+    let connection = dsn.connect("pgspate apply").await?;
+    let mark = ledger::read_mark(&connection.client, stream, "").await;
+    connection.close().await;
+    mark
+}
+
+fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
+    let makes = format!("make replication slot {}", slot.name);
+    let copies = "copy the rows of all tables, as they are where the slot begins, through the \
+                  lanes of a load";
+    let mut begins = match begin {
+        Begin::Stream(from) => return vec![format!("after {from}")],
+        Begin::Slot => return vec![makes, "with what is committed from then on".to_owned()],
+        Begin::Copy { again: false } => Vec::new(),
+        Begin::Copy { again: true } => vec![format!(
+            "empty the tables, as a copy of their rows did not come to its end, and drop slot {}",
+            slot.name
+        )],
+    };
+    begins.extend([makes, copies.to_owned(), "with what is committed from then on".to_owned()]);
+    begins
+}
+
+fn tables(slot: &Slot, router: &Router, runtime: &Handle) -> Result<Vec<PlanTable>> {
+    let mut tables = Vec::new();
+    for table in runtime.block_on(slot.tables())? {
+        let schema = table.name.schema.as_deref().unwrap_or_default();
+        let from = format!("{schema}.{}", table.name.table);
+        tables.push(match router.facts(&table.name) {
+            Ok(None) => PlanTable { from, to: None, key: Vec::new(), problem: None },
+            Ok(Some(facts)) => {
+                let key =
+                    facts.keying.columns.iter().map(|(at, _)| facts.columns[*at].name.clone());
+                let lacks = |column: &&String| {
+                    let mut own = facts.columns.iter().map(|column| &column.name);
+                    !own.any(|own| own == *column) && !facts.generated.contains(column)
+                };
+                let problem = table.columns.iter().find(lacks);
+                PlanTable {
+                    from,
+                    to: Some(facts.table.sql_name.clone()),
+                    key: key.collect(),
+                    problem: problem.map(|name| format!("it has no column \"{name}\"")),
+                }
+            }
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                let problem = Some(error.to_string());
+                PlanTable { from, to: None, key: Vec::new(), problem }
+            }
+        });
+    }
+    Ok(tables)
+}

@@ -1,0 +1,156 @@
+//! Where a run begins: where the ledger says, or with a slot that is yet to be made.
+
+use super::{COPYING, Slot};
+use crate::apply::replication::Lsn;
+use crate::ledger::Mark;
+use crate::target::quote_ident;
+use crate::{Error, Kind, Result};
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// The stream, after this.
+    Stream(Lsn),
+    /// A slot is made.
+    Slot,
+    /// A slot is made, and the rows that there are then are copied; `again` after a try that has
+    /// not come to its end.
+    Copy {
+        /// What was copied before goes.
+        again: bool,
+    },
+}
+
+impl Begin {
+    /// By what the ledger and the source say.
+    ///
+    /// # Errors
+    /// A ledger and a slot that do not belong together; no slot, when none is to be made.
+    pub(crate) fn choose(slot: &Slot, mark: &Mark, creates: bool, copies: bool) -> Result<Begin> {
+        let name = &slot.name;
+        if !mark.digest.is_empty() && mark.digest != slot.identity {
+            let message = "the stream in the ledger is of another source";
+            return Err(Error::new(Kind::Ledger, message)
+                .hint("Begin a stream of its own with `--stream NAME`."));
+        }
+        if mark.source == COPYING {
+            return Ok(Begin::Copy { again: true });
+        }
+        let Some(found) = &slot.found else {
+            return match (mark.source.is_empty(), creates || copies) {
+                (true, true) if copies => Ok(Begin::Copy { again: false }),
+                (true, true) => Ok(Begin::Slot),
+                (true, false) => Err(no_slot(name)),
+                (false, _) => Err(is_gone(name, &mark.source)),
+            };
+        };
+        if mark.source.is_empty() {
+            if copies {
+                return Err(not_new(name));
+            }
+            return Ok(Begin::Stream(found.confirmed));
+        }
+        let at: Lsn = mark.source.parse().map_err(|error: Error| {
+            let message = "the stream in the ledger is not one of a replication slot";
+            Error::new(Kind::Ledger, message)
+                .hint("Begin a stream of its own with `--stream NAME`.")
+                .because(error)
+        })?;
+        if found.confirmed > at {
+            return Err(is_ahead(name, found.confirmed, at));
+        }
+        Ok(Begin::Stream(at))
+    }
+}
+
+fn no_slot(name: &str) -> Error {
+    Error::new(Kind::Server, format!("replication slot \"{name}\" does not exist")).hint(
+        "Make it with `--create-slot`; or with `--snapshot`, which copies the rows that there are \
+         first.",
+    )
+}
+
+fn is_gone(name: &str, at: &str) -> Error {
+    let message = format!(
+        "replication slot \"{name}\" does not exist any more: what was committed after {at} cannot \
+         be read"
+    );
+    Error::new(Kind::Server, message)
+        .hint("Empty the tables, and begin a new stream with `--stream NAME --snapshot`.")
+}
+
+fn not_new(name: &str) -> Error {
+    let message =
+        format!("replication slot \"{name}\" exists, and the copy of rows needs a new one");
+    Error::new(Kind::Usage, message).hint(format!(
+        "Leave `--snapshot` out, name another slot, or drop this one: `select \
+         pg_drop_replication_slot('{}')`.",
+        name.replace('\'', "''")
+    ))
+}
+
+fn is_ahead(name: &str, confirmed: Lsn, at: Lsn) -> Error {
+    let message = format!(
+        "replication slot \"{name}\" was read up to {confirmed}, but the stream is applied up to \
+         {at}: what is in between cannot be read any more"
+    );
+    Error::new(Kind::Ledger, message).hint(format!(
+        "Something else reads the slot, or the target was put back to an older state. Empty the \
+         tables, drop slot {}, and begin a new stream with `--stream NAME --snapshot`.",
+        quote_ident(name)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Found;
+    use super::*;
+    use crate::target::connect::{Dsn, Environment};
+
+    fn slot(confirmed: Option<u64>) -> Slot {
+        let env = Environment { user: Some("u".to_owned()), ..Environment::default() };
+        Slot {
+            dsn: Dsn::resolve(Some("host=h"), &env).unwrap().unwrap(),
+            name: "s".to_owned(),
+            publication: "p".to_owned(),
+            identity: "1/d/s".to_owned(),
+            log_end: Lsn(0x900),
+            found: confirmed.map(|at| Found { confirmed: Lsn(at) }),
+        }
+    }
+
+    fn mark(source: &str) -> Mark {
+        let digest = if source.is_empty() { "" } else { "1/d/s" };
+        Mark { ordinal: 0, source: source.to_owned(), digest: digest.to_owned() }
+    }
+
+    #[test]
+    fn the_ledger_and_the_slot_say_where_to_begin() {
+        let begin = |confirmed, source: &str, creates, copies| {
+            Begin::choose(&slot(confirmed), &mark(source), creates, copies)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(begin(Some(5), "", false, false), Ok(Begin::Stream(Lsn(5))));
+        assert_eq!(begin(Some(5), "", true, false), Ok(Begin::Stream(Lsn(5))));
+        assert_eq!(begin(Some(5), "0/7", true, true), Ok(Begin::Stream(Lsn(7))));
+        assert_eq!(begin(None, "", true, false), Ok(Begin::Slot));
+        assert_eq!(begin(None, "", true, true), Ok(Begin::Copy { again: false }));
+        for (confirmed, copies) in [(None, true), (Some(5), true), (Some(5), false)] {
+            let again = begin(confirmed, COPYING, false, copies);
+            assert_eq!(again, Ok(Begin::Copy { again: true }));
+        }
+        for (confirmed, source, creates, copies, says) in [
+            (None, "", false, false, "does not exist"),
+            (None, "0/7", true, true, "cannot be read"),
+            (Some(8), "0/7", true, true, "cannot be read any more"),
+            (Some(5), "", true, true, "needs a new one"),
+            (Some(5), "a.ndjson, line 7", false, false, "not one of a replication slot"),
+        ] {
+            let error = begin(confirmed, source, creates, copies).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        let other = Mark { digest: "2/d/s".to_owned(), ..mark("0/7") };
+        let error = Begin::choose(&slot(Some(5)), &other, false, false).unwrap_err();
+        assert_eq!(error.kind(), Kind::Ledger);
+    }
+}

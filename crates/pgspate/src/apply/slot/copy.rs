@@ -1,0 +1,302 @@
+//! The rows that there are when a slot begins, through the lanes of a load.
+//!
+//! The ledger says first that rows are being copied, and where the slot begins when all of them are
+//! committed. A copy that has not come to its end cannot be resumed, as its snapshot is gone: its
+//! tables, which were empty before, are emptied, and it begins anew with a new slot.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::{COPYING, Slot};
+use crate::apply::facts::Facts;
+use crate::apply::order::parents_first;
+use crate::apply::replication::{Lsn, PublishedTable, Snapshot, drop_slot};
+use crate::apply::route::{Router, UnknownColumns};
+use crate::apply::watch::Watch;
+use crate::apply::write::Writer;
+use crate::copy::Limits;
+use crate::format::sniff::{Format, Overrides};
+use crate::ledger::Mark;
+use crate::load;
+use crate::source::Input;
+use crate::target::connect::Dsn;
+use crate::{Error, Kind, Result};
+
+/// Pieces of 256 KiB that may wait for the load.
+const PIECES: usize = 8;
+/// Lanes for a table: one session of the source fills no more.
+const LANES_MAX: usize = 4;
+/// How long the sessions of an earlier copy may take to end.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// A table whose rows were copied.
+#[derive(Debug, Clone, Serialize)]
+pub struct Copied {
+    /// The table, as SQL writes it.
+    pub table: String,
+    /// Its rows.
+    pub rows: u64,
+}
+
+/// What copies.
+pub(crate) struct Copying<'a> {
+    pub(crate) slot: &'a Slot,
+    pub(crate) target: &'a Dsn,
+    pub(crate) router: &'a Router,
+    pub(crate) unknown: UnknownColumns,
+    pub(crate) limits: Limits,
+    pub(crate) watch: &'a Watch,
+    pub(crate) runtime: &'a Handle,
+}
+
+/// A table and where its rows go.
+type Pair = (PublishedTable, Arc<Facts>);
+
+impl Copying<'_> {
+    /// Makes the slot, and copies if `copies`. Where the slot begins. Blocks.
+    ///
+    /// # Errors
+    /// Tables that are not empty at the first try; whatever the source, the target or a load says.
+    pub(crate) fn run(
+        &self,
+        writer: &mut Writer,
+        copies: bool,
+        again: bool,
+    ) -> Result<(Lsn, Vec<Copied>)> {
+        let Slot { dsn, name, publication, .. } = self.slot;
+        self.runtime.block_on(writer.hold())?;
+        if !copies {
+            let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
+            let lsn = snapshot.lsn();
+            self.runtime.block_on(snapshot.close());
+            self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+            return Ok((lsn, Vec::new()));
+        }
+        let tables = self.runtime.block_on(self.slot.tables())?;
+        let pairs = self.pairs(&tables)?;
+        self.empty(writer, &pairs, again)?;
+        let mark =
+            Mark { ordinal: 0, source: COPYING.to_owned(), digest: self.slot.identity.clone() };
+        self.runtime.block_on(writer.move_to(mark))?;
+        if self.slot.found.is_some() {
+            self.runtime.block_on(drop_slot(dsn, name))?;
+        }
+        let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
+        let mut copied = Vec::new();
+        for (table, facts) in self.pairs(snapshot.tables())? {
+            let rows = self.copy(&snapshot, &table, &facts)?;
+            copied.push(Copied { table: facts.table.sql_name.clone(), rows });
+        }
+        let lsn = snapshot.lsn();
+        self.runtime.block_on(snapshot.close());
+        self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+        Ok((lsn, copied))
+    }
+
+    /// The tables that are wanted, and their targets, those that are referred to first.
+    fn pairs(&self, tables: &[PublishedTable]) -> Result<Vec<Pair>> {
+        let mut pairs = Vec::new();
+        for table in tables {
+            if let Some(facts) = self.router.facts(&table.name)? {
+                pairs.push((self.fitting(table, &facts)?, facts));
+            }
+        }
+        let places = parents_first(&pairs.iter().map(|(_, facts)| &**facts).collect::<Vec<_>>());
+        let mut placed: Vec<_> = places.into_iter().zip(pairs).collect();
+        placed.sort_by_key(|(place, _)| *place);
+        Ok(placed.into_iter().map(|(_, pair)| pair).collect())
+    }
+
+    /// The table with the columns that the target takes.
+    fn fitting(&self, table: &PublishedTable, facts: &Facts) -> Result<PublishedTable> {
+        let mut table = table.clone();
+        let has = |name: &String| facts.columns.iter().any(|column| column.name == *name);
+        let unknown =
+            table.columns.iter().find(|name| !has(name) && !facts.generated.contains(name));
+        match (unknown, self.unknown) {
+            (None, _) | (_, UnknownColumns::Ignore) => table.columns.retain(has),
+            (Some(name), _) => {
+                let message =
+                    format!("column \"{name}\" of {} does not exist", facts.table.sql_name);
+                return Err(Error::new(Kind::Plan, message).hint(
+                    "Add the column to the table, or leave it out with `--unknown-columns ignore`.",
+                ));
+            }
+        }
+        Ok(table)
+    }
+
+    /// Sees to it that the tables are empty: what is in them after a try that did not come to its
+    /// end is what that has copied.
+    fn empty(&self, writer: &mut Writer, pairs: &[Pair], again: bool) -> Result<()> {
+        if again {
+            self.wait_for_lanes(writer, pairs)?;
+        }
+        let mut filled = Vec::new();
+        for (_, facts) in pairs {
+            let name = &facts.table.sql_name;
+            let sql = format!("select exists (select from {name})");
+            let asked = writer.ask(&sql, "look whether the table is empty");
+            if self.runtime.block_on(asked)? {
+                filled.push(name.as_str());
+            }
+        }
+        let Some(first) = filled.first() else { return Ok(()) };
+        if again {
+            let names = filled.join(", ");
+            let what = "empty the tables that an earlier copy has filled";
+            return self.runtime.block_on(writer.run(&format!("truncate {names}"), what));
+        }
+        let message = format!("{first} is not empty, and the copy of rows needs empty tables");
+        Err(Error::new(Kind::Usage, message).hint(
+            "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
+             `--snapshot` to apply only what changes from now on.",
+        ))
+    }
+
+    /// Sessions of an earlier copy end by themselves, but may still commit what they had in hand.
+    fn wait_for_lanes(&self, writer: &mut Writer, pairs: &[Pair]) -> Result<()> {
+        let name = |(_, facts): &Pair| {
+            let name = format!("pgspate load {}", facts.table.name);
+            let name = self.target.application_name(&name).replace('\'', "''");
+            // As the server cuts names.
+            format!("'{name}'::name::text")
+        };
+        let names: Vec<_> = pairs.iter().map(name).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let sql = format!(
+            "select count(*) from pg_stat_activity where datname = current_database() \
+             and pid <> pg_backend_pid() and application_name in ({}) \
+             and usename = current_user",
+            names.join(", ")
+        );
+        let since = Instant::now();
+        loop {
+            let asked = writer.ask::<i64>(&sql, "look for sessions of an earlier copy");
+            if self.runtime.block_on(asked)? == 0 {
+                return Ok(());
+            }
+            if since.elapsed() > LINGER {
+                let message = "sessions of an earlier copy of rows are still at work";
+                return Err(Error::new(Kind::Ledger, message).hint(
+                    "End them with `select pg_terminate_backend(pid) from pg_stat_activity where \
+                     application_name like 'pgspate load%'`, and run the same command again.",
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Copies a table through the lanes of a load. Its rows.
+    fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &Facts) -> Result<u64> {
+        let (tx, rx) = sync_channel(PIECES);
+        let name = &facts.table.sql_name;
+        let load_watch = Arc::new(load::Watch::default());
+        self.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
+        let (read, loaded) = std::thread::scope(|scope| {
+            let runtime = self.runtime;
+            let reading = scope.spawn(move || read(snapshot, table, runtime, tx));
+            let loaded = self.load(table, facts, rx, &load_watch);
+            (reading.join(), loaded)
+        });
+        self.watch.show_copy(None);
+        let Ok(read) = read else {
+            return Err(Error::new(Kind::Bug, "the thread that reads rows died"));
+        };
+        match (read, loaded) {
+            // A load that has failed reads no more, which is no failure of its own.
+            (Ok(true), Ok(rows)) => Ok(rows),
+            (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+            (Ok(false), Ok(_)) => Err(Error::new(Kind::Bug, "a load ended before its input")),
+        }
+    }
+
+    fn load(
+        &self,
+        table: &PublishedTable,
+        facts: &Facts,
+        rx: Receiver<io::Result<Vec<u8>>>,
+        watch: &Arc<load::Watch>,
+    ) -> Result<u64> {
+        let source = Rows { rx, piece: Vec::new(), at: 0 };
+        let title = format!("{} of {}", table.name.table, self.slot.title());
+        let is_plain = facts.table.triggers.is_empty() && facts.table.has_unique_index();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let options = load::Options {
+            stream: Some(Input::given(&title, Box::new(source))),
+            table: Some(facts.table.sql_name.clone()),
+            read: Overrides {
+                format: Some(Format::Text),
+                delimiter: Some(b'\t'),
+                header: Some(false),
+                null: Some("\\N".to_owned()),
+                ..Overrides::default()
+            },
+            encoding: Some("UTF8".to_owned()),
+            columns: Some(table.columns.clone()),
+            // The source has no key twice, so that no two lanes wait for each other.
+            lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
+            no_ledger: true,
+            limits: self.limits,
+            ..load::Options::default()
+        };
+        let load = load::prepare(options, self.target.clone(), self.runtime)?;
+        Ok(load.run(watch)?.rows_written)
+    }
+}
+
+/// Reads the table's rows. False when they are not wanted any more.
+fn read(
+    snapshot: &Snapshot,
+    table: &PublishedTable,
+    runtime: &Handle,
+    tx: SyncSender<io::Result<Vec<u8>>>,
+) -> Result<bool> {
+    let mut is_wanted = true;
+    let take = &mut |piece: &[u8]| {
+        is_wanted = tx.send(Ok(piece.to_vec())).is_ok();
+        match is_wanted {
+            true => Ok(()),
+            false => Err(Error::new(Kind::Cancelled, "the rows are not wanted any more")),
+        }
+    };
+    let copied = runtime.block_on(snapshot.copy(table, take));
+    match copied {
+        _ if !is_wanted => Ok(false),
+        Ok(()) => Ok(true),
+        Err(error) => {
+            // Without it the rows so far would pass for all.
+            let _ = tx.send(Err(io::Error::other("the source was lost")));
+            Err(error)
+        }
+    }
+}
+
+/// Pieces of rows as bytes.
+struct Rows {
+    rx: Receiver<io::Result<Vec<u8>>>,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Rows {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.piece.len() {
+            match self.rx.recv() {
+                Ok(piece) => (self.piece, self.at) = (piece?, 0),
+                Err(_) => return Ok(0),
+            }
+        }
+        let count = buf.len().min(self.piece.len() - self.at);
+        buf[..count].copy_from_slice(&self.piece[self.at..self.at + count]);
+        self.at += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,161 @@
+//! A replication slot as the source of a run: what it is, where to begin, and where to end.
+//!
+//! Where the stream is, is in the target's ledger and nowhere else. A slot that was read further
+//! than that, by whomever, has lost events and is refused.
+
+mod begin;
+mod copy;
+mod pump;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use tokio_postgres::error::SqlState;
+
+pub(crate) use begin::Begin;
+pub use copy::Copied;
+pub(crate) use copy::Copying;
+pub(crate) use pump::{Pump, spawn_look};
+
+use super::replication::{Address, Confirmer, Lsn, PublishedTable, check_publication, published};
+use crate::ledger::Mark;
+use crate::target::connect::{Connection, Dsn, Environment};
+use crate::{Error, Kind, Result};
+
+/// What sessions with the source are called.
+const NAME: &str = "pgspate apply";
+/// What the ledger has as position while the first rows are copied.
+const COPYING: &str = "snapshot";
+
+/// A slot, or one that is to be, and what its server says.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) dsn: Dsn,
+    pub(crate) name: String,
+    pub(crate) publication: String,
+    /// Tells this slot from others of the same name: server, database and slot.
+    pub(crate) identity: String,
+    /// Where the server's log ended when it was asked.
+    pub(crate) log_end: Lsn,
+    /// `None`: there is no such slot.
+    pub(crate) found: Option<Found>,
+}
+
+/// A slot that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// All before it was confirmed, and is not sent again.
+    pub(crate) confirmed: Lsn,
+}
+
+const LOOK: &str = "\
+select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+            else pg_catalog.pg_current_wal_lsn() end::pg_catalog.text,
+       pg_catalog.current_database()::pg_catalog.text, s.slot_name is not null, s.plugin::text,
+       s.database::text, s.confirmed_flush_lsn::pg_catalog.text
+from (select) as one left join pg_catalog.pg_replication_slots s on s.slot_name = $1";
+
+impl Slot {
+    /// Asks the server. `None` when the source names no slot.
+    ///
+    /// # Errors
+    /// A server that cannot be reached or has no such publication, a role that may not replicate,
+    /// a slot of another database or for another decoder.
+    pub(crate) async fn look(source: &str) -> Result<Option<Slot>> {
+        let Some(address) = Address::parse(source)? else { return Ok(None) };
+        let Address { dsn, slot: name, publication } = address;
+        let Some(dsn) = Dsn::resolve(Some(&dsn), &Environment::capture()?)? else {
+            return Err(Error::new(Kind::Usage, "the URL names no server"));
+        };
+        let beside = dsn.connect(NAME).await?;
+        check_publication(&beside, &publication).await?;
+        let mut wire = dsn.walsender(&beside, NAME).await?;
+        let rows = wire.command("IDENTIFY_SYSTEM", "ask the source which server it is").await?;
+        wire.close().await;
+        let system = rows.into_iter().next().and_then(|row| row.into_iter().next()?);
+        let system = system.unwrap_or_default();
+        let row = beside.client.query_one(LOOK, &[&name]).await;
+        let row = row.map_err(|error| beside.explain("could not look for the slot", error))?;
+        let log_end = row.get::<_, Option<&str>>(0).unwrap_or("0/0").parse()?;
+        let database: String = row.get(1);
+        let found = match row.get(2) {
+            false => None,
+            true => {
+                let of = |at| row.get::<_, Option<&str>>(at).unwrap_or_default();
+                check(&name, &database, of(3), of(4))?;
+                let confirmed = row.get::<_, Option<&str>>(5).unwrap_or("0/0");
+                Some(Found { confirmed: confirmed.parse()? })
+            }
+        };
+        beside.close().await;
+        let identity = format!("{system}/{database}/{name}");
+        Ok(Some(Slot { dsn, name, publication, identity, log_end, found }))
+    }
+
+    /// What people call it, which is also the stream's name by default.
+    pub(crate) fn title(&self) -> String {
+        format!("slot {}", self.name)
+    }
+
+    /// The tables of its publication, as they are now.
+    pub(crate) async fn tables(&self) -> Result<Vec<PublishedTable>> {
+        let beside = self.connect().await?;
+        let tables = published(&beside, &self.publication).await;
+        beside.close().await;
+        tables
+    }
+
+    async fn connect(&self) -> Result<Connection> {
+        self.dsn.connect(NAME).await
+    }
+
+    /// The mark of a place in its stream.
+    pub(crate) fn mark(&self, ordinal: u64, at: Lsn) -> Mark {
+        Mark { ordinal, source: at.to_string(), digest: self.identity.clone() }
+    }
+}
+
+fn check(name: &str, database: &str, plugin: &str, of_database: &str) -> Result<()> {
+    if plugin == "pgoutput" && of_database == database {
+        return Ok(());
+    }
+    let what = match plugin {
+        "" => "is a physical one".to_owned(),
+        "pgoutput" => format!("is of database \"{of_database}\""),
+        _ => format!("is for the decoder \"{plugin}\""),
+    };
+    Err(Error::new(Kind::Usage, format!("replication slot \"{name}\" {what}"))
+        .hint("Name a slot of this database for pgoutput, or a new one with `--create-slot`."))
+}
+
+/// Whether another session reads the slot.
+fn is_active(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::OBJECT_IN_USE)
+}
+
+/// What is committed on the target, for whoever reads the slot.
+#[derive(Debug, Default)]
+pub(crate) struct Confirmed {
+    upto: AtomicU64,
+    to: Mutex<Option<Confirmer>>,
+}
+
+impl Confirmed {
+    /// All up to here is committed.
+    pub(crate) fn note(&self, upto: Lsn) {
+        self.upto.fetch_max(upto.0, Relaxed);
+        if let Some(to) = &*self.to.lock().unwrap_or_else(PoisonError::into_inner) {
+            to.confirm(upto);
+        }
+    }
+
+    fn upto(&self) -> Lsn {
+        Lsn(self.upto.load(Relaxed))
+    }
+
+    /// Whom to tell from now on.
+    fn tell(&self, confirmer: Confirmer) {
+        confirmer.confirm(self.upto());
+        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(confirmer);
+    }
+}
