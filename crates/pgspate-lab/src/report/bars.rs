@@ -5,7 +5,7 @@
 
 use super::figure::{Bar, Bars, Group};
 use super::scale::Scale;
-use super::svg::{Svg, colours, fitted, width};
+use super::svg::{Svg, colours, fitted, strong_width, width};
 use super::words;
 use crate::experiment::Unit;
 
@@ -50,7 +50,7 @@ fn frame(bars: &Bars, pixels: f64) -> Frame<'_> {
     let all = || bars.groups.iter().flat_map(|group| &group.bars);
     let widest = |of: &dyn Fn(&Bar) -> f64| all().map(of).fold(0.0, f64::max);
     let names = widest(&|bar| width(&bar.name)) + 10.0;
-    let values = widest(&|bar| width(&words::value(bar.value.median, unit))) + 14.0;
+    let values = widest(&|bar| strong_width(&words::value(bar.value.median, unit))) + 14.0;
     let names_above = names > pixels * NAMES_SHARE;
     let left = if names_above { 0.0 } else { names };
     let mut names: Vec<&str> = Vec::new();

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::figure::{Curve, Lines};
 use super::scale::Scale;
-use super::svg::{FONT, Svg, colours, fitted, width};
+use super::svg::{FONT, Svg, colours, fitted, strong_width, width};
 use super::words;
 
 const TOP: f64 = 26.0;
@@ -36,7 +36,7 @@ pub(super) fn draw(lines: &Lines, pixels: f64, class: &str, label: &str) -> Stri
     let shown: Vec<&Curve> = lines.lines.iter().filter(|it| !it.points.is_empty()).collect();
     let names: Vec<&str> = shown.iter().map(|line| line.name.as_str()).collect();
     let colours = colours(&names);
-    let widest = names.iter().map(|name| width(name)).fold(0.0, f64::max);
+    let widest = names.iter().map(|name| strong_width(name)).fold(0.0, f64::max);
     let names_beside = widest + 18.0 < pixels * 0.3;
     let frame = frame(lines, &shown, pixels, if names_beside { widest + 18.0 } else { 14.0 });
     let mut svg = Svg::new(pixels);
@@ -170,8 +170,8 @@ fn apart(wanted: &[f64], distance: f64, (from, to): (f64, f64)) -> Vec<f64> {
 fn legend(svg: &mut Svg, names: &[&str], colours: &[usize], pixels: f64, from: f64) -> f64 {
     let (mut x, mut y) = (0.0, from + FONT);
     for (name, colour) in names.iter().zip(colours) {
-        let name = fitted(name, pixels - 24.0);
-        let needed = 20.0 + width(&name) + 14.0;
+        let name = fitted(name, (pixels - 24.0) / 1.1);
+        let needed = 20.0 + strong_width(&name) + 14.0;
         if x > 0.0 && x + needed > pixels {
             (x, y) = (0.0, y + LEGEND_ROW);
         }

@@ -38,6 +38,11 @@ pub(super) fn width(text: &str) -> f64 {
     text.chars().map(of).sum::<f64>() * FONT
 }
 
+/// The same of strong letters.
+pub(super) fn strong_width(text: &str) -> f64 {
+    width(text) * 1.1
+}
+
 /// The text, cut to fit into so many pixels.
 pub(super) fn fitted(text: &str, pixels: f64) -> String {
     if width(text) <= pixels {

@@ -1,8 +1,8 @@
 //! Seven files shaped like IMDb's: the same layouts, and about the same sizes, lengths and skew.
 //!
 //! Nothing in them is of IMDb. At scale 1 they have as many rows as IMDb's had at the end of 2023,
-//! 140 million, in about 1.5 GB; a file is complete when it has its name, and a complete file of the
-//! same scale and seed is not made again.
+//! 140 million, in about 1.5 GB. A file is complete when it has its name, and a complete file of
+//! the same scale and seed is not made again.
 
 mod people;
 mod titles;

@@ -62,14 +62,14 @@ impl Experiment for Changes {
     }
 
     fn question(&self) -> &'static str {
-        "A stream of changes (20 % inserts, 60 % updates, 20 % deletes) goes into a table: how many \
-         events a second does each way of writing apply, by how many are in a transaction?"
+        "A stream of changes (20 % inserts, 60 % updates, 20 % deletes) goes into a table: how \
+         many events a second does each way of writing apply, by how many are in a transaction?"
     }
 
     fn published(&self) -> Published {
         Published {
             setting: "Single inserts of a prepared statement beside COPY, on a managed PostgreSQL: \
-                      more than 100 times the rows a second. Inserts alone, and not the same events.",
+                      more than 100 times the rows a second. Inserts alone, and other events.",
             figures: vec![
                 ("10,240 rows by prepared statements", "47.9 s: 214 a second"),
                 ("819,200 rows by COPY", "3.4 s: 240,941 a second"),

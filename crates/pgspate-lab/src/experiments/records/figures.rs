@@ -116,8 +116,8 @@ pub(super) fn answer(results: &Results) -> String {
         false => format!("; {}", batched.join(" and ")),
     };
     format!(
-        "Single inserts into the table transaction came to {} when it was large and {small} when it \
-         was small, into account to {}{best}{batched}.",
+        "Single inserts into the table transaction came to {} when it was large and {small} when \
+         it was small, into account to {}{best}{batched}.",
         words::value(single, Unit::PerSecond),
         said(results, &usual(Table::Account, Writing::Single), LARGE, Unit::PerSecond),
     )

@@ -12,15 +12,15 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Figure::new(
             "Time of ten nights",
             "pgspate reads its rows from a file and connects each night; the others have theirs in \
-             memory, and a session that is open. Row by row, the rows are compared in this program; \
-             a mapper's own work in a slower language comes on top.",
+             memory, and a session that is open. Row by row, the rows are compared in this \
+             program; a mapper's own work in a slower language comes on top.",
             bars(results, "seconds", Unit::Seconds),
         ),
         Figure::new(
             "What ten nights would be billed as",
             "Where I/Os are billed: each page that is not in the server's cache, and each 4 KiB of \
              WAL. There is a checkpoint between two nights, so the first change of each page logs \
-             the whole page, which such a service does not bill: the fewer, the better all the same.",
+             the whole page, which such a service does not bill: fewer are better all the same.",
             bars(results, "billed I/Os", Unit::Count),
         ),
         Figure::new(

@@ -49,8 +49,8 @@ impl Experiment for Rewrite {
     }
 
     fn question(&self) -> &'static str {
-        "A job replaces its results every night, and most rows stay as they are: what does each way \
-         of writing them cost, and what does it leave in the table after ten nights?"
+        "A job replaces its results every night, and most rows stay as they are: what does each \
+         way of writing them cost, and what does it leave in the table after ten nights?"
     }
 
     fn published(&self) -> Published {

@@ -105,8 +105,8 @@ pub(super) fn answer(results: &Results) -> String {
         .sum();
     if ended > 0.0 {
         parts.push(format!(
-            "{} queries that met temp_file_limit were refused with SQLSTATE 53400 and harmed nobody \
-             else",
+            "{} queries that met temp_file_limit were refused with SQLSTATE 53400 and harmed \
+             nobody else",
             words::value(ended, Unit::Count)
         ));
     }

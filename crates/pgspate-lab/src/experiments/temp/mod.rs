@@ -1,7 +1,7 @@
 //! Temporary space: many sessions that write more than fits into their memory at the same time.
 //!
 //! Memory and limits are shares of the table, so that what spills at one scale spills at all. A
-//! query's answer is checked; where temporary space is to end, so is that nothing else has suffered.
+//! query's answer is checked; where temporary space is to end, so is that nothing else suffers.
 
 mod clients;
 mod figures;
