@@ -35,7 +35,20 @@ def apply(
     batch_bytes: int = 64,
     batch_delay: int = 10,
     follow: bool = False,
+    create_slot: bool = False,
+    snapshot: bool = False,
+    source_table: str | None = None,
+    debezium_placeholder: str | None = None,
+    debezium_time: Literal["ms", "us", "ns"] | None = None,
+    debezium_decimals: Literal["bytes", "text"] | None = None,
+    debezium_bytes: Literal["base64", "hex"] | None = None,
+    dms_columns: Names = (),
+    dms_header: bool = False,
+    dms_null: str = "NULL",
+    dms_absent: str | None = None,
+    dms_delimiter: str = ",",
     source_option: Mapping[str, str] | None = None,
+    metrics: str | None = None,
     progress: Show = False,
 ) -> ApplyReport:
     """Applies a stream of changes to its tables, each event exactly once.
@@ -48,7 +61,8 @@ def apply(
     is passed over.
 
     Args:
-        events: A path or URL, or a list of them; or an iterable of events: dicts, or JSON as
+        events: A path or URL, or a list of them; a replication slot, as
+            ``postgres://user@host/dbname?slot=NAME&publication=NAME``; or an iterable of events: dicts, or JSON as
             ``str`` or ``bytes``.
         to: As for `load`.
         stream: The name by which the ledger knows the stream. Files have that of the first one.
@@ -63,8 +77,22 @@ def apply(
         batch_rows: Events that are committed together, at most.
         batch_bytes: MiB of events that are committed together, at most.
         batch_delay: Milliseconds that an event waits for others when nothing is being written.
-        follow: Go on when the last file ends, and apply what is appended to it, until interrupted.
+        follow: Go on when the input ends, until interrupted: with what is appended to the last
+            file, or what is committed on the source.
+        create_slot: Make the replication slot when it is not there.
+        snapshot: Make it, and copy the rows of its tables first.
+        source_table: The table of rows that do not name theirs.
+        debezium_placeholder: ``unavailable.value.placeholder``, where the connector sets it.
+        debezium_time: What times are counted in, where no schema says it.
+        debezium_decimals: What decimals are, where no schema says it.
+        debezium_bytes: What bytes are, where no schema says it.
+        dms_columns: The columns of DMS's csv, where no header names them.
+        dms_header: The first line of DMS's csv names the columns.
+        dms_null: The unquoted field of DMS's csv that means NULL.
+        dms_absent: The unquoted field of DMS's csv for a column that is not told.
+        dms_delimiter: Between two fields of DMS's csv.
         source_option: Settings for the object store.
+        metrics: Serve metrics for Prometheus at this address, such as "127.0.0.1:9187".
         progress: As for `load`.
 
     Returns:

@@ -118,7 +118,20 @@ class ApplyOptions(TypedDict, total=False):
     batch_bytes: int
     batch_delay: int
     follow: bool
+    create_slot: bool
+    snapshot: bool
+    source_table: str | None
+    debezium_placeholder: str | None
+    debezium_time: Literal["ms", "us", "ns"] | None
+    debezium_decimals: Literal["bytes", "text"] | None
+    debezium_bytes: Literal["base64", "hex"] | None
+    dms_columns: Names
+    dms_header: bool
+    dms_null: str
+    dms_absent: str | None
+    dms_delimiter: str
     source_option: Mapping[str, str] | None
+    metrics: str | None
     progress: Show
 
 
@@ -146,7 +159,10 @@ class TuneOptions(TypedDict, total=False):
 
 
 # Lists of names. The command has commas between them, which names may have in them.
-_LISTS = {"columns", "force_null", "force_not_null", "key", "scope_by", "ignore_columns", "tables"}
+_LISTS = {
+    "columns", "force_null", "force_not_null", "key", "scope_by", "ignore_columns", "tables",
+    "dms_columns",
+}
 # What the command takes once for each pair.
 _PAIRS = {"source_option", "map"}
 

@@ -241,7 +241,10 @@ class ApplyReport(Report):
         dead_letters: Events that were set aside in ``pgspate.dead_letter``.
         batches: Transactions.
         tables: The tables, as SQL writes them.
+        position: Up to where the stream is applied, in the source's words.
+        copied: Tables whose rows were copied before the stream began.
         seconds: From the first byte to the last commit.
+        is_stopped: It was stopped after a whole batch.
         warnings: What you should know.
     """
 
@@ -258,7 +261,10 @@ class ApplyReport(Report):
     dead_letters: int = 0
     batches: int = 0
     tables: list[str] = field(default_factory=list)
+    position: str = ""
+    copied: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    is_stopped: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def _summary(self) -> str:

@@ -76,6 +76,7 @@ async fn check_source(
         );
     }
     if let Some(sql) = statements.strays() {
+        pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(server_error(
             "could not compare the source with the predicate of `--scope`".to_owned(),
         ))?;
