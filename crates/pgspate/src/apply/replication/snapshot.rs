@@ -27,13 +27,17 @@ pub struct PublishedTable {
     pub columns: Vec<String>,
     /// The condition that published rows fulfil, as SQL.
     pub filter: Option<String>,
+    /// Its rows are those of its partitions.
+    pub is_partitioned: bool,
 }
 
 impl PublishedTable {
     /// The query that gives its published rows.
     pub fn query(&self) -> String {
         let columns: Vec<_> = self.columns.iter().map(|name| quote_ident(name)).collect();
-        let mut query = format!("select {} from ", columns.join(", "));
+        // Tables that inherit from it are published by themselves.
+        let only = if self.is_partitioned { "" } else { "only " };
+        let mut query = format!("select {} from {only}", columns.join(", "));
         if let Some(schema) = &self.name.schema {
             query = format!("{query}{}.", quote_ident(schema));
         }
@@ -227,7 +231,8 @@ pub(crate) async fn published(
          (select pg_catalog.array_agg(a.attname::pg_catalog.text order by a.attnum) \
           from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0 \
           and not a.attisdropped and a.attgenerated = '' \
-          and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))), {filter} \
+          and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))), {filter}, \
+         c.relkind = 'p' \
          from pg_catalog.pg_publication_tables p \
          join pg_catalog.pg_namespace n on n.nspname = p.schemaname \
          join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = p.tablename \
@@ -248,6 +253,7 @@ pub(crate) async fn published(
         name: Name { schema: Some(row.get(0)), table: row.get(1) },
         columns: row.get::<_, Option<Vec<String>>>(2).unwrap_or_default(),
         filter: row.get(3),
+        is_partitioned: row.get(4),
     };
     Ok(rows.iter().map(table).collect())
 }
