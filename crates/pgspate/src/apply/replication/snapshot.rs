@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use tokio_postgres::error::SqlState;
 
 use super::lsn::Lsn;
 use crate::apply::{Event, Name, Op, Position, Row, Value};
@@ -17,6 +18,9 @@ use crate::{Error, Kind, Result};
 
 /// Bytes of rows that are made into events at a time.
 const PIECE_BYTES: usize = 256 << 10;
+/// The stream has all rows, whatever policies a table has.
+const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
+                        table has row-level security `alter role ... bypassrls`.";
 
 /// A table of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +102,7 @@ impl Snapshot {
         };
         let lsn = lsn.parse()?;
         let begin = format!(
-            "begin isolation level repeatable read read only; \
+            "set row_security = off; begin isolation level repeatable read read only; \
              set transaction snapshot '{}'; set datestyle = 'ISO'; \
              set intervalstyle = 'postgres'; set extra_float_digits = 3; set bytea_output = 'hex'",
             name.replace('\'', "''")
@@ -135,7 +139,9 @@ impl Snapshot {
     ) -> Result<()> {
         let failed = |error| {
             let message = format!("could not read table \"{}\"", table.name.table);
-            self.connection.explain(message, error)
+            let refused = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+            let error = self.connection.explain(message, error);
+            if refused { error.hint(ALL_ROWS) } else { error }
         };
         let sql = format!("copy ({}) to stdout", table.query());
         let rows = self.connection.client.copy_out(&sql).await.map_err(failed)?;
