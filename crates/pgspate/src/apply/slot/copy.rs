@@ -139,11 +139,11 @@ impl Copying<'_> {
         }
         let mut filled = Vec::new();
         for (_, facts) in pairs {
-            let name = &facts.table.sql_name;
+            let name = facts.itself();
             let sql = format!("select exists (select from {name})");
             let asked = writer.ask(&sql, "look whether the table is empty");
             if self.runtime.block_on(asked)? {
-                filled.push(name.as_str());
+                filled.push(name);
             }
         }
         let Some(first) = filled.first() else { return Ok(()) };
@@ -152,6 +152,7 @@ impl Copying<'_> {
             let what = "empty the tables that an earlier copy has filled";
             return self.runtime.block_on(writer.run(&format!("truncate {names}"), what));
         }
+        let first = first.trim_start_matches("only ");
         let message = format!("{first} is not empty, and the copy of rows needs empty tables");
         Err(Error::new(Kind::Usage, message).hint(
             "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
