@@ -7,6 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::replication::Lsn;
 use crate::load;
 
+/// How often one that waits for something else looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Shared between a run and whoever shows its progress.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -76,6 +79,13 @@ impl Watch {
     /// Whether it is to stop.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
+    }
+
+    /// Waits until it is to stop.
+    pub(crate) async fn cancelled(&self) {
+        while !self.is_cancelled() {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// The counters now.

@@ -3,10 +3,13 @@
 //! The slot's creation exports a snapshot, which another session takes over: what it reads and what
 //! the slot sends are all there is, and nothing is in both.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use super::lsn::Lsn;
@@ -18,6 +21,8 @@ use crate::{Error, Kind, Result};
 
 /// Bytes of rows that are made into events at a time.
 const PIECE_BYTES: usize = 256 << 10;
+/// How long it may take to end a session that waits.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The stream has all rows, whatever policies a table has.
 const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
                         table has row-level security `alter role ... bypassrls`.";
@@ -73,13 +78,24 @@ impl Snapshot {
     /// `wal_level` is not logical, no right to replicate. After the slot was made it is dropped
     /// again.
     pub async fn create(dsn: &Dsn, slot: &str, publication: &str) -> Result<Snapshot> {
+        Snapshot::create_unless(dsn, slot, publication, pending()).await
+    }
+
+    /// The same, unless `stop` comes first: the server waits for transactions that are open.
+    pub(crate) async fn create_unless(
+        dsn: &Dsn,
+        slot: &str,
+        publication: &str,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Snapshot> {
         let connection = dsn.connect("pgspate").await?;
         let mut exporter = dsn.walsender(&connection, "pgspate").await?;
         let command = format!(
             "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT",
             quote_ident(slot)
         );
-        let made = exporter.command(&command, &format!("make replication slot \"{slot}\"")).await?;
+        let what = format!("make replication slot \"{slot}\"");
+        let made = command_unless(&mut exporter, &connection, &command, &what, stop).await?;
         match Snapshot::take_over(exporter, connection, made, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
@@ -137,7 +153,7 @@ impl Snapshot {
         table: &PublishedTable,
         take: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
     ) -> Result<()> {
-        let failed = |error| {
+        let failed = |error: tokio_postgres::Error| {
             let message = format!("could not read table \"{}\"", table.name.table);
             let refused = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = self.connection.explain(message, error);
@@ -194,6 +210,12 @@ impl Snapshot {
             take(events)
         };
         self.copy(table, &mut rows).await
+    }
+
+    /// Ends a copy that was given up, on the server, too, where it may wait for a lock.
+    pub(crate) async fn cancel(&self) {
+        // If it does not get there, the session's end will do.
+        let _ = self.connection.cancel().await;
     }
 
     /// Lets the snapshot go: the slot's stream can be read now.
@@ -269,12 +291,51 @@ pub(crate) async fn published(
 /// # Errors
 /// The server's: there is no such slot, or somebody reads it.
 pub async fn drop_slot(dsn: &Dsn, slot: &str) -> Result<()> {
+    drop_slot_unless(dsn, slot, pending()).await
+}
+
+/// The same, unless `stop` comes first.
+pub(crate) async fn drop_slot_unless(
+    dsn: &Dsn,
+    slot: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let connection = dsn.connect("pgspate").await?;
     let mut session = dsn.walsender(&connection, "pgspate").await?;
-    connection.close().await;
     // Waits for a session that is about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
-    session.command(&command, &format!("drop replication slot \"{slot}\"")).await?;
+    let what = format!("drop replication slot \"{slot}\"");
+    command_unless(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
+    connection.close().await;
     Ok(())
+}
+
+/// Runs a command that may wait for others for long. When `stop` comes first the session is ended
+/// from `beside` it: left alone the server would not notice that nobody waits any more, and do
+/// later what is not wanted then.
+async fn command_unless(
+    session: &mut Walsender,
+    beside: &Connection,
+    command: &str,
+    what: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<Vec<Vec<Option<String>>>> {
+    let own = session.command("select pg_catalog.pg_backend_pid()", what).await?;
+    let pid = own.into_iter().flatten().flatten().next();
+    let pid = pid.and_then(|pid| pid.parse::<i32>().ok()).unwrap_or_default();
+    tokio::select! {
+        done = session.command(command, what) => done,
+        () = stop => {
+            let end = "select pg_catalog.pg_terminate_backend($1)";
+            let _ = timeout(PATIENCE, beside.client.query_one(end, &[&pid])).await;
+            Err(stopped())
+        }
+    }
+}
+
+/// The user does not want it any more.
+pub(crate) fn stopped() -> Error {
+    Error::new(Kind::Cancelled, "stopped by the user")
+        .hint("Run the same command again to begin anew.")
 }

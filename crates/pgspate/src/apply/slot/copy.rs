@@ -6,6 +6,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use tokio::runtime::Handle;
 use super::{COPYING, Slot};
 use crate::apply::facts::Facts;
 use crate::apply::order::parents_first;
-use crate::apply::replication::{Lsn, PublishedTable, Snapshot, drop_slot};
+use crate::apply::replication::{Lsn, PublishedTable, Snapshot, drop_slot_unless, stopped};
 use crate::apply::route::{Router, UnknownColumns};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
@@ -31,6 +32,8 @@ use crate::{Error, Kind, Result};
 const PIECES: usize = 8;
 /// Lanes for a table: one session of the source fills no more.
 const LANES_MAX: usize = 4;
+/// How often it looks whether rows are wanted still.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long the sessions of an earlier copy may take to end.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -68,10 +71,9 @@ impl Copying<'_> {
         copies: bool,
         again: bool,
     ) -> Result<(Lsn, Vec<Copied>)> {
-        let Slot { dsn, name, publication, .. } = self.slot;
         self.runtime.block_on(writer.hold())?;
         if !copies {
-            let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
+            let snapshot = self.snapshot()?;
             let lsn = snapshot.lsn();
             self.runtime.block_on(snapshot.close());
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
@@ -84,9 +86,10 @@ impl Copying<'_> {
             Mark { ordinal: 0, source: COPYING.to_owned(), digest: self.slot.identity.clone() };
         self.runtime.block_on(writer.move_to(mark))?;
         if self.slot.found.is_some() {
-            self.runtime.block_on(drop_slot(dsn, name))?;
+            let (dsn, name) = (&self.slot.dsn, &self.slot.name);
+            self.runtime.block_on(drop_slot_unless(dsn, name, self.watch.cancelled()))?;
         }
-        let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
+        let snapshot = self.snapshot()?;
         let mut copied = Vec::new();
         for (table, facts) in self.pairs(snapshot.tables())? {
             let rows = self.copy(&snapshot, &table, &facts)?;
@@ -96,6 +99,12 @@ impl Copying<'_> {
         self.runtime.block_on(snapshot.close());
         self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
         Ok((lsn, copied))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        let Slot { dsn, name, publication, .. } = self.slot;
+        let stop = self.watch.cancelled();
+        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
@@ -201,10 +210,12 @@ impl Copying<'_> {
         let name = &facts.table.sql_name;
         let load_watch = Arc::new(load::Watch::default());
         self.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
+        let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
-            let runtime = self.runtime;
-            let reading = scope.spawn(move || read(snapshot, table, runtime, tx));
+            let (runtime, watch) = (self.runtime, self.watch);
+            let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
             let loaded = self.load(table, facts, rx, &load_watch);
+            is_over.store(true, Relaxed);
             (reading.join(), loaded)
         });
         self.watch.show_copy(None);
@@ -253,12 +264,15 @@ impl Copying<'_> {
     }
 }
 
-/// Reads the table's rows. False when they are not wanted any more.
+/// Reads the table's rows. False when they are not wanted any more, as their load `is_over`; the
+/// source, which may keep silent, is waited for no longer than that.
 fn read(
     snapshot: &Snapshot,
     table: &PublishedTable,
     runtime: &Handle,
     tx: SyncSender<io::Result<Vec<u8>>>,
+    watch: &Watch,
+    is_over: &AtomicBool,
 ) -> Result<bool> {
     let mut is_wanted = true;
     let take = &mut |piece: &[u8]| {
@@ -268,15 +282,27 @@ fn read(
             false => Err(Error::new(Kind::Cancelled, "the rows are not wanted any more")),
         }
     };
-    let copied = runtime.block_on(snapshot.copy(table, take));
+    let copied = runtime.block_on(async {
+        let over = async {
+            while !is_over.load(Relaxed) && !watch.is_cancelled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            copied = snapshot.copy(table, take) => return copied,
+            () = over => {}
+        }
+        snapshot.cancel().await;
+        Err(stopped())
+    });
     match copied {
-        _ if !is_wanted => Ok(false),
-        Ok(()) => Ok(true),
-        Err(error) => {
+        Ok(()) if is_wanted => Ok(true),
+        Err(error) if is_wanted && (watch.is_cancelled() || !is_over.load(Relaxed)) => {
             // Without it the rows so far would pass for all.
             let _ = tx.send(Err(io::Error::other("the source was lost")));
             Err(error)
         }
+        _ => Ok(false),
     }
 }
 
