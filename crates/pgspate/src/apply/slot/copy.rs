@@ -22,7 +22,7 @@ use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
 use crate::copy::Limits;
 use crate::format::sniff::{Format, Overrides};
-use crate::ledger::Mark;
+use crate::ledger::{Mark, digest};
 use crate::load;
 use crate::source::Input;
 use crate::target::connect::Dsn;
@@ -144,7 +144,7 @@ impl Copying<'_> {
     /// end is what that has copied.
     fn empty(&self, writer: &mut Writer, pairs: &[Pair], again: bool) -> Result<()> {
         if again {
-            self.wait_for_lanes(writer, pairs)?;
+            self.wait_for_lanes(writer)?;
         }
         let mut filled = Vec::new();
         for (_, facts) in pairs {
@@ -169,23 +169,18 @@ impl Copying<'_> {
         ))
     }
 
+    /// What the sessions of its loads are called, and no others.
+    fn name(&self) -> String {
+        let digest = digest(["copy", &self.slot.identity]);
+        format!("pgspate copy {}", &digest[..16])
+    }
+
     /// Sessions of an earlier copy end by themselves, but may still commit what they had in hand.
-    fn wait_for_lanes(&self, writer: &mut Writer, pairs: &[Pair]) -> Result<()> {
-        let name = |(_, facts): &Pair| {
-            let name = format!("pgspate load {}", facts.table.name);
-            let name = self.target.application_name(&name).replace('\'', "''");
-            // As the server cuts names.
-            format!("'{name}'::name::text")
-        };
-        let names: Vec<_> = pairs.iter().map(name).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
+    fn wait_for_lanes(&self, writer: &mut Writer) -> Result<()> {
+        let name = self.name();
         let sql = format!(
             "select count(*) from pg_stat_activity where datname = current_database() \
-             and pid <> pg_backend_pid() and application_name in ({}) \
-             and usename = current_user",
-            names.join(", ")
+             and application_name = '{name}'"
         );
         let since = Instant::now();
         loop {
@@ -195,10 +190,10 @@ impl Copying<'_> {
             }
             if since.elapsed() > LINGER {
                 let message = "sessions of an earlier copy of rows are still at work";
-                return Err(Error::new(Kind::Ledger, message).hint(
+                return Err(Error::new(Kind::Ledger, message).hint(format!(
                     "End them with `select pg_terminate_backend(pid) from pg_stat_activity where \
-                     application_name like 'pgspate load%'`, and run the same command again.",
-                ));
+                     application_name = '{name}'`, and run the same command again."
+                )));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -259,7 +254,7 @@ impl Copying<'_> {
             limits: self.limits,
             ..load::Options::default()
         };
-        let load = load::prepare(options, self.target.clone(), self.runtime)?;
+        let load = load::prepare(options, self.target.called(&self.name()), self.runtime)?;
         Ok(load.run(watch)?.rows_written)
     }
 }
