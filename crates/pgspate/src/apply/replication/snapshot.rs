@@ -23,6 +23,11 @@ use crate::{Error, Kind, Result};
 const PIECE_BYTES: usize = 256 << 10;
 /// How long it may take to end a session that waits.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Rows are read for as long as that takes, and the snapshot is kept while others are read.
+const NO_TIMEOUTS: &str = "\
+select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
+where name in ('statement_timeout', 'transaction_timeout', 'lock_timeout',
+               'idle_in_transaction_session_timeout', 'idle_session_timeout')";
 /// The stream has all rows, whatever policies a table has.
 const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
                         table has row-level security `alter role ... bypassrls`.";
@@ -90,6 +95,10 @@ impl Snapshot {
     ) -> Result<Snapshot> {
         let connection = dsn.connect("pgspate").await?;
         let mut exporter = dsn.walsender(&connection, "pgspate").await?;
+        let what = "prepare the session that exports a snapshot";
+        exporter.command(NO_TIMEOUTS, what).await?;
+        let done = connection.client.batch_execute(NO_TIMEOUTS).await;
+        done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
         let command = format!(
             "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT",
             quote_ident(slot)
