@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_postgres::error::SqlState;
 
 use super::lsn::{EPOCH_SECS, Lsn};
 use super::pgoutput::Pgoutput;
@@ -30,6 +31,10 @@ const STATUSES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of messages that are put together before they are handed over.
 const PIECE_BYTES: usize = 1 << 20;
+/// What to do when a publication was made after the changes that are to be read.
+const TOO_YOUNG: &str = "The publication is there now, but was not when these changes were made. \
+                         Drop the slot and make it anew, after the publication; what is committed \
+                         before that it cannot send.";
 /// Pieces that wait to be asked for.
 const PIECES: usize = 4;
 
@@ -223,6 +228,9 @@ impl Driver {
         match self.drive(&pieces).await {
             Ok(()) => self.wire.close().await,
             Err(error) => {
+                // That it is there now was looked at before.
+                let is_young = error.sqlstate() == Some(&SqlState::UNDEFINED_OBJECT);
+                let error = if is_young { error.hint(TOO_YOUNG) } else { error };
                 let _ = pieces.send(Err(error)).await;
             }
         }
