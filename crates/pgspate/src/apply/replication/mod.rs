@@ -15,6 +15,6 @@ pub use address::Address;
 pub use lsn::Lsn;
 pub use pgoutput::Pgoutput;
 pub use snapshot::{PublishedTable, Snapshot, drop_slot};
-pub(crate) use snapshot::{drop_slot_unless, published, stopped};
+pub(crate) use snapshot::{drop_slot_unless, make_slot_unless, published, stopped};
 pub(crate) use stream::{Confirmer, check_publication};
 pub use stream::{Received, Replication};

@@ -123,7 +123,7 @@ impl Snapshot {
     ) -> Result<Snapshot> {
         let mut values = made.into_iter().next().unwrap_or_default().into_iter().skip(1);
         let (Some(Some(lsn)), Some(Some(name))) = (values.next(), values.next()) else {
-            return Err(Error::new(Kind::Server, "the server did not say where the slot begins"));
+            return Err(unplaced());
         };
         let lsn = lsn.parse()?;
         let begin = format!(
@@ -293,6 +293,30 @@ pub(crate) async fn published(
         is_partitioned: row.get(4),
     };
     Ok(rows.iter().map(table).collect())
+}
+
+/// Makes a slot without looking at what there is. Where it begins.
+pub(crate) async fn make_slot_unless(
+    dsn: &Dsn,
+    slot: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<Lsn> {
+    let connection = dsn.connect("pgspate").await?;
+    let mut session = dsn.walsender(&connection, "pgspate").await?;
+    let command =
+        format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quote_ident(slot));
+    let what = format!("make replication slot \"{slot}\"");
+    let made = command_unless(&mut session, &connection, &command, &what, stop).await?;
+    session.close().await;
+    connection.close().await;
+    match made.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
+        Some(lsn) => lsn.parse(),
+        None => Err(unplaced()),
+    }
+}
+
+fn unplaced() -> Error {
+    Error::new(Kind::Server, "the server did not say where the slot begins")
 }
 
 /// Drops a slot, after the session that reads it has ended.

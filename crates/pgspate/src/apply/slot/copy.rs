@@ -16,7 +16,9 @@ use tokio::runtime::Handle;
 use super::{COPYING, Slot};
 use crate::apply::facts::Facts;
 use crate::apply::order::parents_first;
-use crate::apply::replication::{Lsn, PublishedTable, Snapshot, drop_slot_unless, stopped};
+use crate::apply::replication::{
+    Lsn, PublishedTable, Snapshot, drop_slot_unless, make_slot_unless, stopped,
+};
 use crate::apply::route::{Router, UnknownColumns};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
@@ -73,9 +75,9 @@ impl Copying<'_> {
     ) -> Result<(Lsn, Vec<Copied>)> {
         self.runtime.block_on(writer.hold())?;
         if !copies {
-            let snapshot = self.snapshot()?;
-            let lsn = snapshot.lsn();
-            self.runtime.block_on(snapshot.close());
+            let (dsn, name) = (&self.slot.dsn, &self.slot.name);
+            let made = make_slot_unless(dsn, name, self.watch.cancelled());
+            let lsn = self.runtime.block_on(made)?;
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
