@@ -127,7 +127,8 @@ impl Snapshot {
         };
         let lsn = lsn.parse()?;
         let begin = format!(
-            "set search_path = ''; set row_security = off; begin isolation level repeatable read read only; \
+            "set search_path = ''; set row_security = off; \
+             begin isolation level repeatable read read only; \
              set transaction snapshot '{}'; set datestyle = 'ISO'; \
              set intervalstyle = 'postgres'; set extra_float_digits = 3; set bytea_output = 'hex'",
             name.replace('\'', "''")

@@ -108,7 +108,8 @@ impl Replication {
         let mut wire = dsn.walsender(&beside, "pgspate").await?;
         beside.close().await;
         // As a subscriber has them: what every server reads alike.
-        let settings = "set search_path = ''; set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
+        let settings = "set search_path = ''; \
+                        set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
                         set extra_float_digits = 3; set bytea_output = 'hex'";
         wire.command(settings, "prepare the session for replication").await?;
         let names = quote_ident(publication).replace('\'', "''");
