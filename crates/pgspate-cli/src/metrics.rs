@@ -116,8 +116,8 @@ fn page(progress: &Progress) -> String {
     if let Some(lag) = &progress.lag {
         let help = "Bytes of the source's log that are not applied yet.";
         gauge("lag_bytes", help, lag.bytes as f64);
-        let help = "Seconds since the last applied transaction was committed on the source; 0 when \
-                    nothing is left to apply.";
+        let help = "Seconds since the source's log went beyond what is applied; 0 when nothing is \
+                    left to apply.";
         gauge("lag_seconds", help, lag.seconds);
         let help = "Whether the source is connected.";
         gauge("connected", help, f64::from(u8::from(lag.is_connected)));

@@ -17,6 +17,7 @@ mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod slots;
+mod snapshots;
 mod source;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]

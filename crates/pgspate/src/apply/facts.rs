@@ -191,6 +191,15 @@ impl Facts {
         }))
     }
 
+    /// The table without those that inherit from it, which have events of their own; with all of
+    /// its partitions.
+    pub(crate) fn itself(&self) -> String {
+        match self.table.kind {
+            'r' => format!("only {}", self.table.sql_name),
+            _ => self.table.sql_name.clone(),
+        }
+    }
+
     /// Its foreign keys refer to itself.
     pub(crate) fn refers_to_itself(&self) -> bool {
         self.parents.contains(&self.table.oid)

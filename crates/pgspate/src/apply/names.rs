@@ -12,7 +12,12 @@ use crate::{Error, Kind, Result};
 pub(crate) struct Names {
     maps: Vec<(Pattern, Parts)>,
     only: Vec<Pattern>,
+    /// The schema of the source's own ledger is left out, unless it is mapped by its name.
+    without_ledger: bool,
 }
+
+/// The ledger's schema.
+const LEDGER: &str = "pgspate";
 
 /// Schema, if there is one, and table.
 type Parts = (Option<String>, String);
@@ -53,11 +58,22 @@ impl Names {
         Ok(Names {
             maps: maps.iter().map(map).collect::<Result<_>>()?,
             only: only.iter().map(|written| Pattern(parts(written))).collect(),
+            without_ledger: false,
         })
+    }
+
+    /// The same without what a source has of a ledger, which says what was applied there and would
+    /// pass for what is applied here.
+    pub(crate) fn without_ledger(self) -> Names {
+        Names { without_ledger: true, ..self }
     }
 
     /// Whether the table's events are wanted.
     pub(crate) fn takes(&self, name: &Name) -> bool {
+        let is_of_ledger = self.without_ledger && name.schema.as_deref() == Some(LEDGER);
+        if is_of_ledger && !self.maps.iter().any(|(from, _)| from.is_of_ledger(name)) {
+            return false;
+        }
         self.only.is_empty() || self.only.iter().any(|pattern| pattern.matches(name).is_some())
     }
 
@@ -73,6 +89,10 @@ impl Names {
 }
 
 impl Pattern {
+    fn is_of_ledger(&self, name: &Name) -> bool {
+        self.0.0.as_deref() == Some(LEDGER) && self.matches(name).is_some()
+    }
+
     /// What the stars stand for.
     fn matches<'a>(&self, name: &'a Name) -> Option<(&'a str, &'a str)> {
         let of_schema = match (&self.0.0, name.schema.as_deref()) {
@@ -141,5 +161,12 @@ mod tests {
             assert_eq!(names.takes(&name(table)), is_taken, "{table}");
         }
         assert!(Names::default().takes(&name("any")));
+        for (map, is_taken) in [("a=b", false), ("*.stream=a.b", false), ("pgspate.*=a.*", true)] {
+            let names = Names::parse(&[map.to_owned()], &[]).unwrap();
+            assert!(names.takes(&name("pgspate.stream")), "{map}");
+            let names = names.without_ledger();
+            assert_eq!(names.takes(&name("pgspate.stream")), is_taken, "{map}");
+            assert!(names.takes(&name("shop.stream")), "{map}");
+        }
     }
 }

@@ -73,7 +73,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
         });
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
-    let router = Router::new(dsn, names, options.unknown_columns, runtime.clone());
+    let router = Router::new(dsn, names.without_ledger(), options.unknown_columns, runtime.clone());
     let router = runtime.block_on(router)?;
     Ok(Plan {
         stream,

@@ -156,6 +156,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
     let (slot, inputs) = find(&options, runtime)?;
     let stream = name(&options, slot.as_ref(), &inputs);
+    let names = if slot.is_some() { names.without_ledger() } else { names };
     let router = Router::new(dsn.clone(), names, options.unknown_columns, runtime.clone());
     let router = runtime.block_on(router)?;
     let settings = Settings {

@@ -1,11 +1,15 @@
 //! What shows of a stream while it is applied, and the wish to stop.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::replication::Lsn;
 use crate::load;
+
+/// How often one that waits for something else looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Shared between a run and whoever shows its progress.
 #[derive(Debug, Default)]
@@ -23,12 +27,54 @@ pub struct Watch {
     /// Of a slot: where the source's log ends, and up to where it is applied.
     pub(crate) source_end: AtomicU64,
     pub(crate) applied: AtomicU64,
+    /// When the log was seen to end where, from what is not applied on.
+    ends: Mutex<Ends>,
     /// Of a slot: when the last transaction that is applied was committed, in microseconds.
     pub(crate) committed: AtomicU64,
     pub(crate) reconnects: AtomicU64,
     pub(crate) is_connected: AtomicBool,
     /// A table whose rows are copied before the stream begins, and the load that does it.
     copying: Mutex<Option<(String, Arc<load::Watch>)>>,
+}
+
+/// So many ends of the log are kept; then every other one is forgotten.
+const ENDS_MAX: usize = 1024;
+
+/// Ends of the source's log, and when they were seen.
+#[derive(Debug, Default)]
+struct Ends {
+    seen: VecDeque<(u64, Instant)>,
+    /// Where the log ended when the run began.
+    first: u64,
+}
+
+impl Ends {
+    fn note(&mut self, end: u64, now: Instant) {
+        if self.first == 0 {
+            self.first = end;
+        }
+        if self.seen.back().is_some_and(|(last, _)| *last >= end) {
+            return;
+        }
+        if self.seen.len() >= ENDS_MAX {
+            let mut nth = 0;
+            self.seen.retain(|_| {
+                nth += 1;
+                nth % 2 == 1
+            });
+        }
+        self.seen.push_back((end, now));
+    }
+
+    /// For how long there has been what is not applied; and whether it may be older than the run.
+    fn lag(&mut self, applied: u64, now: Instant) -> (Duration, bool) {
+        while self.seen.front().is_some_and(|(end, _)| *end <= applied) {
+            self.seen.pop_front();
+        }
+        let first = self.seen.front();
+        let lag = first.map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
+        (lag, applied < self.first)
+    }
 }
 
 /// A copy of the counters.
@@ -55,8 +101,9 @@ pub struct Progress {
 pub struct Lag {
     /// Bytes of the source's log that are not applied, those of other databases too.
     pub bytes: u64,
-    /// Seconds since the last transaction that is applied was committed on the source, by its
-    /// clock and ours; none when all that there is is applied.
+    /// Seconds for which the source's log has gone on beyond what is applied; none when all that
+    /// there is is applied. Of what there was when the run began: since the run began, or the
+    /// last transaction that is applied was committed there, by its clock and ours.
     pub seconds: f64,
     /// Connections to the source that were lost.
     pub reconnects: u64,
@@ -76,6 +123,13 @@ impl Watch {
     /// Whether it is to stop.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
+    }
+
+    /// Waits until it is to stop.
+    pub(crate) async fn cancelled(&self) {
+        while !self.is_cancelled() {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// The counters now.
@@ -102,14 +156,26 @@ impl Watch {
         let bytes = end.saturating_sub(applied);
         let committed = Duration::from_micros(self.committed.load(Relaxed));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let is_known = bytes > 0 && !committed.is_zero();
-        let seconds = if is_known { now.saturating_sub(committed).as_secs_f64() } else { 0.0 };
+        let (mut lag, is_old) = self.ends().lag(applied, Instant::now());
+        if is_old && !committed.is_zero() {
+            lag = lag.max(now.saturating_sub(committed));
+        }
         Some(Lag {
             bytes,
-            seconds,
+            seconds: if bytes == 0 { 0.0 } else { lag.as_secs_f64() },
             reconnects: self.reconnects.load(Relaxed),
             is_connected: self.is_connected.load(Relaxed),
         })
+    }
+
+    /// The source's log ends here now.
+    pub(crate) fn see_end(&self, end: Lsn) {
+        self.ends().note(end.0.max(1), Instant::now());
+        self.source_end.fetch_max(end.0.max(1), Relaxed);
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All up to here is applied, or was nothing of ours.
@@ -128,5 +194,32 @@ impl Watch {
 
     fn copying(&self) -> MutexGuard<'_, Option<(String, Arc<load::Watch>)>> {
         self.copying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_lags_since_the_log_went_beyond_it() {
+        let (mut ends, began) = (Ends::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        ends.note(100, at(0));
+        // Nothing is applied yet, and nobody knows how old it is.
+        assert_eq!(ends.lag(50, at(3)), (Duration::from_secs(3), true));
+        assert_eq!(ends.lag(100, at(4)), (Duration::ZERO, false));
+        // After an hour in which nothing was written.
+        ends.note(100, at(3600));
+        ends.note(200, at(3601));
+        ends.note(300, at(3602));
+        assert_eq!(ends.lag(100, at(3605)), (Duration::from_secs(4), false));
+        assert_eq!(ends.lag(250, at(3605)), (Duration::from_secs(3), false));
+        for nth in 0..5000 {
+            ends.note(400 + nth, at(4000 + nth));
+            assert_eq!(ends.lag(300, at(4000 + nth)).0.as_secs(), nth);
+        }
+        assert!(ends.seen.len() <= ENDS_MAX);
+        assert_eq!(ends.lag(300, at(9000)), (Duration::from_secs(5000), false));
     }
 }

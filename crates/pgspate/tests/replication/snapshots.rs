@@ -73,7 +73,7 @@ async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
     );
     let snapshot = Snapshot::create(&dsn(&server.dsn()), "s", "p").await.unwrap();
     let table = &snapshot.tables()[0];
-    assert_eq!(table.query(), "select id, n from public.t where (n > 1)");
+    assert_eq!(table.query(), "select id, n from only public.t where (n > 1)");
     let mut found = Vec::new();
     let take = &mut |piece: &[u8]| {
         found.extend_from_slice(piece);

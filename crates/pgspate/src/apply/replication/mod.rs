@@ -14,7 +14,7 @@ mod stream;
 pub use address::Address;
 pub use lsn::Lsn;
 pub use pgoutput::Pgoutput;
-pub(crate) use snapshot::published;
 pub use snapshot::{PublishedTable, Snapshot, drop_slot};
+pub(crate) use snapshot::{drop_slot_unless, make_slot_unless, published, stopped};
 pub(crate) use stream::{Confirmer, check_publication};
 pub use stream::{Received, Replication};

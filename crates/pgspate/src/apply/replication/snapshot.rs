@@ -3,10 +3,14 @@
 //! The slot's creation exports a snapshot, which another session takes over: what it reads and what
 //! the slot sends are all there is, and nothing is in both.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 
 use super::lsn::Lsn;
 use crate::apply::{Event, Name, Op, Position, Row, Value};
@@ -17,6 +21,16 @@ use crate::{Error, Kind, Result};
 
 /// Bytes of rows that are made into events at a time.
 const PIECE_BYTES: usize = 256 << 10;
+/// How long it may take to end a session that waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Rows are read for as long as that takes, and the snapshot is kept while others are read.
+const NO_TIMEOUTS: &str = "\
+select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
+where name in ('statement_timeout', 'transaction_timeout', 'lock_timeout',
+               'idle_in_transaction_session_timeout', 'idle_session_timeout')";
+/// The stream has all rows, whatever policies a table has.
+const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
+                        table has row-level security `alter role ... bypassrls`.";
 
 /// A table of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +41,17 @@ pub struct PublishedTable {
     pub columns: Vec<String>,
     /// The condition that published rows fulfil, as SQL.
     pub filter: Option<String>,
+    /// Its rows are those of its partitions.
+    pub is_partitioned: bool,
 }
 
 impl PublishedTable {
     /// The query that gives its published rows.
     pub fn query(&self) -> String {
         let columns: Vec<_> = self.columns.iter().map(|name| quote_ident(name)).collect();
-        let mut query = format!("select {} from ", columns.join(", "));
+        // Tables that inherit from it are published by themselves.
+        let only = if self.is_partitioned { "" } else { "only " };
+        let mut query = format!("select {} from {only}", columns.join(", "));
         if let Some(schema) = &self.name.schema {
             query = format!("{query}{}.", quote_ident(schema));
         }
@@ -65,13 +83,28 @@ impl Snapshot {
     /// `wal_level` is not logical, no right to replicate. After the slot was made it is dropped
     /// again.
     pub async fn create(dsn: &Dsn, slot: &str, publication: &str) -> Result<Snapshot> {
+        Snapshot::create_unless(dsn, slot, publication, pending()).await
+    }
+
+    /// The same, unless `stop` comes first: the server waits for transactions that are open.
+    pub(crate) async fn create_unless(
+        dsn: &Dsn,
+        slot: &str,
+        publication: &str,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Snapshot> {
         let connection = dsn.connect("pgspate").await?;
         let mut exporter = dsn.walsender(&connection, "pgspate").await?;
+        let what = "prepare the session that exports a snapshot";
+        exporter.command(NO_TIMEOUTS, what).await?;
+        let done = connection.client.batch_execute(NO_TIMEOUTS).await;
+        done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
         let command = format!(
             "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT",
             quote_ident(slot)
         );
-        let made = exporter.command(&command, &format!("make replication slot \"{slot}\"")).await?;
+        let what = format!("make replication slot \"{slot}\"");
+        let made = command_unless(&mut exporter, &connection, &command, &what, stop).await?;
         match Snapshot::take_over(exporter, connection, made, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
@@ -90,11 +123,12 @@ impl Snapshot {
     ) -> Result<Snapshot> {
         let mut values = made.into_iter().next().unwrap_or_default().into_iter().skip(1);
         let (Some(Some(lsn)), Some(Some(name))) = (values.next(), values.next()) else {
-            return Err(Error::new(Kind::Server, "the server did not say where the slot begins"));
+            return Err(unplaced());
         };
         let lsn = lsn.parse()?;
         let begin = format!(
-            "begin isolation level repeatable read read only; \
+            "set search_path = ''; set row_security = off; \
+             begin isolation level repeatable read read only; \
              set transaction snapshot '{}'; set datestyle = 'ISO'; \
              set intervalstyle = 'postgres'; set extra_float_digits = 3; set bytea_output = 'hex'",
             name.replace('\'', "''")
@@ -129,9 +163,11 @@ impl Snapshot {
         table: &PublishedTable,
         take: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
     ) -> Result<()> {
-        let failed = |error| {
+        let failed = |error: tokio_postgres::Error| {
             let message = format!("could not read table \"{}\"", table.name.table);
-            self.connection.explain(message, error)
+            let refused = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+            let error = self.connection.explain(message, error);
+            if refused { error.hint(ALL_ROWS) } else { error }
         };
         let sql = format!("copy ({}) to stdout", table.query());
         let rows = self.connection.client.copy_out(&sql).await.map_err(failed)?;
@@ -186,6 +222,12 @@ impl Snapshot {
         self.copy(table, &mut rows).await
     }
 
+    /// Ends a copy that was given up, on the server, too, where it may wait for a lock.
+    pub(crate) async fn cancel(&self) {
+        // If it does not get there, the session's end will do.
+        let _ = self.connection.cancel().await;
+    }
+
     /// Lets the snapshot go: the slot's stream can be read now.
     pub async fn close(self) {
         let Snapshot { exporter, connection, .. } = self;
@@ -227,7 +269,8 @@ pub(crate) async fn published(
          (select pg_catalog.array_agg(a.attname::pg_catalog.text order by a.attnum) \
           from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0 \
           and not a.attisdropped and a.attgenerated = '' \
-          and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))), {filter} \
+          and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))), {filter}, \
+         c.relkind = 'p' \
          from pg_catalog.pg_publication_tables p \
          join pg_catalog.pg_namespace n on n.nspname = p.schemaname \
          join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = p.tablename \
@@ -248,8 +291,33 @@ pub(crate) async fn published(
         name: Name { schema: Some(row.get(0)), table: row.get(1) },
         columns: row.get::<_, Option<Vec<String>>>(2).unwrap_or_default(),
         filter: row.get(3),
+        is_partitioned: row.get(4),
     };
     Ok(rows.iter().map(table).collect())
+}
+
+/// Makes a slot without looking at what there is. Where it begins.
+pub(crate) async fn make_slot_unless(
+    dsn: &Dsn,
+    slot: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<Lsn> {
+    let connection = dsn.connect("pgspate").await?;
+    let mut session = dsn.walsender(&connection, "pgspate").await?;
+    let command =
+        format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quote_ident(slot));
+    let what = format!("make replication slot \"{slot}\"");
+    let made = command_unless(&mut session, &connection, &command, &what, stop).await?;
+    session.close().await;
+    connection.close().await;
+    match made.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
+        Some(lsn) => lsn.parse(),
+        None => Err(unplaced()),
+    }
+}
+
+fn unplaced() -> Error {
+    Error::new(Kind::Server, "the server did not say where the slot begins")
 }
 
 /// Drops a slot, after the session that reads it has ended.
@@ -257,12 +325,51 @@ pub(crate) async fn published(
 /// # Errors
 /// The server's: there is no such slot, or somebody reads it.
 pub async fn drop_slot(dsn: &Dsn, slot: &str) -> Result<()> {
+    drop_slot_unless(dsn, slot, pending()).await
+}
+
+/// The same, unless `stop` comes first.
+pub(crate) async fn drop_slot_unless(
+    dsn: &Dsn,
+    slot: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let connection = dsn.connect("pgspate").await?;
     let mut session = dsn.walsender(&connection, "pgspate").await?;
-    connection.close().await;
     // Waits for a session that is about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
-    session.command(&command, &format!("drop replication slot \"{slot}\"")).await?;
+    let what = format!("drop replication slot \"{slot}\"");
+    command_unless(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
+    connection.close().await;
     Ok(())
+}
+
+/// Runs a command that may wait for others for long. When `stop` comes first the session is ended
+/// from `beside` it: left alone the server would not notice that nobody waits any more, and do
+/// later what is not wanted then.
+async fn command_unless(
+    session: &mut Walsender,
+    beside: &Connection,
+    command: &str,
+    what: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<Vec<Vec<Option<String>>>> {
+    let own = session.command("select pg_catalog.pg_backend_pid()", what).await?;
+    let pid = own.into_iter().flatten().flatten().next();
+    let pid = pid.and_then(|pid| pid.parse::<i32>().ok()).unwrap_or_default();
+    tokio::select! {
+        done = session.command(command, what) => done,
+        () = stop => {
+            let end = "select pg_catalog.pg_terminate_backend($1)";
+            let _ = timeout(PATIENCE, beside.client.query_one(end, &[&pid])).await;
+            Err(stopped())
+        }
+    }
+}
+
+/// The user does not want it any more.
+pub(crate) fn stopped() -> Error {
+    Error::new(Kind::Cancelled, "stopped by the user")
+        .hint("Run the same command again to begin anew.")
 }

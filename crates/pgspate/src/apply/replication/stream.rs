@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_postgres::error::SqlState;
 
 use super::lsn::{EPOCH_SECS, Lsn};
 use super::pgoutput::Pgoutput;
@@ -23,12 +24,17 @@ use crate::{Error, Kind, Result};
 
 /// How often the server hears of us at least.
 const STATUS_MAX: Duration = Duration::from_secs(10);
-/// It ends the session when it has not heard of us for `wal_sender_timeout`; so often in that time.
+/// Either side ends the session when it has not heard of the other for `wal_sender_timeout`; so
+/// often in that time we are heard.
 const STATUSES: u32 = 4;
 /// How long a farewell may take, in which the server is waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of messages that are put together before they are handed over.
 const PIECE_BYTES: usize = 1 << 20;
+/// What to do when a publication was made after the changes that are to be read.
+const TOO_YOUNG: &str = "The publication is there now, but was not when these changes were made. \
+                         Drop the slot and make it anew, after the publication; what is committed \
+                         before that it cannot send.";
 /// Pieces that wait to be asked for.
 const PIECES: usize = 4;
 
@@ -98,11 +104,12 @@ impl Replication {
     ) -> Result<Replication> {
         let beside = dsn.connect("pgspate").await?;
         check_publication(&beside, publication).await?;
-        let status = status_every(&beside).await?;
+        let silence = silence_max(&beside).await?;
         let mut wire = dsn.walsender(&beside, "pgspate").await?;
         beside.close().await;
         // As a subscriber has them: what every server reads alike.
-        let settings = "set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
+        let settings = "set search_path = ''; \
+                        set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
                         set extra_float_digits = 3; set bytea_output = 'hex'";
         wire.command(settings, "prepare the session for replication").await?;
         let names = quote_ident(publication).replace('\'', "''");
@@ -114,7 +121,7 @@ impl Replication {
         wire.start(&start, &format!("read replication slot \"{slot}\"")).await?;
         let (pieces, received) = mpsc::channel(PIECES);
         let (orders, told) = watch::channel(Orders { confirmed, close: false });
-        let driver = Driver { wire, decoder: Pgoutput::new(), told, seen: from, status };
+        let driver = Driver { wire, decoder: Pgoutput::new(), told, seen: from, silence };
         let task = tokio::spawn(driver.run(pieces));
         Ok(Replication { pieces: received, confirmer: Confirmer(orders), task })
     }
@@ -170,18 +177,15 @@ pub(crate) async fn check_publication(beside: &Connection, publication: &str) ->
     )))
 }
 
-/// How often the server wants to hear of us.
-async fn status_every(beside: &Connection) -> Result<Duration> {
+/// How long the server waits for a sign of life, and we for one of its; none: for ever.
+async fn silence_max(beside: &Connection) -> Result<Option<Duration>> {
     let sql = "select setting::pg_catalog.int8 from pg_catalog.pg_settings \
                where name = 'wal_sender_timeout'";
     let rows = beside.client.query(sql, &[]).await;
     let rows = rows.map_err(|error| beside.explain("could not read wal_sender_timeout", error))?;
     let millis = rows.first().map_or(0, |row| row.get::<_, i64>(0));
-    match u64::try_from(millis) {
-        // It has no limit.
-        Err(_) | Ok(0) => Ok(STATUS_MAX),
-        Ok(millis) => Ok((Duration::from_millis(millis) / STATUSES).min(STATUS_MAX)),
-    }
+    let millis = u64::try_from(millis).ok().filter(|millis| *millis > 0);
+    Ok(millis.map(Duration::from_millis))
 }
 
 impl Drop for Replication {
@@ -197,8 +201,20 @@ struct Driver {
     told: watch::Receiver<Orders>,
     /// How far the log was received.
     seen: Lsn,
-    /// How often to say so.
-    status: Duration,
+    /// How long both sides wait for a sign of life.
+    silence: Option<Duration>,
+}
+
+/// How long the server has been silent.
+struct Ear {
+    heard: Instant,
+    has_asked: bool,
+}
+
+impl Ear {
+    fn new() -> Ear {
+        Ear { heard: Instant::now(), has_asked: false }
+    }
 }
 
 /// What is put together.
@@ -213,6 +229,9 @@ impl Driver {
         match self.drive(&pieces).await {
             Ok(()) => self.wire.close().await,
             Err(error) => {
+                // That it is there now was looked at before.
+                let is_young = error.sqlstate() == Some(&SqlState::UNDEFINED_OBJECT);
+                let error = if is_young { error.hint(TOO_YOUNG) } else { error };
                 let _ = pieces.send(Err(error)).await;
             }
         }
@@ -220,7 +239,10 @@ impl Driver {
 
     /// Works until it is told to close.
     async fn drive(&mut self, pieces: &mpsc::Sender<Result<Received>>) -> Result<()> {
-        let mut status = interval(self.status);
+        // It ends the session when it does not hear of us.
+        let status = self.silence.map_or(STATUS_MAX, |silence| silence / STATUSES);
+        let mut status = interval(status.min(STATUS_MAX));
+        let mut ear = Ear::new();
         status.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut piece = Piece::default();
         loop {
@@ -232,12 +254,13 @@ impl Driver {
                     Ok(permit) => permit.send(Ok(std::mem::take(&mut piece).received)),
                     // Nobody asks any more: closed, or about to be aborted.
                     Err(_) => {
-                        self.put_status();
+                        self.put_status(false);
                         return Ok(());
                     }
                 },
                 message = self.wire.receive(), if has_room => match message? {
                     Some(message) => {
+                        ear = Ear::new();
                         self.take(message, &mut piece)?;
                         while piece.bytes < PIECE_BYTES && let Some(next) = self.wire.received()? {
                             self.take(next, &mut piece)?;
@@ -249,9 +272,16 @@ impl Driver {
                         return Err(Error::new(Kind::Connect, message));
                     }
                 },
-                _ = status.tick() => self.put_status(),
+                // Who does not listen cannot say that it is silent.
+                _ = status.tick() => match has_room {
+                    true => self.listen(&mut ear)?,
+                    false => {
+                        ear = Ear::new();
+                        self.put_status(false);
+                    }
+                },
                 changed = self.told.changed() => {
-                    self.put_status();
+                    self.put_status(false);
                     if changed.is_err() || self.told.borrow().close {
                         return Ok(());
                     }
@@ -286,7 +316,7 @@ impl Driver {
                     piece.received.end = Some(end);
                 }
                 if read.byte()? != 0 {
-                    self.put_status();
+                    self.put_status(false);
                 }
             }
             _ => return Err(Error::new(Kind::Connect, "unknown message of a walsender")),
@@ -294,8 +324,22 @@ impl Driver {
         Ok(())
     }
 
-    /// Says what has been received, and what of it is committed.
-    fn put_status(&mut self) {
+    /// Sends a status, which is to be answered when the server has long been silent.
+    fn listen(&mut self, ear: &mut Ear) -> Result<()> {
+        let silent = ear.heard.elapsed();
+        let asks = self.silence.is_some_and(|limit| silent >= limit / 2) && !ear.has_asked;
+        if ear.has_asked && self.silence.is_some_and(|limit| silent >= limit) {
+            let (place, seconds) = (self.wire.place(), silent.as_secs());
+            let message = format!("{place} has sent nothing for {seconds} s");
+            return Err(Error::new(Kind::Connect, message));
+        }
+        ear.has_asked |= asks;
+        self.put_status(asks);
+        Ok(())
+    }
+
+    /// Says what has been received, and what of it is committed. `asks` for an answer.
+    fn put_status(&mut self, asks: bool) {
         let confirmed = self.told.borrow_and_update().confirmed.0;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = since_1970.saturating_sub(Duration::from_secs(EPOCH_SECS));
@@ -305,6 +349,7 @@ impl Driver {
         for (at, number) in numbers.iter().enumerate() {
             status[1 + 8 * at..9 + 8 * at].copy_from_slice(&number.to_be_bytes());
         }
+        status[33] = u8::from(asks);
         self.wire.put(&status);
     }
 }

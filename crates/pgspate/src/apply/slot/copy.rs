@@ -6,6 +6,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,15 @@ use tokio::runtime::Handle;
 use super::{COPYING, Slot};
 use crate::apply::facts::Facts;
 use crate::apply::order::parents_first;
-use crate::apply::replication::{Lsn, PublishedTable, Snapshot, drop_slot};
+use crate::apply::replication::{
+    Lsn, PublishedTable, Snapshot, drop_slot_unless, make_slot_unless, stopped,
+};
 use crate::apply::route::{Router, UnknownColumns};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
 use crate::copy::Limits;
 use crate::format::sniff::{Format, Overrides};
-use crate::ledger::Mark;
+use crate::ledger::{Mark, digest};
 use crate::load;
 use crate::source::Input;
 use crate::target::connect::Dsn;
@@ -31,6 +34,8 @@ use crate::{Error, Kind, Result};
 const PIECES: usize = 8;
 /// Lanes for a table: one session of the source fills no more.
 const LANES_MAX: usize = 4;
+/// How often it looks whether rows are wanted still.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long the sessions of an earlier copy may take to end.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -68,12 +73,11 @@ impl Copying<'_> {
         copies: bool,
         again: bool,
     ) -> Result<(Lsn, Vec<Copied>)> {
-        let Slot { dsn, name, publication, .. } = self.slot;
         self.runtime.block_on(writer.hold())?;
         if !copies {
-            let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
-            let lsn = snapshot.lsn();
-            self.runtime.block_on(snapshot.close());
+            let (dsn, name) = (&self.slot.dsn, &self.slot.name);
+            let made = make_slot_unless(dsn, name, self.watch.cancelled());
+            let lsn = self.runtime.block_on(made)?;
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
@@ -84,9 +88,10 @@ impl Copying<'_> {
             Mark { ordinal: 0, source: COPYING.to_owned(), digest: self.slot.identity.clone() };
         self.runtime.block_on(writer.move_to(mark))?;
         if self.slot.found.is_some() {
-            self.runtime.block_on(drop_slot(dsn, name))?;
+            let (dsn, name) = (&self.slot.dsn, &self.slot.name);
+            self.runtime.block_on(drop_slot_unless(dsn, name, self.watch.cancelled()))?;
         }
-        let snapshot = self.runtime.block_on(Snapshot::create(dsn, name, publication))?;
+        let snapshot = self.snapshot()?;
         let mut copied = Vec::new();
         for (table, facts) in self.pairs(snapshot.tables())? {
             let rows = self.copy(&snapshot, &table, &facts)?;
@@ -96,6 +101,12 @@ impl Copying<'_> {
         self.runtime.block_on(snapshot.close());
         self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
         Ok((lsn, copied))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        let Slot { dsn, name, publication, .. } = self.slot;
+        let stop = self.watch.cancelled();
+        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
@@ -135,15 +146,15 @@ impl Copying<'_> {
     /// end is what that has copied.
     fn empty(&self, writer: &mut Writer, pairs: &[Pair], again: bool) -> Result<()> {
         if again {
-            self.wait_for_lanes(writer, pairs)?;
+            self.wait_for_lanes(writer)?;
         }
         let mut filled = Vec::new();
         for (_, facts) in pairs {
-            let name = &facts.table.sql_name;
+            let name = facts.itself();
             let sql = format!("select exists (select from {name})");
             let asked = writer.ask(&sql, "look whether the table is empty");
             if self.runtime.block_on(asked)? {
-                filled.push(name.as_str());
+                filled.push(name);
             }
         }
         let Some(first) = filled.first() else { return Ok(()) };
@@ -152,6 +163,7 @@ impl Copying<'_> {
             let what = "empty the tables that an earlier copy has filled";
             return self.runtime.block_on(writer.run(&format!("truncate {names}"), what));
         }
+        let first = first.trim_start_matches("only ");
         let message = format!("{first} is not empty, and the copy of rows needs empty tables");
         Err(Error::new(Kind::Usage, message).hint(
             "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
@@ -159,23 +171,18 @@ impl Copying<'_> {
         ))
     }
 
+    /// What the sessions of its loads are called, and no others.
+    fn name(&self) -> String {
+        let digest = digest(["copy", &self.slot.identity]);
+        format!("pgspate copy {}", &digest[..16])
+    }
+
     /// Sessions of an earlier copy end by themselves, but may still commit what they had in hand.
-    fn wait_for_lanes(&self, writer: &mut Writer, pairs: &[Pair]) -> Result<()> {
-        let name = |(_, facts): &Pair| {
-            let name = format!("pgspate load {}", facts.table.name);
-            let name = self.target.application_name(&name).replace('\'', "''");
-            // As the server cuts names.
-            format!("'{name}'::name::text")
-        };
-        let names: Vec<_> = pairs.iter().map(name).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
+    fn wait_for_lanes(&self, writer: &mut Writer) -> Result<()> {
+        let name = self.name();
         let sql = format!(
             "select count(*) from pg_stat_activity where datname = current_database() \
-             and pid <> pg_backend_pid() and application_name in ({}) \
-             and usename = current_user",
-            names.join(", ")
+             and application_name = '{name}'"
         );
         let since = Instant::now();
         loop {
@@ -185,10 +192,10 @@ impl Copying<'_> {
             }
             if since.elapsed() > LINGER {
                 let message = "sessions of an earlier copy of rows are still at work";
-                return Err(Error::new(Kind::Ledger, message).hint(
+                return Err(Error::new(Kind::Ledger, message).hint(format!(
                     "End them with `select pg_terminate_backend(pid) from pg_stat_activity where \
-                     application_name like 'pgspate load%'`, and run the same command again.",
-                ));
+                     application_name = '{name}'`, and run the same command again."
+                )));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -200,10 +207,12 @@ impl Copying<'_> {
         let name = &facts.table.sql_name;
         let load_watch = Arc::new(load::Watch::default());
         self.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
+        let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
-            let runtime = self.runtime;
-            let reading = scope.spawn(move || read(snapshot, table, runtime, tx));
+            let (runtime, watch) = (self.runtime, self.watch);
+            let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
             let loaded = self.load(table, facts, rx, &load_watch);
+            is_over.store(true, Relaxed);
             (reading.join(), loaded)
         });
         self.watch.show_copy(None);
@@ -247,17 +256,20 @@ impl Copying<'_> {
             limits: self.limits,
             ..load::Options::default()
         };
-        let load = load::prepare(options, self.target.clone(), self.runtime)?;
+        let load = load::prepare(options, self.target.called(&self.name()), self.runtime)?;
         Ok(load.run(watch)?.rows_written)
     }
 }
 
-/// Reads the table's rows. False when they are not wanted any more.
+/// Reads the table's rows. False when they are not wanted any more, as their load `is_over`; the
+/// source, which may keep silent, is waited for no longer than that.
 fn read(
     snapshot: &Snapshot,
     table: &PublishedTable,
     runtime: &Handle,
     tx: SyncSender<io::Result<Vec<u8>>>,
+    watch: &Watch,
+    is_over: &AtomicBool,
 ) -> Result<bool> {
     let mut is_wanted = true;
     let take = &mut |piece: &[u8]| {
@@ -267,15 +279,27 @@ fn read(
             false => Err(Error::new(Kind::Cancelled, "the rows are not wanted any more")),
         }
     };
-    let copied = runtime.block_on(snapshot.copy(table, take));
+    let copied = runtime.block_on(async {
+        let over = async {
+            while !is_over.load(Relaxed) && !watch.is_cancelled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            copied = snapshot.copy(table, take) => return copied,
+            () = over => {}
+        }
+        snapshot.cancel().await;
+        Err(stopped())
+    });
     match copied {
-        _ if !is_wanted => Ok(false),
-        Ok(()) => Ok(true),
-        Err(error) => {
+        Ok(()) if is_wanted => Ok(true),
+        Err(error) if is_wanted && (watch.is_cancelled() || !is_over.load(Relaxed)) => {
             // Without it the rows so far would pass for all.
             let _ = tx.send(Err(io::Error::other("the source was lost")));
             Err(error)
         }
+        _ => Ok(false),
     }
 }
 

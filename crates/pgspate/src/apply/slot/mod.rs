@@ -52,7 +52,8 @@ const LOOK: &str = "\
 select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
             else pg_catalog.pg_current_wal_lsn() end::pg_catalog.text,
        pg_catalog.current_database()::pg_catalog.text, s.slot_name is not null, s.plugin::text,
-       s.database::text, s.confirmed_flush_lsn::pg_catalog.text
+       s.database::text, s.confirmed_flush_lsn::pg_catalog.text,
+       pg_catalog.to_jsonb(s) ->> 'two_phase' = 'true'
 from (select) as one left join pg_catalog.pg_replication_slots s on s.slot_name = $1";
 
 impl Slot {
@@ -82,7 +83,8 @@ impl Slot {
             false => None,
             true => {
                 let of = |at| row.get::<_, Option<&str>>(at).unwrap_or_default();
-                check(&name, &database, of(3), of(4))?;
+                let is_two_phase = row.get::<_, Option<bool>>(6) == Some(true);
+                check(&name, &database, of(3), of(4), is_two_phase)?;
                 let confirmed = row.get::<_, Option<&str>>(5).unwrap_or("0/0");
                 Some(Found { confirmed: confirmed.parse()? })
             }
@@ -115,11 +117,19 @@ impl Slot {
     }
 }
 
-fn check(name: &str, database: &str, plugin: &str, of_database: &str) -> Result<()> {
-    if plugin == "pgoutput" && of_database == database {
+fn check(
+    name: &str,
+    database: &str,
+    plugin: &str,
+    of_database: &str,
+    is_two_phase: bool,
+) -> Result<()> {
+    let is_ours = plugin == "pgoutput" && of_database == database;
+    if is_ours && !is_two_phase {
         return Ok(());
     }
     let what = match plugin {
+        _ if is_ours => "sends prepared transactions (two_phase)".to_owned(),
         "" => "is a physical one".to_owned(),
         "pgoutput" => format!("is of database \"{of_database}\""),
         _ => format!("is for the decoder \"{plugin}\""),

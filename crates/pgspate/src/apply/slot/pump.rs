@@ -142,7 +142,7 @@ impl Reach {
 
 /// Asks the source where its log ends, for as long as the task lives.
 pub(crate) fn spawn_look(slot: Slot, watch: Arc<Watch>, runtime: &Handle) -> JoinHandle<()> {
-    watch.source_end.fetch_max(slot.log_end.0.max(1), Relaxed);
+    watch.see_end(slot.log_end);
     runtime.spawn(async move {
         loop {
             // The stream itself complains when the source is away.
@@ -150,7 +150,7 @@ pub(crate) fn spawn_look(slot: Slot, watch: Arc<Watch>, runtime: &Handle) -> Joi
                 while let Ok(row) = beside.client.query_one(super::LOOK, &[&slot.name]).await {
                     let end = row.get::<_, Option<&str>>(0).and_then(|end| end.parse().ok());
                     let end: Lsn = end.unwrap_or_default();
-                    watch.source_end.fetch_max(end.0, Relaxed);
+                    watch.see_end(end);
                     tokio::time::sleep(ASK).await;
                 }
             }

@@ -181,14 +181,29 @@ impl Writer {
         }
     }
 
-    /// Moves the stream without any event.
+    /// Moves the stream without any event. A session that was lost while rows were copied is
+    /// opened again, once.
     pub(crate) async fn move_to(&mut self, mark: ledger::Mark) -> Result<()> {
-        self.reopen().await?;
-        if let Some(session) = &self.session {
-            self.stream.advance(&session.connection.client, &mark, &[]).await?;
+        let mut has_lost = false;
+        loop {
+            self.reopen().await?;
+            if has_lost && self.stream.mark == mark {
+                // Only the answer was lost.
+                return Ok(());
+            }
+            let Some(session) = &self.session else { continue };
+            match self.stream.advance(&session.connection.client, &mark, &[]).await {
+                Ok(()) => {
+                    self.stream.mark = mark;
+                    return Ok(());
+                }
+                Err(error) if has_lost || !error.is_retryable() => return Err(error),
+                Err(_) => {
+                    has_lost = true;
+                    self.roll_back().await;
+                }
+            }
         }
-        self.stream.mark = mark;
-        Ok(())
     }
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".

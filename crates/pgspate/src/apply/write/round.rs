@@ -88,7 +88,7 @@ pub(super) async fn write(
 
 async fn truncate(session: &Session, parts: &[Part<'_>], counts: &mut Counts) -> Result<()> {
     let emptied = parts.iter().filter(|part| part.prepared.truncates);
-    let names: Vec<_> = emptied.map(|part| part.facts.table.sql_name.as_str()).collect();
+    let names: Vec<_> = emptied.map(|part| part.facts.itself()).collect();
     if names.is_empty() {
         return Ok(());
     }

@@ -184,6 +184,13 @@ impl Dsn {
         own.or_else(|| self.settings.get("fallback_application_name")).unwrap_or(fallback)
     }
 
+    /// The same for sessions that are called so, whatever was asked for.
+    pub(crate) fn called(&self, name: &str) -> Dsn {
+        let mut dsn = self.clone();
+        dsn.settings.set("application_name", name.to_owned());
+        dsn
+    }
+
     fn url(&self, all_ports: bool, password: &str) -> String {
         let hosts: Vec<String> = self.hosts.iter().map(|host| url_host(host, all_ports)).collect();
         let user = uri::encode(&self.user);

@@ -1,0 +1,192 @@
+//! The rows that there are when a slot begins: which they are, and what is in their way.
+
+use crate::run::wait_until;
+use crate::source::{Source, applied_slot, apply_slot, follow};
+use crate::support::Case;
+use crate::{finish, rows};
+
+const FAMILY: &str = "create table parent (id int primary key, v int);
+create table child (extra int, primary key (id)) inherits (parent);
+";
+
+/// Each table of a family of tables has its own rows, and keeps them when another one is emptied.
+#[test]
+fn rows_of_tables_that_inherit_are_their_own() {
+    let source = Source::new(&format!(
+        "{FAMILY}insert into parent values (1, 1);\ninsert into child values (2, 2, 2);\n\
+         create publication p for table parent, child"
+    ));
+    let case = Case::new(&FAMILY.replace('\n', " "));
+    applied_slot(&source, &case, "--snapshot");
+    for table in ["only parent", "child"] {
+        assert_eq!(rows(&case, table), source.rows(table), "{table}");
+    }
+    source.run("truncate only parent");
+    applied_slot(&source, &case, "");
+    assert_eq!(rows(&case, "parent"), "(2,2)");
+}
+
+/// Names in values are whole, whatever the search path of the source's role.
+#[test]
+fn the_search_path_of_the_source_does_not_show() {
+    let source = Source::new(
+        "create schema shop;\ncreate table t (id int primary key, of regclass);\n\
+         create table shop.goods (id int);\n\
+         insert into t select n, 'shop.goods' from generate_series(1, 100) n;\n\
+         create publication p for table t",
+    );
+    let name = source.value("select current_database()");
+    source.run(&format!("alter database {name} set search_path = shop, public"));
+    let case = Case::new(
+        "create schema shop; create table shop.goods (id int); \
+         create table t (id int primary key, of regclass)",
+    );
+    applied_slot(&source, &case, "--snapshot");
+    assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "100");
+    source.run("insert into public.t values (101, 'shop.goods')");
+    applied_slot(&source, &case, "");
+    assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "101");
+}
+
+#[test]
+fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
+    let source = Source::new(
+        "create table t (id int primary key);\ninsert into t select generate_series(1, 10);\n\
+         create policy few on t using (id < 3);\nalter table t enable row level security;\n\
+         create publication p for table t",
+    );
+    let reader = format!("reader_of_{}", source.value("select current_database()"));
+    source.run(&format!("create role {reader} login replication password 'x'"));
+    source.run(&format!("grant select on t to {reader}"));
+    let case = Case::new("create table t (id int primary key)");
+    let url = source.slot();
+    let (_, at) = url.split_once('@').unwrap_or_else(|| url.split_once("//").unwrap());
+    let mut command = crate::command(&case, "--snapshot --quiet");
+    let run = finish(crate::spawn(command.arg(format!("postgres://{reader}:x@{at}"))));
+    source.run(&format!("drop owned by {reader};\ndrop role {reader}"));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("row-level security policy"), "{}", run.stderr);
+    assert!(run.stderr.contains("bypassrls"), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "");
+}
+
+/// A signal ends what waits for others, on the server, too: nothing of it comes later.
+#[test]
+fn a_signal_ends_what_waits_for_the_source() {
+    let source =
+        Source::new("create table t (id int primary key);\ncreate publication p for table t");
+    let case = Case::new("create table t (id int primary key)");
+    let slots = format!(
+        "select count(*) from pg_replication_slots where slot_name = '{}'",
+        source.slot_name()
+    );
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for args in ["--create-slot --quiet", "--snapshot --quiet"] {
+        let blocker = runtime.block_on(async {
+            let dsn = source.dsn();
+            let connected = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await;
+            let (client, driver) = connected.unwrap();
+            tokio::spawn(driver);
+            client.batch_execute("begin; select pg_current_xact_id()").await.unwrap();
+            client
+        });
+        let child = follow(&source, &case, args);
+        wait_until("the slot is being made", || source.value(&slots) == "1");
+        let pid = child.id().to_string();
+        assert!(std::process::Command::new("kill").arg(pid).status().unwrap().success());
+        let run = finish(child);
+        assert_eq!(run.status, Some(130), "{}", run.stderr);
+        wait_until("nobody makes it any more", || source.value(&slots) == "0");
+        drop(blocker);
+    }
+    applied_slot(&source, &case, "--snapshot");
+}
+
+/// A copy that has not come to its end is begun anew, whatever the sessions are called.
+#[test]
+fn a_copy_is_begun_anew_under_any_name() {
+    let source = Source::new(
+        "create table t (id int primary key, v int);\ninsert into t values (1, 1), (2, 2);\n\
+         create publication p for table t",
+    );
+    let case = Case::new("create table t (id int primary key, v int check (v <> 2))");
+    let snapshot = || {
+        let mut command = crate::command(&case, "--snapshot --quiet");
+        finish(crate::spawn(command.env("PGAPPNAME", "mine").arg(source.slot())))
+    };
+    assert_eq!(snapshot().status, Some(2));
+    case.db.run("alter table t drop constraint t_v_check");
+    let run = snapshot();
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1,1) (2,2)");
+}
+
+/// What a source knows of streams that were applied to it is none of the target's.
+#[test]
+fn a_ledger_of_the_source_is_left_out() {
+    let source = Source::new(
+        "create table t (id int primary key);\ncreate schema pgspate;\n\
+         create table pgspate.version (version int);\ninsert into pgspate.version values (1);\n\
+         insert into t values (1);\ncreate publication p for all tables",
+    );
+    let case = Case::new("create table t (id int primary key)");
+    applied_slot(&source, &case, "--snapshot");
+    source.run("insert into pgspate.version values (2);\ninsert into t values (2)");
+    let report = applied_slot(&source, &case, "");
+    assert_eq!((&report["left_out"], &report["events"]), (&1.into(), &2.into()), "{report}");
+    assert_eq!(rows(&case, "t"), "(1) (2)");
+}
+
+#[test]
+fn slots_that_cannot_be_read_say_why() {
+    let source = Source::new("create table t (id int primary key)");
+    let slot = source.slot_name();
+    let make = "select pg_create_logical_replication_slot";
+    let case = Case::new("create table t (id int primary key)");
+    source.run(&format!("{make}('{slot}', 'pgoutput');\ninsert into t values (1)"));
+    source.run("create publication p for table t");
+    if source.value("show server_version_num").parse::<u32>().unwrap() < 180_000 {
+        let young = apply_slot(&source, &case, "--quiet");
+        assert_eq!(young.status, Some(2));
+        assert!(young.stderr.contains("after the publication"), "{}", young.stderr);
+    }
+    source.run(&format!("select pg_drop_replication_slot('{slot}')"));
+    if source.value("show server_version_num").parse::<u32>().unwrap() < 140_000 {
+        return;
+    }
+    source.run(&format!("{make}('{slot}', 'pgoutput', false, true)"));
+    let two_phase = apply_slot(&source, &case, "--quiet --stream other");
+    assert_eq!(two_phase.status, Some(2));
+    assert!(two_phase.stderr.contains("sends prepared transactions"), "{}", two_phase.stderr);
+    source.run(&format!("select pg_drop_replication_slot('{slot}')"));
+    // A publication may get its tables later.
+    source.run("create publication q");
+    let mut command = crate::command(&case, "--create-slot --quiet --stream q");
+    let run = finish(crate::spawn(command.arg(source.slot().replace("=p", "=q"))));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+}
+
+/// A source that hangs is given up, and not waited for in vain.
+#[test]
+fn a_source_that_keeps_silent_is_noticed() {
+    let source =
+        Source::new("create table t (id int primary key);\ncreate publication p for table t");
+    let name = source.value("select current_database()");
+    source.run(&format!("alter database {name} set wal_sender_timeout = '2s'"));
+    let case = Case::new("create table t (id int primary key)");
+    let child = follow(&source, &case, "--create-slot --follow --quiet --retry-for 1");
+    source.wait_for_reader();
+    let active = format!(
+        "select active_pid from pg_replication_slots where slot_name = '{}'",
+        source.slot_name()
+    );
+    let pid = source.value(&active);
+    let kill = |signal: &str| {
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success())
+    };
+    kill("-STOP");
+    let run = crate::run::finish_within(child, std::time::Duration::from_secs(60));
+    kill("-CONT");
+    let run = run.unwrap_or_else(|run| panic!("it waits: {}", run.stderr));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+}
