@@ -145,11 +145,20 @@ impl Stream {
         lock::hold(client, identity::lock_key(&key)).await
     }
 
-    /// In a new session: where the stream is now. Waits for what a lost session may still be
+    /// In a new session: where the stream is now, which is where it was or, when a lost session
+    /// has committed what it had in hand, at `pending`. Waits for what that may still be
     /// committing, and lets it do nothing after that.
-    pub(crate) async fn reopen(&mut self, client: &Client) -> Result<()> {
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when the stream is another process's now, or anywhere else: then this
+    /// is not the state of the database in which it was left.
+    pub(crate) async fn reopen(&mut self, client: &Client, pending: Option<&Mark>) -> Result<()> {
         let taken = take(client, &self.name, &self.partition, Some(self.fence)).await?;
-        *self = taken.ok_or_else(fenced)?;
+        let taken = taken.ok_or_else(fenced)?;
+        if taken.mark != self.mark && Some(&taken.mark) != pending {
+            return Err(moved(&self.mark, &taken.mark));
+        }
+        *self = taken;
         Ok(())
     }
 
@@ -221,6 +230,23 @@ fn fenced() -> Error {
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
     client.execute(sql, &[&name]).await.map(drop).map_err(failed())
+}
+
+fn moved(from: &Mark, to: &Mark) -> Error {
+    let place = |mark: &Mark| match mark.source.as_str() {
+        "" => "its beginning".to_owned(),
+        source => format!("{source} ({} events)", mark.ordinal),
+    };
+    let message = format!(
+        "the stream was applied up to {}, but the ledger is now at {}",
+        place(from),
+        place(to)
+    );
+    Error::new(Kind::Ledger, message).hint(
+        "The target was put back to an older state, or has failed over to a server that was \
+         behind. Run the same command again: it begins where the ledger is, if the source still \
+         has what comes after that.",
+    )
 }
 
 /// All streams that have been applied to this database. Empty where there is no ledger.
