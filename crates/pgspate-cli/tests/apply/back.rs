@@ -2,7 +2,7 @@
 
 use crate::rows;
 use crate::run::{finish, wait_until};
-use crate::source::{Source, follow};
+use crate::source::{Source, applied_slot, follow};
 use crate::support::Case;
 
 const TABLE: &str = "create table t (id int primary key)";
@@ -40,4 +40,81 @@ fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
     let again = finish(follow(&source, &case, "--quiet"));
     assert!(again.stderr.contains("cannot be read any more"), "{}", again.stderr);
     assert_eq!(rows(&case, "t"), "(1)");
+}
+
+/// A source that was put back, of which the ledger knows more than there is: what it commits until
+/// it is there again would be passed over in silence.
+#[test]
+fn a_source_that_goes_back_is_refused() {
+    let source = source();
+    let case = Case::new(TABLE);
+    applied_slot(&source, &case, "--create-slot");
+    case.db.run("update pgspate.stream set source = 'FFFF/0'");
+    source.run("insert into t values (500)");
+    let follows = ["--quiet", "--quiet --follow", "--quiet --plan"];
+    for run in follows.map(|args| finish(follow(&source, &case, args))) {
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains("the source has gone back"), "{}", run.stderr);
+    }
+    assert_eq!(rows(&case, "t"), "");
+}
+
+/// A slot that is dropped and made anew while its reader is away has lost what came in between.
+#[test]
+fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
+    let source = source();
+    let case = Case::new(TABLE);
+    let child = follow(&source, &case, "--create-slot --follow --quiet");
+    source.wait_for_reader();
+    source.run("insert into t values (1)");
+    wait_until("the first row is there", || rows(&case, "t") == "(1)");
+    let slot = source.slot_name();
+    let drop = format!(
+        "do $$ begin
+            perform pg_terminate_backend(active_pid) from pg_replication_slots
+                where slot_name = '{slot}';
+            loop
+                begin
+                    perform pg_drop_replication_slot('{slot}');
+                    exit;
+                exception when object_in_use then perform pg_sleep(0.002);
+                end;
+            end loop;
+         end $$"
+    );
+    source.value(&drop);
+    source.run(&format!(
+        "insert into t values (2);\nselect pg_create_logical_replication_slot('{slot}', 'pgoutput');\n\
+         insert into t values (3)"
+    ));
+    let run = finish(child);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("cannot be read"), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1)");
+}
+
+/// A second start waits for the slot and gives up; the first goes on as if nothing had been.
+#[test]
+fn a_second_start_ends_nobodys_work() {
+    let source = source();
+    let case = Case::new(TABLE);
+    let mut first = follow(&source, &case, "--create-slot --follow --quiet");
+    source.wait_for_reader();
+    let second = finish(follow(&source, &case, "--quiet --retry-for 1"));
+    assert_eq!(second.status, Some(2), "{}", second.stderr);
+    assert!(second.stderr.contains("is active for PID"), "{}", second.stderr);
+    source.run("insert into t values (1)");
+    wait_until("the first goes on", || rows(&case, "t") == "(1)");
+    assert!(first.try_wait().unwrap().is_none());
+    // One that waits long enough takes over from the position that it finds then.
+    let third = follow(&source, &case, "--quiet --retry-for 60");
+    source.run("insert into t values (2)");
+    wait_until("the first goes on", || rows(&case, "t") == "(1) (2)");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    source.run("insert into t values (3)");
+    let third = finish(third);
+    assert_eq!(third.status, Some(0), "{}", third.stderr);
+    assert_eq!(finish(follow(&source, &case, "--quiet")).status, Some(0));
+    assert_eq!(rows(&case, "t"), "(1) (2) (3)");
 }

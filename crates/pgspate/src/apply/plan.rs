@@ -88,7 +88,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     })
 }
 
-async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
+pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
     let connection = dsn.connect("pgspate apply").await?;
     let mark = ledger::read_mark(&connection.client, stream, "").await;
     connection.close().await;

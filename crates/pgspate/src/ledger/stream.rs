@@ -100,6 +100,15 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     take(client, name, partition, None).await?.ok_or_else(fenced)
 }
 
+/// Lets no other session hold the stream as long as this one lives.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when another session does.
+pub(crate) async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
+    let key = identity::digest(["stream", name, partition]);
+    lock::hold_for(client, identity::lock_key(&key), "this stream").await
+}
+
 /// Up to where a stream is applied; the beginning of one that is not known. Changes nothing.
 pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> Result<Mark> {
     if !schema::has_streams(client).await? {
@@ -141,8 +150,7 @@ impl Stream {
     /// # Errors
     /// Of [`Kind::Ledger`] when another session does.
     pub(crate) async fn hold(&self, client: &Client) -> Result<()> {
-        let key = identity::digest(["stream", &self.name, &self.partition]);
-        lock::hold(client, identity::lock_key(&key)).await
+        hold_stream(client, &self.name, &self.partition).await
     }
 
     /// In a new session: where the stream is now, which is where it was or, when a lost session
@@ -219,8 +227,10 @@ impl Stream {
 }
 
 fn fenced() -> Error {
-    Error::new(Kind::Ledger, "the stream was taken over by another pgspate")
-        .hint("One process applies a stream at a time: the one that was started last.")
+    Error::new(Kind::Ledger, "the stream was taken over by another pgspate").hint(
+        "One process applies a stream at a time: of files the one that was started last, of a \
+         slot the one that reads it.",
+    )
 }
 
 /// Forgets a stream of which no event was set aside: whose events nobody will give again.

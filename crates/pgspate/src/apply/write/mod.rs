@@ -54,14 +54,19 @@ struct Pending {
 }
 
 impl Writer {
-    /// Connects, and takes the stream over.
+    /// Connects, and takes the stream over. `holds`: only if no session holds it, which this one
+    /// does from then on.
     pub(crate) async fn open(
         settings: Settings,
         stream: &str,
         partition: &str,
         runtime: Handle,
+        holds: bool,
     ) -> Result<Writer> {
         let session = Session::open(&settings).await?;
+        if holds {
+            ledger::hold_stream(&session.connection.client, stream, partition).await?;
+        }
         let stream = ledger::open_stream(&session.connection.client, stream, partition).await?;
         let (counts, pending) = (Counts::default(), Pending::default());
         Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
