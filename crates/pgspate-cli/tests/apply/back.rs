@@ -118,3 +118,53 @@ fn a_second_start_ends_nobodys_work() {
     assert_eq!(finish(follow(&source, &case, "--quiet")).status, Some(0));
     assert_eq!(rows(&case, "t"), "(1) (2) (3)");
 }
+
+/// A copy that has not come to its end is done again only when that is asked for, and empties the
+/// tables that it has filled and no others.
+#[test]
+fn a_copy_empties_only_what_it_has_filled() {
+    let source = Source::new(
+        "create table a (id int primary key);\ncreate table b (id int primary key);
+         create table c (id int primary key);\ninsert into a values (1);
+         insert into b values (2);\ninsert into c values (3);
+         create publication p for table a, b",
+    );
+    let case = Case::new(
+        "create table a (id int primary key); create table b (id int primary key check (id < 2));
+         create table c (id int primary key)",
+    );
+    let run = |args: &str| finish(follow(&source, &case, &format!("--quiet {args}")));
+    let first = run("--snapshot");
+    assert_eq!(first.status, Some(2), "{}", first.stderr);
+    assert_eq!((rows(&case, "a"), rows(&case, "b")), ("(1)".to_owned(), String::new()));
+    case.db.run("insert into c values (9); alter table b drop constraint b_id_check");
+    source.run("alter publication p add table c");
+    for (args, says) in [
+        ("", "has not come to its end"),
+        ("--create-slot", "has not come to its end"),
+        ("--snapshot", "public.c is not empty"),
+        ("--snapshot --map public.a=public.c", "public.c is not empty"),
+    ] {
+        let refused = run(args);
+        assert_eq!(refused.status, Some(2), "{args}: {}", refused.stderr);
+        assert!(refused.stderr.contains(says), "{args}: {}", refused.stderr);
+    }
+    assert_eq!((rows(&case, "a"), rows(&case, "c")), ("(1)".to_owned(), "(9)".to_owned()));
+    case.db.run("truncate c");
+    let done = run("--snapshot");
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert_eq!(["a", "b", "c"].map(|table| rows(&case, table)), ["(1)", "(2)", "(3)"]);
+}
+
+/// Where no row was committed nothing was begun: neither a slot nor a position is left.
+#[test]
+fn a_copy_of_nothing_leaves_nothing() {
+    let source = source();
+    source.run("insert into t values (5)");
+    let case = Case::new("create table t (id int primary key check (id < 5))");
+    let run = finish(follow(&source, &case, "--quiet --snapshot"));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let slots = "select count(*) from pg_replication_slots where database = current_database()";
+    assert_eq!(source.value(slots), "0");
+    assert_eq!(case.value("select source || digest from pgspate.stream"), "");
+}

@@ -312,8 +312,8 @@ impl Apply {
         };
         let (from, copied) = match *begin {
             Begin::Stream(from) => (from, Vec::new()),
-            Begin::Slot => copying.run(writer, false, false)?,
-            Begin::Copy { again } => copying.run(writer, true, again)?,
+            Begin::Slot => copying.run(writer, false)?,
+            Begin::Copy { .. } => copying.run(writer, true)?,
         };
         let until = (!options.follows).then_some(slot.log_end);
         let identity = slot.identity.clone();

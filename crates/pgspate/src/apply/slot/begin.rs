@@ -1,6 +1,7 @@
 //! Where a run begins: where the ledger says, or with a slot that is yet to be made.
 
-use super::{COPYING, Slot};
+use super::Slot;
+use super::filling::Filling;
 use crate::apply::replication::Lsn;
 use crate::ledger::Mark;
 use crate::target::quote_ident;
@@ -31,8 +32,8 @@ impl Begin {
         if !mark.digest.is_empty() {
             slot.check_identity(&mark.digest)?;
         }
-        if mark.source == COPYING {
-            return Ok(Begin::Copy { again: true });
+        if Filling::parse(&mark.source).is_some() {
+            return if copies { Ok(Begin::Copy { again: true }) } else { Err(unfinished()) };
         }
         let Some(found) = &slot.found else {
             return match (mark.source.is_empty(), creates || copies) {
@@ -119,6 +120,14 @@ fn no_slot(name: &str) -> Error {
     )
 }
 
+fn unfinished() -> Error {
+    let message = "the copy of the rows before the stream has not come to its end";
+    Error::new(Kind::Ledger, message).hint(
+        "Run it with `--snapshot` again, which empties the tables that were being filled, and \
+         begins anew.",
+    )
+}
+
 fn is_gone(name: &str, at: &str) -> Error {
     let message = format!(
         "replication slot \"{name}\" does not exist any more: what was committed after {at} cannot \
@@ -185,14 +194,16 @@ mod tests {
         assert_eq!(begin(Some(5), "0/7", true, true), Ok(Begin::Stream(Lsn(7))));
         assert_eq!(begin(None, "", true, false), Ok(Begin::Slot));
         assert_eq!(begin(None, "", true, true), Ok(Begin::Copy { again: false }));
-        for (confirmed, copies) in [(None, true), (Some(5), true), (Some(5), false)] {
-            let again = begin(confirmed, COPYING, false, copies);
+        let copying = Filling::default().position();
+        for confirmed in [None, Some(5)] {
+            let again = begin(confirmed, &copying, false, true);
             assert_eq!(again, Ok(Begin::Copy { again: true }));
         }
         for (confirmed, source, creates, copies, says) in [
             (None, "", false, false, "does not exist"),
             (None, "0/7", true, true, "cannot be read"),
             (Some(8), "0/7", true, true, "cannot be read any more"),
+            (Some(5), &copying, true, false, "has not come to its end"),
             (Some(8), "0/901", true, true, "has gone back"),
             (Some(5), "", true, true, "needs a new one"),
             (Some(5), "a.ndjson, line 7", false, false, "not one of a replication slot"),

@@ -5,6 +5,7 @@
 
 mod begin;
 mod copy;
+mod filling;
 mod pump;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,8 +25,6 @@ use crate::{Error, Kind, Result};
 
 /// What sessions with the source are called.
 const NAME: &str = "pgspate apply";
-/// What the ledger has as position while the first rows are copied.
-const COPYING: &str = "snapshot";
 
 /// A slot, or one that is to be, and what its server says.
 #[derive(Debug, Clone)]
