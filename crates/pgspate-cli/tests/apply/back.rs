@@ -1,8 +1,12 @@
 //! Sources and targets that are not any more what they were: restored, replaced, made anew.
 
+use std::path::Path;
+
+use pgspate_embedded::{Throwaway, silent, testing};
+
 use crate::rows;
-use crate::run::{finish, wait_until};
-use crate::source::{Source, applied_slot, follow};
+use crate::run::{ask, finish, spawn, wait_until};
+use crate::source::{CONF, Source, follow};
 use crate::support::Case;
 
 const TABLE: &str = "create table t (id int primary key)";
@@ -42,21 +46,41 @@ fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
     assert_eq!(rows(&case, "t"), "(1)");
 }
 
-/// A source that was put back, of which the ledger knows more than there is: what it commits until
-/// it is there again would be passed over in silence.
+/// A source that was put back to a copy with its slot, of which the ledger knows more than there is:
+/// what it commits until it is there again would be passed over in silence.
 #[test]
 fn a_source_that_goes_back_is_refused() {
-    let source = source();
+    let old = server(None);
+    ask(&old.dsn(), TABLE);
+    ask(&old.dsn(), "create publication p for table t");
     let case = Case::new(TABLE);
-    applied_slot(&source, &case, "--create-slot");
-    case.db.run("update pgspate.stream set source = 'FFFF/0'");
-    source.run("insert into t values (500)");
-    let follows = ["--quiet", "--quiet --follow", "--quiet --plan"];
-    for run in follows.map(|args| finish(follow(&source, &case, args))) {
-        assert_eq!(run.status, Some(2), "{}", run.stderr);
-        assert!(run.stderr.contains("the source has gone back"), "{}", run.stderr);
+    let apply = |source: &Throwaway, args: &str| {
+        let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
+        finish(spawn(crate::command(&case, &format!("--quiet {args}")).arg(address)))
+    };
+    assert_eq!(apply(&old, "--create-slot").status, Some(0));
+    old.stop().unwrap();
+    let new = server(Some(&old.data_folder()));
+    old.restart().unwrap();
+    ask(&old.dsn(), "insert into t select generate_series(1, 2000)");
+    let run = apply(&old, "");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    ask(&new.dsn(), "insert into t values (5000)");
+    for args in ["", "--follow", "--plan"] {
+        let run = apply(&new, args);
+        assert_eq!(run.status, Some(2), "{args}: {}", run.stderr);
+        assert!(run.stderr.contains("the source has gone back"), "{args}: {}", run.stderr);
     }
-    assert_eq!(rows(&case, "t"), "");
+    assert_eq!(case.value("select max(id) from t"), "2000");
+}
+
+fn server(data: Option<&Path>) -> Throwaway {
+    let builder = testing::builder().conf(CONF);
+    let builder = match data {
+        Some(data) => builder.data_from(data),
+        None => builder,
+    };
+    builder.start(&silent).unwrap_or_else(|error| panic!("{}", error.chain()))
 }
 
 /// A slot that is dropped and made anew while its reader is away has lost what came in between.

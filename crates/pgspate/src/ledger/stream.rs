@@ -116,7 +116,8 @@ pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> R
     }
     let sql = "select ordinal, source, digest from pgspate.stream \
                where stream = $1 and partition = $2";
-    let row = client.query_opt(sql, &[&name, &partition]).await.map_err(failed())?;
+    let row = client.query_opt(sql, &[&name, &partition]).await;
+    let row = row.map_err(|error| schema::refused(failed()(error)))?;
     Ok(row.map_or_else(Mark::default, |row| Mark {
         ordinal: row.get::<_, i64>(0).unsigned_abs(),
         source: row.get(1),
