@@ -1,6 +1,7 @@
 //! Sources and targets that are not any more what they were: restored, replaced, made anew.
 
 use std::path::Path;
+use std::process::Child;
 
 use pgspate_embedded::{Throwaway, silent, testing};
 
@@ -15,16 +16,22 @@ fn source() -> Source {
     Source::new(&format!("{TABLE};\ncreate publication p for table t"))
 }
 
+/// A stream that runs and has applied a row.
+fn started(source: &Source, case: &Case) -> Child {
+    let child = follow(source, case, "--create-slot --follow --quiet");
+    source.wait_for_reader();
+    source.run("insert into t values (1)");
+    wait_until("the first row is there", || rows(case, "t") == "(1)");
+    child
+}
+
 /// The target is put back to an older state while a stream runs, with its ledger and its fence.
 /// What was applied since then is gone, and the stream must not go on after it.
 #[test]
 fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
     let source = source();
     let case = Case::new(TABLE);
-    let child = follow(&source, &case, "--create-slot --follow --quiet");
-    source.wait_for_reader();
-    source.run("insert into t values (1)");
-    wait_until("the first row is there", || rows(&case, "t") == "(1)");
+    let child = started(&source, &case);
     case.db.run("create table backup as select * from pgspate.stream");
     source.run("insert into t values (2)");
     wait_until("the second row is there", || rows(&case, "t") == "(1) (2)");
@@ -88,10 +95,7 @@ fn server(data: Option<&Path>) -> Throwaway {
 fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
     let source = source();
     let case = Case::new(TABLE);
-    let child = follow(&source, &case, "--create-slot --follow --quiet");
-    source.wait_for_reader();
-    source.run("insert into t values (1)");
-    wait_until("the first row is there", || rows(&case, "t") == "(1)");
+    let child = started(&source, &case);
     let slot = source.slot_name();
     let drop = format!(
         "do $$ begin

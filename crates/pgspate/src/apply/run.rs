@@ -221,25 +221,8 @@ impl Apply {
         confirmed.note(from.unwrap_or_default());
         watch.reach(from.unwrap_or_default());
         let Apply { options, origin, router, stream, .. } = self;
-        let feed = Feed {
-            pieces: piece_rx,
-            batches: batch_tx,
-            router,
-            decoder: None,
-            dms: None,
-            format: options.format,
-            decode: options.decode.clone(),
-            cuts: Cuts {
-                rows: options.batch_rows,
-                bytes: options.batch_bytes,
-                delay: options.batch_delay,
-            },
-            inputs: writer.inputs().clone(),
-            slot,
-            from: writer.mark().clone(),
-            dead_letters_max: options.dead_letters_max,
-            watch: Arc::clone(watch),
-        };
+        let (pieces, batches) = (piece_rx, batch_tx);
+        let feed = feed(&options, router, &writer, slot, pieces, batches, watch);
         let reading = Reading::start(Starting {
             origin,
             options: &options,
@@ -318,6 +301,37 @@ impl Apply {
         let until = (!options.follows).then_some(slot.log_end);
         let identity = slot.identity.clone();
         Ok((Some(SlotFeed { identity, from, until }), copied))
+    }
+}
+
+/// What makes batches of what is read, after what `writer` has applied.
+fn feed(
+    options: &Options,
+    router: Router,
+    writer: &Writer,
+    slot: Option<SlotFeed>,
+    pieces: Receiver<Result<Piece>>,
+    batches: SyncSender<Result<Batch>>,
+    watch: &Arc<Watch>,
+) -> Feed {
+    Feed {
+        pieces,
+        batches,
+        router,
+        decoder: None,
+        dms: None,
+        format: options.format,
+        decode: options.decode.clone(),
+        cuts: Cuts {
+            rows: options.batch_rows,
+            bytes: options.batch_bytes,
+            delay: options.batch_delay,
+        },
+        inputs: writer.inputs().clone(),
+        slot,
+        from: writer.mark().clone(),
+        dead_letters_max: options.dead_letters_max,
+        watch: Arc::clone(watch),
     }
 }
 
