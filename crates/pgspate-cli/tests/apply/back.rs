@@ -53,7 +53,7 @@ fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
     assert_eq!(rows(&case, "t"), "(1)");
 }
 
-/// A source that was put back to a copy with its slot, of which the ledger knows more than there is:
+/// A source that was put back with its slot, of which the ledger knows more than there is:
 /// what it commits until it is there again would be passed over in silence.
 #[test]
 fn a_source_that_goes_back_is_refused() {
@@ -112,7 +112,8 @@ fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
     );
     source.value(&drop);
     source.run(&format!(
-        "insert into t values (2);\nselect pg_create_logical_replication_slot('{slot}', 'pgoutput');\n\
+        "insert into t values (2);\n\
+         select pg_create_logical_replication_slot('{slot}', 'pgoutput');\n\
          insert into t values (3)"
     ));
     let run = finish(child);

@@ -104,7 +104,7 @@ fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
         Begin::Slot => return vec![makes, "with what is committed from then on".to_owned()],
         Begin::Copy { again: false } => Vec::new(),
         Begin::Copy { again: true } => vec![format!(
-            "empty the tables that a copy which did not come to its end has filled, and drop slot {}",
+            "empty the tables that a copy was filling which did not end, and drop slot {}",
             slot.name
         )],
     };

@@ -151,8 +151,8 @@ pub(super) fn name(options: &Options, slot: Option<&Slot>, inputs: &[Input]) -> 
     options.stream.clone().unwrap_or_else(first)
 }
 
-/// Finds the inputs, connects, and looks where the stream is. It is taken over when it runs. Blocks;
-/// call it from a thread that is not one of `runtime`'s.
+/// Finds the inputs, connects, and looks where the stream is, which is taken over when it runs.
+/// Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
 /// Inputs that are not there, mappings that are none, a server that cannot be reached; a slot that

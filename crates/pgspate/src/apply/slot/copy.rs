@@ -63,7 +63,8 @@ impl Copying<'_> {
     /// Makes the slot, and copies if `copies`. Where the slot begins. Blocks.
     ///
     /// # Errors
-    /// Tables that are not empty and that no earlier try has filled; whatever the source, the target or a load says.
+    /// Tables that are not empty and that no earlier try has filled; whatever the source, the
+    /// target or a load says.
     pub(crate) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
         let Slot { dsn, name, publication, .. } = self.slot;
         self.runtime.block_on(writer.hold())?;
