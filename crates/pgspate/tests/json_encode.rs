@@ -138,6 +138,11 @@ fn what_text_cannot_hold_is_refused_with_the_servers_code() {
     }
 }
 
+#[test]
+fn a_comma_without_a_record_has_a_place() {
+    assert_eq!(place(&refusal(b",\n\n ", &table())).0, 1);
+}
+
 /// The rows of a chunk, or the lines on which they are refused; and the records of all of them.
 fn resumed(input: &[u8], options: JsonOptions) -> (Vec<String>, Vec<String>) {
     let mut encoder = JsonEncoder::new(options);

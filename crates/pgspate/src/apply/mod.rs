@@ -16,6 +16,7 @@ mod inputs;
 mod lines;
 mod log;
 mod names;
+mod open;
 mod order;
 mod plan;
 mod prepare;

@@ -88,7 +88,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     })
 }
 
-async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
+pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
     let connection = dsn.connect("pgspate apply").await?;
     let mark = ledger::read_mark(&connection.client, stream, "").await;
     connection.close().await;
@@ -104,7 +104,7 @@ fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
         Begin::Slot => return vec![makes, "with what is committed from then on".to_owned()],
         Begin::Copy { again: false } => Vec::new(),
         Begin::Copy { again: true } => vec![format!(
-            "empty the tables, as a copy of their rows did not come to its end, and drop slot {}",
+            "empty the tables that a copy was filling which did not end, and drop slot {}",
             slot.name
         )],
     };

@@ -17,6 +17,8 @@ use super::facts::Facts;
 use super::feed::{Cuts, Feed, Piece, SlotFeed};
 use super::inputs::Inputs;
 use super::names::Names;
+use super::open::Opening;
+use super::plan::read_mark;
 use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
@@ -25,6 +27,7 @@ use super::watch::Watch;
 use super::write::{Settings, Writer};
 use super::{lines, order};
 use crate::copy::Limits;
+use crate::ledger::Mark;
 use crate::source::{self, Input};
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
@@ -103,8 +106,10 @@ pub struct Apply {
     origin: Origin,
     dsn: Dsn,
     router: Router,
-    writer: Writer,
+    settings: Settings,
     stream: String,
+    /// Where the ledger was when it was asked.
+    mark: Mark,
 }
 
 /// What is read.
@@ -146,12 +151,12 @@ pub(super) fn name(options: &Options, slot: Option<&Slot>, inputs: &[Input]) -> 
     options.stream.clone().unwrap_or_else(first)
 }
 
-/// Finds the inputs, connects, and takes the stream over: whoever applied it is fenced out. Blocks;
-/// call it from a thread that is not one of `runtime`'s.
+/// Finds the inputs, connects, and looks where the stream is, which is taken over when it runs.
+/// Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
-/// Inputs that are not there, mappings that are none, a server that cannot be reached, a role that
-/// may not write the ledger; a slot that has gone on without the stream.
+/// Inputs that are not there, mappings that are none, a server that cannot be reached; a slot that
+/// has gone on without the stream.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
     let (slot, inputs) = find(&options, runtime)?;
@@ -168,17 +173,16 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             None => Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect()),
         },
     };
-    let writer = Writer::open(settings, &stream, "", runtime.clone());
-    let writer = runtime.block_on(writer)?;
+    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let origin = match slot {
         None => Origin::Inputs(inputs),
         Some(slot) => {
             let (creates, copies) = (options.creates_slot, options.copies_rows);
-            let begin = Begin::choose(&slot, writer.mark(), creates, copies)?;
+            let begin = Begin::choose(&slot, &mark, creates, copies)?;
             Origin::Slot(Box::new(slot), begin)
         }
     };
-    Ok(Apply { options, origin, dsn, router, writer, stream })
+    Ok(Apply { options, origin, dsn, router, settings, stream, mark })
 }
 
 /// What reads, and gives back what is to be closed at the very end.
@@ -196,17 +200,19 @@ impl Apply {
 
     /// Events of it that are applied already.
     pub fn events_before(&self) -> u64 {
-        self.writer.mark().ordinal
+        self.mark.ordinal
     }
 
     /// Applies it to its end, or until it is stopped. Blocks.
     ///
     /// # Errors
-    /// What cannot be read, decoded or applied, with its place. Batches before it are committed.
+    /// What cannot be read, decoded or applied, with its place. Batches before it are committed. A
+    /// stream that somebody else has; a role that may not write the ledger.
     pub fn run(mut self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
         let started = Instant::now();
-        let events_before = self.writer.mark().ordinal;
-        let (slot, copied) = self.begin(watch, runtime)?;
+        let (mut writer, begun) = self.open(watch, runtime)?;
+        let events_before = writer.mark().ordinal;
+        let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
         let follows = self.options.follows;
         let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
         // The writer takes a batch when it has nothing else to do, so that the next one grows.
@@ -215,35 +221,28 @@ impl Apply {
         let from = slot.as_ref().map(|slot| slot.from);
         confirmed.note(from.unwrap_or_default());
         watch.reach(from.unwrap_or_default());
-        let Apply { options, origin, router, mut writer, stream, .. } = self;
-        let feed = Feed {
-            pieces: piece_rx,
-            batches: batch_tx,
-            router,
-            decoder: None,
-            dms: None,
-            format: options.format,
-            decode: options.decode.clone(),
-            cuts: Cuts {
-                rows: options.batch_rows,
-                bytes: options.batch_bytes,
-                delay: options.batch_delay,
-            },
-            inputs: writer.inputs().clone(),
-            slot,
-            from: writer.mark().clone(),
-            dead_letters_max: options.dead_letters_max,
-            watch: Arc::clone(watch),
-        };
-        let reading = start(origin, &options, from, confirmed, piece_tx, watch, runtime);
+        let Apply { options, origin, router, stream, .. } = self;
+        let (pieces, batches) = (piece_rx, batch_tx);
+        let feed = feed(&options, router, &writer, slot, pieces, batches, watch);
+        let reading = Reading::start(Starting {
+            origin,
+            options: &options,
+            from,
+            begun,
+            confirmed,
+            pieces: piece_tx,
+            watch,
+            runtime,
+        });
         let feed = std::thread::spawn(move || feed.run());
         let mut tables: Vec<Arc<Facts>> = Vec::new();
         let written = write_all(&batch_rx, &mut writer, watch, &reading.confirmed, &mut tables);
         drop(batch_rx);
         watch.gone.store(true, Relaxed);
         let fed = feed.join();
-        reading.end(runtime);
+        let read = reading.end(runtime);
         written?;
+        read?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
         }
@@ -272,13 +271,19 @@ impl Apply {
         })
     }
 
+    fn open(&mut self, watch: &Watch, runtime: &Handle) -> Result<(Writer, Option<Replication>)> {
+        let Apply { options, settings, stream, origin, mark, .. } = self;
+        Opening { options, settings, stream, watch, runtime }.open(origin, mark)
+    }
+
     /// Makes the slot and copies rows, where that is to be done.
     fn begin(
-        &mut self,
+        &self,
+        writer: &mut Writer,
         watch: &Watch,
         runtime: &Handle,
     ) -> Result<(Option<SlotFeed>, Vec<Copied>)> {
-        let Apply { options, origin, dsn, router, writer, .. } = self;
+        let Apply { options, origin, dsn, router, .. } = self;
         let Origin::Slot(slot, begin) = origin else { return Ok((None, Vec::new())) };
         let copying = Copying {
             slot,
@@ -291,8 +296,8 @@ impl Apply {
         };
         let (from, copied) = match *begin {
             Begin::Stream(from) => (from, Vec::new()),
-            Begin::Slot => copying.run(writer, false, false)?,
-            Begin::Copy { again } => copying.run(writer, true, again)?,
+            Begin::Slot => copying.run(writer, false)?,
+            Begin::Copy { .. } => copying.run(writer, true)?,
         };
         let until = (!options.follows).then_some(slot.log_end);
         let identity = slot.identity.clone();
@@ -300,53 +305,97 @@ impl Apply {
     }
 }
 
-/// Starts to read.
-fn start(
-    origin: Origin,
+/// What makes batches of what is read, after what `writer` has applied.
+fn feed(
     options: &Options,
-    from: Option<Lsn>,
-    confirmed: Arc<Confirmed>,
-    pieces: SyncSender<Result<Piece>>,
+    router: Router,
+    writer: &Writer,
+    slot: Option<SlotFeed>,
+    pieces: Receiver<Result<Piece>>,
+    batches: SyncSender<Result<Batch>>,
     watch: &Arc<Watch>,
-    runtime: &Handle,
-) -> Reading {
-    match (origin, from) {
-        (Origin::Slot(slot, _), Some(from)) => {
-            let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
-            let pump = Pump {
-                slot: *slot,
-                from,
-                confirmed: Arc::clone(&confirmed),
-                retry_for: options.limits.retry_for,
-                watch: Arc::clone(watch),
-                runtime: runtime.clone(),
-            };
-            let thread = std::thread::spawn(move || pump.run(&pieces));
-            Reading { thread, confirmed, look: Some(look) }
-        }
-        (Origin::Slot(..), None) => {
-            Reading { thread: std::thread::spawn(|| None), confirmed, look: None }
-        }
-        (Origin::Inputs(inputs), _) => {
-            let follows = options.follows;
-            let read = move || {
-                lines::read(&inputs, follows, &pieces);
-                None
-            };
-            Reading { thread: std::thread::spawn(read), confirmed, look: None }
-        }
+) -> Feed {
+    Feed {
+        pieces,
+        batches,
+        router,
+        decoder: None,
+        dms: None,
+        format: options.format,
+        decode: options.decode.clone(),
+        cuts: Cuts {
+            rows: options.batch_rows,
+            bytes: options.batch_bytes,
+            delay: options.batch_delay,
+        },
+        inputs: writer.inputs().clone(),
+        slot,
+        from: writer.mark().clone(),
+        dead_letters_max: options.dead_letters_max,
+        watch: Arc::clone(watch),
     }
 }
 
+/// What it takes to read.
+struct Starting<'a> {
+    origin: Origin,
+    options: &'a Options,
+    from: Option<Lsn>,
+    /// The slot's stream, where it has been begun.
+    begun: Option<Replication>,
+    confirmed: Arc<Confirmed>,
+    pieces: SyncSender<Result<Piece>>,
+    watch: &'a Arc<Watch>,
+    runtime: &'a Handle,
+}
+
 impl Reading {
+    /// Starts to read.
+    fn start(starting: Starting<'_>) -> Reading {
+        let Starting { origin, options, from, begun, confirmed, pieces, watch, runtime } = starting;
+        match (origin, from) {
+            (Origin::Slot(slot, _), Some(from)) => {
+                let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
+                let pump = Pump {
+                    slot: *slot,
+                    from,
+                    begun,
+                    confirmed: Arc::clone(&confirmed),
+                    retry_for: options.limits.retry_for,
+                    watch: Arc::clone(watch),
+                    runtime: runtime.clone(),
+                };
+                let thread = std::thread::spawn(move || pump.run(&pieces));
+                Reading { thread, confirmed, look: Some(look) }
+            }
+            (Origin::Slot(..), None) => {
+                Reading { thread: std::thread::spawn(|| None), confirmed, look: None }
+            }
+            (Origin::Inputs(inputs), _) => {
+                let follows = options.follows;
+                let read = move || {
+                    lines::read(&inputs, follows, &pieces);
+                    None
+                };
+                Reading { thread: std::thread::spawn(read), confirmed, look: None }
+            }
+        }
+    }
+
     /// After the last commit: the source hears of it. A thread that reads a silent pipe is left
     /// to itself.
-    fn end(self, runtime: &Handle) {
-        let Some(look) = self.look else { return };
+    ///
+    /// # Errors
+    /// Of [`Kind::Bug`] when the thread that reads the slot died, which looks like its end.
+    fn end(self, runtime: &Handle) -> Result<()> {
+        let Some(look) = self.look else { return Ok(()) };
         look.abort();
-        if let Ok(Some(stream)) = self.thread.join() {
-            runtime.block_on(stream.close());
+        match self.thread.join() {
+            Ok(Some(stream)) => runtime.block_on(stream.close()),
+            Ok(None) => {}
+            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the slot died")),
         }
+        Ok(())
     }
 }
 
@@ -399,4 +448,18 @@ fn write_all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_reader_is_no_end_of_the_stream() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let thread = std::thread::spawn(|| panic!("on purpose"));
+        let look = Some(runtime.spawn(async {}));
+        let reading = Reading { thread, confirmed: Arc::default(), look };
+        assert_eq!(reading.end(runtime.handle()).unwrap_err().kind(), Kind::Bug);
+    }
 }

@@ -21,12 +21,20 @@ l.locktype = 'advisory' and l.granted and l.objsubid = 1
   and l.classid = (($1::bigint >> 32) & 4294967295)::oid
   and l.objid = ($1::bigint & 4294967295)::oid";
 
-/// Takes the lock for this session.
+/// Takes the lock of a load for this session.
 ///
 /// # Errors
 /// Of [`Kind::Ledger`] when another session has it, saying which.
 pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
-    let failed = || server_error("could not lock the job".to_owned());
+    hold_for(client, key, "this load").await
+}
+
+/// Takes the lock for this session. `what` it is for, in words.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when another session has it, saying which.
+pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()> {
+    let failed = || server_error("could not take the lock".to_owned());
     let started = std::time::Instant::now();
     loop {
         let row = client.query_one("select pg_try_advisory_lock($1)", &[&key]).await;
@@ -36,7 +44,7 @@ pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
         if started.elapsed() > PATIENCE {
             let who = holder(client, key).await?;
             let who = who.unwrap_or_else(|| "another session".to_owned());
-            return Err(Error::new(Kind::Ledger, format!("this load is under way in {who}"))
+            return Err(Error::new(Kind::Ledger, format!("{what} is under way in {who}"))
                 .hint("Wait until it is done; running this again then does what is left."));
         }
         tokio::time::sleep(LOOK).await;

@@ -100,6 +100,15 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     take(client, name, partition, None).await?.ok_or_else(fenced)
 }
 
+/// Lets no other session hold the stream as long as this one lives.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when another session does.
+pub(crate) async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
+    let key = identity::digest(["stream", name, partition]);
+    lock::hold_for(client, identity::lock_key(&key), "this stream").await
+}
+
 /// Up to where a stream is applied; the beginning of one that is not known. Changes nothing.
 pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> Result<Mark> {
     if !schema::has_streams(client).await? {
@@ -107,7 +116,8 @@ pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> R
     }
     let sql = "select ordinal, source, digest from pgspate.stream \
                where stream = $1 and partition = $2";
-    let row = client.query_opt(sql, &[&name, &partition]).await.map_err(failed())?;
+    let row = client.query_opt(sql, &[&name, &partition]).await;
+    let row = row.map_err(|error| schema::refused(failed()(error)))?;
     Ok(row.map_or_else(Mark::default, |row| Mark {
         ordinal: row.get::<_, i64>(0).unsigned_abs(),
         source: row.get(1),
@@ -141,15 +151,23 @@ impl Stream {
     /// # Errors
     /// Of [`Kind::Ledger`] when another session does.
     pub(crate) async fn hold(&self, client: &Client) -> Result<()> {
-        let key = identity::digest(["stream", &self.name, &self.partition]);
-        lock::hold(client, identity::lock_key(&key)).await
+        hold_stream(client, &self.name, &self.partition).await
     }
 
-    /// In a new session: where the stream is now. Waits for what a lost session may still be
+    /// In a new session: where the stream is now, which is where it was or, when a lost session
+    /// has committed what it had in hand, at `pending`. Waits for what that may still be
     /// committing, and lets it do nothing after that.
-    pub(crate) async fn reopen(&mut self, client: &Client) -> Result<()> {
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when the stream is another process's now, or anywhere else: then this
+    /// is not the state of the database in which it was left.
+    pub(crate) async fn reopen(&mut self, client: &Client, pending: Option<&Mark>) -> Result<()> {
         let taken = take(client, &self.name, &self.partition, Some(self.fence)).await?;
-        *self = taken.ok_or_else(fenced)?;
+        let taken = taken.ok_or_else(fenced)?;
+        if taken.mark != self.mark && Some(&taken.mark) != pending {
+            return Err(moved(&self.mark, &taken.mark));
+        }
+        *self = taken;
         Ok(())
     }
 
@@ -210,8 +228,10 @@ impl Stream {
 }
 
 fn fenced() -> Error {
-    Error::new(Kind::Ledger, "the stream was taken over by another pgspate")
-        .hint("One process applies a stream at a time: the one that was started last.")
+    Error::new(Kind::Ledger, "the stream was taken over by another pgspate").hint(
+        "One process applies a stream at a time: of files the one that was started last, of a \
+         slot the one that reads it.",
+    )
 }
 
 /// Forgets a stream of which no event was set aside: whose events nobody will give again.
@@ -221,6 +241,23 @@ fn fenced() -> Error {
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
     client.execute(sql, &[&name]).await.map(drop).map_err(failed())
+}
+
+fn moved(from: &Mark, to: &Mark) -> Error {
+    let place = |mark: &Mark| match mark.source.as_str() {
+        "" => "its beginning".to_owned(),
+        source => format!("{source} ({} events)", mark.ordinal),
+    };
+    let message = format!(
+        "the stream was applied up to {}, but the ledger is now at {}",
+        place(from),
+        place(to)
+    );
+    Error::new(Kind::Ledger, message).hint(
+        "The target was put back to an older state, or has failed over to a server that was \
+         behind. Run the same command again: it begins where the ledger is, if the source still \
+         has what comes after that.",
+    )
 }
 
 /// All streams that have been applied to this database. Empty where there is no ledger.

@@ -1,6 +1,7 @@
 //! Where a run begins: where the ledger says, or with a slot that is yet to be made.
 
-use super::{COPYING, Slot};
+use super::Slot;
+use super::filling::Filling;
 use crate::apply::replication::Lsn;
 use crate::ledger::Mark;
 use crate::target::quote_ident;
@@ -28,13 +29,11 @@ impl Begin {
     /// A ledger and a slot that do not belong together; no slot, when none is to be made.
     pub(crate) fn choose(slot: &Slot, mark: &Mark, creates: bool, copies: bool) -> Result<Begin> {
         let name = &slot.name;
-        if !mark.digest.is_empty() && mark.digest != slot.identity {
-            let message = "the stream in the ledger is of another source";
-            return Err(Error::new(Kind::Ledger, message)
-                .hint("Begin a stream of its own with `--stream NAME`."));
+        if !mark.digest.is_empty() {
+            slot.check_identity(&mark.digest)?;
         }
-        if mark.source == COPYING {
-            return Ok(Begin::Copy { again: true });
+        if Filling::parse(&mark.source).is_some() {
+            return if copies { Ok(Begin::Copy { again: true }) } else { Err(unfinished()) };
         }
         let Some(found) = &slot.found else {
             return match (mark.source.is_empty(), creates || copies) {
@@ -56,10 +55,61 @@ impl Begin {
                 .hint("Begin a stream of its own with `--stream NAME`.")
                 .because(error)
         })?;
-        if found.confirmed > at {
-            return Err(is_ahead(name, found.confirmed, at));
+        // Who reads it now may have moved on since; it is looked at again when that one is gone.
+        if found.reader.is_none() {
+            slot.check(at, at)?;
         }
         Ok(Begin::Stream(at))
+    }
+}
+
+impl Slot {
+    /// That the slot has what comes after `received`, which the source has sent, and that nobody
+    /// has confirmed more than `upto`, which is applied. Asked whenever it is about to be read, as
+    /// the server does not say so: it goes on in silence wherever it can.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] or [`Kind::Server`] when events are lost; of [`Kind::Connect`] when they
+    /// may still come, on a standby.
+    pub(crate) fn check(&self, received: Lsn, upto: Lsn) -> Result<()> {
+        let name = &self.name;
+        match &self.found {
+            None => Err(is_gone(name, &upto.to_string())),
+            Some(found) if found.confirmed > upto => Err(is_ahead(name, found.confirmed, upto)),
+            Some(_) if received > self.log_end => Err(self.is_behind(received)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// That it is the slot of which the ledger speaks.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`].
+    pub(crate) fn check_identity(&self, known: &str) -> Result<()> {
+        if self.identity == known {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Ledger, "the stream in the ledger is of another source")
+            .hint("Begin a stream of its own with `--stream NAME`."))
+    }
+
+    fn is_behind(&self, at: Lsn) -> Error {
+        let end = self.log_end;
+        if self.is_standby {
+            let message =
+                format!("the source, a standby, has not come as far as the stream: {end} of {at}");
+            return Error::new(Kind::Connect, message);
+        }
+        let message = format!(
+            "the source's log ends at {end}, but the stream is applied up to {at}: the source has \
+             gone back, and what it commits until it is there again would be passed over"
+        );
+        Error::new(Kind::Ledger, message).hint(format!(
+            "The source was put back to an older state, or has failed over to a server that was \
+             behind. Empty the tables, drop slot {}, and begin a new stream with `--stream NAME \
+             --snapshot`.",
+            quote_ident(&self.name)
+        ))
     }
 }
 
@@ -67,6 +117,14 @@ fn no_slot(name: &str) -> Error {
     Error::new(Kind::Server, format!("replication slot \"{name}\" does not exist")).hint(
         "Make it with `--create-slot`; or with `--snapshot`, which copies the rows that there are \
          first.",
+    )
+}
+
+fn unfinished() -> Error {
+    let message = "the copy of the rows before the stream has not come to its end";
+    Error::new(Kind::Ledger, message).hint(
+        "Run it with `--snapshot` again, which empties the tables that were being filled, and \
+         begins anew.",
     )
 }
 
@@ -115,7 +173,8 @@ mod tests {
             publication: "p".to_owned(),
             identity: "1/d/s".to_owned(),
             log_end: Lsn(0x900),
-            found: confirmed.map(|at| Found { confirmed: Lsn(at) }),
+            is_standby: false,
+            found: confirmed.map(|at| Found { confirmed: Lsn(at), reader: None }),
         }
     }
 
@@ -135,20 +194,33 @@ mod tests {
         assert_eq!(begin(Some(5), "0/7", true, true), Ok(Begin::Stream(Lsn(7))));
         assert_eq!(begin(None, "", true, false), Ok(Begin::Slot));
         assert_eq!(begin(None, "", true, true), Ok(Begin::Copy { again: false }));
-        for (confirmed, copies) in [(None, true), (Some(5), true), (Some(5), false)] {
-            let again = begin(confirmed, COPYING, false, copies);
+        let copying = Filling::default().position();
+        for confirmed in [None, Some(5)] {
+            let again = begin(confirmed, &copying, false, true);
             assert_eq!(again, Ok(Begin::Copy { again: true }));
         }
         for (confirmed, source, creates, copies, says) in [
             (None, "", false, false, "does not exist"),
             (None, "0/7", true, true, "cannot be read"),
             (Some(8), "0/7", true, true, "cannot be read any more"),
+            (Some(5), &copying, true, false, "has not come to its end"),
+            (Some(8), "0/901", true, true, "has gone back"),
             (Some(5), "", true, true, "needs a new one"),
             (Some(5), "a.ndjson, line 7", false, false, "not one of a replication slot"),
         ] {
             let error = begin(confirmed, source, creates, copies).unwrap_err();
             assert!(error.contains(says), "{error}");
         }
+        // Nobody knows how far a slot is that is being read.
+        let mut read = slot(Some(8));
+        read.found.as_mut().unwrap().reader = Some(7);
+        assert_eq!(
+            Begin::choose(&read, &mark("0/7"), false, false).unwrap(),
+            Begin::Stream(Lsn(7))
+        );
+        let mut standby = slot(Some(5));
+        standby.is_standby = true;
+        assert!(standby.check(Lsn(0x901), Lsn(7)).unwrap_err().is_retryable());
         let other = Mark { digest: "2/d/s".to_owned(), ..mark("0/7") };
         let error = Begin::choose(&slot(Some(5)), &other, false, false).unwrap_err();
         assert_eq!(error.kind(), Kind::Ledger);

@@ -2,7 +2,8 @@
 //!
 //! The ledger says first that rows are being copied, and where the slot begins when all of them are
 //! committed. A copy that has not come to its end cannot be resumed, as its snapshot is gone: its
-//! tables, which were empty before, are emptied, and it begins anew with a new slot.
+//! tables, of which the ledger has the list and which were empty before, are emptied, and it begins
+//! anew with a new slot. No other table is ever emptied.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::{COPYING, Slot};
+use super::Slot;
+use super::filling::Filling;
 use crate::apply::facts::Facts;
 use crate::apply::order::parents_first;
 use crate::apply::replication::{
-    Lsn, PublishedTable, Snapshot, drop_slot_unless, make_slot_unless, stopped,
+    Lsn, PublishedTable, Snapshot, drop_slot, drop_slot_unless, make_slot_unless, stopped,
 };
 use crate::apply::route::{Router, UnknownColumns};
 use crate::apply::watch::Watch;
@@ -66,13 +68,9 @@ impl Copying<'_> {
     /// Makes the slot, and copies if `copies`. Where the slot begins. Blocks.
     ///
     /// # Errors
-    /// Tables that are not empty at the first try; whatever the source, the target or a load says.
-    pub(crate) fn run(
-        &self,
-        writer: &mut Writer,
-        copies: bool,
-        again: bool,
-    ) -> Result<(Lsn, Vec<Copied>)> {
+    /// Tables that are not empty and that no earlier try has filled; whatever the source, the
+    /// target or a load says.
+    pub(crate) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
         self.runtime.block_on(writer.hold())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
@@ -81,26 +79,86 @@ impl Copying<'_> {
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
+        let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
         let tables = self.runtime.block_on(self.slot.tables())?;
-        let pairs = self.pairs(&tables)?;
-        self.empty(writer, &pairs, again)?;
-        let mark =
-            Mark { ordinal: 0, source: COPYING.to_owned(), digest: self.slot.identity.clone() };
-        self.runtime.block_on(writer.move_to(mark))?;
+        self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
         if self.slot.found.is_some() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
             self.runtime.block_on(drop_slot_unless(dsn, name, self.watch.cancelled()))?;
         }
-        let snapshot = self.snapshot()?;
+        let snapshot = match self.snapshot() {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.give_up(writer, &filling, &error, false);
+                return Err(error);
+            }
+        };
+        let lsn = snapshot.lsn();
+        let copied = self.fill(&snapshot, writer, &mut filling);
+        self.runtime.block_on(snapshot.close());
+        match copied {
+            Ok(copied) => {
+                self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+                Ok((lsn, copied))
+            }
+            Err(error) => {
+                self.give_up(writer, &filling, &error, true);
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies what the snapshot has, also of tables that were published only a moment ago.
+    fn fill(
+        &self,
+        snapshot: &Snapshot,
+        writer: &mut Writer,
+        filling: &mut Filling,
+    ) -> Result<Vec<Copied>> {
+        let pairs = self.pairs(snapshot.tables())?;
+        let late: Vec<_> = pairs.iter().filter(|(_, facts)| !filling.has(facts)).cloned().collect();
+        if !late.is_empty() {
+            self.claim(writer, &late, filling)?;
+        }
         let mut copied = Vec::new();
-        for (table, facts) in self.pairs(snapshot.tables())? {
-            let rows = self.copy(&snapshot, &table, &facts)?;
+        for (table, facts) in pairs {
+            let rows = self.copy(snapshot, &table, &facts)?;
             copied.push(Copied { table: facts.table.sql_name.clone(), rows });
         }
-        let lsn = snapshot.lsn();
-        self.runtime.block_on(snapshot.close());
-        self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
-        Ok((lsn, copied))
+        Ok(copied)
+    }
+
+    /// Sees to it that the tables are empty, and puts them on the ledger's list.
+    fn claim(&self, writer: &mut Writer, pairs: &[Pair], filling: &mut Filling) -> Result<()> {
+        self.empty(writer, pairs, filling)?;
+        pairs.iter().for_each(|(_, facts)| filling.add(facts));
+        let digest = self.slot.identity.clone();
+        let mark = Mark { ordinal: 0, source: filling.position(), digest };
+        self.runtime.block_on(writer.move_to(mark))
+    }
+
+    /// After a failure: if no row was committed it is as if nothing had been begun. Otherwise, and
+    /// if any of this fails, too, the ledger keeps the list.
+    fn give_up(&self, writer: &mut Writer, filling: &Filling, error: &Error, has_slot: bool) {
+        // A lost session may still commit.
+        if error.is_retryable() {
+            return;
+        }
+        for name in filling.names() {
+            if !matches!(self.has_rows(writer, name), Ok(false)) {
+                return;
+            }
+        }
+        // Before the ledger: a slot that it does not know would be read without the rows before.
+        if has_slot && self.runtime.block_on(drop_slot(&self.slot.dsn, &self.slot.name)).is_err() {
+            return;
+        }
+        let _ = self.runtime.block_on(writer.move_to(Mark::default()));
+    }
+
+    fn has_rows(&self, writer: &mut Writer, name: &str) -> Result<bool> {
+        let sql = format!("select exists (select from {name})");
+        self.runtime.block_on(writer.ask(&sql, "look whether the table is empty"))
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
@@ -142,33 +200,29 @@ impl Copying<'_> {
         Ok(table)
     }
 
-    /// Sees to it that the tables are empty: what is in them after a try that did not come to its
-    /// end is what that has copied.
-    fn empty(&self, writer: &mut Writer, pairs: &[Pair], again: bool) -> Result<()> {
-        if again {
+    /// Sees to it that the tables are empty: what is in those that an earlier try was `filling` is
+    /// what that has copied. Nothing is emptied if any other has rows.
+    fn empty(&self, writer: &mut Writer, pairs: &[Pair], filling: &Filling) -> Result<()> {
+        if !filling.is_empty() {
             self.wait_for_lanes(writer)?;
         }
         let mut filled = Vec::new();
         for (_, facts) in pairs {
             let name = facts.itself();
-            let sql = format!("select exists (select from {name})");
-            let asked = writer.ask(&sql, "look whether the table is empty");
-            if self.runtime.block_on(asked)? {
-                filled.push(name);
+            if !self.has_rows(writer, &name)? {
+                continue;
             }
+            if !filling.has(facts) {
+                return Err(is_filled(&facts.table.sql_name));
+            }
+            filled.push(name);
         }
-        let Some(first) = filled.first() else { return Ok(()) };
-        if again {
-            let names = filled.join(", ");
-            let what = "empty the tables that an earlier copy has filled";
-            return self.runtime.block_on(writer.run(&format!("truncate {names}"), what));
+        if filled.is_empty() {
+            return Ok(());
         }
-        let first = first.trim_start_matches("only ");
-        let message = format!("{first} is not empty, and the copy of rows needs empty tables");
-        Err(Error::new(Kind::Usage, message).hint(
-            "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
-             `--snapshot` to apply only what changes from now on.",
-        ))
+        let what = "empty the tables that an earlier copy has filled";
+        let sql = format!("truncate {}", filled.join(", "));
+        self.runtime.block_on(writer.run(&sql, what))
     }
 
     /// What the sessions of its loads are called, and no others.
@@ -259,6 +313,14 @@ impl Copying<'_> {
         let load = load::prepare(options, self.target.called(&self.name()), self.runtime)?;
         Ok(load.run(watch)?.rows_written)
     }
+}
+
+fn is_filled(name: &str) -> Error {
+    let message = format!("{name} is not empty, and the copy of rows needs empty tables");
+    Error::new(Kind::Usage, message).hint(
+        "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
+         `--snapshot` to apply only what changes from now on.",
+    )
 }
 
 /// Reads the table's rows. False when they are not wanted any more, as their load `is_over`; the

@@ -5,6 +5,7 @@
 
 mod begin;
 mod copy;
+mod filling;
 mod pump;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,8 +25,6 @@ use crate::{Error, Kind, Result};
 
 /// What sessions with the source are called.
 const NAME: &str = "pgspate apply";
-/// What the ledger has as position while the first rows are copied.
-const COPYING: &str = "snapshot";
 
 /// A slot, or one that is to be, and what its server says.
 #[derive(Debug, Clone)]
@@ -37,6 +36,8 @@ pub(crate) struct Slot {
     pub(crate) identity: String,
     /// Where the server's log ended when it was asked.
     pub(crate) log_end: Lsn,
+    /// Whether the server is a standby, whose log is yet to come.
+    pub(crate) is_standby: bool,
     /// `None`: there is no such slot.
     pub(crate) found: Option<Found>,
 }
@@ -46,14 +47,16 @@ pub(crate) struct Slot {
 pub(crate) struct Found {
     /// All before it was confirmed, and is not sent again.
     pub(crate) confirmed: Lsn,
+    /// The server's process for whoever reads it now.
+    pub(crate) reader: Option<i32>,
 }
 
 const LOOK: &str = "\
 select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
             else pg_catalog.pg_current_wal_lsn() end::pg_catalog.text,
        pg_catalog.current_database()::pg_catalog.text, s.slot_name is not null, s.plugin::text,
-       s.database::text, s.confirmed_flush_lsn::pg_catalog.text,
-       pg_catalog.to_jsonb(s) ->> 'two_phase' = 'true'
+       s.database::text, s.confirmed_flush_lsn::pg_catalog.text, s.active_pid,
+       pg_catalog.pg_is_in_recovery(), pg_catalog.to_jsonb(s) ->> 'two_phase' = 'true'
 from (select) as one left join pg_catalog.pg_replication_slots s on s.slot_name = $1";
 
 impl Slot {
@@ -68,6 +71,15 @@ impl Slot {
         let Some(dsn) = Dsn::resolve(Some(&dsn), &Environment::capture()?)? else {
             return Err(Error::new(Kind::Usage, "the URL names no server"));
         };
+        Slot::ask(dsn, name, publication).await.map(Some)
+    }
+
+    /// The same slot as it is now.
+    pub(crate) async fn again(&self) -> Result<Slot> {
+        Slot::ask(self.dsn.clone(), self.name.clone(), self.publication.clone()).await
+    }
+
+    async fn ask(dsn: Dsn, name: String, publication: String) -> Result<Slot> {
         let beside = dsn.connect(NAME).await?;
         check_publication(&beside, &publication).await?;
         let mut wire = dsn.walsender(&beside, NAME).await?;
@@ -83,15 +95,16 @@ impl Slot {
             false => None,
             true => {
                 let of = |at| row.get::<_, Option<&str>>(at).unwrap_or_default();
-                let is_two_phase = row.get::<_, Option<bool>>(6) == Some(true);
+                let is_two_phase = row.get::<_, Option<bool>>(8) == Some(true);
                 check(&name, &database, of(3), of(4), is_two_phase)?;
-                let confirmed = row.get::<_, Option<&str>>(5).unwrap_or("0/0");
-                Some(Found { confirmed: confirmed.parse()? })
+                let confirmed = row.get::<_, Option<&str>>(5).unwrap_or("0/0").parse()?;
+                Some(Found { confirmed, reader: row.get(6) })
             }
         };
+        let is_standby = row.get(7);
         beside.close().await;
         let identity = format!("{system}/{database}/{name}");
-        Ok(Some(Slot { dsn, name, publication, identity, log_end, found }))
+        Ok(Slot { dsn, name, publication, identity, log_end, is_standby, found })
     }
 
     /// What people call it, which is also the stream's name by default.
@@ -139,7 +152,7 @@ fn check(
 }
 
 /// Whether another session reads the slot.
-fn is_active(error: &Error) -> bool {
+pub(crate) fn is_active(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::OBJECT_IN_USE)
 }
 
@@ -165,7 +178,9 @@ impl Confirmed {
 
     /// Whom to tell from now on.
     fn tell(&self, confirmer: Confirmer) {
+        // What is noted from now on is either seen here, or told to this one.
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         confirmer.confirm(self.upto());
-        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(confirmer);
+        *to = Some(confirmer);
     }
 }

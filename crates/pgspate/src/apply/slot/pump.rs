@@ -12,18 +12,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 
 use super::{Confirmed, Slot, is_active};
-use crate::Result;
 use crate::apply::feed::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
 use crate::apply::watch::Watch;
 use crate::copy::Patience;
+use crate::{Error, Kind, Result};
 
 /// How often it looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the server may take to notice that the session which read the slot before is gone.
-const LINGER: Duration = Duration::from_secs(5);
 /// How often the server is asked where its log ends, and how long it is left alone after a failure.
 const ASK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(5);
@@ -32,6 +31,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct Pump {
     pub(crate) slot: Slot,
     pub(crate) from: Lsn,
+    /// The stream, where it has been begun after `from`.
+    pub(crate) begun: Option<Replication>,
     pub(crate) confirmed: Arc<Confirmed>,
     pub(crate) retry_for: Duration,
     pub(crate) watch: Arc<Watch>,
@@ -47,15 +48,17 @@ struct Reach {
     begun: usize,
     /// Events of it that this session has sent.
     seen: usize,
+    /// Where it commits, as its events say it.
+    commit: Box<str>,
 }
 
 impl Pump {
     /// Reads until nobody wants more; gives back the open stream, to be closed when all is
     /// confirmed.
-    pub(crate) fn run(self, pieces: &SyncSender<Result<Piece>>) -> Option<Replication> {
+    pub(crate) fn run(mut self, pieces: &SyncSender<Result<Piece>>) -> Option<Replication> {
         let mut reach = Reach { whole: self.from, ..Reach::default() };
-        let mut patience = Patience::new(LINGER.min(self.retry_for));
-        let mut stream = None;
+        let mut patience = Patience::new(self.retry_for);
+        let mut stream = self.begun.take().inspect(|stream| self.note_stream(stream));
         loop {
             if self.is_over() {
                 return stream;
@@ -81,8 +84,9 @@ impl Pump {
             match received {
                 Ok(received) => {
                     patience.renew();
-                    let received = reach.pass_over(received);
-                    if pieces.send(Ok(Piece::Received(received))).is_err() {
+                    let received = reach.pass_over(received).map(Piece::Received);
+                    let is_lost = received.is_err();
+                    if pieces.send(received).is_err() || is_lost {
                         return stream;
                     }
                 }
@@ -103,13 +107,14 @@ impl Pump {
     }
 
     fn connect(&self, from: Lsn) -> Result<Replication> {
-        let Slot { dsn, name, publication, .. } = &self.slot;
-        let upto = self.confirmed.upto();
-        let start = Replication::start_after(dsn, name, publication, from, upto);
-        let stream = self.runtime.block_on(start)?;
+        let stream = self.runtime.block_on(self.slot.start(from, || self.confirmed.upto()))?;
+        self.note_stream(&stream);
+        Ok(stream)
+    }
+
+    fn note_stream(&self, stream: &Replication) {
         self.confirmed.tell(stream.confirmer());
         self.watch.is_connected.store(true, Relaxed);
-        Ok(stream)
     }
 
     fn note_loss(&self, was_open: bool) {
@@ -118,10 +123,51 @@ impl Pump {
     }
 }
 
+impl Slot {
+    /// Starts to read it after `from`, up to where all was received; `upto` says what is applied.
+    /// It may have been made anew, and the server have become another, since it was last read.
+    pub(crate) async fn start(&self, from: Lsn, upto: impl Fn() -> Lsn) -> Result<Replication> {
+        let Slot { dsn, name, publication, .. } = self;
+        let now = self.again().await?;
+        now.check_identity(&self.identity)?;
+        if let Some(reader) = now.found.as_ref().and_then(|found| found.reader) {
+            return Err(is_read_by(name, reader));
+        }
+        // After the look: what is applied by now is at least what was confirmed then.
+        let upto = upto();
+        now.check(from, upto)?;
+        Replication::start_after(dsn, name, publication, from, upto).await
+    }
+}
+
+/// As the server says it, which would have it tried first.
+fn is_read_by(name: &str, reader: i32) -> Error {
+    let message =
+        format!("replication slot \"{name}\" is active for PID {reader} (SQLSTATE 55006)");
+    let cause = Error::new(Kind::Server, message).with_sqlstate(SqlState::OBJECT_IN_USE);
+    Error::new(Kind::Server, format!("could not read replication slot \"{name}\""))
+        .hint("Another session reads this slot; end it first.")
+        .because(cause)
+}
+
 impl Reach {
     /// What of it is new.
-    fn pass_over(&mut self, mut received: Received) -> Received {
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when what comes is not the transaction of which a part was handed on.
+    fn pass_over(&mut self, mut received: Received) -> Result<Received> {
         let count = received.events.len();
+        let is_owed = self.begun > self.seen;
+        if is_owed {
+            let first = received.events.first().map(|event| &event.position.source);
+            let is_passed = || {
+                let commit = self.commit.parse::<Lsn>();
+                received.end.is_some_and(|end| commit.is_ok_and(|commit| end > commit))
+            };
+            if first.map_or_else(is_passed, |commit| *commit != self.commit) {
+                return Err(is_another(&self.commit));
+            }
+        }
         let whole = received.events.iter().rposition(|event| event.ends_transaction);
         let known = self.begun.saturating_sub(self.seen).min(count);
         match whole {
@@ -134,10 +180,23 @@ impl Reach {
                 self.begun = self.begun.max(self.seen);
             }
         }
+        if let Some(last) = received.events.last() {
+            self.commit.clone_from(&last.position.source);
+        }
         received.events.drain(..known);
         self.whole = received.end.unwrap_or(self.whole);
-        received
+        Ok(received)
     }
+}
+
+fn is_another(commit: &str) -> Error {
+    let message = format!(
+        "the source does not send the transaction at {commit} again, of which a part had come"
+    );
+    Error::new(Kind::Ledger, message).hint(
+        "The source was put back to an older state, or its slot was made anew. Run the same \
+         command again: it says what can still be read.",
+    )
 }
 
 /// Asks the source where its log ends, for as long as the task lives.
@@ -171,16 +230,46 @@ mod tests {
             new: None,
             old: None,
             key: None,
-            position: Position { ordinal: nth, ..Position::default() },
+            position: Position { ordinal: nth, source: commit(nth), ..Position::default() },
             ends_transaction: ends,
         }
+    }
+
+    const ENDS: [u64; 3] = [2, 3, 7];
+
+    /// The last events of transactions commit there.
+    fn commit(nth: u64) -> Box<str> {
+        Lsn(ENDS.into_iter().find(|end| nth <= *end).unwrap_or(100)).to_string().into()
+    }
+
+    /// A piece that ends a transaction if its last event does.
+    fn piece(events: &[Event]) -> Received {
+        let whole = events.iter().rposition(|event| event.ends_transaction);
+        let end = whole.map(|at| Lsn(events[at].position.ordinal + 1));
+        Received { events: events.to_vec(), end, ..Received::default() }
+    }
+
+    /// What comes instead of the rest of a transaction is no rest of it.
+    #[test]
+    fn two_transactions_are_not_made_one() {
+        let begun = || {
+            let mut reach = Reach::default();
+            reach.pass_over(piece(&[event(4, false), event(5, false)])).unwrap();
+            reach.seen = 0;
+            reach
+        };
+        assert!(begun().pass_over(piece(&[event(8, false)])).is_err());
+        let silence = |end| Received { end: Some(Lsn(end)), ..Received::default() };
+        assert!(begun().pass_over(silence(8)).is_err());
+        assert!(begun().pass_over(silence(7)).is_ok());
+        let rest = begun().pass_over(piece(&[event(4, false), event(5, false), event(6, false)]));
+        assert_eq!(rest.unwrap().events.len(), 1);
     }
 
     /// Ends of transactions, cuts of pieces and lost connections at every place.
     #[test]
     fn what_was_handed_on_is_not_handed_on_again() {
-        let ends = [2, 3, 7];
-        let all: Vec<_> = (0..10).map(|nth| event(nth, ends.contains(&nth))).collect();
+        let all: Vec<_> = (0..10).map(|nth| event(nth, ENDS.contains(&nth))).collect();
         for lost in 0..=10 {
             for size in 1..=4 {
                 let (mut reach, mut found) = (Reach::default(), Vec::new());
@@ -188,12 +277,8 @@ mod tests {
                     // The server goes on after the last whole transaction.
                     let from = if from == 0 { 0 } else { reach.whole.0 as usize };
                     reach.seen = 0;
-                    for piece in all[from..upto.max(from)].chunks(size) {
-                        let whole = piece.iter().rposition(|event| event.ends_transaction);
-                        let end = whole.map(|at| Lsn(piece[at].position.ordinal + 1));
-                        let received =
-                            Received { events: piece.to_vec(), end, ..Received::default() };
-                        found.extend(reach.pass_over(received).events);
+                    for events in all[from..upto.max(from)].chunks(size) {
+                        found.extend(reach.pass_over(piece(events)).unwrap().events);
                     }
                 }
                 let found: Vec<_> = found.iter().map(|event| event.position.ordinal).collect();

@@ -54,14 +54,19 @@ struct Pending {
 }
 
 impl Writer {
-    /// Connects, and takes the stream over.
+    /// Connects, and takes the stream over. `holds`: only if no session holds it, which this one
+    /// does from then on.
     pub(crate) async fn open(
         settings: Settings,
         stream: &str,
         partition: &str,
         runtime: Handle,
+        holds: bool,
     ) -> Result<Writer> {
         let session = Session::open(&settings).await?;
+        if holds {
+            ledger::hold_stream(&session.connection.client, stream, partition).await?;
+        }
         let stream = ledger::open_stream(&session.connection.client, stream, partition).await?;
         let (counts, pending) = (Counts::default(), Pending::default());
         Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
@@ -115,29 +120,26 @@ impl Writer {
 
     /// After a failure: whether all was committed, and only the answer was lost.
     async fn is_committed(&mut self, batch: &Batch) -> Result<bool> {
-        self.reopen().await?;
-        let mark = &self.stream.mark;
-        // A batch without events moves nothing but the source's position.
-        let is_committed = batch.commits
-            && mark.ordinal >= batch.end.ordinal
-            && (batch.events > 0 || *mark == batch.end);
+        self.reopen(batch.commits.then_some(&batch.end)).await?;
+        let is_committed = batch.commits && self.stream.mark == batch.end;
         if is_committed {
             self.note_commit(batch);
         }
         Ok(is_committed)
     }
 
-    async fn reopen(&mut self) -> Result<()> {
+    /// A session, if there is none. `pending`: what a lost one may have committed.
+    async fn reopen(&mut self, pending: Option<&ledger::Mark>) -> Result<()> {
         if self.session.is_none() {
             let session = Session::open(&self.settings).await?;
-            self.stream.reopen(&session.connection.client).await?;
+            self.stream.reopen(&session.connection.client, pending).await?;
             self.session = Some(session);
         }
         Ok(())
     }
 
     async fn attempt(&mut self, batch: &Batch) -> Result<()> {
-        self.reopen().await?;
+        self.reopen(None).await?;
         let session = self.session.as_mut().expect("just opened");
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut sifting = sift::Sifting {
@@ -174,7 +176,7 @@ impl Writer {
 
     /// Lets no other process begin this stream as long as the session lives.
     pub(crate) async fn hold(&mut self) -> Result<()> {
-        self.reopen().await?;
+        self.reopen(None).await?;
         match &self.session {
             Some(session) => self.stream.hold(&session.connection.client).await,
             None => Ok(()),
@@ -186,7 +188,7 @@ impl Writer {
     pub(crate) async fn move_to(&mut self, mark: ledger::Mark) -> Result<()> {
         let mut has_lost = false;
         loop {
-            self.reopen().await?;
+            self.reopen(has_lost.then_some(&mark)).await?;
             if has_lost && self.stream.mark == mark {
                 // Only the answer was lost.
                 return Ok(());
@@ -208,7 +210,7 @@ impl Writer {
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
     pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
-        self.reopen().await?;
+        self.reopen(None).await?;
         match &self.session {
             Some(session) => session.run(sql, what).await,
             None => Ok(()),
@@ -220,7 +222,7 @@ impl Writer {
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
-        self.reopen().await?;
+        self.reopen(None).await?;
         match &mut self.session {
             Some(session) => session.ask(sql, what).await,
             None => Err(Error::new(Kind::Bug, "there is no session")),

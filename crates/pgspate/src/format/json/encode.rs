@@ -358,11 +358,11 @@ impl JsonEncoder {
 
     /// The place behind so many lines of the chunk.
     fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> Place {
-        // The chunk's line is that of its first record.
+        // The chunk's line is that of its first record, which is missing where only a comma is.
         let before_first = newlines(&data[..cut::first_record(data, chunk.byte)]);
         Place {
             source: self.options.inputs.get(chunk.input).cloned(),
-            line: Some(chunk.line + lines - before_first),
+            line: Some(chunk.line + lines.saturating_sub(before_first)),
             byte: Some(chunk.byte + at as u64),
             ..Place::default()
         }

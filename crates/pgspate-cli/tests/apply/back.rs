@@ -1,0 +1,199 @@
+//! Sources and targets that are not any more what they were: restored, replaced, made anew.
+
+use std::path::Path;
+use std::process::Child;
+
+use pgspate_embedded::{Throwaway, silent, testing};
+
+use crate::rows;
+use crate::run::{ask, finish, spawn, wait_until};
+use crate::source::{CONF, Source, follow};
+use crate::support::Case;
+
+const TABLE: &str = "create table t (id int primary key)";
+
+fn source() -> Source {
+    Source::new(&format!("{TABLE};\ncreate publication p for table t"))
+}
+
+/// A stream that runs and has applied a row.
+fn started(source: &Source, case: &Case) -> Child {
+    let child = follow(source, case, "--create-slot --follow --quiet");
+    source.wait_for_reader();
+    source.run("insert into t values (1)");
+    wait_until("the first row is there", || rows(case, "t") == "(1)");
+    child
+}
+
+/// The target is put back to an older state while a stream runs, with its ledger and its fence.
+/// What was applied since then is gone, and the stream must not go on after it.
+#[test]
+fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
+    let source = source();
+    let case = Case::new(TABLE);
+    let child = started(&source, &case);
+    case.db.run("create table backup as select * from pgspate.stream");
+    source.run("insert into t values (2)");
+    wait_until("the second row is there", || rows(&case, "t") == "(1) (2)");
+    case.db.run(
+        "delete from t where id = 2;
+         update pgspate.stream s set (ordinal, source, digest, fence)
+             = (select ordinal, source, digest, fence from backup);
+         select pg_terminate_backend(pid) from pg_stat_activity
+             where datname = current_database() and application_name = 'pgspate apply'",
+    );
+    source.run("insert into t values (3)");
+    let run = finish(child);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("but the ledger is now at "), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1)");
+    // The source does not have the second one any more.
+    let again = finish(follow(&source, &case, "--quiet"));
+    assert!(again.stderr.contains("cannot be read any more"), "{}", again.stderr);
+    assert_eq!(rows(&case, "t"), "(1)");
+}
+
+/// A source that was put back with its slot, of which the ledger knows more than there is:
+/// what it commits until it is there again would be passed over in silence.
+#[test]
+fn a_source_that_goes_back_is_refused() {
+    let old = server(None);
+    ask(&old.dsn(), TABLE);
+    ask(&old.dsn(), "create publication p for table t");
+    let case = Case::new(TABLE);
+    let apply = |source: &Throwaway, args: &str| {
+        let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
+        finish(spawn(crate::command(&case, &format!("--quiet {args}")).arg(address)))
+    };
+    assert_eq!(apply(&old, "--create-slot").status, Some(0));
+    old.stop().unwrap();
+    let new = server(Some(&old.data_folder()));
+    old.restart().unwrap();
+    ask(&old.dsn(), "insert into t select generate_series(1, 2000)");
+    let run = apply(&old, "");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    ask(&new.dsn(), "insert into t values (5000)");
+    for args in ["", "--follow", "--plan"] {
+        let run = apply(&new, args);
+        assert_eq!(run.status, Some(2), "{args}: {}", run.stderr);
+        assert!(run.stderr.contains("the source has gone back"), "{args}: {}", run.stderr);
+    }
+    assert_eq!(case.value("select max(id) from t"), "2000");
+}
+
+fn server(data: Option<&Path>) -> Throwaway {
+    let builder = testing::builder().conf(CONF);
+    let builder = match data {
+        Some(data) => builder.data_from(data),
+        None => builder,
+    };
+    builder.start(&silent).unwrap_or_else(|error| panic!("{}", error.chain()))
+}
+
+/// A slot that is dropped and made anew while its reader is away has lost what came in between.
+#[test]
+fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
+    let source = source();
+    let case = Case::new(TABLE);
+    let child = started(&source, &case);
+    let slot = source.slot_name();
+    let drop = format!(
+        "do $$ begin
+            perform pg_terminate_backend(active_pid) from pg_replication_slots
+                where slot_name = '{slot}';
+            loop
+                begin
+                    perform pg_drop_replication_slot('{slot}');
+                    exit;
+                exception when object_in_use then perform pg_sleep(0.002);
+                end;
+            end loop;
+         end $$"
+    );
+    source.value(&drop);
+    source.run(&format!(
+        "insert into t values (2);\n\
+         select pg_create_logical_replication_slot('{slot}', 'pgoutput');\n\
+         insert into t values (3)"
+    ));
+    let run = finish(child);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("cannot be read"), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1)");
+}
+
+/// A second start waits for the slot and gives up; the first goes on as if nothing had been.
+#[test]
+fn a_second_start_ends_nobodys_work() {
+    let source = source();
+    let case = Case::new(TABLE);
+    let mut first = follow(&source, &case, "--create-slot --follow --quiet");
+    source.wait_for_reader();
+    let second = finish(follow(&source, &case, "--quiet --retry-for 1"));
+    assert_eq!(second.status, Some(2), "{}", second.stderr);
+    assert!(second.stderr.contains("is active for PID"), "{}", second.stderr);
+    source.run("insert into t values (1)");
+    wait_until("the first goes on", || rows(&case, "t") == "(1)");
+    assert!(first.try_wait().unwrap().is_none());
+    // One that waits long enough takes over from the position that it finds then.
+    let third = follow(&source, &case, "--quiet --retry-for 60");
+    source.run("insert into t values (2)");
+    wait_until("the first goes on", || rows(&case, "t") == "(1) (2)");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    source.run("insert into t values (3)");
+    let third = finish(third);
+    assert_eq!(third.status, Some(0), "{}", third.stderr);
+    assert_eq!(finish(follow(&source, &case, "--quiet")).status, Some(0));
+    assert_eq!(rows(&case, "t"), "(1) (2) (3)");
+}
+
+/// A copy that has not come to its end is done again only when that is asked for, and empties the
+/// tables that it has filled and no others.
+#[test]
+fn a_copy_empties_only_what_it_has_filled() {
+    let source = Source::new(
+        "create table a (id int primary key);\ncreate table b (id int primary key);
+         create table c (id int primary key);\ninsert into a values (1);
+         insert into b values (2);\ninsert into c values (3);
+         create publication p for table a, b",
+    );
+    let case = Case::new(
+        "create table a (id int primary key); create table b (id int primary key check (id < 2));
+         create table c (id int primary key)",
+    );
+    let run = |args: &str| finish(follow(&source, &case, &format!("--quiet {args}")));
+    let first = run("--snapshot");
+    assert_eq!(first.status, Some(2), "{}", first.stderr);
+    assert_eq!((rows(&case, "a"), rows(&case, "b")), ("(1)".to_owned(), String::new()));
+    case.db.run("insert into c values (9); alter table b drop constraint b_id_check");
+    source.run("alter publication p add table c");
+    for (args, says) in [
+        ("", "has not come to its end"),
+        ("--create-slot", "has not come to its end"),
+        ("--snapshot", "public.c is not empty"),
+        ("--snapshot --map public.a=public.c", "public.c is not empty"),
+    ] {
+        let refused = run(args);
+        assert_eq!(refused.status, Some(2), "{args}: {}", refused.stderr);
+        assert!(refused.stderr.contains(says), "{args}: {}", refused.stderr);
+    }
+    assert_eq!((rows(&case, "a"), rows(&case, "c")), ("(1)".to_owned(), "(9)".to_owned()));
+    case.db.run("truncate c");
+    let done = run("--snapshot");
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert_eq!(["a", "b", "c"].map(|table| rows(&case, table)), ["(1)", "(2)", "(3)"]);
+}
+
+/// Where no row was committed nothing was begun: neither a slot nor a position is left.
+#[test]
+fn a_copy_of_nothing_leaves_nothing() {
+    let source = source();
+    source.run("insert into t values (5)");
+    let case = Case::new("create table t (id int primary key check (id < 5))");
+    let run = finish(follow(&source, &case, "--quiet --snapshot"));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let slots = "select count(*) from pg_replication_slots where database = current_database()";
+    assert_eq!(source.value(slots), "0");
+    assert_eq!(case.value("select source || digest from pgspate.stream"), "");
+}
