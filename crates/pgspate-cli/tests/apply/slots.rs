@@ -252,7 +252,7 @@ fn one_session_reads_a_slot() {
     let case = Case::new("create table t (id int primary key)");
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
-    let second = apply_slot(&source, &case, "--quiet --stream other --retry-for 1");
+    let second = apply_slot(&source, &case, "--quiet --follow --stream other --retry-for 1");
     let said = refused(&second);
     let pid = Regex::new(r"PID \d+").unwrap();
     assert_snapshot!(pid.replace_all(&said, "PID [N]"), @r#"
