@@ -18,7 +18,7 @@ use arrow_array::RecordBatch;
 use super::batch::Batch;
 use super::decode::plain::Plain;
 use super::decode::{self, Decode, Dms};
-use super::event::Event;
+use super::event::{Event, Op};
 use super::inputs::Inputs;
 use super::lines::{Block, Lines};
 use super::prepare::prepare;
@@ -411,8 +411,10 @@ impl Feed {
         batch.commits = making.is_between;
         if !batch.commits {
             let prepared = prepare(&batch.log, 0..batch.log.len(), &self.router.tables());
-            if prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
-                // An event to come may be about a row that another one has taken the key of.
+            let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == Op::Truncate);
+            if may_go_on || prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
+                // An event to come may be about a row that another one has taken the key of, or
+                // about a table that is to be emptied with others that refer to it.
                 making.looked = batch.events;
                 making.grows_by = batch.events;
                 making.batch = batch;

@@ -1,7 +1,7 @@
 //! The statements that apply what is staged. Pure: names in, SQL out.
 //!
-//! `t` is the target, `s` the stage. No statement sets a column of the key, none has `on conflict`
-//! or is a `merge`, and none writes a row that is as it should be. The text depends on the table
+//! `t` is the target, `s` the stage. No statement but one for a single row sets a column of the
+//! key, none has `on conflict` or is a `merge`, and none writes a row that is as it should be. The text depends on the table
 //! and on which columns a batch gives, never on values or numbers of rows.
 
 use super::facts::{Facts, FactsColumn};
@@ -294,6 +294,33 @@ impl<'a> Statements<'a> {
                 differs.join(" or ")
             )
         })
+    }
+
+    /// Gives the one row that goes the key of the one that comes, and all that this gives. `None`
+    /// where the key cannot be set.
+    pub(crate) fn move_row(&self) -> Option<String> {
+        if key(self.facts).any(|column| column.is_fixed) {
+            return None;
+        }
+        let is_set = |(at, column, given): &(usize, &FactsColumn, Given)| {
+            self.is_key(*at) || (*given != Given::Never && !column.is_fixed)
+        };
+        let sets: Vec<_> = self
+            .columns()
+            .filter(is_set)
+            .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
+            .collect();
+        let of_old: Vec<_> =
+            key(self.facts).map(|column| format!("t.{0} = o.{0}", column.sql)).collect();
+        Some(format!(
+            "update {} t set {} from {stage} o, {stage} s \
+             where o.{WHAT} = {goes} and s.{WHAT} <> {goes} and {}",
+            self.table,
+            sets.join(", "),
+            of_old.join(" and "),
+            stage = self.stage,
+            goes = What::Goes as i16
+        ))
     }
 
     pub(crate) fn insert(&self) -> String {

@@ -248,7 +248,8 @@ impl Driver {
         loop {
             self.wire.flush().await?;
             let has_some = !piece.received.events.is_empty() || piece.received.end.is_some();
-            let has_room = piece.bytes < PIECE_BYTES;
+            // Of a large row that may be its transaction's last nothing is there yet.
+            let has_room = piece.bytes < PIECE_BYTES || !has_some;
             tokio::select! {
                 permit = pieces.reserve(), if has_some => match permit {
                     Ok(permit) => permit.send(Ok(std::mem::take(&mut piece).received)),

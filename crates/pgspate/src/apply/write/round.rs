@@ -86,6 +86,21 @@ pub(super) async fn write(
     Ok(counts)
 }
 
+/// Gives the one row that is prepared its other key where it is, as a statement of the source did.
+/// Whether it was there, and could be.
+pub(super) async fn move_row(
+    session: &mut Session,
+    facts: &Facts,
+    prepared: &Prepared,
+) -> Result<bool> {
+    let part = Part { facts, prepared, statements: Statements::new(facts, prepared, false) };
+    let Some(sql) = part.statements.move_row() else { return Ok(false) };
+    session.plan_for(true).await?;
+    stage(session, &part).await?;
+    let what = format!("update the key of a row of {}", facts.table.sql_name);
+    Ok(session.execute(&sql, &what).await? == 1)
+}
+
 async fn truncate(session: &Session, parts: &[Part<'_>], counts: &mut Counts) -> Result<()> {
     let emptied = parts.iter().filter(|part| part.prepared.truncates);
     let names: Vec<_> = emptied.map(|part| part.facts.itself()).collect();

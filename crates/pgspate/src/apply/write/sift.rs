@@ -3,7 +3,8 @@
 //!
 //! Events are looked at by halves, each under a savepoint and in their order, until one alone is
 //! refused. So also what only works one after the other is applied: values that move between rows
-//! of a unique index, rows that change what they refer to while that goes.
+//! of a unique index, rows that change what they refer to while that goes. A row that is refused
+//! under another key, as others still refer to it, is given that key where it is.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::apply::decode::plain;
 use crate::apply::event::Op;
 use crate::apply::fold;
 use crate::apply::inputs::Inputs;
-use crate::apply::prepare::prepare;
+use crate::apply::prepare::{Prepared, prepare};
 use crate::apply::report::Counts;
 use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
@@ -99,7 +100,8 @@ impl Sifting<'_> {
         let mut ranges = Vec::from([(0, self.batch.upto)]);
         let mut known = Some(refused);
         while let Some((start, end)) = ranges.pop() {
-            let error = match known.take() {
+            // One event alone has not been tried in every way.
+            let error = match known.take().filter(|_| end - start > 1) {
                 Some(error) => error,
                 None => match self.some(session, start..end, &mut counts).await? {
                     None => continue,
@@ -147,10 +149,34 @@ impl Sifting<'_> {
             }
             Err(error) if is_of_data(&error) => {
                 session.go_back().await?;
-                Ok(Some(error))
+                let is_moved = self.move_row(session, &prepared).await?;
+                counts.updated += u64::from(is_moved);
+                Ok(Some(error).filter(|_| !is_moved))
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Gives the row of one event that was refused its new key in place, so that its unique values
+    /// stay its own and foreign keys do what they did in the source: rows that follow it by
+    /// `on update cascade` refer to the old key until events to come say otherwise. False, and
+    /// nothing done, where that is not what the event asks for or does not work either.
+    async fn move_row(&self, session: &mut Session, prepared: &[Prepared]) -> Result<bool> {
+        let [prepared] = prepared else { return Ok(false) };
+        if !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
+            return Ok(false);
+        }
+        session.set_savepoint().await?;
+        match round::move_row(session, &self.batch.tables[prepared.table], prepared).await {
+            Ok(true) => {
+                session.release().await?;
+                session.clear_stages().await?;
+                return Ok(true);
+            }
+            Err(error) if !is_of_data(&error) => return Err(error),
+            Ok(false) | Err(_) => session.go_back().await?,
+        }
+        Ok(false)
     }
 
     fn refuse(&self, at: usize, error: Error) -> Error {
@@ -230,3 +256,6 @@ pub(crate) fn no_event(error: Error) -> Error {
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests;

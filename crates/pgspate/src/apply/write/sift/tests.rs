@@ -1,0 +1,181 @@
+//! One history of a source, through batches that end at every place.
+
+use pgspate_embedded::{silent, testing};
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::apply::Event;
+use crate::apply::log::Log;
+use crate::apply::names::Names;
+use crate::apply::replication::{Lsn, Replication};
+use crate::apply::route::{Router, Stand, UnknownColumns};
+use crate::apply::write::Settings;
+use crate::copy::Limits;
+use crate::target::connect::{Dsn, Environment};
+
+const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
+
+const TABLES: &str = "\
+create table parent (id int primary key, code text not null unique, note text);
+create table child (id int primary key, parent int references parent ACTION, n int);
+create table swaps (id int primary key, place int,
+                    unique (place) deferrable initially immediate);
+insert into parent values (1, 'a', ''), (2, 'b', ''), (3, 'c', '');
+insert into child values (1, 1, 0), (2, 1, 0), (3, 2, 0), (4, null, 0);
+insert into swaps values (1, 1), (2, 2), (3, 3)";
+
+/// What is there, and what the foreign key does with the rows that refer to a row that goes or gets
+/// another key.
+const ACTIONS: [&str; 2] =
+    ["on delete set null on update cascade", "on delete cascade on update cascade"];
+
+/// Transactions in which unique values and keys change hands.
+const HISTORY: [&str; 10] = [
+    "update parent set id = 11 where id = 1; update child set n = 1 where id = 1",
+    "update parent set code = 'x' where id = 11; update parent set code = 'a' where id = 2; \
+     update parent set code = 'b' where id = 11",
+    "update parent set id = 1 where id = 11; update parent set id = 11 where id = 2",
+    "update swaps set place = 3 - place where id < 3",
+    "insert into parent values (4, 'd', ''); update child set parent = 4 where id = 4; \
+     delete from parent where id = 1; insert into parent values (1, 'b', '')",
+    "update child set id = 9, parent = 1 where id = 4; delete from parent where id = 4; \
+     update parent set id = 4, code = 'd' where id = 1",
+    "update swaps set id = id + 10; update swaps set place = null where id = 11",
+    "truncate parent, child; insert into parent values (5, 'a', ''); \
+     insert into child values (5, 5, 0)",
+    "update parent set id = 6, code = 'b' where id = 5; insert into parent values (5, 'a', '')",
+    "update child set parent = 5; delete from parent where id = 6; \
+     update parent set code = 'b' where id = 5",
+];
+
+/// All rows, as one text.
+const CONTENTS: &str = "\
+select (select string_agg(t::text, ' ' order by id) from parent t) || ' / '
+    || coalesce((select string_agg(t::text, ' ' order by id) from child t), '') || ' / '
+    || (select string_agg(t::text, ' ' order by id) from swaps t)";
+
+fn dsn(of: &str) -> Dsn {
+    let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+    Dsn::resolve(Some(of), &env).unwrap().unwrap()
+}
+
+/// The events of the history, and what a source has after each of its transactions.
+async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
+    let connection = dsn(server).connect("source").await.unwrap();
+    let client = &connection.client;
+    client.batch_execute(&TABLES.replace("ACTION", action)).await.unwrap();
+    client.batch_execute("create publication p for all tables").await.unwrap();
+    let slot = "select pg_create_logical_replication_slot('s', 'pgoutput')";
+    client.batch_execute(slot).await.unwrap();
+    let mut states = Vec::new();
+    for sql in HISTORY {
+        client.batch_execute(&format!("begin; {sql}; commit")).await.unwrap();
+        states.push(client.query_one(CONTENTS, &[]).await.unwrap().get(0));
+    }
+    let mut stream = Replication::start(&dsn(server), "s", "p", Lsn(0)).await.unwrap();
+    let mut events: Vec<Event> = Vec::new();
+    while events.iter().filter(|event| event.ends_transaction).count() < states.len() {
+        events.extend(stream.next().await.unwrap().events);
+    }
+    stream.close().await;
+    client.batch_execute("select pg_drop_replication_slot('s')").await.unwrap();
+    connection.close().await;
+    (events, states)
+}
+
+/// A target, and the session that writes it.
+struct Target {
+    runtime: Runtime,
+    router: Router,
+    inputs: Inputs,
+    session: Session,
+}
+
+impl Target {
+    fn new(server: &str) -> Target {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let names = Names::parse(&[], &[]).unwrap();
+        let handle = runtime.handle().clone();
+        let router = Router::new(dsn(server), names, UnknownColumns::Fail, handle);
+        let router = runtime.block_on(router).unwrap();
+        let inputs = Inputs::Slot("s".to_owned());
+        let (dsn, limits) = (dsn(server), Limits::default());
+        let settings = Settings { dsn, limits, dead_letters_max: 0, inputs: inputs.clone() };
+        let session = runtime.block_on(Session::open(&settings)).unwrap();
+        Target { runtime, router, inputs, session }
+    }
+
+    /// Writes events as one batch, and leaves the transaction open.
+    fn write(&mut self, events: &[Event], is_open: bool) -> Result<()> {
+        let mut log = Log::default();
+        for event in events {
+            let stand = Stand { input: 0, line: 0, ordinal: 0 };
+            self.router.add(event, &mut log, stand)?;
+        }
+        let tables = self.router.tables();
+        let prepared = prepare(&log, 0..log.len(), &tables)?;
+        let batch = Batch { upto: log.len(), log, tables, prepared, ..Batch::default() };
+        let inputs = &self.inputs;
+        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters: Vec::new() };
+        self.runtime.block_on(async {
+            sifting.write(&mut self.session, is_open).await?;
+            self.session.clear_stages().await
+        })
+    }
+
+    fn contents(&mut self) -> String {
+        self.runtime.block_on(self.session.ask(CONTENTS, "read all rows")).unwrap()
+    }
+}
+
+/// Whether a batch may end between these events, as the feed has it.
+fn may_cut(events: &[Event], at: usize) -> bool {
+    at == 0 || events[at - 1].op != Op::Truncate || events[at - 1].ends_transaction
+}
+
+#[test]
+fn batches_may_end_at_every_event() {
+    let server = testing::builder().conf(CONF).start(&silent).unwrap();
+    for action in ACTIONS {
+        let database = format!("source_{}", action.len());
+        let connection = Runtime::new().unwrap();
+        let make = async {
+            let connection = dsn(&server.dsn()).connect("make").await.unwrap();
+            connection.client.batch_execute(&format!("create database {database}")).await.unwrap();
+            connection.close().await;
+        };
+        connection.block_on(make);
+        let (events, states) = connection.block_on(history(&server.dsn_for(&database), action));
+        let db = testing::database();
+        db.run(&TABLES.replace("ACTION", action));
+        every_cut(&mut Target::new(&db.dsn()), &events, &states, action);
+    }
+}
+
+/// From the beginning of each transaction to its end and those of the next two: batches of every size, and
+/// two of which the first ends anywhere.
+fn every_cut(target: &mut Target, events: &[Event], states: &[String], action: &str) {
+    let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
+    let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
+    let mut start = 0;
+    for (nth, end) in ends.iter().enumerate() {
+        for (upto, state) in ends.iter().zip(states).skip(nth).take(3) {
+            let sizes = (1..=upto - start).map(|size| (start..*upto).step_by(size).collect());
+            let two = (start + 1..*upto).map(|at| vec![start, at]);
+            for mut starts in sizes.chain(two) {
+                starts.retain(|at| may_cut(events, *at));
+                let places = format!("{action}: batches from {starts:?} to {upto}");
+                starts.push(*upto);
+                for (nth, batch) in starts.windows(2).enumerate() {
+                    let done = target.write(&events[batch[0]..batch[1]], nth > 0);
+                    done.unwrap_or_else(|error| panic!("{places}: {}", words(&error)));
+                }
+                assert_eq!(target.contents(), *state, "{places}");
+                target.runtime.block_on(target.session.roll_back()).unwrap();
+            }
+        }
+        target.write(&events[start..*end], false).unwrap();
+        target.runtime.block_on(target.session.commit()).unwrap();
+        start = *end;
+    }
+}
