@@ -307,6 +307,27 @@ fn truncate_forgets_what_came_before() {
 }
 
 #[test]
+fn tables_that_are_emptied_at_once_are_in_one_batch() {
+    let case = case();
+    case.db.run(
+        "create table child (id int primary key, of int references t); \
+         insert into child values (1, 1)",
+    );
+    // The first batch is full when the first of them is there.
+    let report = applied(
+        &case,
+        r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
+{"op":"truncate","table":"t","tx":"a"}
+{"op":"truncate","table":"child","tx":"a"}
+{"op":"insert","table":"t","row":{"id":1,"a":"new"},"tx":"a","end":true}
+"#,
+        "--batch-rows 1",
+    );
+    assert_eq!(report["truncated"], 2);
+    assert_eq!((rows(&case, "t"), rows(&case, "child")), ("(1,new,dflt)".into(), String::new()));
+}
+
+#[test]
 fn tables_without_a_key() {
     let case = Case::new(
         "create table t (a int, b text, c json); insert into t values (1, 'x', null), \

@@ -200,3 +200,22 @@ fn dsn_of(text: &str, role: &str) -> pgspate::target::connect::Dsn {
     let kept = text.split_whitespace().filter(|part| !part.starts_with("user="));
     dsn(&format!("{} user={role}", kept.collect::<Vec<_>>().join(" ")))
 }
+
+/// Until its commit is there it is not known to be the last, and nothing else is to be given out.
+#[tokio::test]
+async fn a_row_larger_than_a_piece_comes_alone() {
+    let server = server();
+    server.run(
+        "create table t (id int primary key, big text);
+         create publication p for table t;
+         select pg_create_logical_replication_slot('s', 'pgoutput');
+         insert into t values (1, repeat('x', 3000000));
+         insert into t values (2, null);",
+    );
+    let mut stream = Replication::start(&dsn(&server.dsn()), "s", "p", Lsn(0)).await.unwrap();
+    let all = tokio::time::timeout(Duration::from_secs(60), lines(&mut stream, 2));
+    let (found, _) = all.await.expect("the stream goes on");
+    assert!(found[0].len() > 3_000_000, "{} bytes", found[0].len());
+    assert_eq!(found[1..], ["Insert public.t {id=2 big=NULL} by [id] end"]);
+    stream.close().await;
+}

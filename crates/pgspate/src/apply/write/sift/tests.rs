@@ -152,14 +152,14 @@ fn batches_may_end_at_every_event() {
     }
 }
 
-/// From the beginning of each transaction to its end and those of the next two: batches of every size, and
+/// From the beginning of each transaction to its end and that of the next: batches of every size, and
 /// two of which the first ends anywhere.
 fn every_cut(target: &mut Target, events: &[Event], states: &[String], action: &str) {
     let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
     let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
     let mut start = 0;
     for (nth, end) in ends.iter().enumerate() {
-        for (upto, state) in ends.iter().zip(states).skip(nth).take(3) {
+        for (upto, state) in ends.iter().zip(states).skip(nth).take(2) {
             let sizes = (1..=upto - start).map(|size| (start..*upto).step_by(size).collect());
             let two = (start + 1..*upto).map(|at| vec![start, at]);
             for mut starts in sizes.chain(two) {
