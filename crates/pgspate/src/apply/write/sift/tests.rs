@@ -152,8 +152,8 @@ fn batches_may_end_at_every_event() {
     }
 }
 
-/// From the beginning of each transaction to its end and that of the next: batches of every size, and
-/// two of which the first ends anywhere.
+/// From the beginning of each transaction to its end and that of the next: batches of every size,
+/// and two of which the first ends anywhere.
 fn every_cut(target: &mut Target, events: &[Event], states: &[String], action: &str) {
     let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
     let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
