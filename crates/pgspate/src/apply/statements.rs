@@ -1,7 +1,7 @@
 //! The statements that apply what is staged. Pure: names in, SQL out.
 //!
-//! `t` is the target, `s` the stage. No statement but one for a single row sets a column of the key,
-//! none has `on conflict` or is a `merge`, and none writes a row that is as it should be. The text
+//! `t` is the target, `s` the stage. Only one for a single row sets a column of the key, none
+//! has `on conflict` or is a `merge`, and none writes a row that is as it should be. The text
 //! depends on the table and on which columns a batch gives, never on values or numbers of rows.
 
 use super::facts::{Facts, FactsColumn};
