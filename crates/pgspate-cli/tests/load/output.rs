@@ -298,6 +298,7 @@ fn help() {
       apply        Apply a stream of changes to tables, exactly once
       doctor       Find what slows writes on a server, and what to do; changes nothing
       tune         Set a server up for a bulk load, and put it back
+      lab          Measure ways of writing on a server of your own, and make a page of it
       status       Say what the ledger knows of loads, finished or not
       server       Start, stop and ask after the embedded PostgreSQL
       completions  Print completions for a shell
