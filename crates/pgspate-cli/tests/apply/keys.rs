@@ -284,13 +284,19 @@ fn a_stream_that_is_read_again_changes_nothing() {
     assert_eq!((&report["events"], &report["events_before"]), (&0.into(), &4.into()));
 }
 
-#[test]
-fn truncate_forgets_what_came_before() {
+/// A table beside it that refers to it.
+fn with_child() -> Case {
     let case = case();
     case.db.run(
         "create table child (id int primary key, of int references t); \
          insert into child values (1, 1)",
     );
+    case
+}
+
+#[test]
+fn truncate_forgets_what_came_before() {
+    let case = with_child();
     let report = applied(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
@@ -308,11 +314,7 @@ fn truncate_forgets_what_came_before() {
 
 #[test]
 fn tables_that_are_emptied_at_once_are_in_one_batch() {
-    let case = case();
-    case.db.run(
-        "create table child (id int primary key, of int references t); \
-         insert into child values (1, 1)",
-    );
+    let case = with_child();
     // The first batch is full when the first of them is there.
     let report = applied(
         &case,

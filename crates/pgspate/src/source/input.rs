@@ -109,21 +109,17 @@ impl Input {
     /// Bytes that a program makes while they are read, once. Reads may block for ever; errors that
     /// are pgspate's own come out as they are.
     pub fn program(name: &str, bytes: Box<dyn Read + Send>) -> Input {
-        let pipe = Pipe { path: None, state: PipeState::Made(bytes) };
-        Input(Arc::new(Inner {
-            name: name.into(),
-            stored_bytes: None,
-            modified: None,
-            etag: None,
-            origin: Origin::Pipe(Mutex::new(pipe)),
-        }))
+        Input::pipe(name.into(), Pipe { path: None, state: PipeState::Made(bytes) })
     }
 
     /// The same for bytes that are not looked at for a compression, whatever they begin with.
     pub fn given(name: &str, bytes: Box<dyn Read + Send>) -> Input {
         let name: Arc<str> = name.into();
         let reader = Reader::plain(bytes, Arc::clone(&name));
-        let pipe = Pipe { path: None, state: PipeState::Peeked(Box::new(reader)) };
+        Input::pipe(name, Pipe { path: None, state: PipeState::Peeked(Box::new(reader)) })
+    }
+
+    fn pipe(name: Arc<str>, pipe: Pipe) -> Input {
         Input(Arc::new(Inner {
             name,
             stored_bytes: None,
