@@ -148,7 +148,7 @@ async fn interrupted() {
     }
 }
 
-fn when(arg: WhenArg) -> When {
+pub(crate) fn when(arg: WhenArg) -> When {
     match arg {
         WhenArg::Auto => When::Auto,
         WhenArg::Always => When::Always,

@@ -11,9 +11,9 @@ use pgspate::load;
 use pgspate::sync::{self, Options, Report, Scope};
 
 use crate::Answer;
-use crate::args::{EndsArgs, ReadArgs};
+use crate::args::{EndsArgs, ReadArgs, WhenArg};
 use crate::errors::Style;
-use crate::load::{Start, print_json, reading, start};
+use crate::load::{Start, print_json, reading, start, when};
 use crate::numbers::{bytes, dollars, seconds, thousands};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
@@ -59,6 +59,10 @@ pub(crate) struct SyncArgs {
         value_parser = clap::value_parser!(u8).range(1..=64)
     )]
     pub(crate) lanes: u8,
+
+    /// Read the table first and stage only rows that it does not have: auto where most are there
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
+    pub(crate) read_ahead: WhenArg,
 
     /// Refuse to delete more of the scope than this
     #[arg(
@@ -205,6 +209,12 @@ fn render(report: &Report, style: Style) -> String {
         }
         return text;
     }
+    if let Some(known) = report.known {
+        line(&format!(
+            "  {} of them were not staged, as the table was read first",
+            thousands(known)
+        ));
+    }
     line(&format!(
         "  staged in {}, compared and written in {}{}{}",
         seconds(report.stage_seconds),
@@ -284,6 +294,7 @@ pub(crate) fn options(args: SyncArgs) -> Options {
         max_delete: args.max_delete,
         may_empty: args.allow_empty,
         keeps_last: args.keep.is_some(),
+        read_ahead: when(args.read_ahead),
         is_check: args.check || args.advise_only,
         vacuums: args.vacuum,
         price_per_million: args.price_per_million_io,

@@ -99,6 +99,9 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope -d '`all`
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-columns -d 'Columns that are not compared, and written only when something else differs' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Which of rows with the same key counts; they are refused otherwise' -r -f -a "last\t'The last one in the source'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lanes -d 'Sessions that share the scopes of --scope-by, each with a transaction of its own' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d 'Read the table first and stage only rows that it does not have: auto where most are there' -r -f -a "auto\t'Where it pays'
+always\t'Wherever it can be done'
+never\t'Not at all'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more of the scope than this' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'How long to go on trying when another session is in the way' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r

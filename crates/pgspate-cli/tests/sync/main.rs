@@ -1,5 +1,6 @@
 //! `pgspate sync` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod ahead;
 #[allow(dead_code, reason = "the tests of faults need more of it")]
 #[path = "../faults/chance.rs"]
 mod chance;

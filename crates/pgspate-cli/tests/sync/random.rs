@@ -181,9 +181,10 @@ fn one(seed: u64) {
     );
     let names = (0..setting.columns.len()).map(|nth| format!(",c{nth}")).collect::<String>();
     let lanes = chance.among(1..=3);
+    let ahead = chance.pick(&["always", "never"]);
     let args = format!(
         "t.csv --table t --header no --columns scope,id{names} --key {} {} --max-delete 100 \
-         --allow-empty --quiet --lanes {lanes}",
+         --allow-empty --quiet --lanes {lanes} --read-ahead {ahead}",
         setting.key, setting.flags
     );
     if source.is_empty() {

@@ -316,8 +316,8 @@ impl Lane<'_, '_> {
                     break;
                 }
             };
-            self.count(chunk.seq, rows.binary + rows.text);
-            if mode == Mode::Binary && rows.text > rows.binary {
+            self.count(chunk.seq, rows.binary + rows.text + rows.known);
+            if mode == Mode::Binary && rows.text > rows.binary + rows.known {
                 // The encoder mostly says no here, so asking it only costs time.
                 mode = Mode::Text;
             }
@@ -381,6 +381,8 @@ impl Sender<'_> {
 struct Rows {
     binary: u64,
     text: u64,
+    /// Not sent.
+    known: u64,
 }
 
 /// Encodes and sends a chunk. `None` when that came to nothing: the session has failed, or the
@@ -424,6 +426,7 @@ fn drain(
 ) -> bool {
     rows.binary += out.binary_rows;
     out.binary_rows = 0;
+    rows.known += out.known_rows.drain(..).len() as u64;
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);

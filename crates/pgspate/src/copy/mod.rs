@@ -70,6 +70,17 @@ pub enum Commit {
     EachChunk,
 }
 
+/// What becomes of the sessions of a job that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// They are closed.
+    Close,
+    /// They are kept, for what is in them alone.
+    Keep,
+    /// They are kept with their transactions open, of which nothing is committed.
+    KeepOpen,
+}
+
 /// How many rows that are refused may be set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RejectsMax {
@@ -122,8 +133,8 @@ pub struct Job {
     pub limits: Limits,
     /// What else belongs to the transaction, for one lane that commits at the end.
     pub around: Option<Around>,
-    /// Whether the sessions of the one lane are wanted afterwards, for what is in them alone.
-    pub keeps_sessions: bool,
+    /// What becomes of the lanes' sessions.
+    pub afterwards: Afterwards,
     /// What each session of the one lane keeps of the rows, as a condition for COPY's WHERE: all
     /// are sent to each, and each row must be kept by one. Empty for a lane of one session.
     pub shares: Vec<String>,

@@ -12,7 +12,7 @@ use super::monitor::Monitor;
 use super::session::Sessions;
 use super::settle::settle;
 use super::shared::{Failure, Shared};
-use super::{Commit, End, Job, Lanes, Outcome, Progress};
+use super::{Afterwards, Commit, End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::{Error, Kind, Result};
 
@@ -63,6 +63,7 @@ pub fn run(
     shared.check_share()?;
     let started = Instant::now();
     let committed = match job.commit {
+        _ if job.afterwards == Afterwards::KeepOpen => Ok(()),
         Commit::AtEnd => runtime.block_on(commit(job, &finished)),
         Commit::EachChunk if shared.has_lost.load(Relaxed) => {
             runtime.block_on(check_kept(job, shared.chunks()))
@@ -88,7 +89,7 @@ pub fn run(
         commit_seconds: started.elapsed().as_secs_f64(),
         bytes_sent: progress.sent.load(Relaxed),
     };
-    let sessions = finished.into_iter().filter(|_| job.keeps_sessions);
+    let sessions = finished.into_iter().filter(|_| job.afterwards != Afterwards::Close);
     Ok(End::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 

@@ -62,11 +62,13 @@ fn place_in_statement(error: Error, job: &Job, line: Option<u64>) -> Error {
     error.at(Place { source, row: line, column, ..Place::default() })
 }
 
-/// The chunk's row that is the `line`-th of its binary rows.
+/// The chunk's row that is the `line`-th of those sent in binary.
 fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
-    let left = rows_left_to_server(encoder, chunk)?;
+    let (mut others, mut known) = other_rows(encoder, chunk)?;
+    others.append(&mut known);
+    others.sort_unstable();
     let mut row = line.checked_sub(1)?;
-    for skipped in left {
+    for skipped in others {
         if skipped > row {
             break;
         }
@@ -78,20 +80,22 @@ fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> 
 /// The chunk's row that is the `line`-th of those left to the server.
 fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let nth = usize::try_from(line.checked_sub(1)?).ok()?;
-    rows_left_to_server(encoder, chunk)?.get(nth).copied()
+    other_rows(encoder, chunk)?.0.get(nth).copied()
 }
 
-fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<Vec<u64>> {
+/// The chunk's rows that are left to the server, and those that are known.
+fn other_rows(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut out = Encoded::default();
-    let mut left = Vec::new();
+    let (mut left, mut known) = (Vec::new(), Vec::new());
     encoder.begin(Arc::clone(chunk), Mode::Binary).ok()?;
     loop {
         // A structural error ends the chunk, and what was sent of it.
         let more = encoder.fill(&mut out, PIECE_BYTES).unwrap_or(false);
         left.append(&mut out.text_rows);
+        known.append(&mut out.known_rows);
         out.clear();
         if !more {
-            return Some(left);
+            return Some((left, known));
         }
     }
 }

@@ -379,12 +379,12 @@ impl Load {
         Ok(Job {
             connect,
             control: Arc::clone(&self.connection),
-            encoder: self.reading.encoder(
+            encoder: self.winnowed(self.reading.encoder(
                 &self.plan,
                 &self.table,
                 server_version,
                 ignore_unknown,
-            )?,
+            )?),
             binary_sql: self.plan.copy_sql(Mode::Binary, &self.destination()),
             text_sql: self.plan.copy_sql(Mode::Text, &self.destination()),
             mode: self.plan.mode,
@@ -404,8 +404,8 @@ impl Load {
                 .as_ref()
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             limits: self.options.limits,
-            around: self.around()?,
-            keeps_sessions: self.stage.is_some(),
+            around: self.around()?.or_else(|| self.around_staging()),
+            afterwards: self.after_staging(),
             shares: self.stage.as_ref().map(|stage| stage.shares.clone()).unwrap_or_default(),
         })
     }

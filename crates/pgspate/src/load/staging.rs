@@ -2,13 +2,21 @@
 
 use std::sync::Arc;
 
+use tokio_postgres::Client;
+
 use super::{Load, Watch};
-use crate::copy::{LaneSession, Outcome};
-use crate::format::Mode;
+use crate::copy::{Afterwards, Around, LaneSession, Outcome, PIECE_BYTES};
+use crate::encode::Encoded;
+use crate::format::{ChunkEncoder, Mode};
 use crate::plan::PlannedColumn;
+use crate::stage::known::Winnower;
+use crate::stage::{Ahead, Stage};
 use crate::target::Table;
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
+
+/// Makes an encoder for a lane.
+type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>;
 
 impl Load {
     /// Has sessions share the rows that are staged: each keeps those for which its condition is
@@ -25,7 +33,8 @@ impl Load {
             Ok(done) => done,
             Err(error) => return Err(self.failed(error, watch)),
         };
-        for LaneSession { connection, .. } in &sessions {
+        let is_open = self.after_staging() == Afterwards::KeepOpen;
+        for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_open) {
             // A lane without any chunk has begun a transaction and has nothing to commit.
             let ended = self.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
@@ -33,6 +42,44 @@ impl Load {
         match sessions.is_empty() {
             true => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
             false => Ok((sessions, outcome)),
+        }
+    }
+
+    /// Has rows staged, or not, that the table was read ahead for. The session's transaction is left
+    /// open then.
+    pub(crate) fn stage_behind(&mut self, ahead: Option<Ahead>) {
+        if let Some(stage) = &mut self.stage {
+            stage.ahead = ahead;
+        }
+    }
+
+    /// What the table was read ahead by, if it was.
+    pub(crate) fn ahead(&self) -> Option<&Ahead> {
+        self.stage.as_ref()?.ahead.as_ref()
+    }
+
+    /// The encoder, without the rows that are known.
+    pub(super) fn winnowed(&self, encoder: MakeEncoder) -> MakeEncoder {
+        let Some(Ahead { known, .. }) = self.ahead() else { return encoder };
+        let known = Arc::clone(known);
+        Box::new(move || Box::new(Winnower::new(encoder(), Arc::clone(&known))))
+    }
+
+    /// Has the staging session see the table as it was read.
+    pub(super) fn around_staging(&self) -> Option<Around> {
+        let snapshot = &self.ahead()?.snapshot;
+        let before = format!(
+            "set transaction isolation level repeatable read; \
+             set transaction snapshot '{snapshot}'"
+        );
+        Some(Around { before, after: String::new() })
+    }
+
+    pub(super) fn after_staging(&self) -> Afterwards {
+        match &self.stage {
+            None => Afterwards::Close,
+            Some(Stage { ahead: None, .. }) => Afterwards::Keep,
+            Some(Stage { ahead: Some(_), .. }) => Afterwards::KeepOpen,
         }
     }
 
@@ -70,6 +117,32 @@ impl Load {
     /// The columns that the input has, in its order.
     pub(crate) fn columns(&self) -> &[PlannedColumn] {
         &self.plan.columns
+    }
+
+    /// The first rows of the source, as they would be sent.
+    pub(crate) fn first_rows(&self, watch: &Arc<Watch>) -> Result<Encoded> {
+        let version = self.session.server_version;
+        let make =
+            self.reading.encoder(&self.plan, &self.table, version, self.options.ignore_unknown)?;
+        let (mut encoder, mut out) = (make(), Encoded::default());
+        if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
+            encoder.begin(Arc::new(chunk), Mode::Binary)?;
+            encoder.fill(&mut out, PIECE_BYTES)?;
+        }
+        Ok(out)
+    }
+
+    /// Makes the stage in a session besides the one that rows are staged in.
+    pub(crate) async fn make_stage(&self, client: &Client) -> Result<()> {
+        match &self.stage {
+            Some(stage) => stage.make(client).await,
+            None => Ok(()),
+        }
+    }
+
+    /// One more connection.
+    pub(crate) async fn connect(&self, application_name: &str) -> Result<Connection> {
+        self.dsn.connect(application_name).await
     }
 
     /// A connection that is not the session with the stage.

@@ -8,8 +8,8 @@ use crate::copy::{PIECE_BYTES, refused_copy};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
-const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-const BINARY_TRAILER: &[u8] = b"\xff\xff";
+pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+pub(crate) const BINARY_TRAILER: &[u8] = b"\xff\xff";
 
 /// Copies rows in binary, without header and trailer. As many must be taken.
 pub(crate) async fn binary(

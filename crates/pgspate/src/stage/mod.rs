@@ -5,11 +5,16 @@
 
 pub(crate) mod fill;
 pub(crate) mod keys;
+pub(crate) mod known;
 pub(crate) mod pin;
 pub(crate) mod space;
 
+use std::sync::Arc;
+
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+
+use known::Known;
 
 use crate::target::{Table, quote_ident, server_error};
 use crate::{Error, Result};
@@ -26,6 +31,18 @@ pub(crate) struct Stage {
     create: String,
     /// What each session keeps of the rows, as conditions on their columns; empty for one session.
     pub(crate) shares: Vec<String>,
+    /// Rows of the table that need not be staged.
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// A table that was read ahead of the source.
+#[derive(Debug, Clone)]
+pub(crate) struct Ahead {
+    /// What it was read by, exported: as others see the table there, so does the session that
+    /// stages, in the one transaction that it leaves open.
+    pub(crate) snapshot: String,
+    /// Its rows.
+    pub(crate) known: Arc<Known>,
 }
 
 impl Stage {
@@ -38,7 +55,7 @@ impl Stage {
             columns.join(", "),
             table.sql_name
         );
-        Stage { create, shares: Vec::new() }
+        Stage { create, shares: Vec::new(), ahead: None }
     }
 
     /// The statement that makes it.

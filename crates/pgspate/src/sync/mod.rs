@@ -5,6 +5,7 @@
 //! else: no lock, no WAL, no dead version. A reader sees the old rows or the new ones; where
 //! sessions share the scopes, of each scope.
 
+mod ahead;
 mod columns;
 mod part;
 mod report;
@@ -27,10 +28,12 @@ pub use statements::Scope;
 
 use crate::copy::{LOOK, LaneSession, Outcome, Patience};
 use crate::load::{self, Load, Watch};
+use crate::plan::When;
 use crate::stage::{self, keys, space::Space};
-use crate::target::connect::Dsn;
+use crate::target::connect::{Connection, Dsn};
 use crate::target::distributed_by;
 use crate::{Error, Kind, Result};
+use ahead::{Extent, Read};
 use columns::Columns;
 use shares::Shares;
 use statements::Statements;
@@ -57,6 +60,8 @@ pub struct Options {
     pub may_empty: bool,
     /// Of rows with the same key the last one counts; they are refused otherwise.
     pub keeps_last: bool,
+    /// Whether to read the table first, and to stage only rows that it does not have.
+    pub read_ahead: When,
     /// Change nothing; say what differs.
     pub is_check: bool,
     /// Vacuum the table when rows of it were updated or deleted.
@@ -73,6 +78,8 @@ pub struct Sync {
     evidence: Vec<String>,
     /// Scopes are told apart by moments, too: the server must not be left to read these.
     shares_moments: bool,
+    /// What there is of the table to be read ahead, if it is to be.
+    extent: Option<Extent>,
     runtime: Handle,
 }
 
@@ -102,7 +109,11 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
             Err(reason) => evidence.push(format!("one session: {reason}")),
         }
     }
-    Ok(Sync { load, options, columns, evidence, shares_moments, runtime: runtime.clone() })
+    let runtime = runtime.clone();
+    let extent = None;
+    let mut sync = Sync { load, options, columns, evidence, shares_moments, extent, runtime };
+    sync.extent = sync.runtime.block_on(ahead::extent(&sync))?;
+    Ok(sync)
 }
 
 /// Which columns are keys, and what is done with the others.
@@ -199,6 +210,51 @@ impl Sync {
     /// Whatever staging or the server refuses; a source with equal keys; more rows to delete than
     /// may be. The table is as it was then, but for scopes that another session has committed.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
+        if let Some(extent) = self.extent {
+            match self.run_ahead(extent, watch) {
+                Ok(Some(report)) => return Ok(report),
+                Err(error) if error.kind() == Kind::Cancelled => return Err(self.failed(error)),
+                // Whatever it was is met again without this, or was in its way alone.
+                Ok(None) | Err(_) => self.load.stage_behind(None),
+            }
+        }
+        self.run_whole(watch)
+    }
+
+    /// Stages only what the table does not have, and compares with what the source does not have.
+    /// `None` if that would not pay.
+    fn run_ahead(&mut self, extent: Extent, watch: &Arc<Watch>) -> Result<Option<Report>> {
+        let started = Instant::now();
+        let runtime = self.runtime.clone();
+        let first = self.load.first_rows(watch)?;
+        let control = [self.load.control()];
+        let reading = until_cancelled(watch, &control, ahead::read(self, extent, first, watch));
+        let done = runtime.block_on(reading).and_then(|read| {
+            let Some(Read { ahead, before }) = read else { return Ok(None) };
+            self.load.stage_behind(Some(ahead));
+            let staged = self.load.stage(watch);
+            runtime.block_on(ahead::let_go(self));
+            let (sessions, outcome) = staged?;
+            if self.load.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
+                return Ok(None);
+            }
+            let stage_seconds = started.elapsed().as_secs_f64();
+            let written = Instant::now();
+            let mut work = Work::new(self, &sessions, outcome.bytes_sent).since(before);
+            let (connections, attempt) = (connections(&sessions), work.locked_attempt());
+            let attempt = until_cancelled(watch, &connections, attempt);
+            let mut report = runtime.block_on(attempt)?;
+            report.set_seconds(stage_seconds, written.elapsed());
+            Ok(Some(report))
+        });
+        runtime.block_on(async {
+            ahead::let_go(self).await;
+            write::unlock(self.load.control(), self).await;
+        });
+        done
+    }
+
+    fn run_whole(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
         let look = Space::look(self.load.control(), self.load.table());
         let space = self.runtime.block_on(look)?;
@@ -212,7 +268,7 @@ impl Sync {
         let mut work = Work::new(&self, &sessions, outcome.bytes_sent);
         let mut report = loop {
             let attempt = work.attempt();
-            match runtime.block_on(until_cancelled(watch, &sessions, attempt)) {
+            match runtime.block_on(until_cancelled(watch, &connections(&sessions), attempt)) {
                 Ok(report) => break report,
                 Err(error) if write::may_pass(&error) && !is_any_closed(&sessions) => {
                     let is_cancelled = || watch.copy.is_cancelled();
@@ -223,9 +279,7 @@ impl Sync {
                 Err(error) => return Err(self.failed(error)),
             }
         };
-        report.stage_seconds = stage_seconds;
-        let vacuumed = report.vacuum_seconds.unwrap_or_default();
-        report.write_seconds = written.elapsed().as_secs_f64() - vacuumed;
+        report.set_seconds(stage_seconds, written.elapsed());
         Ok(report)
     }
 
@@ -257,7 +311,13 @@ impl Sync {
             columns: &self.columns,
             scope: &self.options.scope,
             keeps_last: self.options.keeps_last,
+            is_ahead: self.load.ahead().is_some(),
         }
+    }
+
+    /// Rows of the source that were not staged.
+    fn known(&self) -> u64 {
+        self.load.ahead().map_or(0, |ahead| ahead.known.met())
     }
 
     fn failed(&self, error: Error) -> Error {
@@ -275,6 +335,10 @@ fn stopped(error: Error) -> Error {
     }
 }
 
+fn connections(sessions: &[LaneSession]) -> Vec<&Connection> {
+    sessions.iter().map(|session| &session.connection).collect()
+}
+
 fn is_any_closed(sessions: &[LaneSession]) -> bool {
     sessions.iter().any(|session| session.connection.is_closed())
 }
@@ -282,7 +346,7 @@ fn is_any_closed(sessions: &[LaneSession]) -> bool {
 /// What `work` gives; when the user stops it, the statement is cancelled and rolled back.
 async fn until_cancelled<T>(
     watch: &Watch,
-    sessions: &[LaneSession],
+    connections: &[&Connection],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
@@ -294,7 +358,7 @@ async fn until_cancelled<T>(
             Ok(done) => return done,
             // A request that gets lost is made again.
             Err(_) if watch.copy.is_cancelled() => {
-                drop(join_all(sessions.iter().map(|session| session.connection.cancel())).await);
+                drop(join_all(connections.iter().map(|connection| connection.cancel())).await);
             }
             Err(_) => {}
         }

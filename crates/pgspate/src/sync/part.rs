@@ -5,11 +5,11 @@
 use tokio_postgres::{Client, Row};
 
 use super::statements::{Scope, Statements};
-use super::{Examples, Report, Sync};
+use super::{Examples, Report, Sync, ahead};
 use crate::copy::LaneSession;
 use crate::measure::{Own, StatementCost};
-use crate::stage;
 use crate::stage::pin;
+use crate::stage::{self, Ahead};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -19,13 +19,21 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     let client = &connection.client;
     let statements = sync.build();
     let timeout = sync.options.load.limits.lock_timeout_millis();
-    let begin = format!(
-        "begin isolation level repeatable read; set local lock_timeout = {timeout}; {}",
-        pin::SETTINGS
-    );
+    let ahead = sync.load.ahead();
+    let begin = match ahead {
+        // It has staged its rows in this transaction.
+        Some(_) => "",
+        None => "begin isolation level repeatable read; ",
+    };
+    let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
     let begun = client.batch_execute(&begin).await;
     begun.map_err(|error| connection.explain("could not begin to compare", error))?;
-    let rows = check_source(client, sync, &statements, *rows).await?;
+    let mut rows = *rows;
+    if let Some(Ahead { known, .. }) = ahead {
+        ahead::tell(connection, known).await?;
+        rows += known.met();
+    }
+    let rows = check_source(client, sync, &statements, rows).await?;
     let mut report = Report { rows_in: rows, ..Report::default() };
     compare(client, &statements, &mut report).await?;
     check_keys(client, sync, &statements, &report).await?;
@@ -122,9 +130,18 @@ async fn check_keys(
     if statements.keeps_last {
         return Ok(());
     }
+    let known = sync.known();
+    if known > 0 && report.inserted > 0 && sync.options.is_check {
+        // Elsewhere the insert is refused.
+        let taken = statements.taken();
+        pin::allow_nested_loop(client, &taken).await.map_err(failed())?;
+        if number(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
+            return Err(Error::new(Kind::Plan, "a key of the source occurs more than once"));
+        }
+    }
     if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
         let scope = number(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
-        let is_paired = report.rows_in - report.inserted == scope - report.deleted;
+        let is_paired = report.rows_in - known - report.inserted == scope - report.deleted;
         let inserts = statements.duplicates_in_inserts();
         if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
             return Ok(());

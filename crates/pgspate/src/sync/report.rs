@@ -1,5 +1,7 @@
 //! What a sync did, and what would make the next one cheaper.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::measure::{Bill, Difference, StatementCost};
@@ -21,6 +23,8 @@ pub struct Report {
     pub deleted: u64,
     /// Rows that were right already: read and nothing else.
     pub unchanged: u64,
+    /// Of these, those that were not staged, where the table was read ahead.
+    pub known: Option<u64>,
     /// Nothing was written: it was asked whether there are differences.
     pub is_check: bool,
     /// Keys of rows to insert, to update and to delete, three of each at most; for a check.
@@ -107,6 +111,13 @@ impl Report {
             dead_rows: sum(|it| it.dead_rows),
             ..Report::default()
         }
+    }
+
+    /// Takes in how long staging took, and what came after it.
+    pub(super) fn set_seconds(&mut self, stage: f64, written: Duration) {
+        self.stage_seconds = stage;
+        let vacuumed = self.vacuum_seconds.unwrap_or_default();
+        self.write_seconds = written.as_secs_f64() - vacuumed;
     }
 
     /// Takes in what its statements took.

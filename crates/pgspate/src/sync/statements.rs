@@ -9,6 +9,8 @@ use crate::stage::NAME;
 
 /// The table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
+/// Rows of a table that was read ahead which the source was not seen to have.
+pub(super) const UNMET: &str = "pg_temp.pgspate_unmet";
 /// Its own columns, by names that no table has.
 const TID: &str = "\"pgspate tid\"";
 const PART: &str = "\"pgspate part\"";
@@ -36,6 +38,9 @@ pub(super) struct Statements<'a> {
     pub(super) scope: &'a Scope,
     /// Of rows with the same key, the last one counts.
     pub(super) keeps_last: bool,
+    /// The table was read ahead: the stage is without rows that the table has, and only the table's
+    /// other rows are to be looked at.
+    pub(super) is_ahead: bool,
 }
 
 impl Statements<'_> {
@@ -62,7 +67,7 @@ impl Statements<'_> {
     /// How many rows the scope has; `None` where nothing is deleted.
     pub(super) fn count_scope(&self) -> Option<String> {
         let scope = self.in_scope()?;
-        Some(format!("select count(*) from {} t where {scope}", self.table))
+        Some(format!("select count(*) from {} where {scope}", self.targets()))
     }
 
     /// The columns by which rows are found, for statistics.
@@ -117,20 +122,20 @@ impl Statements<'_> {
     /// What differs, found in one pass over both: for each row the place of the target's version,
     /// whether the source has it, and what the source says.
     pub(super) fn diff(&self) -> String {
-        let (table, matches) = (self.table, self.matches("t", "s"));
+        let (targets, matches) = (self.targets(), self.matches("t", "s"));
         let (place, columns) = (self.place(), self.found());
         let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
         let differs = differs.map_or_else(String::new, |differs| format!(" or ({differs})"));
         let (from, is_gone) = match self.in_scope() {
             Some(scope) => (
                 format!(
-                    "(select t.*, {place} from {table} t where {scope}) t \
+                    "(select t.*, {place} from {targets} where {scope}) t \
                      full join {NAME} s on {matches}"
                 ),
                 " or s.ctid is null",
             ),
             None => (
-                format!("{NAME} s left join (select t.*, {place} from {table} t) t on {matches}"),
+                format!("{NAME} s left join (select t.*, {place} from {targets}) t on {matches}"),
                 "",
             ),
         };
@@ -138,6 +143,24 @@ impl Statements<'_> {
             "create temporary table pgspate_diff on commit drop as \
              select t.{TID}, t.{PART}, s.ctid is not null as {STAYS}, {columns} \
              from {from} where t.{TID} is null{is_gone}{differs}"
+        )
+    }
+
+    /// The table's rows `t` that may differ from the source.
+    fn targets(&self) -> String {
+        match self.is_ahead {
+            true => format!("{UNMET} unmet join {} t on t.ctid = unmet.tid", self.table),
+            false => format!("{} t", self.table),
+        }
+    }
+
+    /// How many rows of the difference are to be inserted although the table has their keys. There
+    /// can be some where it was read ahead, and the source has a key more than once.
+    pub(super) fn taken(&self) -> String {
+        let matches = self.matches("t", "s");
+        format!(
+            "select count(*) from {DIFF} s join {} t on {matches} where s.{TID} is null",
+            self.table
         )
     }
 
@@ -216,9 +239,10 @@ impl Statements<'_> {
                 let distinct = list(columns.iter().copied(), "");
                 let matches: Vec<_> =
                     columns.iter().map(|column| column.matches("t", "scopes")).collect();
+                let is_known = if self.is_ahead { "unmet.is_in or " } else { "" };
                 Some(format!(
-                    "exists (select from (select distinct {distinct} from {NAME}) scopes \
-                     where {})",
+                    "({is_known}exists (select from (select distinct {distinct} from {NAME}) \
+                     scopes where {}))",
                     matches.join(" and ")
                 ))
             }
@@ -253,7 +277,7 @@ impl Statements<'_> {
         key.chain(others).collect::<Vec<_>>().join(", ")
     }
 
-    fn matches(&self, left: &str, right: &str) -> String {
+    pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let all: Vec<_> =
             self.columns.key.iter().map(|column| column.matches(left, right)).collect();
         all.join(" and ")

@@ -10,6 +10,7 @@ use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::measure::{self, Measurement};
 use crate::stage;
+use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -63,30 +64,31 @@ impl<'a> Work<'a> {
         Work { sync, sessions, bytes_staged, before: None, done }
     }
 
+    /// With what was counted before.
+    pub(super) fn since(self, before: Option<Measurement>) -> Work<'a> {
+        Work { before, ..self }
+    }
+
     /// Compares and writes what is not done yet. Where several sessions share the scopes, what the
     /// others have committed stays when one of them fails.
     pub(super) async fn attempt(&mut self) -> Result<Report> {
         let first = &self.sessions[0].connection;
-        let (scope, oid) = (scope(self.sync), i64::from(self.sync.load.table().oid));
-        // Before snapshots are taken: whoever had the lock has committed by then.
-        let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
-        let locked = first.client.execute(sql, &[&scope, &oid]).await;
-        locked.map_err(|error| {
-            first.explain("could not wait for another sync of the same scope", error)
-        })?;
-        let is_worth_it =
-            Measurement::is_prompt(first.server_version()) || self.bytes_staged >= WORTH_A_PAUSE;
-        if self.before.is_none() && is_worth_it {
-            let table = [self.sync.load.table().oid];
-            self.before = Some(Measurement::take(&first.client, &table).await);
+        lock(first, self.sync).await?;
+        if self.before.is_none() {
+            self.before = measure_before(self.sync, first, self.bytes_staged).await;
         }
+        let result = self.locked_attempt().await;
+        unlock(first, self.sync).await;
+        result
+    }
+
+    /// The same under a lock that is held.
+    pub(super) async fn locked_attempt(&mut self) -> Result<Report> {
         let result = self.carry_out().await;
         if result.is_err() {
             // What a transaction has failed of is told; if the session is gone, so is its work.
             roll_back(self.sessions).await;
         }
-        let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
-        let _ = first.client.execute(sql, &[&scope, &oid]).await;
         result.map_err(|error| stage::hint_space(error, self.bytes_staged))
     }
 
@@ -142,6 +144,7 @@ impl<'a> Work<'a> {
         let mut report = Report {
             table: sync.load.table().sql_name.clone(),
             is_check: sync.options.is_check,
+            known: sync.load.ahead().map(|ahead| ahead.known.met()),
             ..Report::of_parts(parts)
         };
         flush(&self.sessions[1..]).await;
@@ -158,6 +161,35 @@ impl<'a> Work<'a> {
         }
         Ok(report)
     }
+}
+
+/// Waits for other syncs of the same rows, until this session or its lock ends. To be called before
+/// snapshots are taken: whoever had the lock has committed by then.
+pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
+    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
+    let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
+    let locked = connection.client.execute(sql, &[&scope, &oid]).await;
+    let what = "could not wait for another sync of the same scope";
+    locked.map(drop).map_err(|error| connection.explain(what, error))
+}
+
+/// Lets the others in.
+pub(super) async fn unlock(connection: &Connection, sync: &Sync) {
+    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
+    let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
+    let _ = connection.client.execute(sql, &[&scope, &oid]).await;
+}
+
+/// What was counted before, unless looking takes longer than what there is to do.
+pub(super) async fn measure_before(
+    sync: &Sync,
+    connection: &Connection,
+    bytes: u64,
+) -> Option<Measurement> {
+    if !Measurement::is_prompt(connection.server_version()) && bytes < WORTH_A_PAUSE {
+        return None;
+    }
+    Some(Measurement::take(&connection.client, &[sync.load.table().oid]).await)
 }
 
 /// Has what sessions counted seen by everybody.

@@ -14,6 +14,7 @@ use futures_util::SinkExt as _;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Watch};
 use pgspate::measure::{Measurement, PRICE_PER_MILLION};
+use pgspate::plan::When;
 use pgspate::sync::{self, Scope};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
@@ -244,6 +245,7 @@ impl<'a> Job<'a> {
             max_delete: 20.0,
             may_empty: false,
             keeps_last: false,
+            read_ahead: When::Auto,
             is_check: false,
             vacuums: false,
             price_per_million: PRICE_PER_MILLION,

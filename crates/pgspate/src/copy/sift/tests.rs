@@ -3,7 +3,7 @@
 mod random;
 mod refusals;
 
-use crate::copy::{Commit, Limits, RejectsMax};
+use crate::copy::{Afterwards, Commit, Limits, RejectsMax};
 use crate::ledger::Done;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),
         around: None,
-        keeps_sessions: false,
+        afterwards: Afterwards::Close,
         shares: Vec::new(),
     }
 }

@@ -1,0 +1,59 @@
+//! Whether it pays to read the table ahead, by the first rows of the source.
+
+use std::sync::Arc;
+
+use super::{copy_out, recognition};
+use crate::encode::Encoded;
+use crate::load::Watch;
+use crate::stage::known::Known;
+use crate::stage::{NAME, fill, pin};
+use crate::sync::Sync;
+use crate::target::{quote_ident, server_error};
+use crate::{Error, Kind, Result};
+
+/// Of a hundred rows, so many have to be in the table as they are. Where fewer are, what would be
+/// staged about them costs more than what need not be staged.
+const WORTHWHILE: u64 = 75;
+/// Fewer rows tell nothing.
+const ROWS_MIN: u64 = 100;
+
+/// Whether enough of these rows are in the table. They are staged and found by the key's index, in a
+/// transaction that is rolled back.
+pub(super) async fn pays(sync: &Sync, first: &Encoded, watch: &Watch) -> Result<bool> {
+    let (rows, control) = (first.binary_rows, sync.load.control());
+    if rows < ROWS_MIN || first.text_rows.len() as u64 > rows {
+        return Ok(false);
+    }
+    let failed = || server_error("could not look for the first rows".to_owned());
+    control.client.batch_execute("begin").await.map_err(failed())?;
+    let found = find(sync, first, watch).await;
+    control.client.batch_execute("rollback").await.map_err(failed())?;
+    Ok(found?.is_some_and(|met| met * 100 >= rows * WORTHWHILE))
+}
+
+/// How many of the rows the table has; `None` if no index finds them.
+async fn find(sync: &Sync, first: &Encoded, watch: &Watch) -> Result<Option<u64>> {
+    let control = sync.load.control();
+    let failed = || server_error("could not look for the first rows".to_owned());
+    let names: Vec<_> = sync.load.columns().iter().map(|it| quote_ident(&it.name)).collect();
+    let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
+    sync.load.make_stage(&control.client).await?;
+    let copy = format!("copy {NAME} ({}) from stdin (format binary)", names.join(", "));
+    let statement = control.client.prepare(&copy).await.map_err(failed())?;
+    fill::binary(control, &statement, &first.binary, first.binary_rows).await?;
+    let matches = sync.build().matches("t", "s");
+    let query =
+        format!("select t.ctid, {columns} from {NAME} s join {} t on {matches}", sync.table());
+    // By the index and nothing else.
+    let settings = "set local enable_hashjoin = off; set local enable_mergejoin = off";
+    control.client.batch_execute(settings).await.map_err(failed())?;
+    if !pin::allow_nested_loop(&control.client, &query).await.map_err(failed())? {
+        return Ok(None);
+    }
+    let recognition = recognition(sync);
+    let copy = format!("copy ({query}) to stdout (format binary)");
+    let seen = copy_out(control, &copy, &recognition, watch).await?;
+    let known = Arc::new(Known::new(recognition, vec![seen]));
+    let met = known.count_met(&first.binary);
+    met.map(Some).ok_or_else(|| Error::new(Kind::Bug, "an encoded row is not whole"))
+}
