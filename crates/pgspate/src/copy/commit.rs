@@ -6,7 +6,7 @@ use super::lane::Finished;
 use super::{Job, LaneSession};
 use crate::ledger::read_done;
 use crate::target::connect::Connection;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// How long a transaction may take to come to its end after its connection was lost.
@@ -71,7 +71,7 @@ pub(super) async fn has_more(job: &Job) -> bool {
 /// How many chunks the ledger has, if there is one.
 async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
     let Some(ledger) = job.ledger else { return Ok(None) };
-    let connection = (job.connect)().await?;
+    let connection = job.connect.open().await?;
     let done = read_done(&connection.client, ledger).await?;
     connection.close().await;
     Ok(Some(done.chunks()))
@@ -92,7 +92,7 @@ async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
     }
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
-    let row = connection.client.query_one(sql, &[]).await.map_err(failed)?;
+    let row = connection.client.ask_one(sql, &[]).await.map_err(failed)?;
     let number: Option<String> = row.get(0);
     Ok(number.map(|number| Transaction { number, server_since: row.get(1) }))
 }
@@ -102,11 +102,11 @@ async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
 async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
     let started = std::time::Instant::now();
     while started.elapsed() < PATIENCE {
-        if let Ok(connection) = (job.connect)().await {
+        if let Ok(connection) = job.connect.open().await {
             let sql = "select case when pg_postmaster_start_time()::text = $2 \
                               then pg_xact_status($1::text::xid8) end";
             let failed = server_error("could not look up the transaction".to_owned());
-            let row = connection.client.query_one(sql, &[&xact.number, &xact.server_since]).await;
+            let row = connection.client.ask_one(sql, &[&xact.number, &xact.server_since]).await;
             let row = row.map_err(failed)?;
             match row.get::<_, Option<&str>>(0) {
                 Some("committed") => return Ok(true),

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::context::{Context, refused_column};
+use super::ready::limits;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::stream::{limits, refused_copy};
+use super::stream::refused_copy;
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
@@ -103,9 +104,9 @@ async fn judge(
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
-    let connection = (job.connect)().await?;
+    let connection = job.connect.open().await?;
     let failed = |error| refused_copy(&connection, error);
-    connection.client.batch_execute(&limits(job)).await.map_err(failed)?;
+    connection.client.batch_execute(&limits(&job.limits)).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
     if let Some(around) = &job.around {
         connection.client.batch_execute(&around.before).await.map_err(failed)?;

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::copy::Progress;
 use crate::target::connect::{Connection, Dsn};
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ impl Patient<'_> {
         let Ok(other) = self.dsn.connect("pgspate load").await else { return false };
         let sql =
             "select exists (select from pg_stat_activity where pid = $1 and state = 'active')";
-        match other.client.query_one(sql, &[&connection.backend_pid()]).await {
+        match other.client.ask_one(sql, &[&connection.backend_pid()]).await {
             Ok(row) => row.get(0),
             Err(_) => false,
         }

@@ -17,7 +17,7 @@ use super::Watch;
 use super::patient::Patient;
 use crate::ledger::{self, Change};
 use crate::target::connect::{Connection, Dsn};
-use crate::target::{SEARCH_PATH, server_error, users};
+use crate::target::{Ask, SEARCH_PATH, server_error, users};
 use crate::{Error, Kind, Result};
 
 /// Connections that build at the same time, where the server's processors cannot be counted.
@@ -106,7 +106,7 @@ impl Restorer<'_> {
         let sql = "select current_setting('max_parallel_maintenance_workers')::int8, \
                    (select setting::int8 from pg_settings where name = 'maintenance_work_mem'), \
                    coalesce((select max(pg_table_size(oid)) from pg_class where oid = any($1)), 0)";
-        let row = client.query_one(sql, &[&tables]).await.map_err(failed())?;
+        let row = client.ask_one(sql, &[&tables]).await.map_err(failed())?;
         let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
         let (workers, set_kb, table_bytes) = (number(0), number(1), number(2));
         let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2) + 1;
@@ -170,7 +170,7 @@ impl Restorer<'_> {
         );
         let started = Instant::now();
         let failed = || server_error(format!("could not put back {}", change.name()));
-        connection.client.query(NO_LIMITS, &[]).await.map_err(failed())?;
+        connection.client.ask_all(NO_LIMITS, &[]).await.map_err(failed())?;
         loop {
             self.patient.check_cancelled()?;
             let what = format!("could not put back {}", change.name());
@@ -212,7 +212,7 @@ impl Restorer<'_> {
         let step = change.step().unwrap_or_default();
         let client = &connection.client;
         client.batch_execute(&format!("begin; {SEARCH_PATH}")).await.map_err(failed())?;
-        let row = client.query_one(sql, &[&change.table_oid, &change.object, &step]).await;
+        let row = client.ask_one(sql, &[&change.table_oid, &change.object, &step]).await;
         client.batch_execute("rollback").await.map_err(failed())?;
         Ok(row.map_err(failed())?.get(0))
     }

@@ -15,7 +15,7 @@ use crate::copy::{LOOK, Lanes, pause_for};
 use crate::ledger::{self, JobId};
 use crate::load::Watch;
 use crate::target::connect::{Canceller, Connection};
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// Indexes that are built at the same time, at most: each takes `maintenance_work_mem`.
@@ -140,7 +140,7 @@ impl Load {
         let client = &self.connection.client;
         let failed = || server_error("could not look up who reads".to_owned());
         let started = Instant::now();
-        let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+        let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
         let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
         while !old.is_empty() {
             if started.elapsed() >= limit {
@@ -166,7 +166,7 @@ impl Load {
                     ));
             }
             self.pause(LOOK, watch)?;
-            let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+            let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
             let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
             old.retain(|it| now.contains(it));
         }
@@ -219,7 +219,7 @@ impl Load {
         self.check_bonds(names).await?;
         if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
             let look = format!("select exists (select from {})", names.table);
-            if client.query_one(&look, &[]).await?.get(0) {
+            if client.ask_one(&look, &[]).await?.get(0) {
                 return Err(Refused::Changed("it is no longer empty".to_owned()));
             }
         }
@@ -233,7 +233,7 @@ impl Load {
     /// To an error for a lock that was not to be had: who has it.
     fn name_blockers(&self, error: Error, names: &Names) -> Error {
         let client = &self.connection.client;
-        let asked = async { client.query_one(BLOCKERS, &[&names.oid]).await };
+        let asked = async { client.ask_one(BLOCKERS, &[&names.oid]).await };
         let who: Option<String> = self.runtime.block_on(asked).ok().and_then(|row| row.get(0));
         let seconds = self.options.limits.lock_timeout.as_secs();
         let who = who.unwrap_or_else(|| "other sessions, one after another".to_owned());
