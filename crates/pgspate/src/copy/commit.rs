@@ -13,6 +13,12 @@ use crate::{Error, Kind, Result};
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Commits, and waits for the disk if the role's settings do. In a transaction that has failed
+/// `commit` would roll back and report no error, but `set` fails.
+pub(crate) const DURABLY: &str = "set local synchronous_commit to default; commit";
+/// The same without the wait.
+const LATER: &str = "set local synchronous_commit to off; commit";
+
 /// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
 /// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
 /// elsewhere has written none, and yet has something to commit.
@@ -26,12 +32,7 @@ pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
             Some(_) => None,
             None => transaction(&session.connection).await?,
         };
-        // In a transaction that has failed, `commit` would roll back and report no error, but
-        // `set` fails.
-        let sql = match is_last {
-            true => "set local synchronous_commit to default; commit",
-            false => "set local synchronous_commit to off; commit",
-        };
+        let sql = if is_last { DURABLY } else { LATER };
         let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
         let error = half_committed(job, &working, nth, error);
         match xact {

@@ -6,6 +6,7 @@
 
 mod commit;
 mod context;
+mod heed;
 mod lane;
 mod monitor;
 mod pace;
@@ -27,6 +28,8 @@ use crate::format::{ChunkEncoder, Mode};
 use crate::ledger::{Done, JobId};
 use crate::target::connect::Connection;
 
+pub(crate) use commit::DURABLY;
+pub(crate) use heed::heeding;
 pub use progress::{Progress, Snapshot, Waiting};
 pub use ready::Connect;
 pub(crate) use ready::{Copying, Early, Ready, timeouts};

@@ -239,7 +239,7 @@ impl Load {
         }
     }
 
-    fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
+    pub(super) fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
         let (progress, stall_timeout) = (&watch.copy, self.options.limits.stall_timeout);
         Patient { dsn: &self.dsn, progress, heeds_cancel, stall_timeout }
     }

@@ -5,6 +5,7 @@
 
 mod after;
 mod attempt;
+mod beside;
 mod care;
 mod create;
 mod failed;

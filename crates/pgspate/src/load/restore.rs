@@ -5,25 +5,19 @@
 //! transaction, so this can be stopped and begun again at any point. A lock is asked for in short
 //! turns, between which other sessions go first.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
 use super::Watch;
+use super::beside::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::ledger::{self, Change};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Ask, SEARCH_PATH, server_error, users};
 use crate::{Error, Kind, Result};
 
-/// Connections that build at the same time, where the server's processors cannot be counted.
-/// Measured on two processors with three indexes of 2.4 M rows: 3.9 s in three connections,
-/// 6.7 s in one, both with two parallel workers each.
-const BUILDERS_MAX: usize = 4;
 /// Sorting takes no less time for more memory than one pass of merging needs; beyond a GiB that
 /// is terabytes.
 const MEMORY_KB_MAX: u64 = 1 << 20;
@@ -75,7 +69,7 @@ impl Restorer<'_> {
         let means = self.means(&changes).await?;
         let (beside, mut rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_beside);
         let mut failure = None;
-        for built in self.build(beside, &means).await {
+        for built in self.build(beside, &means).await? {
             match built {
                 Ok(change) => rest.push(change),
                 Err(error) => failure = failure.or(Some(error)),
@@ -120,44 +114,20 @@ impl Restorer<'_> {
     }
 
     /// Builds indexes beside each other, each as far as that goes.
-    async fn build(&self, changes: Vec<Change>, means: &Means) -> Vec<Result<Change>> {
-        let queue = Mutex::new(VecDeque::from(changes));
-        let done = Mutex::new(Vec::new());
-        let names = Mutex::new(Vec::<String>::new());
-        let show = |names: &[String]| {
-            let phase = (!names.is_empty()).then(|| format!("building {}", names.join(", ")));
-            self.patient.progress.set_phase(phase);
+    async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Change>>> {
+        let builders = Builders {
+            patient: self.patient,
+            application_name: "pgspate load: building indexes",
+            count: means.builders,
+            first: Some(self.control),
+            stops: false,
         };
-        let builder = async |nth: usize| {
-            let own = match nth {
-                0 => None,
-                // The others do the work of one for which there is no room.
-                _ => match self.patient.dsn.connect("pgspate load: building indexes").await {
-                    Ok(connection) => Some(connection),
-                    Err(_) => return,
-                },
-            };
-            let connection = own.as_ref().unwrap_or(self.control);
-            loop {
-                let next = queue.lock().expect("no panic while held").pop_front();
-                let Some(change) = next else { return };
-                let name = change.name();
-                {
-                    let mut names = names.lock().expect("no panic while held");
-                    names.push(name.clone());
-                    show(&names);
-                }
-                let built = self.step(connection, change, means).await;
-                {
-                    let mut names = names.lock().expect("no panic while held");
-                    names.retain(|it| *it != name);
-                    show(&names);
-                }
-                done.lock().expect("no panic while held").push(built);
-            }
-        };
-        join_all((0..means.builders).map(builder)).await;
-        done.into_inner().expect("no panic while held")
+        let queue = changes.into_iter().map(|change| (change.name(), change)).collect();
+        builders
+            .run(queue, async |connection: &Connection, change: Change| {
+                self.step(connection, change, means).await
+            })
+            .await
     }
 
     /// Takes the change's next step. Waits for locks.

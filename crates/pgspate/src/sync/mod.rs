@@ -18,14 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{LOOK, LaneSession, Outcome, Patience};
+use crate::copy::{LaneSession, Outcome, Patience, heeding};
 use crate::load::{self, Load, Watch};
 use crate::stage::{self, keys, space::Space};
 use crate::target::connect::Dsn;
@@ -285,18 +284,7 @@ async fn until_cancelled<T>(
     sessions: &[LaneSession],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        match tokio::time::timeout(LOOK, work.as_mut()).await {
-            Ok(done) if watch.copy.is_cancelled() => {
-                return done.map_err(stopped);
-            }
-            Ok(done) => return done,
-            // A request that gets lost is made again.
-            Err(_) if watch.copy.is_cancelled() => {
-                drop(join_all(sessions.iter().map(|session| session.connection.cancel())).await);
-            }
-            Err(_) => {}
-        }
-    }
+    let cancellers: Vec<_> = sessions.iter().map(|it| it.connection.canceller()).collect();
+    let done = heeding(|| watch.copy.is_cancelled(), &cancellers, work).await;
+    if watch.copy.is_cancelled() { done.map_err(stopped) } else { done }
 }

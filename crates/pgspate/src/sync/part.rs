@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 
 use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync};
-use crate::copy::LaneSession;
+use crate::copy::{DURABLY, LaneSession};
 use crate::measure::{Own, StatementCost};
 use crate::stage;
 use crate::stage::pin;
@@ -45,10 +45,8 @@ pub(super) async fn write(session: &LaneSession, sync: &Sync, found: Report) -> 
     let cost = change(client, sync, &sync.build(), &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
-    // Staging did not wait for the disk, this does. In a transaction that has failed `commit` would
-    // roll back and report no error, but `set` fails.
-    let sql = "set local synchronous_commit to default; commit";
-    let committed = client.batch_execute(sql).await;
+    // Staging did not wait for the disk, this does.
+    let committed = client.batch_execute(DURABLY).await;
     committed.map_err(|error| connection.explain("could not commit", error))?;
     Ok(report)
 }
