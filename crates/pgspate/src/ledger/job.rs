@@ -210,7 +210,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Asks the ledger, if it `is_there`, in one round trip where it knows nothing. Changes nothing.
+    /// Asks the ledger, if it `is_there`: in one round trip where it knows nothing.
     ///
     /// # Errors
     /// As [`find`].
@@ -265,10 +265,19 @@ pub(crate) async fn open(
     }
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
-    if let Found::Unfinished(record, ..) = find(client, identity, restart).await? {
-        let job = JobId(record.job);
-        let done = read_done(client, job).await?;
-        return Ok(Opened { job, done, is_clean: false });
+    match find(client, identity, restart).await? {
+        Found::Nothing => {}
+        Found::Unfinished(record, ..) => {
+            let job = JobId(record.job);
+            let done = read_done(client, job).await?;
+            return Ok(Opened { job, done, is_clean: false });
+        }
+        // By another run, since this one looked.
+        Found::Finished(JobRecord { job, rows_written, .. }) => {
+            let message = format!("job {job} has loaded this meanwhile, {rows_written} rows");
+            return Err(Error::new(Kind::Ledger, message)
+                .hint("Nothing is left to do; `--restart` loads it again."));
+        }
     }
     drop_shadow(client, identity).await?;
     prune(client).await?;

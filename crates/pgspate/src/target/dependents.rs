@@ -165,7 +165,7 @@ pub(crate) async fn fixed(client: &Client, oid: u32) -> Result<Vec<String>, toki
     let asked: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
     let mut all = Vec::new();
     for sql in asked {
-        all.extend(client.ask_all(*sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
+        all.extend(client.ask_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
     }
     Ok(all)
 }
