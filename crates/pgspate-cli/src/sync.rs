@@ -209,7 +209,7 @@ fn render(report: &Report, style: Style) -> String {
         }
         return text;
     }
-    if let Some(known) = report.known {
+    if let Some(known) = report.rows_known {
         line(&format!(
             "  {} of them were not staged, as the table was read first",
             thousands(known)

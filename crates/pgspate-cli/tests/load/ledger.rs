@@ -162,6 +162,26 @@ fn two_runs_at_the_same_time() {
     assert_complete(&case);
 }
 
+#[test]
+fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
+    let case = case();
+    let (runtime, holder) = stopped_at(&case, 5);
+    let first = spawn(&mut case.load_command("t.csv --quiet"));
+    let activity = "pg_stat_activity where datname = current_database() and";
+    let waits = format!("{activity} wait_event_type = 'Lock'");
+    wait_until("a lane waits for the key", || count(&case, &waits) > 0);
+    let second = spawn(&mut case.load_command("t.csv --quiet"));
+    let asks = format!("{activity} query like 'select pg_try_advisory_lock%'");
+    wait_until("the second run waits for the first", || count(&case, &asks) > 0);
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    finish(first).success();
+    let second = finish(second);
+    assert_eq!(second.status, Some(2));
+    let said = &second.stderr;
+    assert!(said.contains("loaded this meanwhile") || said.contains("under way"), "{said}");
+    assert_complete(&case);
+}
+
 /// A load of which some chunks are written and the rest is not.
 fn half_done() -> Case {
     let case = case();

@@ -62,6 +62,20 @@ fn targets_that_are_not_tables() {
 }
 
 #[test]
+fn a_refusal_is_the_same_in_a_later_load_and_without_rows() {
+    let case = rows();
+    case.db.run("create view v as select * from (values (1, 'a')) as v (id, name)");
+    let first = case.refusal("t.csv --table v");
+    assert_eq!(case.value("select to_regnamespace('pgspate') is null"), "t");
+    case.load("t.csv").success();
+    assert_eq!(case.refusal("t.csv --table v"), first);
+    assert_eq!(case.refusal("t.csv --table v --no-ledger"), first);
+    case.put("none.csv", "id,name\n");
+    assert_eq!(case.refusal("none.csv --table v"), first.replace("t.csv", "none.csv"));
+    assert_eq!(case.value("select count(*) from pgspate.job"), "1");
+}
+
+#[test]
 fn no_permission() {
     let case = rows();
     let name = format!("{}_role", case.db.name());

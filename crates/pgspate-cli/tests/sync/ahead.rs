@@ -39,7 +39,7 @@ fn report(case: &Case, args: &str) -> (Option<u64>, [u64; 3]) {
     assert!(run.status.is_some_and(|status| status < 2), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     let counts = ["inserted", "updated", "deleted"].map(|name| report[name].as_u64().unwrap());
-    (report["known"].as_u64(), counts)
+    (report["rows_known"].as_u64(), counts)
 }
 
 /// What the table would have to be.

@@ -10,7 +10,7 @@ use super::canon::Canon;
 use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys;
-use crate::target::{Column, Session, Table, quote_ident, server_error};
+use crate::target::{Ask, Column, Session, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
 
 /// A column that can be written.
@@ -131,7 +131,7 @@ impl Facts {
             ));
         }
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
-        let types = client.query(COLUMNS, &[&table.oid, &table.sql_name]).await;
+        let types = client.ask_all(COLUMNS, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
         let lenient = keys::lenient(client, &table).await?;
         let column = |column: &Column| {
@@ -158,7 +158,7 @@ impl Facts {
         let generated = generated.map(|column| column.name.clone()).collect();
         let mut key = keys::primary_key(client, &table).await?;
         if key.is_empty() {
-            let row = client.query_opt(UNIQUE_KEY, &[&table.oid]).await.map_err(failed())?;
+            let row = client.ask_opt(UNIQUE_KEY, &[&table.oid]).await.map_err(failed())?;
             key = row.map(|row| row.get(0)).unwrap_or_default();
         }
         let at = |name: &String| columns.iter().position(|column| column.name == *name);
@@ -168,13 +168,13 @@ impl Facts {
             Some((at(name)?, Canon::of(&found.ty, session, is_lenient)))
         };
         let keying = Keying { columns: key.iter().filter_map(canon).collect() };
-        let unique = client.query(UNIQUE, &[&table.oid]).await.map_err(failed())?;
+        let unique = client.ask_all(UNIQUE, &[&table.oid]).await.map_err(failed())?;
         let plain = unique.iter().filter(|row| row.get(1));
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
-        let bonds = client.query_one(BONDS, &[&table.oid]).await.map_err(failed())?;
-        let referrers = client.query(REFERRERS, &[&table.oid]).await.map_err(failed())?;
+        let bonds = client.ask_one(BONDS, &[&table.oid]).await.map_err(failed())?;
+        let referrers = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(failed())?;
         let followers = referrers.iter().filter(|row| row.get(1));
         Ok(Some(Facts {
             referrers: referrers.iter().map(|row| row.get(0)).collect(),

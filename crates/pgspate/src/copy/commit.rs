@@ -6,12 +6,18 @@ use super::lane::Finished;
 use super::{Job, LaneSession};
 use crate::ledger::read_done;
 use crate::target::connect::Connection;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// How long a transaction may take to come to its end after its connection was lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Commits, and waits for the disk if the role's settings do. In a transaction that has failed
+/// `commit` would roll back and report no error, but `set` fails.
+pub(crate) const DURABLY: &str = "set local synchronous_commit to default; commit";
+/// The same without the wait.
+const LATER: &str = "set local synchronous_commit to off; commit";
 
 /// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
 /// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
@@ -26,12 +32,7 @@ pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
             Some(_) => None,
             None => transaction(&session.connection).await?,
         };
-        // In a transaction that has failed, `commit` would roll back and report no error, but
-        // `set` fails.
-        let sql = match is_last {
-            true => "set local synchronous_commit to default; commit",
-            false => "set local synchronous_commit to off; commit",
-        };
+        let sql = if is_last { DURABLY } else { LATER };
         let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
         let error = half_committed(job, &working, nth, error);
         match xact {
@@ -71,7 +72,7 @@ pub(super) async fn has_more(job: &Job) -> bool {
 /// How many chunks the ledger has, if there is one.
 async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
     let Some(ledger) = job.ledger else { return Ok(None) };
-    let connection = (job.connect)().await?;
+    let connection = job.connect.open().await?;
     let done = read_done(&connection.client, ledger).await?;
     connection.close().await;
     Ok(Some(done.chunks()))
@@ -92,7 +93,7 @@ async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
     }
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
-    let row = connection.client.query_one(sql, &[]).await.map_err(failed)?;
+    let row = connection.client.ask_one(sql, &[]).await.map_err(failed)?;
     let number: Option<String> = row.get(0);
     Ok(number.map(|number| Transaction { number, server_since: row.get(1) }))
 }
@@ -102,11 +103,11 @@ async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
 async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
     let started = std::time::Instant::now();
     while started.elapsed() < PATIENCE {
-        if let Ok(connection) = (job.connect)().await {
+        if let Ok(connection) = job.connect.open().await {
             let sql = "select case when pg_postmaster_start_time()::text = $2 \
                               then pg_xact_status($1::text::xid8) end";
             let failed = server_error("could not look up the transaction".to_owned());
-            let row = connection.client.query_one(sql, &[&xact.number, &xact.server_since]).await;
+            let row = connection.client.ask_one(sql, &[&xact.number, &xact.server_since]).await;
             let row = row.map_err(failed)?;
             match row.get::<_, Option<&str>>(0) {
                 Some("committed") => return Ok(true),

@@ -10,10 +10,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
+use super::ready::limits;
 use super::session::{Pulse, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
-use super::stream::{BEGIN, Stream, Tally, limits, refused_copy};
+use super::stream::{BEGIN, Stream, Tally, refused_copy};
 use super::{Commit, LOOK, LaneSession, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
@@ -166,18 +167,17 @@ impl Lane<'_, '_> {
         let (shared, runtime) = (self.shared, self.runtime);
         let failed = |error| Failure::of(shared.chunks(), error);
         let connecting = async {
-            let connection = (shared.job.connect)().await?;
-            self.recall(&connection).await?;
-            Ok(connection)
+            let ready = shared.job.ready(share).await?;
+            self.recall(&ready.connection).await?;
+            Ok(ready)
         };
         let limit = Some(shared.job.limits.stall_timeout);
-        let connection = runtime.block_on(in_time(shared, None, limit, connecting));
-        let connection = connection.map_err(failed)?;
+        let ready = runtime.block_on(in_time(shared, None, limit, connecting)).map_err(failed)?;
         // Opening may wait for a lock: it has to be seen, and to end when the load is stopped.
-        let session = (connection.backend_pid(), connection.canceller());
+        let session = (ready.connection.backend_pid(), ready.connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
         sessions.add(session.clone(), Arc::default(), open.abort_handle());
-        let opening = Stream::open(shared.job, connection, shared.is_alone, share);
+        let opening = Stream::open(shared.job, ready, shared.is_alone);
         let stream = runtime.block_on(in_time(shared, Some(&open), None, opening));
         open.abort();
         let stream = stream.map_err(failed)?;
@@ -195,7 +195,7 @@ impl Lane<'_, '_> {
         let Some(ledger) = self.shared.job.ledger else { return failure };
         let seq = refused.chunk.seq;
         let done = self.runtime.block_on(async {
-            let connection = (self.shared.job.connect)().await?;
+            let connection = self.shared.job.connect.open().await?;
             read_done(&connection.client, ledger).await
         });
         let is_taken = done.is_ok_and(|done| done.get(seq).is_some());
@@ -223,12 +223,12 @@ impl Lane<'_, '_> {
     async fn write_rest(&self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Failure> {
         let (shared, job) = (self.shared, self.shared.job);
         let failed_for = |error| Failure::of(chunk.seq, error);
-        let connection = (job.connect)().await.map_err(failed_for)?;
+        let connection = job.connect.open().await.map_err(failed_for)?;
         let failed = |error: tokio_postgres::Error| Failure {
             is_taken: is_taken(&error),
             ..failed_for(refused_copy(&connection, error))
         };
-        let begin = format!("{}; {BEGIN}", limits(job));
+        let begin = format!("{}; {BEGIN}", limits(&job.limits));
         connection.client.batch_execute(&begin).await.map_err(failed)?;
         let mut encoder = (job.encoder)();
         let sifted = sift(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
@@ -426,7 +426,7 @@ fn drain(
 ) -> bool {
     rows.binary += out.binary_rows;
     out.binary_rows = 0;
-    rows.known += out.known_rows.drain(..).len() as u64;
+    rows.known += std::mem::take(&mut out.known_rows);
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);

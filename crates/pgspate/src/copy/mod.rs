@@ -6,11 +6,13 @@
 
 mod commit;
 mod context;
+mod heed;
 mod lane;
 mod monitor;
 mod pace;
 mod pipe;
 mod progress;
+mod ready;
 mod retry;
 mod run;
 mod session;
@@ -19,25 +21,23 @@ mod shared;
 mod sift;
 mod stream;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Result;
 use crate::format::{ChunkEncoder, Mode};
 use crate::ledger::{Done, JobId};
 use crate::target::connect::Connection;
 
+pub(crate) use commit::DURABLY;
+pub(crate) use heed::heeding;
 pub use progress::{Progress, Snapshot, Waiting};
+pub use ready::Connect;
+pub(crate) use ready::{Copying, Early, Ready, timeouts};
 pub use retry::Patience;
 pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
 pub(crate) use sift::Reject;
-pub(crate) use stream::{refused_copy, timeouts};
-
-/// Opens one more connection to the target.
-pub type Connect =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Connection>> + Send>> + Send + Sync>;
+pub(crate) use stream::refused_copy;
 
 /// Bytes per message to the server: long enough that its cost does not show, short enough to
 /// stay in the second-level cache between encoding and the socket.
@@ -96,6 +96,8 @@ pub enum RejectsMax {
 pub struct Job {
     /// Connections for the lanes.
     pub connect: Connect,
+    /// The first lane's session, if it is being opened already.
+    pub(crate) early: Early,
     /// A connection that is idle meanwhile, to look at what the lanes' backends do.
     pub control: Arc<Connection>,
     /// Makes an encoder for a lane.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::session::{Report, Sessions};
 use super::shared::Shared;
 use super::{Commit, Waiting};
+use crate::target::Ask;
 
 /// Short loads end before the first look, and pay nothing for it.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -115,7 +116,7 @@ impl<'a> Monitor<'a> {
     async fn look(&self) -> Option<Look> {
         let client = &self.shared.job.control.client;
         let pids = self.sessions.pids();
-        let rows = client.query(BACKENDS, &[&pids]).await.ok()?;
+        let rows = client.ask_all(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();
         let mut reports = Vec::with_capacity(rows.len());
         for row in &rows {

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::context::{Context, refused_column};
+use super::ready::limits;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::stream::{limits, refused_copy};
-use super::{Job, PIECE_BYTES};
+use super::stream::refused_copy;
+use super::{Afterwards, Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::{Error, Place, Result};
@@ -26,6 +27,10 @@ pub(super) fn settle(
     let job = shared.job;
     let Failure { error, refused, .. } = failure;
     let Some(Refused { chunk, by }) = refused else { return error };
+    if job.afterwards == Afterwards::KeepOpen {
+        // Not all rows were sent: it is done again with all of them.
+        return error;
+    }
     let mut encoder = (job.encoder)();
     let line = Context::of(&error, job).line;
     let row = match by {
@@ -62,13 +67,11 @@ fn place_in_statement(error: Error, job: &Job, line: Option<u64>) -> Error {
     error.at(Place { source, row: line, column, ..Place::default() })
 }
 
-/// The chunk's row that is the `line`-th of those sent in binary.
+/// The chunk's row that is the `line`-th of its binary rows.
 fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
-    let (mut others, mut known) = other_rows(encoder, chunk)?;
-    others.append(&mut known);
-    others.sort_unstable();
+    let left = rows_left_to_server(encoder, chunk)?;
     let mut row = line.checked_sub(1)?;
-    for skipped in others {
+    for skipped in left {
         if skipped > row {
             break;
         }
@@ -80,22 +83,20 @@ fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> 
 /// The chunk's row that is the `line`-th of those left to the server.
 fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let nth = usize::try_from(line.checked_sub(1)?).ok()?;
-    other_rows(encoder, chunk)?.0.get(nth).copied()
+    rows_left_to_server(encoder, chunk)?.get(nth).copied()
 }
 
-/// The chunk's rows that are left to the server, and those that are known.
-fn other_rows(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<(Vec<u64>, Vec<u64>)> {
+fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<Vec<u64>> {
     let mut out = Encoded::default();
-    let (mut left, mut known) = (Vec::new(), Vec::new());
+    let mut left = Vec::new();
     encoder.begin(Arc::clone(chunk), Mode::Binary).ok()?;
     loop {
         // A structural error ends the chunk, and what was sent of it.
         let more = encoder.fill(&mut out, PIECE_BYTES).unwrap_or(false);
         left.append(&mut out.text_rows);
-        known.append(&mut out.known_rows);
         out.clear();
         if !more {
-            return Some((left, known));
+            return Some(left);
         }
     }
 }
@@ -107,9 +108,9 @@ async fn judge(
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
-    let connection = (job.connect)().await?;
+    let connection = job.connect.open().await?;
     let failed = |error| refused_copy(&connection, error);
-    connection.client.batch_execute(&limits(job)).await.map_err(failed)?;
+    connection.client.batch_execute(&limits(&job.limits)).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
     if let Some(around) = &job.around {
         connection.client.batch_execute(&around.before).await.map_err(failed)?;

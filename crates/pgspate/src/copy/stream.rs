@@ -16,7 +16,7 @@ use tokio_postgres::{Client, CopyInSink, Statement};
 use super::lane::Message;
 use super::session::Pulse;
 use super::shared::{Failure, Refused, RefusedBy};
-use super::{Commit, Job, Limits};
+use super::{Afterwards, Commit, Job, Ready};
 use crate::format::{Chunk, Mode};
 use crate::ledger::{JobId, Seal, is_taken};
 use crate::target::connect::Connection;
@@ -24,22 +24,6 @@ use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
 const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// Commits but for the last need not reach the disk.
-pub(super) fn limits(job: &Job) -> String {
-    format!("set synchronous_commit = off; {}", timeouts(&job.limits))
-}
-
-/// Nothing ends a session's work but its end and a lock that is never let go.
-pub(crate) fn timeouts(limits: &Limits) -> String {
-    format!(
-        "set lock_timeout = {};
-         select set_config(name, '0', false) from pg_settings
-         where name in ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
-                        'idle_in_transaction_session_timeout')",
-        limits.lock_timeout_millis()
-    )
-}
-
 const BINARY_TRAILER: &[u8] = b"\xff\xff";
 /// Several lanes must see rows and constraints as of now, whatever the role's default is.
 pub(super) const BEGIN: &str = "begin isolation level read committed";
@@ -59,10 +43,14 @@ pub(super) struct Stream {
     connection: Connection,
     binary: Statement,
     text: Statement,
+    /// How the first transaction begins, until it has.
+    begin: Option<&'static str>,
     one_statement: bool,
     may_drop_rows: bool,
     commit: Commit,
     ledger: Option<JobId>,
+    /// The transaction is somebody else's afterwards.
+    stays_open: bool,
     /// What ends the transaction, but for its commit.
     after: Option<String>,
     /// The COPY that pieces go to.
@@ -110,38 +98,31 @@ struct Fault {
 }
 
 impl Stream {
-    /// Begins the session's first transaction. `share`: which rows it keeps, if not all.
-    pub(super) async fn open(
-        job: &Job,
-        connection: Connection,
-        is_alone: bool,
-        share: &str,
-    ) -> Result<Stream> {
-        let what = || "could not prepare to copy".to_owned();
-        let client = &connection.client;
-        client.batch_execute(&limits(job)).await.map_err(server_error(what()))?;
+    /// Over a session that is ready. Its first transaction begins with its first COPY, or now, if
+    /// there is something to do in it before.
+    pub(super) async fn open(job: &Job, ready: Ready, is_alone: bool) -> Result<Stream> {
+        let Ready { connection, text, binary } = ready;
         // COPY FREEZE does not go with the snapshots of other isolation levels.
         let begin = if is_alone && job.around.is_none() { "begin" } else { BEGIN };
-        client.batch_execute(begin).await.map_err(server_error(what()))?;
         if let Some(around) = &job.around {
-            let made_ready = client.batch_execute(&around.before).await;
+            let (begun, made_ready) = tokio::join!(
+                biased;
+                connection.client.batch_execute(begin),
+                connection.client.batch_execute(&around.before)
+            );
+            begun.map_err(server_error("could not prepare to copy".to_owned()))?;
             made_ready.map_err(|error| refused_copy(&connection, error))?;
         }
-        let of_share = |sql: &str| match share {
-            "" => sql.to_owned(),
-            share => format!("{sql} where {share}"),
-        };
-        let text = client.prepare(&of_share(&job.text_sql)).await.map_err(server_error(what()))?;
-        let binary = client.prepare(&of_share(&job.binary_sql)).await;
-        let binary = binary.map_err(server_error(what()))?;
         Ok(Stream {
             connection,
             binary,
             text,
+            begin: job.around.is_none().then_some(begin),
             one_statement: job.one_statement,
             may_drop_rows: job.may_drop_rows,
             commit: job.commit,
             ledger: job.ledger,
+            stays_open: job.afterwards == Afterwards::KeepOpen,
             after: job.around.as_ref().map(|around| around.after.clone()),
             open: None,
             ending: None,
@@ -217,15 +198,24 @@ impl Stream {
     /// again: the client's and the server's idea of what comes next may differ then.
     async fn begin(&mut self, mode: Mode) -> Result<Open, Fault> {
         let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
-        let ending = self.ending.take();
-        let (closed, begun) = tokio::join!(
+        let (ending, begin) = (self.ending.take(), self.begin.take());
+        let client = &self.connection.client;
+        let start = async {
+            match begin {
+                Some(begin) => client.batch_execute(begin).await,
+                None => Ok(()),
+            }
+        };
+        // A COPY that goes on without its transaction comes to nothing, as nobody ends it.
+        let (closed, started, begun) = tokio::join!(
             biased;
             self.close(ending),
-            self.connection.client.copy_in::<_, Bytes>(statement)
+            start,
+            client.copy_in::<_, Bytes>(statement)
         );
         self.note(closed?);
         let chunk = self.chunk.clone();
-        let sink = match begun {
+        let sink = match started.and(begun) {
             Ok(sink) => Box::pin(sink),
             Err(error) => return Err(Fault { error, mode, chunk }),
         };
@@ -239,6 +229,12 @@ impl Stream {
     /// Has the chunk's COPY ended, unless all chunks share one.
     async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), Fault> {
         self.end().await?;
+        if let Some(begin) = self.begin.take() {
+            // A chunk without rows is sealed in a transaction, too.
+            let begun = self.connection.client.batch_execute(begin).await;
+            let chunk = self.chunk.clone();
+            begun.map_err(|error| Fault { error, mode: Mode::Text, chunk })?;
+        }
         let whole = Whole { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
         let copy = if self.one_statement { None } else { self.open.take() };
         self.ending = Some(Ending { copy, whole: Some(whole) });
@@ -323,25 +319,37 @@ impl Stream {
     /// the ledger, and has deferred constraints checked: here rather than in the commit, as lanes
     /// may then wait for each other and must be watched.
     async fn complete(&mut self) -> Result<(), Fault> {
-        self.end().await?;
+        let chunks = self.tally.chunks + u64::from(self.ending.is_some());
+        let is_all = self.commit == Commit::EachChunk || self.stays_open;
+        if is_all || (chunks == 0 && self.after.is_none()) {
+            return self.end().await;
+        }
         if let Some(copy) = self.open.take() {
+            self.end().await?;
             let written = copy.finish().await?;
             self.tally.rows_written += written;
             self.pulse.confirm(&self.tally);
             spread(&mut self.seals, written);
         }
-        if self.commit == Commit::EachChunk || (self.tally.chunks == 0 && self.after.is_none()) {
-            return Ok(());
-        }
+        let ending = self.ending.take();
+        let last = ending.as_ref().and_then(|ending| ending.whole.as_ref());
+        // As many as were sent, or the load fails before it commits.
+        let last = last.map(|whole| whole.seal(whole.rows_in));
         let mut sql = "set constraints all immediate".to_owned();
-        if let (Some(job), false) = (self.ledger, self.seals.is_empty()) {
-            sql = format!("{}; {sql}", job.seal_sql(&self.seals));
+        if let (Some(job), false) = (self.ledger, self.seals.is_empty() && last.is_none()) {
+            let seals: Vec<Seal> = self.seals.iter().copied().chain(last).collect();
+            sql = format!("{}; {sql}", job.seal_sql(&seals));
         }
         if let Some(after) = &self.after {
             sql = format!("{sql}; {after}");
         }
         let chunk = self.chunk.clone();
-        let checked = self.connection.client.batch_execute(&sql).await;
+        let (closed, checked) = tokio::join!(
+            biased;
+            self.close(ending),
+            self.connection.client.batch_execute(&sql)
+        );
+        self.note(closed?);
         checked.map_err(|error| Fault { error, mode: Mode::Text, chunk })
     }
 }

@@ -19,8 +19,8 @@ pub struct Encoded {
     pub text: Vec<u8>,
     /// For each row in `text`, its ordinal within the chunk, counted from 0.
     pub text_rows: Vec<u64>,
-    /// Likewise, rows that are neither, as the table is known to have them.
-    pub known_rows: Vec<u64>,
+    /// Rows that are neither, as the table is known to have them.
+    pub known_rows: u64,
 }
 
 impl Encoded {
@@ -30,6 +30,6 @@ impl Encoded {
         self.binary_rows = 0;
         self.text.clear();
         self.text_rows.clear();
-        self.known_rows.clear();
+        self.known_rows = 0;
     }
 }

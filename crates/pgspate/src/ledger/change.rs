@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 use super::identity::lock_key;
 use super::job::JobId;
 use super::{lock, schema, status};
-use crate::target::server_error;
+use crate::target::{Ask, Parameter, server_error};
 use crate::{Error, Kind, Result};
 
 /// A change that is about to be made.
@@ -133,9 +133,9 @@ pub(crate) async fn record(
                select $1, coalesce(max(ordinal), 0) + 1, $2, $3, $4, $5, $6 \
                from pgspate.change where job = $1";
     for it in changes {
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+        let values: [&dyn Parameter; 6] =
             [&job.0, &table, &it.kind, &it.object, &it.steps, &it.beside];
-        client.execute(sql, &values).await.map_err(failed())?;
+        client.tell(sql, &values).await.map_err(failed())?;
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ pub async fn outstanding(client: &Client, job: Option<i64>) -> Result<Vec<Change
          where ($1::bigint is null or job = $1) and done < cardinality(steps) order by job, ordinal"
     );
     let rows =
-        client.query(&sql, &[&job]).await.map_err(|error| schema::refused(failed()(error)))?;
+        client.ask_all(&sql, &[&job]).await.map_err(|error| schema::refused(failed()(error)))?;
     Ok(rows.iter().map(change).collect())
 }
 
@@ -173,7 +173,7 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
     changes.dedup_by_key(|it| it.job);
     for it in &changes {
         let sql = "select key from pgspate.job where job = $1";
-        let key = client.query_opt(sql, &[&it.job]).await.map_err(failed())?;
+        let key = client.ask_opt(sql, &[&it.job]).await.map_err(failed())?;
         if let Some(key) = key.map(|row| lock_key(row.get(0))) {
             match (lock::holder(client, key).await?, job) {
                 (None, _) => lock::hold(client, key).await?,
@@ -199,15 +199,26 @@ pub(crate) async fn doubtful_owner(client: &Client) -> Result<Option<String>> {
     let sql = "select pg_get_userbyid(relowner)::text from pg_class \
                where oid = to_regclass('pgspate.change') \
                  and not pg_has_role(relowner, current_user, 'member')";
-    let row = client.query_opt(sql, &[]).await.map_err(failed())?;
+    let row = client.ask_opt(sql, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
+}
+
+/// Whether there are changes to a table that are not put back, in a ledger that is there.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) async fn is_left_on(client: &Client, table: u32) -> Result<bool> {
+    let sql = "select exists (select from pgspate.change \
+               where table_oid = $1 and done < cardinality(steps))";
+    let row = client.ask_one(sql, &[&table]).await;
+    Ok(row.map_err(|error| schema::refused(failed()(error)))?.get(0))
 }
 
 /// The changes to a table that are not put back, as the plan shows them.
 ///
 /// # Errors
 /// When the ledger cannot be read.
-pub(crate) async fn outstanding_on(client: &Client, table: u32) -> Result<Vec<Change>> {
+pub(super) async fn outstanding_on(client: &Client, table: u32) -> Result<Vec<Change>> {
     let mut changes = outstanding(client, None).await?;
     changes.retain(|it| it.table_oid == table);
     Ok(changes)
@@ -220,7 +231,7 @@ pub(crate) async fn adopt(client: &Client, job: JobId, table: u32) -> Result<Vec
                left join pgspate.job j on j.job = c.job \
                where c.table_oid = $1 and c.job <> $2 and c.done < cardinality(c.steps) \
                order by 1";
-    let rows = client.query(sql, &[&table, &job.0]).await.map_err(failed())?;
+    let rows = client.ask_all(sql, &[&table, &job.0]).await.map_err(failed())?;
     let mut workers = Vec::new();
     for row in &rows {
         let (other, key): (i64, Option<&str>) = (row.get(0), row.get(1));
@@ -247,14 +258,14 @@ async fn take_over(client: &Client, job: JobId, from: i64, table: u32) -> Result
                       ordinal = ordinal + (select coalesce(max(ordinal), 0) from pgspate.change \
                                            where job = $1) \
                where job = $2 and table_oid = $3 and done < cardinality(steps)";
-    client.execute(sql, &[&job.0, &from, &table]).await.map(drop).map_err(failed())
+    client.tell(sql, &[&job.0, &from, &table]).await.map(drop).map_err(failed())
 }
 
 /// Forgets how to put back what was changed on tables that are no more.
 pub(crate) async fn forget_void(client: &Client) -> Result<()> {
     let sql = "delete from pgspate.change where not exists \
                (select from pg_class where pg_class.oid = table_oid)";
-    client.execute(sql, &[]).await.map(drop).map_err(failed())
+    client.tell(sql, &[]).await.map(drop).map_err(failed())
 }
 
 fn change(row: &Row) -> Change {

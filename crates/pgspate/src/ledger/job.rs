@@ -7,8 +7,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::identity::Identity;
-use super::{lock, schema, shadow};
-use crate::target::server_error;
+use super::{Change, change, lock, schema, shadow};
+use crate::target::{Ask, Parameter, server_error};
 use crate::{Error, Kind, Result};
 
 /// A job's number.
@@ -115,9 +115,10 @@ pub struct JobRecord {
 }
 
 /// What the ledger knows of a job before it is opened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum Found {
     /// Nothing, or nothing that counts any more.
+    #[default]
     Nothing,
     /// It is unfinished, with so many chunks and rows in the table.
     Unfinished(JobRecord, u64, u64),
@@ -131,6 +132,8 @@ pub struct Opened {
     pub(crate) job: JobId,
     /// The chunks that earlier runs have written.
     pub done: Done,
+    /// No load has changed anything on the table that is not put back.
+    pub(crate) is_clean: bool,
 }
 
 const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz(0)::text, \
@@ -143,15 +146,20 @@ const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz
 /// Of [`Kind::Ledger`] when an unfinished job's sources or options have changed, unless
 /// `restart`.
 pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result<Found> {
-    if restart || !schema::exists(client).await? {
-        return Ok(Found::Nothing);
+    match restart || !schema::exists(client).await? {
+        true => Ok(Found::Nothing),
+        false => find_in(client, identity).await,
     }
+}
+
+/// The same in a ledger that is there.
+async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
     let (key, fingerprint) = (identity.key(), identity.fingerprint());
     let sql = format!(
         "select {COLUMNS} from pgspate.job where key = $1 \
          and (finished is null or fingerprint = $2) order by finished nulls first, job desc limit 1"
     );
-    let row = client.query_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
+    let row = client.ask_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
     let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
     if record.finished.is_some() {
         // Replacing once more is what was asked for.
@@ -191,23 +199,85 @@ pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result
     Ok(Found::Unfinished(record, done.chunks(), done.rows_written()))
 }
 
+/// What the ledger knows before a load begins.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    /// There is one.
+    pub(crate) is_there: bool,
+    pub(crate) found: Found,
+    /// What earlier loads have changed on the table and not put back.
+    pub(crate) left: Vec<Change>,
+}
+
+impl Known {
+    /// Asks the ledger, if it `is_there`: in one round trip where it knows nothing.
+    ///
+    /// # Errors
+    /// As [`find`].
+    pub(crate) async fn ask(
+        client: &Client,
+        is_there: bool,
+        identity: &Identity,
+        restart: bool,
+    ) -> Result<Known> {
+        if !is_there {
+            return Ok(Known { is_there, found: Found::Nothing, left: Vec::new() });
+        }
+        let find = async {
+            match restart {
+                true => Ok(Found::Nothing),
+                false => find_in(client, identity).await,
+            }
+        };
+        let (version, found, is_left) = tokio::join!(
+            biased;
+            schema::check_version(client),
+            find,
+            change::is_left_on(client, identity.table_oid)
+        );
+        version?;
+        let (found, is_left) = (found?, is_left?);
+        let left = match is_left {
+            true => change::outstanding_on(client, identity.table_oid).await?,
+            false => Vec::new(),
+        };
+        Ok(Known { is_there, found, left })
+    }
+}
+
 /// Makes the ledger if need be, takes the job's lock, and gives the job: the unfinished one with
-/// the chunks that it has, or a new one.
+/// the chunks that it has, or a new one. `known` is what the ledger knew before.
 ///
 /// # Errors
 /// As [`find`]; when another session works on the job; or when the role may not write the ledger.
-pub async fn open(
+pub(crate) async fn open(
     client: &Client,
     identity: &Identity,
+    known: &Known,
     restart: bool,
     made_table: bool,
 ) -> Result<Opened> {
+    if known.is_there
+        && matches!(known.found, Found::Nothing)
+        && let Some(opened) = begin_unknown(client, identity, made_table).await?
+    {
+        return Ok(opened);
+    }
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
-    if let Found::Unfinished(record, ..) = find(client, identity, restart).await? {
-        let job = JobId(record.job);
-        let done = read_done(client, job).await?;
-        return Ok(Opened { job, done });
+    match find(client, identity, restart).await? {
+        Found::Nothing => {}
+        Found::Unfinished(record, ..) => {
+            let job = JobId(record.job);
+            let done = read_done(client, job).await?;
+            return Ok(Opened { job, done, is_clean: false });
+        }
+        // By another run, since this one looked.
+        Found::Finished(JobRecord { job, rows_written, .. }) => {
+            let message = format!("job {job} has loaded this meanwhile, {rows_written} rows");
+            return Err(Error::new(Kind::Ledger, message)
+                .hint("Nothing is left to do; `--restart` loads it again."));
+        }
     }
     drop_shadow(client, identity).await?;
     prune(client).await?;
@@ -215,13 +285,51 @@ pub async fn open(
         false => begin(client, identity, made_table).await?,
         true => begin_in_place(client, identity, made_table).await?,
     };
-    Ok(Opened { job, done: Done::default() })
+    Ok(Opened { job, done: Done::default(), is_clean: false })
+}
+
+/// Begins a job in a ledger that knows nothing of it, in one round trip. `None` where it knows
+/// something after all, or another session is at it. Nothing is begun then.
+async fn begin_unknown(
+    client: &Client,
+    identity: &Identity,
+    made_table: bool,
+) -> Result<Option<Opened>> {
+    let refused = |error| schema::refused(failed()(error));
+    // What is looked up is looked up under the lock.
+    let insert = format!(
+        "with held as materialized ( \
+             select set_config('synchronous_commit', 'off', true) from pg_locks l \
+             where l.pid = pg_backend_pid() and {}) \
+         {INSERT} from held where not exists (select from pgspate.job where key = $1 \
+                                              and (finished is null or fingerprint = $2)) \
+         returning job",
+        lock::is_held(identity.lock_key())
+    );
+    let row = NewRow::of(identity, made_table);
+    let values = row.values();
+    let (held, begun, pruned, is_left) = tokio::join!(
+        biased;
+        lock::try_hold(client, identity.lock_key()),
+        client.ask_opt(&insert, &values),
+        prune(client),
+        change::is_left_on(client, identity.table_oid)
+    );
+    held?;
+    let begun = match begun {
+        // Another session has begun it, and has not said so when this one looked.
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(None),
+        begun => begun.map_err(refused)?,
+    };
+    pruned?;
+    let is_clean = !is_left?;
+    Ok(begun.map(|row| Opened { job: JobId(row.get(0)), done: Done::default(), is_clean }))
 }
 
 /// Drops the shadow table of an unfinished job that no longer counts.
 async fn drop_shadow(client: &Client, identity: &Identity) -> Result<()> {
     let sql = "select job from pgspate.job where key = $1 and finished is null";
-    for row in client.query(sql, &[&identity.key()]).await.map_err(failed())? {
+    for row in client.ask_all(sql, &[&identity.key()]).await.map_err(failed())? {
         shadow::drop(client, JobId(row.get(0))).await?;
     }
     Ok(())
@@ -231,7 +339,7 @@ async fn drop_shadow(client: &Client, identity: &Identity) -> Result<()> {
 async fn leaves_changes(client: &Client, identity: &Identity) -> Result<bool> {
     let sql = "select exists (select from pgspate.job join pgspate.change using (job) \
                where key = $1 and finished is null and done < cardinality(steps))";
-    Ok(client.query_one(sql, &[&identity.key()]).await.map_err(failed())?.get(0))
+    Ok(client.ask_one(sql, &[&identity.key()]).await.map_err(failed())?.get(0))
 }
 
 /// Begins a job in the place of one with changes: at no time nobody has them.
@@ -244,6 +352,52 @@ async fn begin_in_place(client: &Client, identity: &Identity, made_table: bool) 
     ended.map(|()| job)
 }
 
+/// A job's row, but for where it comes from: the values of [`NewRow`].
+const INSERT: &str = "\
+insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, sources, \
+                         options) \
+select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb";
+
+/// The values of a job's row.
+struct NewRow {
+    key: String,
+    fingerprint: String,
+    command: &'static str,
+    table_oid: u32,
+    table: String,
+    made_table: bool,
+    sources: String,
+    options: String,
+}
+
+impl NewRow {
+    fn of(identity: &Identity, made_table: bool) -> NewRow {
+        NewRow {
+            key: identity.key(),
+            fingerprint: identity.fingerprint(),
+            command: identity.command,
+            table_oid: identity.table_oid,
+            table: identity.table.clone(),
+            made_table,
+            sources: identity.sources_json(),
+            options: identity.options_json(),
+        }
+    }
+
+    fn values(&self) -> [&dyn Parameter; 8] {
+        [
+            &self.key,
+            &self.fingerprint,
+            &self.command,
+            &self.table_oid,
+            &self.table,
+            &self.made_table,
+            &self.sources,
+            &self.options,
+        ]
+    }
+}
+
 /// Begins a job. An unfinished one that no longer counts is forgotten, but not how to put back
 /// what it has changed on its table.
 async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
@@ -254,30 +408,15 @@ async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result
                                 where reject.job = gone.job), \
                     chunks as (delete from pgspate.ledger using gone where ledger.job = gone.job) \
                select job from gone";
-    let gone = client.query(sql, &[&identity.key()]).await.map_err(refused)?;
+    let gone = client.ask_all(sql, &[&identity.key()]).await.map_err(refused)?;
     let gone: Vec<i64> = gone.iter().map(|row| row.get(0)).collect();
-    let row = client
-        .query_one(
-            "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, \
-                                      made_table, sources, options) \
-             values ($1, $2, $3, $4, $5, $6, $7::text::jsonb, $8::text::jsonb) returning job",
-            &[
-                &identity.key(),
-                &identity.fingerprint(),
-                &identity.command,
-                &identity.table_oid,
-                &identity.table,
-                &made_table,
-                &identity.sources_json(),
-                &identity.options_json(),
-            ],
-        )
-        .await
-        .map_err(refused)?;
+    let row = NewRow::of(identity, made_table);
+    let row = client.ask_one(&format!("{INSERT} returning job"), &row.values()).await;
+    let row = row.map_err(refused)?;
     let job: i64 = row.get(0);
     if !gone.is_empty() {
         let sql = "update pgspate.change set job = $1 where job = any($2)";
-        client.execute(sql, &[&job, &gone]).await.map_err(refused)?;
+        client.tell(sql, &[&job, &gone]).await.map_err(refused)?;
     }
     Ok(JobId(job))
 }
@@ -310,14 +449,13 @@ async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
 
 /// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay.
 async fn prune(client: &Client) -> Result<()> {
-    for table in ["ledger", "reject", "change"] {
-        let sql = format!(
-            "delete from pgspate.{table} using pgspate.job \
-             where {table}.job = job.job and job.finished < now() - interval '7 days'"
-        );
-        client.execute(&sql, &[]).await.map_err(|error| schema::refused(failed()(error)))?;
-    }
-    Ok(())
+    let sql = "with old as (select job from pgspate.job \
+                            where finished < now() - interval '7 days'), \
+                    chunks as (delete from pgspate.ledger using old where ledger.job = old.job), \
+                    rejects as (delete from pgspate.reject using old where reject.job = old.job) \
+               delete from pgspate.change using old where change.job = old.job";
+    let pruned = client.tell(sql, &[]).await;
+    pruned.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
 
 /// Runs a statement. Nobody holds the ledger's locks for long but a session that is cut off, and
@@ -332,7 +470,7 @@ async fn with_patience(client: &Client, sql: &str) -> Result<()> {
 pub(crate) async fn read_done(client: &Client, job: JobId) -> Result<Done> {
     let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected \
                from pgspate.ledger where job = $1";
-    let rows = client.query(sql, &[&job.0]).await.map_err(failed())?;
+    let rows = client.ask_all(sql, &[&job.0]).await.map_err(failed())?;
     let seals = rows.iter().map(seal).map(|seal| (seal.chunk, seal));
     Ok(Done { seals: seals.collect() })
 }
@@ -354,7 +492,7 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
                from sums where job = $1 and sums.chunks = $2 \
                returning sums.rows_in, sums.rows_written, sums.rows_rejected";
     let expected = chunks.cast_signed();
-    let row = client.query_opt(sql, &[&job.0, &expected]).await.map_err(failed())?;
+    let row = client.ask_opt(sql, &[&job.0, &expected]).await.map_err(failed())?;
     let Some(row) = row else {
         let message = format!("the ledger does not have the {chunks} chunks of job {}", job.0);
         return Err(Error::new(Kind::Ledger, message)
@@ -372,10 +510,10 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
     shadow::drop(client, job).await?;
     for table in ["ledger", "reject"] {
         let sql = format!("delete from pgspate.{table} where job = $1");
-        client.execute(&sql, &[&job.0]).await.map_err(failed())?;
+        client.tell(&sql, &[&job.0]).await.map_err(failed())?;
     }
     if whole {
-        let changes = client.execute("delete from pgspate.change where job = $1", &[&job.0]).await;
+        let changes = client.tell("delete from pgspate.change where job = $1", &[&job.0]).await;
         changes.map_err(failed())?;
         with_patience(client, &format!("delete from pgspate.job where job = {}", job.0)).await?;
     }
@@ -385,14 +523,14 @@ pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()
 /// Whether the job is finished.
 pub(crate) async fn is_finished(client: &Client, job: JobId) -> Result<bool> {
     let sql = "select exists (select from pgspate.job where job = $1 and finished is not null)";
-    Ok(client.query_one(sql, &[&job.0]).await.map_err(failed())?.get(0))
+    Ok(client.ask_one(sql, &[&job.0]).await.map_err(failed())?.get(0))
 }
 
 /// Notes that the job's rows are in a table of another oid now; to be run in the transaction that
 /// gives that table its name.
 pub(crate) async fn move_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 where job = $1";
-    client.execute(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
+    client.tell(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
 }
 
 /// What makes the rows of other jobs count no more, to be run in the transaction that empties
@@ -403,13 +541,13 @@ pub(crate) async fn emptied_sql(
     except: Option<JobId>,
 ) -> Result<String> {
     let look = "select to_regclass('pgspate.job') is not null";
-    let has_ledger: bool = client.query_one(look, &[]).await.map_err(failed())?.get(0);
+    let has_ledger: bool = client.ask_one(look, &[]).await.map_err(failed())?.get(0);
     if !has_ledger {
         return Ok(String::new());
     }
     let look = "select has_schema_privilege('pgspate', 'USAGE') \
                 and has_table_privilege('pgspate.job', 'UPDATE')";
-    if !client.query_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok(String::new());
     }
     let except = except.map_or(0, |job| job.0);

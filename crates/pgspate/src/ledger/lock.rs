@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// How long a session that has the lock may take to notice that its client is gone.
@@ -34,11 +34,9 @@ pub(crate) async fn hold(client: &Client, key: i64) -> Result<()> {
 /// # Errors
 /// Of [`Kind::Ledger`] when another session has it, saying which.
 pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()> {
-    let failed = || server_error("could not take the lock".to_owned());
     let started = std::time::Instant::now();
     loop {
-        let row = client.query_one("select pg_try_advisory_lock($1)", &[&key]).await;
-        if row.map_err(failed())?.get(0) {
+        if try_hold(client, key).await? {
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
@@ -51,13 +49,28 @@ pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()
     }
 }
 
+/// Takes the lock for this session, if it is free.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub(super) async fn try_hold(client: &Client, key: i64) -> Result<bool> {
+    let failed = server_error("could not take the lock".to_owned());
+    let row = client.ask_one("select pg_try_advisory_lock($1)", &[&key]).await;
+    Ok(row.map_err(failed)?.get(0))
+}
+
+/// That `l` of pg_locks is the lock of this key, and held.
+pub(super) fn is_held(key: i64) -> String {
+    IS_HELD.replace("$1", &format!("({key})"))
+}
+
 /// Ends the session of ours that has the lock, whose connection was lost before the server could
 /// notice. It is ours for certain, as nobody else has this lock; if it cannot be ended, so be it.
 pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
     let sql = format!(
         "select pg_terminate_backend(l.pid) from pg_locks l where l.pid = $2 and {IS_HELD}"
     );
-    let _ = client.execute(&sql, &[&key, &pid]).await;
+    let _ = client.tell(&sql, &[&key, &pid]).await;
 }
 
 /// Which session has the lock, in words; `None` if none has.
@@ -71,7 +84,7 @@ pub(crate) async fn holder(client: &Client, key: i64) -> Result<Option<String>> 
                 coalesce(host(a.client_addr), 'a local socket') \
          from pg_locks l join pg_stat_activity a on a.pid = l.pid where {IS_HELD}"
     );
-    let row = client.query_opt(&sql, &[&key]).await.map_err(failed)?;
+    let row = client.ask_opt(&sql, &[&key]).await.map_err(failed)?;
     Ok(row.map(|row| {
         let (pid, since): (i32, &str) = (row.get(0), row.get(1));
         let (application, address): (&str, &str) = (row.get(2), row.get(3));

@@ -15,19 +15,17 @@ mod status;
 mod stream;
 
 pub use change::{Change, outstanding};
-pub(crate) use change::{
-    NewChange, adopt, claim, doubtful_owner, forget_void, outstanding_on, record,
-};
+pub(crate) use change::{NewChange, adopt, claim, doubtful_owner, forget_void, record};
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
-pub use job::{Done, Found, JobRecord, Opened, Seal, find, open};
+pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use job::{
-    JobId, clear, emptied_sql, finish, is_finished, is_taken, move_to, read_done,
+    JobId, Known, clear, emptied_sql, finish, is_finished, is_taken, move_to, open, read_done,
 };
 pub(crate) use lock::{hold, release};
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
-pub(crate) use schema::ensure;
+pub(crate) use schema::{ensure, is_there};
 pub use status::{JobStatus, forget, list};
 pub(crate) use stream::{DeadLetter, Mark, Stream, hold_stream, open_stream, read_mark};
 pub use stream::{StreamStatus, forget_stream, streams};

@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// Version of the tables. A ledger of another version is not touched.
@@ -109,21 +109,38 @@ create table pgspate.dead_letter (
 /// # Errors
 /// When the server cannot be asked, or the schema is of another version or not a ledger.
 pub(super) async fn exists(client: &Client) -> Result<bool> {
-    let failed = || server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
+    if !is_there(client).await? {
+        return Ok(false);
+    }
+    check_version(client).await.map(|()| true)
+}
+
+/// The same, of whatever version.
+///
+/// # Errors
+/// When the server cannot be asked, or the schema is not a ledger.
+pub(crate) async fn is_there(client: &Client) -> Result<bool> {
+    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
     let look = "select to_regnamespace('pgspate') is not null, \
                 to_regclass('pgspate.version') is not null, \
                 (select count(*) from pg_class where relnamespace = to_regnamespace('pgspate'))";
-    let row = client.query_one(look, &[]).await.map_err(failed())?;
+    let row = client.ask_one(look, &[]).await.map_err(failed)?;
     let (has_schema, has_version): (bool, bool) = (row.get(0), row.get(1));
-    if !has_version {
-        // An empty one was made for us by somebody who may make schemas.
-        let is_empty = row.get::<_, i64>(2) == 0;
-        return if has_schema && !is_empty { Err(foreign()) } else { Ok(false) };
-    }
-    let version = client.query_opt("select version from pgspate.version", &[]).await;
-    let version = version.map_err(|error| refused(failed()(error)))?;
+    // An empty one was made for us by somebody who may make schemas.
+    let is_empty = row.get::<_, i64>(2) == 0;
+    if !has_version && has_schema && !is_empty { Err(foreign()) } else { Ok(has_version) }
+}
+
+/// Refuses a ledger of another version, where there is one.
+///
+/// # Errors
+/// When it is, or cannot be read.
+pub(super) async fn check_version(client: &Client) -> Result<()> {
+    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
+    let version = client.ask_opt("select version from pgspate.version", &[]).await;
+    let version = version.map_err(|error| refused(failed(error)))?;
     match version.map(|row| row.get::<_, i32>(0)) {
-        Some(VERSION) => Ok(true),
+        Some(VERSION) => Ok(()),
         found => {
             let found = found.map_or("none".to_owned(), |version| version.to_string());
             let message = format!("the ledger's version is {found}, expected {VERSION}");
@@ -140,7 +157,7 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
     }
     let failed = || server_error("could not make the ledger, schema \"pgspate\"".to_owned());
     let look = "select to_regnamespace('pgspate') is not null";
-    let has_schema: bool = client.query_one(look, &[]).await.map_err(failed())?.get(0);
+    let has_schema: bool = client.ask_one(look, &[]).await.map_err(failed())?.get(0);
     // Not "if not exists", for which a role must be one that may make schemas.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!("begin; {schema} {MAKE}; commit");
@@ -160,7 +177,7 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
 pub(super) async fn has_streams(client: &Client) -> Result<bool> {
     let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
     let look = "select to_regclass('pgspate.stream') is not null";
-    Ok(exists(client).await? && client.query_one(look, &[]).await.map_err(failed)?.get(0))
+    Ok(exists(client).await? && client.ask_one(look, &[]).await.map_err(failed)?.get(0))
 }
 
 /// Makes it with what streams need, if that is not there.

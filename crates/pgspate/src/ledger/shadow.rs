@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::JobId;
 use crate::Result;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 
 /// How the comment begins that tells such a schema from somebody else's.
 const MARK: &str = "pgspate: ";
@@ -28,7 +28,7 @@ const COMMENT: &str = "select obj_description(to_regnamespace($1), 'pg_namespace
 
 /// Whether the job has a shadow, and of a table in which state.
 pub(crate) async fn state(client: &Client, job: JobId) -> Result<Option<String>> {
-    let row = client.query_one(COMMENT, &[&schema_name(job)]).await.map_err(failed())?;
+    let row = client.ask_one(COMMENT, &[&schema_name(job)]).await.map_err(failed())?;
     let comment: Option<String> = row.get(0);
     Ok(comment.filter(|comment| comment.starts_with(MARK)).map(|comment| {
         comment.rsplit_once(" state ").map(|(_, state)| state.to_owned()).unwrap_or_default()

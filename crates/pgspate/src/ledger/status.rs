@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use super::change::{self, Change};
 use super::identity::lock_key;
 use super::{JobId, lock, schema, shadow};
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// A job as `pgspate status` shows it.
@@ -65,7 +65,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
         };
     }
     let failed = || server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let rows = client.query(LIST, &[&job]).await.map_err(failed())?;
+    let rows = client.ask_all(LIST, &[&job]).await.map_err(failed())?;
     if let (true, Some(job)) = (rows.is_empty(), job) {
         return Err(unknown(job));
     }

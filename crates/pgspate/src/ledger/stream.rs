@@ -6,10 +6,10 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
 
 use super::job::failed;
 use super::{identity, lock, schema};
+use crate::target::{Ask, Parameter};
 use crate::{Error, Kind, Result};
 
 /// A place in a stream.
@@ -91,7 +91,7 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
         return Ok(stream);
     }
     let sql = "insert into pgspate.stream (stream, partition) values ($1, $2)";
-    match client.execute(sql, &[&name, &partition]).await {
+    match client.tell(sql, &[&name, &partition]).await {
         Ok(_) => {}
         // Another process made it at the same time.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
@@ -116,7 +116,7 @@ pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> R
     }
     let sql = "select ordinal, source, digest from pgspate.stream \
                where stream = $1 and partition = $2";
-    let row = client.query_opt(sql, &[&name, &partition]).await;
+    let row = client.ask_opt(sql, &[&name, &partition]).await;
     let row = row.map_err(|error| schema::refused(failed()(error)))?;
     Ok(row.map_or_else(Mark::default, |row| Mark {
         ordinal: row.get::<_, i64>(0).unsigned_abs(),
@@ -131,7 +131,7 @@ async fn take(
     partition: &str,
     fence: Option<i64>,
 ) -> Result<Option<Stream>> {
-    let row = client.query_opt(OPEN, &[&name, &partition, &fence]).await;
+    let row = client.ask_opt(OPEN, &[&name, &partition, &fence]).await;
     let row = row.map_err(|error| schema::refused(failed()(error)))?;
     Ok(row.map(|row| Stream {
         name: name.to_owned(),
@@ -186,7 +186,7 @@ impl Stream {
             self.bury(client, letters).await?;
         }
         let number = |number: u64| number.cast_signed();
-        let values: [&(dyn ToSql + Sync); 8] = [
+        let values: [&dyn Parameter; 8] = [
             &self.name,
             &self.partition,
             &self.fence,
@@ -196,7 +196,7 @@ impl Stream {
             &to.digest,
             &number(letters.len() as u64),
         ];
-        match client.execute(ADVANCE, &values).await.map_err(failed())? {
+        match client.tell(ADVANCE, &values).await.map_err(failed())? {
             1 => Ok(()),
             _ => Err(fenced()),
         }
@@ -212,7 +212,7 @@ impl Stream {
         };
         let tables: Vec<_> = letters.iter().map(|letter| letter.table.as_deref()).collect();
         let codes: Vec<_> = letters.iter().map(|letter| letter.sqlstate.as_deref()).collect();
-        let values: [&(dyn ToSql + Sync); 9] = [
+        let values: [&dyn Parameter; 9] = [
             &self.name,
             &self.partition,
             &numbers(|letter| letter.position),
@@ -223,7 +223,7 @@ impl Stream {
             &texts(|letter| &letter.message),
             &texts(|letter| &letter.payload),
         ];
-        client.execute(BURY, &values).await.map(drop).map_err(failed())
+        client.tell(BURY, &values).await.map(drop).map_err(failed())
     }
 }
 
@@ -240,7 +240,7 @@ fn fenced() -> Error {
 /// When the server cannot be asked.
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
-    client.execute(sql, &[&name]).await.map(drop).map_err(failed())
+    client.tell(sql, &[&name]).await.map(drop).map_err(failed())
 }
 
 fn moved(from: &Mark, to: &Mark) -> Error {
@@ -268,7 +268,7 @@ pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
     if !schema::has_streams(client).await? {
         return Ok(Vec::new());
     }
-    let rows = client.query(LIST, &[]).await.map_err(failed())?;
+    let rows = client.ask_all(LIST, &[]).await.map_err(failed())?;
     let status = |row: &tokio_postgres::Row| StreamStatus {
         stream: row.get(0),
         partition: row.get(1),

@@ -9,7 +9,7 @@ use super::patient::Patient;
 use crate::Result;
 use crate::plan::{Plan, care};
 use crate::target::connect::Connection;
-use crate::target::{Sequence, Table, Upkeep, quote_ident, server_error};
+use crate::target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error};
 
 /// Below so many values a sequence is moved by taking them, which no other session can be
 /// overtaken by; above, nobody takes as many between one look and the next.
@@ -127,7 +127,7 @@ async fn advance(client: &Client, table: &Table, sequence: &Sequence) -> Result<
     let look = format!(
         "select (select {furthest}({column})::int8 from {table}), last_value, is_called from {name}"
     );
-    let row = client.query_one(&look, &[]).await.map_err(failed())?;
+    let row = client.ask_one(&look, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));
     let Some(top) = top else { return Ok(None) };
     let top = top.clamp(bounds.0, bounds.1);
@@ -142,7 +142,7 @@ async fn advance(client: &Client, table: &Table, sequence: &Sequence) -> Result<
             literal(name)
         ),
     };
-    let row = client.query_opt(&move_on, &[]).await.map_err(failed())?;
+    let row = client.ask_opt(&move_on, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
 }
 

@@ -140,6 +140,18 @@ impl Load {
 
     fn try_to_prepare(&mut self, watch: &Watch) -> Result<()> {
         let (Some(job), table) = (self.job_id(), self.table.oid) else { return Ok(()) };
+        let is_clean = self.opened.as_ref().is_some_and(|opened| opened.is_clean);
+        if !is_clean && self.take_over(job, table, watch)? {
+            return Ok(());
+        }
+        match self.plan.care.alters_table() {
+            true => self.alter_table(job, watch),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes over what earlier loads have changed on the table. Whether that is all there is to do.
+    fn take_over(&mut self, job: JobId, table: u32, watch: &Watch) -> Result<bool> {
         let others = self.ask(async |client: &Client| ledger::adopt(client, job, table).await)?;
         if let Some(other) = others.first() {
             if self.plan.at_once.is_some() {
@@ -148,7 +160,7 @@ impl Load {
                     .hint("Wait until it has, or see `pgspate status` for how to."));
             }
             self.leave_table(format!("{other} has changed the table already, and puts it back"));
-            return Ok(());
+            return Ok(true);
         }
         let left =
             self.ask(async |client: &Client| ledger::outstanding(client, Some(job.0)).await)?;
@@ -157,13 +169,18 @@ impl Load {
         let must_be_back = self.request.rebuild_indexes == When::Never
             || self.request.rejects
             || self.plan.at_once.is_some();
-        if self.standing.is_altered && must_be_back {
-            return self.restore(watch, true);
+        match self.standing.is_altered && must_be_back {
+            true => self.restore(watch, true).map(|()| true),
+            false => Ok(self.standing.is_altered),
         }
-        if self.standing.is_altered || !self.plan.care.alters_table() {
-            return Ok(());
-        }
+    }
+
+    fn alter_table(&mut self, job: JobId, watch: &Watch) -> Result<()> {
         watch.copy.set_phase(Some("dropping indexes".to_owned()));
+        if let Some(opened) = &mut self.opened {
+            // Whether it is still, nobody knows when the answer gets lost.
+            opened.is_clean = false;
+        }
         let (connection, ask) = (Arc::clone(&self.connection), self.request.clone());
         let (plan, table, upkeep) = (self.plan.clone(), self.table.clone(), self.upkeep.clone());
         let facts = Facts { table: &table, ..self.care_facts(&upkeep) };
@@ -204,7 +221,7 @@ impl Load {
     }
 
     fn care_facts<'a>(&'a self, upkeep: &'a Upkeep) -> Facts<'a> {
-        let chunks = match (&self.opened, &self.found) {
+        let chunks = match (&self.opened, &self.known.found) {
             (Some(opened), _) => opened.done.chunks(),
             (None, Found::Unfinished(_, chunks, _)) => *chunks,
             _ => 0,
@@ -222,7 +239,7 @@ impl Load {
         }
     }
 
-    fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
+    pub(super) fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
         let (progress, stall_timeout) = (&watch.copy, self.options.limits.stall_timeout);
         Patient { dsn: &self.dsn, progress, heeds_cancel, stall_timeout }
     }

@@ -4,7 +4,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::format::infer::{self, ColumnType};
 use crate::target::connect::Connection;
-use crate::target::{Table, quote_ident, server_error};
+use crate::target::{Ask, Parameter, Table, quote_ident, server_error};
 use crate::{Error, Kind, Place, Result};
 
 /// A table that a load makes before it writes the first row.
@@ -49,7 +49,7 @@ const TYPES: [ColumnType; 11] = [
 pub(super) async fn parse_name(connection: &Connection, name: &str) -> Result<String> {
     let sql = "select string_agg(quote_ident(part), '.' order by nth) \
                from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
-    let row = connection.client.query_one(sql, &[&name]).await;
+    let row = connection.client.ask_one(sql, &[&name]).await;
     Ok(row.map_err(|error| not_a_name(server_error(unreadable(name))(error)))?.get(0))
 }
 
@@ -88,16 +88,17 @@ pub(super) async fn try_out(
     name: &str,
     sql: &str,
 ) -> Result<(Table, NewTable)> {
-    let failed = server_error(format!("could not create table {name}"));
-    let made = connection.client.batch_execute(&format!("begin; {sql}")).await.map_err(failed);
-    let table = match made {
-        Ok(()) => Table::read(&connection.client, name).await,
-        Err(error) => Err(error),
-    };
-    let failed = server_error(format!("could not roll back table {name}"));
-    let undone = connection.client.batch_execute("rollback").await.map_err(failed);
+    let client = &connection.client;
+    let sql_begun = format!("begin; {sql}");
+    let (made, table, undone) = tokio::join!(
+        biased;
+        client.batch_execute(&sql_begun),
+        Table::read(client, name),
+        client.batch_execute("rollback")
+    );
+    made.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
-    undone?;
+    undone.map_err(server_error(format!("could not roll back table {name}")))?;
     let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))?;
     let new = NewTable { table: table.sql_name.clone(), sql: sql.to_owned() };
     Ok((table, new))
@@ -106,8 +107,14 @@ pub(super) async fn try_out(
 /// Makes the table; gives its oid.
 pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u32> {
     let failed = || server_error(format!("could not create table {}", new.table));
-    connection.client.batch_execute(&new.sql).await.map_err(failed())?;
-    let row = connection.client.query_one("select to_regclass($1)::oid", &[&new.table]).await;
+    let client = &connection.client;
+    let name: [&dyn Parameter; 1] = [&new.table];
+    let (made, row) = tokio::join!(
+        biased;
+        client.batch_execute(&new.sql),
+        client.ask_one("select to_regclass($1)::oid", &name)
+    );
+    made.map_err(failed())?;
     let oid: Option<u32> = row.map_err(failed())?.get(0);
     oid.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))
 }
@@ -134,7 +141,7 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
     connection.client.batch_execute(&lock).await.map_err(failed())?;
     let look =
         format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
-    let found = connection.client.query_one(&look, &[table, &oid]).await.map_err(failed())?;
+    let found = connection.client.ask_one(&look, &[table, &oid]).await.map_err(failed())?;
     if found.get(0) || found.get(1) {
         return Err(Error::new(Kind::Plan, "another session has put rows into it"));
     }

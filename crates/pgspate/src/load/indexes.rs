@@ -9,7 +9,7 @@ use crate::ledger::{self, JobId, NewChange};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{Choice, Plan, Request, When};
 use crate::target::connect::Connection;
-use crate::target::{Table, Upkeep, server_error, users};
+use crate::target::{Ask, Table, Upkeep, server_error, users};
 use crate::{Error, Kind, Result};
 
 /// How long to wait for the table, during which others wait behind us: not long where the indexes
@@ -150,7 +150,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
     let ours =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
     let look = format!("select not exists (select from only {name} t where not (t.xmin = {ours}))");
-    let is_all: bool = client.query_one(&look, &[]).await.map_err(failed())?.get(0);
+    let is_all: bool = client.ask_one(&look, &[]).await.map_err(failed())?.get(0);
     let take = match is_all {
         true => format!("truncate only {name}"),
         false => format!("delete from only {name} t where t.xmin = {ours}"),

@@ -1,16 +1,17 @@
 //! Statements that may take hours, such as building an index: run with an eye on the user's wish
 //! to stop, and on whether the server still works on them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use crate::copy::Progress;
+use crate::copy::{Progress, heeding};
 use crate::target::connect::{Connection, Dsn};
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-const LOOK: Duration = Duration::from_millis(100);
+/// How long an answer may take that the server has given.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// How one waits for statements.
 #[derive(Clone, Copy)]
@@ -41,35 +42,28 @@ impl Patient<'_> {
     /// `what` could not be done; of [`Kind::Connect`], too, when the server no longer works on it
     /// and yet nothing has come.
     pub(super) async fn run(&self, connection: &Connection, sql: &str, what: &str) -> Result<()> {
-        let mut work = std::pin::pin!(connection.client.batch_execute(sql));
-        let mut asked = Instant::now();
+        let told = |result: Result<(), tokio_postgres::Error>| match result {
+            Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
+                self.check_cancelled()?;
+                Err(server_error(what.to_owned())(error))
+            }
+            result => result.map_err(server_error(what.to_owned())),
+        };
+        let sessions = [connection.canceller()];
+        let work = connection.client.batch_execute(sql);
+        let mut work = std::pin::pin!(heeding(|| self.is_cancelled(), &sessions, work));
         loop {
-            tokio::select! {
-                result = &mut work => return match result {
-                    Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
-                        self.check_cancelled()?;
-                        Err(server_error(what.to_owned())(error))
-                    }
-                    result => result.map_err(server_error(what.to_owned())),
-                },
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            if self.is_cancelled() {
-                // A request that gets lost is made again.
-                let _ = tokio::time::timeout(LOOK, connection.cancel()).await;
-            }
-            if asked.elapsed() < self.stall_timeout {
-                continue;
+            if let Ok(result) = tokio::time::timeout(self.stall_timeout, &mut work).await {
+                return told(result);
             }
             let looking = tokio::time::timeout(self.stall_timeout, self.is_at_work(connection));
             if !looking.await.is_ok_and(|is_at_work| is_at_work) {
                 // What it has to say may just have been on its way.
-                let Ok(result) = tokio::time::timeout(LOOK * 10, &mut work).await else {
-                    return Err(self.is_silent(connection));
+                return match tokio::time::timeout(ON_ITS_WAY, &mut work).await {
+                    Ok(result) => told(result),
+                    Err(_) => Err(self.is_silent(connection)),
                 };
-                return result.map_err(server_error(what.to_owned()));
             }
-            asked = Instant::now();
         }
     }
 
@@ -87,7 +81,7 @@ impl Patient<'_> {
         let Ok(other) = self.dsn.connect("pgspate load").await else { return false };
         let sql =
             "select exists (select from pg_stat_activity where pid = $1 and state = 'active')";
-        match other.client.query_one(sql, &[&connection.backend_pid()]).await {
+        match other.client.ask_one(sql, &[&connection.backend_pid()]).await {
             Ok(row) => row.get(0),
             Err(_) => false,
         }

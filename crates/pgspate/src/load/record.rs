@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Watch};
@@ -88,54 +87,26 @@ pub(super) fn standing(found: &Found) -> Option<String> {
 impl Load {
     /// Where the load stands, in words, if an earlier run has written something of it.
     pub fn standing(&self) -> Option<String> {
-        let left: Vec<_> = self.left.iter().map(ledger::Change::name).collect();
+        let left: Vec<_> = self.known.left.iter().map(ledger::Change::name).collect();
         let back = (!left.is_empty())
             .then(|| format!("an earlier load has left this to be put back: {}", left.join(", ")));
-        let all = [standing(&self.found), back].into_iter().flatten().collect::<Vec<_>>();
+        let all = [standing(&self.known.found), back].into_iter().flatten().collect::<Vec<_>>();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Whether the ledger says that all of it is loaded: then it does nothing.
     pub fn is_loaded(&self) -> bool {
-        matches!(self.found, Found::Finished(_))
+        matches!(self.known.found, Found::Finished(_))
     }
 
     /// The job, and the rows that earlier runs of it have written.
     pub(super) fn before(&self) -> (Option<i64>, u64) {
-        match (&self.found, &self.opened) {
+        match (&self.known.found, &self.opened) {
             (Found::Finished(record), _) => (Some(record.job), record.rows_written.unsigned_abs()),
             (Found::Unfinished(_, _, rows), Some(opened)) => (Some(opened.job.0), *rows),
             (Found::Nothing, opened) => (opened.as_ref().map(|opened| opened.job.0), 0),
             (_, None) => (None, 0),
         }
-    }
-
-    /// Has the server say no before anything is changed: copies no rows, and rolls back. Not
-    /// where that would run triggers; and a lock is for the lanes to wait for. Over a connection
-    /// of its own, as one is of no use after a refused COPY.
-    pub(super) fn try_out(&self) -> Result<()> {
-        if self.plan.one_statement {
-            return Ok(());
-        }
-        let sql = self.plan.trial_sql();
-        self.runtime.block_on(async {
-            let connection = self.dsn.connect("pgspate load").await?;
-            let client = &connection.client;
-            let tried = async {
-                client.batch_execute("begin; set local lock_timeout = '500ms'").await?;
-                let sink = client.copy_in::<_, bytes::Bytes>(&sql).await?;
-                let mut sink = std::pin::pin!(sink);
-                sink.as_mut().finish().await
-            };
-            let result = match tried.await {
-                Err(error) if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                    Err(crate::copy::refused_copy(&connection, error))
-                }
-                _ => Ok(()),
-            };
-            connection.close().await;
-            result
-        })
     }
 
     /// Opens the load's job, if it keeps a ledger. `made_table`: by this run.
@@ -144,8 +115,9 @@ impl Load {
         identity.table_oid = self.made.unwrap_or(self.table.oid);
         let identity = identity.clone();
         let (made, restart) = (self.made.is_some(), self.options.restart);
+        let known = self.known.clone();
         let opened = self.persist(watch, async |client: &Client| {
-            ledger::open(client, &identity, restart, made).await
+            ledger::open(client, &identity, &known, restart, made).await
         })?;
         self.opened = Some(opened);
         Ok(())

@@ -5,25 +5,19 @@
 //! transaction, so this can be stopped and begun again at any point. A lock is asked for in short
 //! turns, between which other sessions go first.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
 use super::Watch;
+use super::beside::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::ledger::{self, Change};
 use crate::target::connect::{Connection, Dsn};
-use crate::target::{SEARCH_PATH, server_error, users};
+use crate::target::{Ask, SEARCH_PATH, server_error, users};
 use crate::{Error, Kind, Result};
 
-/// Connections that build at the same time, where the server's processors cannot be counted.
-/// Measured on two processors with three indexes of 2.4 M rows: 3.9 s in three connections,
-/// 6.7 s in one, both with two parallel workers each.
-const BUILDERS_MAX: usize = 4;
 /// Sorting takes no less time for more memory than one pass of merging needs; beyond a GiB that
 /// is terabytes.
 const MEMORY_KB_MAX: u64 = 1 << 20;
@@ -75,7 +69,7 @@ impl Restorer<'_> {
         let means = self.means(&changes).await?;
         let (beside, mut rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_beside);
         let mut failure = None;
-        for built in self.build(beside, &means).await {
+        for built in self.build(beside, &means).await? {
             match built {
                 Ok(change) => rest.push(change),
                 Err(error) => failure = failure.or(Some(error)),
@@ -106,7 +100,7 @@ impl Restorer<'_> {
         let sql = "select current_setting('max_parallel_maintenance_workers')::int8, \
                    (select setting::int8 from pg_settings where name = 'maintenance_work_mem'), \
                    coalesce((select max(pg_table_size(oid)) from pg_class where oid = any($1)), 0)";
-        let row = client.query_one(sql, &[&tables]).await.map_err(failed())?;
+        let row = client.ask_one(sql, &[&tables]).await.map_err(failed())?;
         let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
         let (workers, set_kb, table_bytes) = (number(0), number(1), number(2));
         let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2) + 1;
@@ -120,44 +114,20 @@ impl Restorer<'_> {
     }
 
     /// Builds indexes beside each other, each as far as that goes.
-    async fn build(&self, changes: Vec<Change>, means: &Means) -> Vec<Result<Change>> {
-        let queue = Mutex::new(VecDeque::from(changes));
-        let done = Mutex::new(Vec::new());
-        let names = Mutex::new(Vec::<String>::new());
-        let show = |names: &[String]| {
-            let phase = (!names.is_empty()).then(|| format!("building {}", names.join(", ")));
-            self.patient.progress.set_phase(phase);
+    async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Change>>> {
+        let builders = Builders {
+            patient: self.patient,
+            application_name: "pgspate load: building indexes",
+            count: means.builders,
+            first: Some(self.control),
+            stops: false,
         };
-        let builder = async |nth: usize| {
-            let own = match nth {
-                0 => None,
-                // The others do the work of one for which there is no room.
-                _ => match self.patient.dsn.connect("pgspate load: building indexes").await {
-                    Ok(connection) => Some(connection),
-                    Err(_) => return,
-                },
-            };
-            let connection = own.as_ref().unwrap_or(self.control);
-            loop {
-                let next = queue.lock().expect("no panic while held").pop_front();
-                let Some(change) = next else { return };
-                let name = change.name();
-                {
-                    let mut names = names.lock().expect("no panic while held");
-                    names.push(name.clone());
-                    show(&names);
-                }
-                let built = self.step(connection, change, means).await;
-                {
-                    let mut names = names.lock().expect("no panic while held");
-                    names.retain(|it| *it != name);
-                    show(&names);
-                }
-                done.lock().expect("no panic while held").push(built);
-            }
-        };
-        join_all((0..means.builders).map(builder)).await;
-        done.into_inner().expect("no panic while held")
+        let queue = changes.into_iter().map(|change| (change.name(), change)).collect();
+        builders
+            .run(queue, async |connection: &Connection, change: Change| {
+                self.step(connection, change, means).await
+            })
+            .await
     }
 
     /// Takes the change's next step. Waits for locks.
@@ -170,7 +140,7 @@ impl Restorer<'_> {
         );
         let started = Instant::now();
         let failed = || server_error(format!("could not put back {}", change.name()));
-        connection.client.query(NO_LIMITS, &[]).await.map_err(failed())?;
+        connection.client.ask_all(NO_LIMITS, &[]).await.map_err(failed())?;
         loop {
             self.patient.check_cancelled()?;
             let what = format!("could not put back {}", change.name());
@@ -212,7 +182,7 @@ impl Restorer<'_> {
         let step = change.step().unwrap_or_default();
         let client = &connection.client;
         client.batch_execute(&format!("begin; {SEARCH_PATH}")).await.map_err(failed())?;
-        let row = client.query_one(sql, &[&change.table_oid, &change.object, &step]).await;
+        let row = client.ask_one(sql, &[&change.table_oid, &change.object, &step]).await;
         client.batch_execute("rollback").await.map_err(failed())?;
         Ok(row.map_err(failed())?.get(0))
     }

@@ -70,7 +70,9 @@ impl Load {
         let snapshot = &self.ahead()?.snapshot;
         let before = format!(
             "set transaction isolation level repeatable read; \
-             set transaction snapshot '{snapshot}'"
+             set transaction snapshot '{snapshot}'; \
+             lock table {} in access share mode nowait",
+            self.table.sql_name
         );
         Some(Around { before, after: String::new() })
     }
@@ -141,7 +143,7 @@ impl Load {
     }
 
     /// One more connection.
-    pub(crate) async fn connect(&self, application_name: &str) -> Result<Connection> {
+    pub(crate) async fn open_session(&self, application_name: &str) -> Result<Connection> {
         self.dsn.connect(application_name).await
     }
 

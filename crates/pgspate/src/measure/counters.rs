@@ -7,6 +7,8 @@
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
 
+use crate::target::Ask;
+
 /// Makes a struct of counters that grow, each of which may be unknown.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)+ }) => {
@@ -242,7 +244,7 @@ pub(super) async fn io(client: &Client, version: u32) -> [Io; 3] {
     if version < 160_000 {
         return all;
     }
-    for row in client.query(&io_sql(version), &[]).await.unwrap_or_default() {
+    for row in client.ask_all(&io_sql(version), &[]).await.unwrap_or_default() {
         let (of_tables, by_sessions): (bool, Option<bool>) = (row.get(0), row.get(1));
         match (of_tables, by_sessions) {
             (true, None) => all[0] = Io::read(&row),
@@ -261,13 +263,13 @@ pub(super) async fn checkpoints(client: &Client, version: u32) -> Checkpoints {
 
 pub(super) async fn database(client: &Client) -> Database {
     let mut database = first(client, DATABASE, Database::read).await;
-    let row = client.query_one("select pg_database_size(current_database())", &[]).await;
+    let row = client.ask_one("select pg_database_size(current_database())", &[]).await;
     database.bytes = row.ok().and_then(|row| super::number(&row, 0));
     database
 }
 
 async fn first<T: Default>(client: &Client, sql: &str, read: impl Fn(&Row) -> T) -> T {
-    match client.query_opt(sql, &[]).await {
+    match client.ask_opt(sql, &[]).await {
         Ok(Some(row)) => read(&row),
         _ => T::default(),
     }

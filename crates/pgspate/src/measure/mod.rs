@@ -15,6 +15,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
 
+use crate::target::Ask;
+
 pub use bill::{Bill, PRICE_PER_MILLION};
 pub use counters::{Checkpoints, Database, Io, Wal};
 pub(crate) use own::Own;
@@ -145,26 +147,26 @@ impl Difference {
 /// Has what this session counted so far seen by everybody, and others' numbers looked up anew.
 pub(crate) async fn flush(client: &Client, version: u32) {
     if Measurement::is_prompt(version) {
-        let _ = client.execute("select pg_stat_force_next_flush()", &[]).await;
+        let _ = client.tell("select pg_stat_force_next_flush()", &[]).await;
     } else {
         tokio::time::sleep(FLUSH_PAUSE).await;
         // At the end of this statement; the next answer has to come from a later state.
-        let _ = client.execute("select 1", &[]).await;
+        let _ = client.tell("select 1", &[]).await;
         tokio::time::sleep(FLUSH_PAUSE).await;
     }
-    let _ = client.execute("select pg_stat_clear_snapshot()", &[]).await;
+    let _ = client.tell("select pg_stat_clear_snapshot()", &[]).await;
 }
 
 /// `server_version_num`; 0 where the server does not say.
 pub(crate) async fn server_version(client: &Client) -> u32 {
     let sql = "select current_setting('server_version_num')::int8";
-    let row = client.query_one(sql, &[]).await.ok();
+    let row = client.ask_one(sql, &[]).await.ok();
     row.and_then(|row| u32::try_from(row.get::<_, i64>(0)).ok()).unwrap_or_default()
 }
 
 async fn clock(client: &Client) -> f64 {
     let sql = "select extract(epoch from clock_timestamp())::float8";
-    client.query_one(sql, &[]).await.map_or(0.0, |row| row.get(0))
+    client.ask_one(sql, &[]).await.map_or(0.0, |row| row.get(0))
 }
 
 /// Where the WAL is, in bytes since the server was made; unknown on a server that does not tell. On
@@ -172,7 +174,7 @@ async fn clock(client: &Client) -> f64 {
 pub(crate) async fn wal_position(client: &Client) -> Option<u64> {
     let sql = "select case when not pg_is_in_recovery() then \
                pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8 end";
-    number(&client.query_one(sql, &[]).await.ok()?, 0)
+    number(&client.ask_one(sql, &[]).await.ok()?, 0)
 }
 
 /// A counter of a row; `None` where it is null or negative.

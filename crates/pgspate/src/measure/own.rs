@@ -6,7 +6,7 @@
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 
 /// Rows that this session wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Own {
     /// Those of the connection.
     pub(crate) async fn look(client: &Client, table: u32) -> Result<Own> {
         let failed = server_error("could not look up what was written".to_owned());
-        let row = client.query_one(OWN, &[&table]).await.map_err(failed)?;
+        let row = client.ask_one(OWN, &[&table]).await.map_err(failed)?;
         Ok(Own { updated_hot: row.get::<_, i64>(0).unsigned_abs() })
     }
 

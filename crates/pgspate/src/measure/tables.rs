@@ -6,6 +6,8 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use crate::target::Ask;
+
 use super::counters::counters;
 
 counters! {
@@ -133,8 +135,8 @@ pub(super) async fn take(
     };
     let sql = format!("{PARTS} {COUNTED}{newpage} {OF_INDEXES}");
     let tables: Vec<u32> = tables.to_vec();
-    let counted = client.query_one(&sql, &[&tables]).await.ok();
-    let sizes = client.query_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();
+    let counted = client.ask_one(&sql, &[&tables]).await.ok();
+    let sizes = client.ask_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();
     if counted.is_none() && sizes.is_none() {
         return None;
     }

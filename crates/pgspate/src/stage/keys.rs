@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::target::{Column, Table, TypeKind, server_error};
+use crate::target::{Ask, Column, Table, TypeKind, server_error};
 
 /// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
 /// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,
@@ -36,7 +36,7 @@ pub(crate) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String
 
 async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    let rows = client.query(sql, &[&table.oid]).await.map_err(failed)?;
+    let rows = client.ask_all(sql, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -16,7 +16,7 @@ use tokio_postgres::error::SqlState;
 
 use known::Known;
 
-use crate::target::{Table, quote_ident, server_error};
+use crate::target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
 
 /// The table, as statements name it.
@@ -111,6 +111,6 @@ pub(crate) async fn analyze(client: &Client, columns: &str) -> Result<()> {
 /// How many rows are staged.
 pub(crate) async fn count(client: &Client) -> Result<u64> {
     let failed = server_error("could not count the staged rows".to_owned());
-    let row = client.query_one(&format!("select count(*) from {NAME}"), &[]).await;
+    let row = client.ask_one(&format!("select count(*) from {NAME}"), &[]).await;
     Ok(row.map_err(failed)?.get::<_, i64>(0).unsigned_abs())
 }

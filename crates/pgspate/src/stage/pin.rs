@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio_postgres::Client;
 
 use crate::measure::{self, StatementCost};
+use crate::target::Ask;
 
 /// For the transaction alone.
 pub(crate) const SETTINGS: &str = "\
@@ -29,7 +30,7 @@ pub(crate) async fn execute_plainly(
     client: &Client,
     sql: &str,
 ) -> Result<StatementCost, tokio_postgres::Error> {
-    let rows = client.execute(sql, &[]).await?;
+    let rows = client.tell(sql, &[]).await?;
     Ok(StatementCost { rows, ..StatementCost::default() })
 }
 

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::target::connect::Connection;
-use crate::target::{Table, server_error};
+use crate::target::{Ask, Table, server_error};
 use crate::{Error, Kind, Result};
 
 /// Memory for the smaller side of a comparison, as the transactions set it.
@@ -48,7 +48,7 @@ impl Space {
     /// Those of the connection.
     pub(crate) async fn look(connection: &Connection, table: &Table) -> Result<Space> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
-        let row = connection.client.query_one(LOOK, &[&table.oid]).await.map_err(failed)?;
+        let row = connection.client.ask_one(LOOK, &[&table.oid]).await.map_err(failed)?;
         let limit: Option<i64> = row.get(0);
         let place: Option<String> = row.get(1);
         let place = place.filter(|_| connection.is_local());

@@ -19,21 +19,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{LOOK, LaneSession, Outcome, Patience};
+use crate::copy::{LaneSession, Outcome, Patience, heeding};
 use crate::load::{self, Load, Watch};
+use crate::measure::Measurement;
 use crate::plan::When;
-use crate::stage::{self, keys, space::Space};
+use crate::stage::{self, Ahead, keys, space::Space};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::distributed_by;
 use crate::{Error, Kind, Result};
-use ahead::{Extent, Read};
+use ahead::{Extent, Held};
 use columns::Columns;
 use shares::Shares;
 use statements::Statements;
@@ -210,56 +210,86 @@ impl Sync {
     /// Whatever staging or the server refuses; a source with equal keys; more rows to delete than
     /// may be. The table is as it was then, but for scopes that another session has committed.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
-        if let Some(extent) = self.extent {
-            match self.run_ahead(extent, watch) {
-                Ok(Some(report)) => return Ok(report),
-                Err(error) if error.kind() == Kind::Cancelled => return Err(self.failed(error)),
-                // Whatever it was is met again without this, or was in its way alone.
-                Ok(None) | Err(_) => self.load.stage_behind(None),
-            }
-        }
-        self.run_whole(watch)
-    }
-
-    /// Stages only what the table does not have, and compares with what the source does not have.
-    /// `None` if that would not pay.
-    fn run_ahead(&mut self, extent: Extent, watch: &Arc<Watch>) -> Result<Option<Report>> {
-        let started = Instant::now();
-        let runtime = self.runtime.clone();
-        let first = self.load.first_rows(watch)?;
-        let control = [self.load.control()];
-        let reading = until_cancelled(watch, &control, ahead::read(self, extent, first, watch));
-        let done = runtime.block_on(reading).and_then(|read| {
-            let Some(Read { ahead, before }) = read else { return Ok(None) };
-            self.load.stage_behind(Some(ahead));
-            let staged = self.load.stage(watch);
-            runtime.block_on(ahead::let_go(self));
-            let (sessions, outcome) = staged?;
-            if self.load.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
-                return Ok(None);
-            }
-            let stage_seconds = started.elapsed().as_secs_f64();
-            let written = Instant::now();
-            let mut work = Work::new(self, &sessions, outcome.bytes_sent).since(before);
-            let (connections, attempt) = (connections(&sessions), work.locked_attempt());
-            let attempt = until_cancelled(watch, &connections, attempt);
-            let mut report = runtime.block_on(attempt)?;
-            report.set_seconds(stage_seconds, written.elapsed());
-            Ok(Some(report))
-        });
-        runtime.block_on(async {
-            ahead::let_go(self).await;
-            write::unlock(self.load.control(), self).await;
-        });
-        done
-    }
-
-    fn run_whole(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
         let look = Space::look(self.load.control(), self.load.table());
         let space = self.runtime.block_on(look)?;
         // Compressed it is more: what is known now is the least that it takes.
         space.check(self.load.stored_bytes()).map_err(|error| self.failed(error))?;
+        if let Some(extent) = self.extent {
+            match self.run_ahead(extent, watch, started) {
+                Ok(Some(report)) => return Ok(report),
+                Ok(None) => self.load.stage_behind(None),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        self.run_whole(watch, started)
+    }
+
+    /// Stages only what the table does not have, and compares with what the source does not have.
+    /// `None` when nothing has come of it, and all is to be staged: as that would not pay, as the
+    /// source has to be seen as a whole for the answer, or as something was in its way. If it is
+    /// still there, it is told then.
+    fn run_ahead(
+        &mut self,
+        extent: Extent,
+        watch: &Arc<Watch>,
+        started: Instant,
+    ) -> Result<Option<Report>> {
+        let runtime = self.runtime.clone();
+        let holder = runtime.block_on(self.load.open_session("pgspate sync"));
+        let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
+        let read = self.read_ahead(extent, &holder, watch);
+        let Some((ahead, before)) = unless_cancelled(read)?.flatten() else { return Ok(None) };
+        self.load.stage_behind(Some(ahead));
+        let staged = self.load.stage(watch);
+        // Another sync of these rows waits as long as the holder is there.
+        let is_held = runtime.block_on(ahead::hand_over(&holder));
+        let staged = is_held.and(staged);
+        let Some((sessions, outcome)) = unless_cancelled(staged)? else { return Ok(None) };
+        if self.load.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
+            return Ok(None);
+        }
+        let (stage_seconds, written) = (started.elapsed().as_secs_f64(), Instant::now());
+        let mut work = Work::new(self, &sessions, outcome.bytes_sent).since(before);
+        let (connections, attempt) = (connections(&sessions), work.locked_attempt());
+        let done = runtime.block_on(until_cancelled(watch, &connections, attempt));
+        let is_over = |error: &Error| work.has_begun && !write::may_pass_as_a_whole(error);
+        match done {
+            Err(error) if is_over(&error) => Err(error),
+            done => Ok(unless_cancelled(done)?.map(|mut report| {
+                report.set_seconds(stage_seconds, written.elapsed());
+                report
+            })),
+        }
+    }
+
+    /// Reads the table, while `holder` holds what keeps it as it is. `None` if that does not pay.
+    fn read_ahead(
+        &self,
+        extent: Extent,
+        holder: &Connection,
+        watch: &Arc<Watch>,
+    ) -> Result<Option<(Ahead, Option<Measurement>)>> {
+        let runtime = &self.runtime;
+        if extent.is_doubtful() {
+            let first = self.load.first_rows(watch)?;
+            let probing = ahead::pays(self, &first);
+            if !runtime.block_on(until_cancelled(watch, &[self.load.control()], probing))? {
+                return Ok(None);
+            }
+        }
+        let sessions = [holder];
+        let holding = until_cancelled(watch, &sessions, ahead::hold(self, holder));
+        let Held { snapshot, before } = runtime.block_on(holding)?;
+        let readers = runtime.block_on(ahead::connect(self, extent))?;
+        let sessions: Vec<_> = readers.iter().map(|reader| reader.connection.as_ref()).collect();
+        let reading = ahead::read(self, &readers, &snapshot);
+        let known = runtime.block_on(until_cancelled(watch, &sessions, reading))?;
+        Ok(Some((Ahead { snapshot, known: Arc::new(known) }, before)))
+    }
+
+    /// Stages all rows.
+    fn run_whole(mut self, watch: &Arc<Watch>, started: Instant) -> Result<Report> {
         let (sessions, outcome) = self.stage(watch)?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let mut patience = Patience::new(self.options.load.limits.retry_for);
@@ -326,6 +356,14 @@ impl Sync {
     }
 }
 
+/// What came of it, if it was not the user who ended it.
+fn unless_cancelled<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() != Kind::Cancelled => Ok(None),
+        done => done.map(Some),
+    }
+}
+
 /// What is committed all the same stays in the hint.
 fn stopped(error: Error) -> Error {
     let stopped = Error::new(Kind::Cancelled, "stopped by the user");
@@ -349,18 +387,7 @@ async fn until_cancelled<T>(
     connections: &[&Connection],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        match tokio::time::timeout(LOOK, work.as_mut()).await {
-            Ok(done) if watch.copy.is_cancelled() => {
-                return done.map_err(stopped);
-            }
-            Ok(done) => return done,
-            // A request that gets lost is made again.
-            Err(_) if watch.copy.is_cancelled() => {
-                drop(join_all(connections.iter().map(|connection| connection.cancel())).await);
-            }
-            Err(_) => {}
-        }
-    }
+    let cancellers: Vec<_> = connections.iter().map(|it| it.canceller()).collect();
+    let done = heeding(|| watch.copy.is_cancelled(), &cancellers, work).await;
+    if watch.copy.is_cancelled() { done.map_err(stopped) } else { done }
 }

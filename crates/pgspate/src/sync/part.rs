@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 
 use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync, ahead};
-use crate::copy::LaneSession;
+use crate::copy::{DURABLY, LaneSession};
 use crate::measure::{Own, StatementCost};
 use crate::stage::pin;
 use crate::stage::{self, Ahead};
@@ -30,7 +30,7 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     begun.map_err(|error| connection.explain("could not begin to compare", error))?;
     let mut rows = *rows;
     if let Some(Ahead { known, .. }) = ahead {
-        ahead::tell(connection, known).await?;
+        ahead::tell(connection, sync, known).await?;
         rows += known.met();
     }
     let rows = check_source(client, sync, &statements, rows).await?;
@@ -53,10 +53,8 @@ pub(super) async fn write(session: &LaneSession, sync: &Sync, found: Report) -> 
     let cost = change(client, sync, &sync.build(), &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
-    // Staging did not wait for the disk, this does. In a transaction that has failed `commit` would
-    // roll back and report no error, but `set` fails.
-    let sql = "set local synchronous_commit to default; commit";
-    let committed = client.batch_execute(sql).await;
+    // Staging did not wait for the disk, this does.
+    let committed = client.batch_execute(DURABLY).await;
     committed.map_err(|error| connection.explain("could not commit", error))?;
     Ok(report)
 }
@@ -136,6 +134,7 @@ async fn check_keys(
         let taken = statements.taken();
         pin::allow_nested_loop(client, &taken).await.map_err(failed())?;
         if number(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
+            // Which one, the whole source tells.
             return Err(Error::new(Kind::Plan, "a key of the source occurs more than once"));
         }
     }

@@ -24,7 +24,7 @@ pub struct Report {
     /// Rows that were right already: read and nothing else.
     pub unchanged: u64,
     /// Of these, those that were not staged, where the table was read ahead.
-    pub known: Option<u64>,
+    pub rows_known: Option<u64>,
     /// Nothing was written: it was asked whether there are differences.
     pub is_check: bool,
     /// Keys of rows to insert, to update and to delete, three of each at most; for a check.

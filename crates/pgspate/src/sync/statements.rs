@@ -12,8 +12,10 @@ pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
 /// Rows of a table that was read ahead which the source was not seen to have.
 pub(super) const UNMET: &str = "pg_temp.pgspate_unmet";
 /// Its own columns, by names that no table has.
-const TID: &str = "\"pgspate tid\"";
+pub(super) const TID: &str = "\"pgspate tid\"";
 const PART: &str = "\"pgspate part\"";
+/// Of a row that the source was not seen to have: its scope is one of the source's.
+pub(super) const IS_IN: &str = "\"pgspate is in\"";
 const STAYS: &str = "\"pgspate stays\"";
 
 /// What of the target is to be like the source.
@@ -67,7 +69,7 @@ impl Statements<'_> {
     /// How many rows the scope has; `None` where nothing is deleted.
     pub(super) fn count_scope(&self) -> Option<String> {
         let scope = self.in_scope()?;
-        Some(format!("select count(*) from {} where {scope}", self.targets()))
+        Some(format!("select count(*) from {} t where {scope}", self.table))
     }
 
     /// The columns by which rows are found, for statistics.
@@ -122,20 +124,24 @@ impl Statements<'_> {
     /// What differs, found in one pass over both: for each row the place of the target's version,
     /// whether the source has it, and what the source says.
     pub(super) fn diff(&self) -> String {
-        let (targets, matches) = (self.targets(), self.matches("t", "s"));
+        let (table, matches) = (self.table, self.matches("t", "s"));
         let (place, columns) = (self.place(), self.found());
         let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
         let differs = differs.map_or_else(String::new, |differs| format!(" or ({differs})"));
         let (from, is_gone) = match self.in_scope() {
             Some(scope) => (
                 format!(
-                    "(select t.*, {place} from {targets} where {scope}) t \
+                    "(select t.*, {place} from {table} t where {scope}) t \
                      full join {NAME} s on {matches}"
                 ),
                 " or s.ctid is null",
             ),
             None => (
-                format!("{NAME} s left join (select t.*, {place} from {targets}) t on {matches}"),
+                format!(
+                    "{NAME} s left join (select t.*, {place} from {table} t where {}) t \
+                     on {matches}",
+                    self.may_differ("true")
+                ),
                 "",
             ),
         };
@@ -146,12 +152,24 @@ impl Statements<'_> {
         )
     }
 
-    /// The table's rows `t` that may differ from the source.
-    fn targets(&self) -> String {
+    /// Of the table's rows `t`, those that may differ from the source: by a condition, unless the
+    /// table was read ahead.
+    fn may_differ(&self, condition: &str) -> String {
         match self.is_ahead {
-            true => format!("{UNMET} unmet join {} t on t.ctid = unmet.tid", self.table),
-            false => format!("{} t", self.table),
+            true => format!("t.ctid in (select {TID} from {UNMET} where {IS_IN})"),
+            false => condition.to_owned(),
         }
+    }
+
+    /// Where the table was read ahead: marks rows whose scope the stage has.
+    pub(super) fn admit(&self) -> Option<String> {
+        let Scope::By(_) = self.scope else { return None };
+        Some(format!(
+            "update {UNMET} u set {IS_IN} = true from {} t \
+             where not u.{IS_IN} and t.ctid = u.{TID} and {}",
+            self.table,
+            self.in_staged_scope()
+        ))
     }
 
     /// How many rows of the difference are to be inserted although the table has their keys. There
@@ -220,7 +238,7 @@ impl Statements<'_> {
         [delete, update, some(&format!("s.{TID} is null"))]
     }
 
-    fn scope_columns(&self) -> Vec<&SyncColumn> {
+    pub(super) fn scope_columns(&self) -> Vec<&SyncColumn> {
         let Scope::By(names) = self.scope else { return Vec::new() };
         let find = |name: &String| {
             let quoted = crate::target::quote_ident(name);
@@ -231,23 +249,23 @@ impl Statements<'_> {
 
     /// Whether a row of the target is in the scope from which rows are deleted.
     fn in_scope(&self) -> Option<String> {
-        match self.scope {
-            Scope::All => Some("true".to_owned()),
-            Scope::Where(predicate) => Some(format!("({predicate})")),
-            Scope::By(_) => {
-                let columns = self.scope_columns();
-                let distinct = list(columns.iter().copied(), "");
-                let matches: Vec<_> =
-                    columns.iter().map(|column| column.matches("t", "scopes")).collect();
-                let is_known = if self.is_ahead { "unmet.is_in or " } else { "" };
-                Some(format!(
-                    "({is_known}exists (select from (select distinct {distinct} from {NAME}) \
-                     scopes where {}))",
-                    matches.join(" and ")
-                ))
-            }
-            Scope::NoDelete | Scope::InsertOnly => None,
-        }
+        let scope = match self.scope {
+            Scope::All => "true".to_owned(),
+            Scope::Where(predicate) => format!("({predicate})"),
+            Scope::By(_) => self.in_staged_scope(),
+            Scope::NoDelete | Scope::InsertOnly => return None,
+        };
+        Some(self.may_differ(&scope))
+    }
+
+    fn in_staged_scope(&self) -> String {
+        let columns = self.scope_columns();
+        let distinct = list(columns.iter().copied(), "");
+        let matches: Vec<_> = columns.iter().map(|it| it.matches("t", "scopes")).collect();
+        format!(
+            "exists (select from (select distinct {distinct} from {NAME}) scopes where {})",
+            matches.join(" and ")
+        )
     }
 
     /// The target's version that a difference is about.

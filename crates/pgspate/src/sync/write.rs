@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::part::{self, number};
 use super::report::{Facts, advice};
@@ -46,6 +47,12 @@ pub(super) fn may_pass(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
+/// Likewise, when all rows of the source are staged: the source may have the key of a row that was
+/// not, or the table was changed since it was read.
+pub(super) fn may_pass_as_a_whole(error: &Error) -> bool {
+    may_pass(error) || error.sqlstate() == Some(&SqlState::UNIQUE_VIOLATION)
+}
+
 /// A sync whose rows are staged, over as many attempts as it takes.
 pub(super) struct Work<'a> {
     sync: &'a Sync,
@@ -55,13 +62,15 @@ pub(super) struct Work<'a> {
     before: Option<Measurement>,
     /// What each session has committed.
     done: Vec<Option<Report>>,
+    /// What differs is found, and is being written or is written.
+    pub(super) has_begun: bool,
 }
 
 impl<'a> Work<'a> {
     /// Nothing is compared yet.
     pub(super) fn new(sync: &'a Sync, sessions: &'a [LaneSession], bytes_staged: u64) -> Work<'a> {
         let done = sessions.iter().map(|_| None).collect();
-        Work { sync, sessions, bytes_staged, before: None, done }
+        Work { sync, sessions, bytes_staged, before: None, done, has_begun: false }
     }
 
     /// With what was counted before.
@@ -103,6 +112,7 @@ impl<'a> Work<'a> {
             return self.report(&found).await;
         }
         guard(sync, &Report::of_parts(self.done.iter().flatten().chain(&found)))?;
+        self.has_begun = true;
         let writing = left.iter().zip(found);
         let writing = writing.map(|(nth, found)| part::write(&sessions[*nth], sync, found));
         let mut failure: Option<Error> = None;
@@ -144,7 +154,7 @@ impl<'a> Work<'a> {
         let mut report = Report {
             table: sync.load.table().sql_name.clone(),
             is_check: sync.options.is_check,
-            known: sync.load.ahead().map(|ahead| ahead.known.met()),
+            rows_known: sync.load.ahead().map(|ahead| ahead.known.met()),
             ..Report::of_parts(parts)
         };
         flush(&self.sessions[1..]).await;

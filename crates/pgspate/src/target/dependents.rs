@@ -6,7 +6,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{Table, server_error};
+use super::{Ask, Table, server_error};
 use crate::Result;
 
 /// What is bound to a table.
@@ -111,13 +111,13 @@ pub(crate) async fn distributed_by(client: &Client, table: &Table) -> Result<Opt
 
 /// What keeps the table, if that is not the server itself.
 async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
-    let facts = client.query_one(MANAGERS, &[]).await?;
+    let facts = client.ask_one(MANAGERS, &[]).await?;
     let [has_citus, has_timescale, is_greenplum] = [0, 1, 2].map(|nth| facts.get::<_, bool>(nth));
     if is_greenplum {
         return Ok(Some("Greenplum"));
     }
     for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
-        if has && client.query_one(sql, &[&oid]).await?.get(0) {
+        if has && client.ask_one(sql, &[&oid]).await?.get(0) {
             return Ok(Some(name));
         }
     }
@@ -126,8 +126,8 @@ async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, toki
 
 async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::Error> {
     let oid = table.oid;
-    let facts = client.query_one(FACTS, &[&oid]).await?;
-    let references = client.query(REFERENCES, &[&oid]).await?;
+    let facts = client.ask_one(FACTS, &[&oid]).await?;
+    let references = client.ask_all(REFERENCES, &[&oid]).await?;
     let mut bonds = Bonds {
         // A role that may write and not read cannot know, and the transaction has to go on.
         is_empty: false,
@@ -140,9 +140,9 @@ async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::E
     };
     let may_read =
         "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
-    if matches!(table.kind, 'r' | 'p') && client.query_one(may_read, &[&oid]).await?.get(0) {
+    if matches!(table.kind, 'r' | 'p') && client.ask_one(may_read, &[&oid]).await?.get(0) {
         let look = format!("select not exists (select from {})", table.sql_name);
-        bonds.is_empty = client.query_one(&look, &[]).await?.get(0);
+        bonds.is_empty = client.ask_one(&look, &[]).await?.get(0);
     }
     Ok(bonds)
 }
@@ -161,11 +161,11 @@ fn reference(row: &Row) -> Reference {
 pub(crate) async fn fixed(client: &Client, oid: u32) -> Result<Vec<String>, tokio_postgres::Error> {
     // What depends on partitions and their keys says no more than that they are some.
     let ordinary = "select relkind = 'r' and not relispartition from pg_class where oid = $1";
-    let is_ordinary = client.query_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
+    let is_ordinary = client.ask_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
     let asked: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
     let mut all = Vec::new();
     for sql in asked {
-        all.extend(client.query(*sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
+        all.extend(client.ask_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
     }
     Ok(all)
 }

@@ -6,7 +6,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::server_error;
+use super::{Ask, Table, server_error};
 use crate::Result;
 
 /// The search path that definitions are printed for and read under.
@@ -189,20 +189,26 @@ from tab join pg_constraint con on con.conrelid = tab.oid and con.contype = 'f'
 join pg_class far on far.oid = con.confrelid
 order by con.conname";
 
-/// The indexes and foreign keys of the table with this oid. Within a transaction, whose search
-/// path it sets.
+/// The indexes and foreign keys of a table; of one that is no ordinary table, none. Within a
+/// transaction, whose search path it sets.
 ///
 /// # Errors
 /// Those of the connection.
-pub(super) async fn read(client: &Client, table: u32) -> Result<Vec<Index>> {
-    let failed = || server_error("could not look up the table's indexes".to_owned());
-    client.batch_execute(SEARCH_PATH).await.map_err(failed())?;
-    let mut indexes = Vec::new();
-    for sql in [INDEXES, FOREIGN_KEYS] {
-        let rows = client.query(sql, &[&table]).await.map_err(failed())?;
-        indexes.extend(rows.iter().map(index));
+pub(super) async fn read(client: &Client, table: &Table) -> Result<Vec<Index>> {
+    if table.kind != 'r' {
+        return Ok(Vec::new());
     }
-    Ok(indexes)
+    let failed = || server_error("could not look up the table's indexes".to_owned());
+    let ask = async |sql| client.ask_all(sql, &[&table.oid]).await;
+    let (set, indexes, keys) = tokio::join!(
+        biased;
+        client.batch_execute(SEARCH_PATH),
+        ask(INDEXES),
+        ask(FOREIGN_KEYS)
+    );
+    set.map_err(failed())?;
+    let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);
+    Ok(indexes.iter().chain(&keys).map(index).collect())
 }
 
 fn index(row: &Row) -> Index {

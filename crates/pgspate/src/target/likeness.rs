@@ -6,6 +6,8 @@
 
 use tokio_postgres::Client;
 
+use super::Ask;
+
 /// A property: what it is of, and what it is.
 pub(crate) type Property = (String, String);
 
@@ -19,7 +21,7 @@ pub(crate) async fn likeness(
     let columns = COLUMNS.replace(":compression", compression);
     let mut all = Vec::new();
     for sql in [TABLE, &columns, CONSTRAINTS, INDEXES, RULES, POLICIES, STATISTICS, SEQUENCES] {
-        let rows = client.query(sql, &[&oid]).await?;
+        let rows = client.ask_all(sql, &[&oid]).await?;
         all.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
     }
     Ok(all)

@@ -1,5 +1,6 @@
 //! The server and the table: connecting, and the facts that plans are made from.
 
+mod ask;
 pub mod connect;
 mod dependents;
 mod ident;
@@ -11,6 +12,7 @@ mod table;
 mod types;
 mod upkeep;
 
+pub(crate) use ask::{Ask, Parameter};
 pub(crate) use dependents::distributed_by;
 pub(crate) use dependents::fixed;
 pub use dependents::{Bonds, Reference};

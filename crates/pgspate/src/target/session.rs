@@ -2,8 +2,8 @@
 
 use tokio_postgres::Client;
 
-use super::server_error;
 use super::types::Session;
+use super::{Ask, server_error};
 use crate::Result;
 
 const SETTINGS: &str = "\
@@ -19,7 +19,7 @@ impl Session {
     /// Those of the connection.
     pub async fn read(client: &Client) -> Result<Session> {
         let row = client
-            .query_one(SETTINGS, &[])
+            .ask_one(SETTINGS, &[])
             .await
             .map_err(server_error("could not read the session's settings".to_owned()))?;
         Ok(Session {

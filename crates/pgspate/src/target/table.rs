@@ -1,14 +1,14 @@
 //! Facts of a table: its columns and their types, and what makes writing to it slow or special.
 //!
-//! Read once, before planning, with queries that PostgreSQL 13 and newer answer; nothing is
-//! changed. What is stored here is what the catalog said, not what to do about it.
+//! Read once, before planning, with queries that PostgreSQL 13 and newer answer, in one round trip;
+//! nothing is changed. What is stored here is what the catalog said, not what to do about it.
 
 use std::collections::HashMap;
 
 use tokio_postgres::{Client, Row};
 
-use super::server_error;
 use super::types::{PgType, TypeKind};
+use super::{Ask, server_error};
 use crate::Result;
 
 /// A table as the catalog describes it.
@@ -79,6 +79,7 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = to_regclass($1)";
 
 const COLUMNS: &str = "\
+with it as (select to_regclass($1) as oid)
 select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
        a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid),
        exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
@@ -86,13 +87,15 @@ select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <>
                where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
        format_type(a.atttypid, a.atttypmod)
 from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
+where a.attrelid = (select oid from it) and a.attnum > 0 and not a.attisdropped
 order by a.attnum";
 
 /// Every type that the table's columns are made of, down to the last element.
 const TYPES: &str = "\
-with recursive used(oid) as (
-  select atttypid from pg_attribute where attrelid = $1 and attnum > 0 and not attisdropped
+with recursive it as (select to_regclass($1) as oid),
+used(oid) as (
+  select atttypid from pg_attribute
+  where attrelid = (select oid from it) and attnum > 0 and not attisdropped
   union
   select part.oid from used join pg_type t on t.oid = used.oid
   left join pg_range r on r.rngtypid = t.oid
@@ -107,9 +110,10 @@ from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid 
 
 /// Also those for each row that only a partition has.
 const TRIGGERS: &str = "\
+with it as (select to_regclass($1) as oid)
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
-where (tgrelid = $1 or tgtype & 1 = 1 and tgparentid = 0
-         and tgrelid in (select relid from pg_partition_tree($1)))
+where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
+         and tgrelid in (select relid from pg_partition_tree((select oid from it))))
   and not tgisinternal and tgtype & 4 = 4
   and tgenabled in ('A', case current_setting('session_replication_role')
                            when 'replica' then 'R' else 'O' end)
@@ -118,21 +122,25 @@ order by tgname";
 /// Also those that only a partition has. A key to any part of the same partitioned table is one
 /// to the table itself.
 const FOREIGN_KEYS: &str = "\
+with it as (select to_regclass($1) as oid)
 select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
                       = coalesce(pg_partition_root(conrelid), conrelid)
 from pg_constraint c
 where contype = 'f'
-  and (conrelid = $1 or conparentid = 0 and conrelid in (select relid from pg_partition_tree($1)))
+  and (conrelid = (select oid from it)
+       or conparentid = 0
+          and conrelid in (select relid from pg_partition_tree((select oid from it))))
   and not exists (select from pg_constraint p where p.oid = c.conparentid
                     and p.conrelid = c.conrelid)
 order by conname";
 
 /// Also unique ones that only a partition has.
 const INDEXES: &str = "\
+with it as (select to_regclass($1) as oid)
 select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
 from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indrelid = $1 or (i.indisunique or i.indisexclusion) and not c.relispartition
-        and i.indrelid in (select relid from pg_partition_tree($1))
+where i.indrelid = (select oid from it) or (i.indisunique or i.indisexclusion) and not c.relispartition
+        and i.indrelid in (select relid from pg_partition_tree((select oid from it)))
 order by 1";
 
 impl Table {
@@ -142,31 +150,49 @@ impl Table {
     /// # Errors
     /// What the server refuses: a malformed name, for example.
     pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
-        let what = || format!("could not look up table {name}");
-        let row = client.query_opt(TABLE, &[&name]).await.map_err(server_error(what()))?;
-        let Some(row) = row else { return Ok(None) };
-        let oid: u32 = row.get(0);
-        let query = async |sql| client.query(sql, &[&oid]).await.map_err(server_error(what()));
-        let types = read_types(&query(TYPES).await?);
-        let columns = query(COLUMNS).await?;
-        let keys = query(FOREIGN_KEYS).await?;
-        let keys_where = |to_itself: bool| -> Vec<String> {
-            keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself).map(|k| k.get(0)).collect()
-        };
-        Ok(Some(Table {
-            oid,
-            schema: row.get(1),
-            name: row.get(2),
-            kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
-            sql_name: row.get(4),
-            columns: columns.iter().map(|row| read_column(row, &types)).collect(),
-            triggers: query(TRIGGERS).await?.iter().map(read_trigger).collect(),
-            foreign_keys: keys_where(false),
-            self_references: keys_where(true),
-            indexes: query(INDEXES).await?.iter().map(|row| (row.get(0), row.get(1))).collect(),
-            partitions: row.get(5),
-            row_security: row.get(6),
-        }))
+        let failed = || server_error(format!("could not look up table {name}"));
+        loop {
+            let ask = async |sql| client.ask_all(sql, &[&name]).await;
+            let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
+                biased;
+                ask(TABLE),
+                ask(TYPES),
+                ask(COLUMNS),
+                ask(FOREIGN_KEYS),
+                ask(TRIGGERS),
+                ask(INDEXES),
+                ask("select to_regclass($1)::oid")
+            );
+            let (table, again) = (table.map_err(failed())?, again.map_err(failed())?);
+            let Some(row) = table.first() else { return Ok(None) };
+            if again.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
+                // Another table has got the name meanwhile, and some of this is about that one.
+                continue;
+            }
+            let types = read_types(&types.map_err(failed())?);
+            let keys = keys.map_err(failed())?;
+            let keys_where = |to_itself: bool| -> Vec<String> {
+                let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
+                keys.map(|key| key.get(0)).collect()
+            };
+            let indexes = indexes.map_err(failed())?;
+            return Ok(Some(Table {
+                oid: row.get(0),
+                schema: row.get(1),
+                name: row.get(2),
+                kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
+                sql_name: row.get(4),
+                columns: (columns.map_err(failed())?.iter())
+                    .map(|row| read_column(row, &types))
+                    .collect(),
+                triggers: triggers.map_err(failed())?.iter().map(read_trigger).collect(),
+                foreign_keys: keys_where(false),
+                self_references: keys_where(true),
+                indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
+                partitions: row.get(5),
+                row_security: row.get(6),
+            }));
+        }
     }
 
     /// Whether two rows can contradict each other: a unique or an exclusion constraint.

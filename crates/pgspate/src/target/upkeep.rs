@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::index::{self, Index};
-use super::{Table, server_error};
+use super::{Ask, Table, server_error};
 use crate::Result;
 
 /// Facts of a table that a load takes care of.
@@ -109,6 +109,9 @@ where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
   and a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
 order by a.attnum";
 
+/// How long it may take to be let at a table's rows: those who only read or write let us at once.
+const LOOK_LOCK: &str = "50ms";
+
 impl Sequence {
     /// The aggregate that gives the value that it is to be past.
     pub(crate) fn furthest(&self) -> &'static str {
@@ -125,68 +128,80 @@ impl Upkeep {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         // Nothing here waits for who has the table for itself.
         let begin = "begin read only; set local lock_timeout = '1s'";
-        client.batch_execute(begin).await.map_err(failed())?;
-        let read = Upkeep::read_within(client, table).await;
-        let ended = client.batch_execute("rollback").await.map_err(failed());
+        let (begun, read, ended) = tokio::join!(
+            biased;
+            client.batch_execute(begin),
+            Upkeep::read_within(client, table),
+            client.batch_execute("rollback")
+        );
+        begun.map_err(failed())?;
         let upkeep = read?;
-        ended.map(|()| upkeep)
+        ended.map_err(failed())?;
+        Ok(upkeep)
     }
 
-    /// The same within the transaction that there is, whose search path it sets.
+    /// The same within the transaction that there is, whose search path it sets; in one round trip.
     pub(crate) async fn read_within(client: &Client, table: &Table) -> Result<Upkeep> {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
-        let query = async |sql| client.query(sql, &[&oid]).await.map_err(failed());
-        let indexes = match table.kind {
-            'r' => index::read(client, oid).await?,
-            _ => Vec::new(),
-        };
-        let Some(facts) = query(FACTS).await?.into_iter().next() else {
-            return Ok(Upkeep::default());
-        };
+        let ask = async |sql| client.ask_all(sql, &[&oid]).await;
+        let (indexes, facts, is_empty, users, sequences) = tokio::join!(
+            biased;
+            index::read(client, table),
+            ask(FACTS),
+            is_empty(client, table),
+            ask(USERS),
+            ask(SEQUENCES)
+        );
+        let (indexes, facts) = (indexes?, facts.map_err(failed())?);
+        let (users, sequences) = (users.map_err(failed())?, sequences.map_err(failed())?);
+        let Some(facts) = facts.first() else { return Ok(Upkeep::default()) };
         let table_bytes: Option<i64> = facts.get(4);
-        let is_empty = match table_bytes {
-            None => false,
-            Some(0) => table.kind == 'r',
-            Some(_) => is_empty(client, table).await,
-        };
         Ok(Upkeep {
             indexes,
             is_owner: facts.get(0),
             may_create: facts.get(1),
             is_published: facts.get(2),
             is_referenced: facts.get(3),
-            users: query(USERS).await?.iter().map(|row| row.get(0)).collect(),
-            is_empty,
+            users: users.iter().map(|row| row.get(0)).collect(),
+            is_empty: match table_bytes {
+                None => false,
+                Some(0) => table.kind == 'r',
+                Some(_) => is_empty,
+            },
             table_bytes: table_bytes.map_or(u64::MAX, i64::unsigned_abs),
             rows: facts.get(5),
             autovacuum: [facts.get(6), facts.get(7)],
             has_toast: facts.get(8),
             has_delete_triggers: facts.get(9),
-            sequences: query(SEQUENCES).await?.iter().map(sequence).collect(),
+            sequences: sequences.iter().map(sequence).collect(),
         })
     }
 }
 
-/// Whether a table of this server has no rows. False, too, where that cannot be found out.
+/// Whether a table of this server has no rows. False, too, where that cannot be found out: at once
+/// where somebody has the table for himself.
 async fn is_empty(client: &Client, table: &Table) -> bool {
     if table.kind != 'r' {
         return false;
     }
     let sql = format!(
-        "savepoint looked; select not exists (select from only {}) as is_empty",
+        "savepoint looked; set local lock_timeout = '{LOOK_LOCK}'; \
+         select not exists (select from only {}) as is_empty",
         table.sql_name
     );
-    let is_empty = match client.simple_query(&sql).await {
-        Ok(answers) => answers.iter().any(|answer| match answer {
+    // What is asked next tells of a connection that was lost.
+    let (looked, _) = tokio::join!(
+        biased;
+        client.simple_query(&sql),
+        client.batch_execute("rollback to savepoint looked")
+    );
+    looked.is_ok_and(|answers| {
+        answers.iter().any(|answer| match answer {
             SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
             _ => false,
-        }),
-        Err(_) => false,
-    };
-    // What is asked next tells of a connection that was lost.
-    let _ = client.batch_execute("rollback to savepoint looked").await;
-    is_empty
+        })
+    })
 }
 
 /// The sessions that keep us from a lock on the table, in words; empty if they are gone by now.
@@ -195,7 +210,7 @@ async fn is_empty(client: &Client, table: &Table) -> bool {
 /// Those of the connection.
 pub(crate) async fn users(client: &Client, table: u32) -> Result<Vec<String>> {
     let failed = server_error("could not look up who uses the table".to_owned());
-    let rows = client.query(USERS, &[&table]).await.map_err(failed)?;
+    let rows = client.ask_all(USERS, &[&table]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -11,7 +11,7 @@ use pgspate_embedded::testing::{self, TestDb};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::copy::{Connect, Lanes};
+use crate::copy::{Connect, Early, Lanes};
 use crate::format::Cutter;
 use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
 use crate::target::connect::{Dsn, Environment};
@@ -75,10 +75,7 @@ fn chunk(input: &[u8], fields: usize) -> Chunk {
 
 fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
     let control = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
-    let connect: Connect = Arc::new(move || {
-        let dsn = Arc::clone(&dsn);
-        Box::pin(async move { dsn.connect("lane").await })
-    });
+    let connect = Connect::new(&dsn, "lane".to_owned());
     let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
     let column = |name: &String| Column {
         name: name.clone(),
@@ -90,6 +87,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
     let list = columns.join(", ");
     Job {
         connect,
+        early: Early::default(),
         control,
         encoder: Box::new(move || {
             Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))

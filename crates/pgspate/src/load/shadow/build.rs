@@ -1,25 +1,21 @@
 //! From the last row to the exchange: indexes, constraints and statistics of the shadow, the wait
 //! for those who could see half of it, and for the lock.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::exchange::{self, Refused, run};
 use super::recipe::{self, Names, write};
 use super::{BEGIN, Load};
-use crate::copy::{LOOK, Lanes, pause_for};
+use crate::copy::{LOOK, Lanes, heeding, pause_for};
 use crate::ledger::{self, JobId};
 use crate::load::Watch;
-use crate::target::connect::{Canceller, Connection};
-use crate::target::server_error;
+use crate::load::beside::{BUILDERS_MAX, Builders};
+use crate::target::connect::Connection;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
-
-/// Indexes that are built at the same time, at most: each takes `maintenance_work_mem`.
-const BUILDERS_MAX: usize = 4;
 
 /// One attempt to get the lock: as long as others are made to queue behind it.
 const LOCK_ATTEMPT: Duration = Duration::from_secs(1);
@@ -60,7 +56,7 @@ impl Load {
             client.batch_execute("rollback").await?;
             Ok(indexes)
         };
-        let indexes = self.cancellable(watch, &[], build)?;
+        let indexes = self.cancellable(watch, build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
             Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
@@ -79,7 +75,7 @@ impl Load {
             client.batch_execute(&analyze).await?;
             Ok(())
         };
-        self.cancellable(watch, &[], complete).map_err(|error| self.hint_line(error))
+        self.cancellable(watch, complete).map_err(|error| self.hint_line(error))
     }
 
     /// For rows that contradict each other or other tables: how to be told which.
@@ -92,39 +88,32 @@ impl Load {
         }
     }
 
-    /// Builds indexes at the same time, over connections of their own.
+    /// Builds indexes beside each other. The first that cannot be built ends the others.
     fn build_indexes(&self, indexes: Vec<String>, watch: &Watch) -> Result<()> {
         let most = match self.plan.lanes {
             Lanes::Fixed(lanes) => lanes,
             Lanes::Auto(_, most) => most,
         };
-        let builders = indexes.len().min(most).min(BUILDERS_MAX);
-        let mut connections = Vec::with_capacity(builders);
-        for _ in 0..builders {
-            let name = format!("pgspate load {}", self.table.name);
-            connections.push(self.runtime.block_on(self.dsn.connect(&name))?);
-        }
-        let cancellers: Vec<_> = connections.iter().map(Connection::canceller).collect();
-        let queue = Arc::new(std::sync::Mutex::new(indexes));
-        let build = async {
-            let builders = connections.iter().map(|connection| {
-                let queue = Arc::clone(&queue);
-                async move {
-                    loop {
-                        // The server lists the largest first, so that none of them is the last.
-                        let next = {
-                            let mut queue = queue.lock().expect("no panic while held");
-                            if queue.is_empty() { None } else { Some(queue.remove(0)) }
-                        };
-                        let Some(sql) = next else { return Ok(()) };
-                        let sql = format!("{BEGIN}; {NO_LIMITS}; {sql}; commit");
-                        connection.client.batch_execute(&sql).await?;
-                    }
-                }
-            });
-            try_join_all(builders).await.map(drop)
+        let patient = self.patient(watch, true);
+        let builders = Builders {
+            patient,
+            application_name: &format!("pgspate load {}", self.table.name),
+            count: indexes.len().min(most).min(BUILDERS_MAX),
+            first: None,
+            stops: true,
         };
-        self.cancellable(watch, &cancellers, build)
+        let what = self.incomplete();
+        // The server lists the largest first.
+        let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
+        let built = builders.run(queue, async |connection: &Connection, sql: String| {
+            let sql = format!("{BEGIN}; {NO_LIMITS}; {sql}; commit");
+            patient.run(connection, &sql, &what).await
+        });
+        self.runtime.block_on(built).map(drop)
+    }
+
+    fn incomplete(&self) -> String {
+        format!("could not complete the new rows of {}", self.plan.table)
     }
 
     /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
@@ -140,7 +129,7 @@ impl Load {
         let client = &self.connection.client;
         let failed = || server_error("could not look up who reads".to_owned());
         let started = Instant::now();
-        let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+        let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
         let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
         while !old.is_empty() {
             if started.elapsed() >= limit {
@@ -166,7 +155,7 @@ impl Load {
                     ));
             }
             self.pause(LOOK, watch)?;
-            let rows = self.runtime.block_on(client.query(SNAPSHOTS, &[])).map_err(failed())?;
+            let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
             let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
             old.retain(|it| now.contains(it));
         }
@@ -192,7 +181,7 @@ impl Load {
                 }
                 exchanged
             };
-            let error = match self.cancellable_refused(watch, &[], attempt)? {
+            let error = match self.cancellable_refused(watch, attempt)? {
                 Ok(sums) => return self.reconcile(&sums),
                 Err(error) => error,
             };
@@ -219,7 +208,7 @@ impl Load {
         self.check_bonds(names).await?;
         if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
             let look = format!("select exists (select from {})", names.table);
-            if client.query_one(&look, &[]).await?.get(0) {
+            if client.ask_one(&look, &[]).await?.get(0) {
                 return Err(Refused::Changed("it is no longer empty".to_owned()));
             }
         }
@@ -233,7 +222,7 @@ impl Load {
     /// To an error for a lock that was not to be had: who has it.
     fn name_blockers(&self, error: Error, names: &Names) -> Error {
         let client = &self.connection.client;
-        let asked = async { client.query_one(BLOCKERS, &[&names.oid]).await };
+        let asked = async { client.ask_one(BLOCKERS, &[&names.oid]).await };
         let who: Option<String> = self.runtime.block_on(asked).ok().and_then(|row| row.get(0));
         let seconds = self.options.limits.lock_timeout.as_secs();
         let who = who.unwrap_or_else(|| "other sessions, one after another".to_owned());
@@ -255,39 +244,21 @@ impl Load {
     fn cancellable<T>(
         &self,
         watch: &Watch,
-        others: &[Canceller],
         work: impl Future<Output = Result<T, Refused>>,
     ) -> Result<T> {
-        let what = format!("could not complete the new rows of {}", self.plan.table);
-        let done = self.cancellable_refused(watch, others, work)?;
-        done.map_err(|refused| refused.into_error(what))
+        let done = self.cancellable_refused(watch, work)?;
+        done.map_err(|refused| refused.into_error(self.incomplete()))
     }
 
     fn cancellable_refused<T>(
         &self,
         watch: &Watch,
-        others: &[Canceller],
         work: impl Future<Output = Result<T, Refused>>,
     ) -> Result<Result<T, Refused>> {
-        let own = self.connection.canceller();
-        self.runtime.block_on(async {
-            let mut work = std::pin::pin!(work);
-            loop {
-                tokio::select! {
-                    done = &mut work => {
-                        let is_stopped = done.is_err() && watch.copy.is_cancelled();
-                        return if is_stopped { Err(stopped()) } else { Ok(done) };
-                    }
-                    () = tokio::time::sleep(LOOK) => {}
-                }
-                if watch.copy.is_cancelled() {
-                    for canceller in std::iter::once(&own).chain(others) {
-                        // A request that gets lost is made again.
-                        let _ = canceller.cancel().await;
-                    }
-                }
-            }
-        })
+        let is_cancelled = || watch.copy.is_cancelled();
+        let sessions = [self.connection.canceller()];
+        let done = self.runtime.block_on(heeding(is_cancelled, &sessions, work));
+        if done.is_err() && is_cancelled() { Err(stopped()) } else { Ok(done) }
     }
 }
 

@@ -11,7 +11,7 @@ use super::BEGIN;
 use super::recipe::{self, Names, write};
 use crate::ledger::{JobId, shadow};
 use crate::target::likeness::{differences, likeness};
-use crate::target::{Refusal, server_error};
+use crate::target::{Ask, Refusal, server_error};
 use crate::{Error, Kind};
 
 /// How long the trial waits for a lock.
@@ -100,7 +100,7 @@ async fn make_within(
         client.batch_execute(&sql).await?;
         let new = format!("{schema}.{name}").replace('\'', "''");
         let sql = format!("select setval('{new}', last_value, is_called) from {old_schema}.{name}");
-        client.query(&sql, &[]).await?;
+        client.ask_all(&sql, &[]).await?;
     }
     Ok(())
 }
@@ -131,7 +131,7 @@ pub(super) async fn lock(client: &Client, names: &Names) -> Result<(), Refused> 
     let sql = format!("lock table {} in access exclusive mode", names.table);
     client.batch_execute(&sql).await?;
     let look = "select to_regclass($1)::oid is not distinct from $2";
-    if client.query_one(look, &[&names.table, &names.oid]).await?.get(0) {
+    if client.ask_one(look, &[&names.table, &names.oid]).await?.get(0) {
         return Ok(());
     }
     Err(Refused::Changed("it is another table by that name".to_owned()))
@@ -153,7 +153,7 @@ pub(super) async fn exchange(
     let look = "select to_regclass($1)::oid, \
                 (select quote_ident(nspname) from pg_class c join pg_namespace n \
                  on n.oid = relnamespace where c.oid = $2)";
-    let row = client.query_one(look, &[&names.shadow, &names.oid]).await?;
+    let row = client.ask_one(look, &[&names.shadow, &names.oid]).await?;
     let (new, schema): (Option<u32>, String) = (row.get(0), row.get(1));
     let new = new.ok_or_else(|| Refused::Changed("its shadow is gone".to_owned()))?;
     let (table, shadow) = (&names.table, &names.shadow);
@@ -191,7 +191,7 @@ async fn go_on_counting(
              where seqrelid = '{literal}'::regclass \
              order by sign(seqincrement) * last_value desc, is_called desc limit 1) further"
     );
-    client.query(&sql, &[]).await?;
+    client.ask_all(&sql, &[]).await?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 
 use tokio_postgres::Client;
 
-use crate::target::{Table, quote_ident};
+use crate::target::{Ask, Table, quote_ident};
 
 /// The table and its shadow by all the names that statements need.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub(super) async fn write(
     names: &Names,
     sql: &str,
 ) -> Result<Vec<Option<String>>, tokio_postgres::Error> {
-    let rows = client.query(&names.fill(sql), &[]).await?;
+    let rows = client.ask_all(&names.fill(sql), &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -124,7 +124,7 @@ pub(super) async fn identities(
     client: &Client,
     names: &Names,
 ) -> Result<Vec<Identity>, tokio_postgres::Error> {
-    let rows = client.query(&names.fill(IDENTITIES), &[]).await?;
+    let rows = client.ask_all(&names.fill(IDENTITIES), &[]).await?;
     let read = |row: &tokio_postgres::Row| Identity {
         schema: row.get(0),
         name: row.get(1),

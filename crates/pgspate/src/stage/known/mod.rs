@@ -96,7 +96,7 @@ impl Recognition {
             block: u32::from_be_bytes(*block),
             item: u16::from_be_bytes(item.try_into().ok()?),
         };
-        let end = self.end_of_fields(fields)?;
+        let end = self.fields_length(fields)?;
         let (row, rest) = fields.split_at(end);
         let place = AtomicU64::new(u64::from(tid.block) << 16 | u64::from(tid.item));
         seen.rows.push(Row { hash: self.hash(row), place });
@@ -107,8 +107,8 @@ impl Recognition {
         Some(rest)
     }
 
-    /// Where a row's fields end.
-    fn end_of_fields(&self, bytes: &[u8]) -> Option<usize> {
+    /// How many bytes a row's fields take.
+    fn fields_length(&self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         for _ in 0..self.columns {
             let length = i32::from_be_bytes(*bytes.get(at..)?.first_chunk()?);
@@ -156,17 +156,17 @@ impl Seen {
 impl Known {
     /// Of the rows that several have read, together in the table's order.
     pub(crate) fn new(recognition: Recognition, parts: Vec<Seen>) -> Known {
-        let mut seen = Seen::default();
+        let mut parts = parts.into_iter();
+        let mut seen = parts.next().unwrap_or_default();
+        let others = parts.as_slice();
+        seen.rows.reserve_exact(others.iter().map(|part| part.rows.len()).sum());
+        seen.scopes.reserve_exact(others.iter().map(|part| part.scopes.len()).sum());
         for part in parts {
-            match seen.rows.is_empty() {
-                true => seen = part,
-                false => {
-                    seen.rows.extend(part.rows);
-                    seen.scopes.extend(part.scopes);
-                }
-            }
+            seen.rows.extend(part.rows);
+            seen.scopes.extend(part.scopes);
         }
-        let slots = (seen.rows.len() * 3 / 2).next_power_of_two();
+        // A slot stays free, where every search ends.
+        let slots = (seen.rows.len() * 3 / 2 + 1).next_power_of_two();
         let mut index = vec![0_u32; slots];
         for (number, row) in (1..).zip(&seen.rows) {
             let mut slot = row.hash[0] as usize & (slots - 1);
@@ -195,7 +195,7 @@ impl Known {
         let mut met = 0;
         while !rows.is_empty() {
             let fields = rows.get(2..)?;
-            let (row, rest) = fields.split_at(self.recognition.end_of_fields(fields)?);
+            let (row, rest) = fields.split_at(self.recognition.fields_length(fields)?);
             met += u64::from(self.meet(row));
             rows = rest;
         }

@@ -12,45 +12,35 @@ pub(crate) struct Winnower {
     inner: Box<dyn ChunkEncoder>,
     known: Arc<Known>,
     mode: Mode,
-    /// The chunk's row that comes next.
-    row: u64,
 }
 
 impl Winnower {
     /// Leaves `known` rows out of what `inner` encodes.
     pub(crate) fn new(inner: Box<dyn ChunkEncoder>, known: Arc<Known>) -> Winnower {
-        Winnower { inner, known, mode: Mode::Binary, row: 0 }
+        Winnower { inner, known, mode: Mode::Binary }
     }
 
-    /// Takes known rows out of the binary rows from `start` on, which are those after the first
-    /// `rows`. `texts`: how many rows were left to the server before.
-    fn winnow(&mut self, out: &mut Encoded, start: usize, rows: u64, texts: usize) -> Result<()> {
-        let all = out.binary_rows - rows;
-        let mut left = out.text_rows[texts..].iter().peekable();
+    /// Takes known rows out of the binary rows from `start` on, of which there are `all`.
+    fn winnow(&mut self, out: &mut Encoded, start: usize, all: u64) -> Result<()> {
         let (mut read, mut write, mut met) = (start, start, 0);
         for _ in 0..all {
-            while left.next_if_eq(&&self.row).is_some() {
-                self.row += 1;
-            }
             let fields = read + 2;
-            let fields_end = out.binary.get(fields..);
-            let end = fields_end.and_then(|it| self.known.recognition.end_of_fields(it));
-            let Some(end) = end.map(|end| fields + end) else {
+            let rest = out.binary.get(fields..);
+            let length = rest.and_then(|rest| self.known.recognition.fields_length(rest));
+            let Some(end) = length.map(|length| fields + length) else {
                 return Err(Error::new(Kind::Bug, "an encoded row is not whole"));
             };
             if self.known.meet(&out.binary[fields..end]) {
-                out.known_rows.push(self.row);
                 met += 1;
             } else {
                 out.binary.copy_within(read..end, write);
                 write += end - read;
             }
             read = end;
-            self.row += 1;
         }
-        self.row += left.count() as u64;
         out.binary.truncate(write);
         out.binary_rows -= met;
+        out.known_rows += met;
         self.known.count(all, met);
         Ok(())
     }
@@ -58,7 +48,7 @@ impl Winnower {
 
 impl ChunkEncoder for Winnower {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
-        (self.mode, self.row) = (mode, 0);
+        self.mode = mode;
         self.inner.begin(chunk, mode)
     }
 
@@ -69,9 +59,9 @@ impl ChunkEncoder for Winnower {
         if self.known.is_futile() {
             return Err(Error::new(Kind::Plan, "too little of the source is in the table"));
         }
-        let (start, rows, texts) = (out.binary.len(), out.binary_rows, out.text_rows.len());
+        let (start, rows) = (out.binary.len(), out.binary_rows);
         let filled = self.inner.fill(out, piece);
-        self.winnow(out, start, rows, texts)?;
+        self.winnow(out, start, out.binary_rows - rows)?;
         filled
     }
 

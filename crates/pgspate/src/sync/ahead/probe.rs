@@ -1,10 +1,10 @@
 //! Whether it pays to read the table ahead, by the first rows of the source.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use super::{copy_out, recognition};
+use super::read::copy_out;
+use super::recognition;
 use crate::encode::Encoded;
-use crate::load::Watch;
 use crate::stage::known::Known;
 use crate::stage::{NAME, fill, pin};
 use crate::sync::Sync;
@@ -19,20 +19,20 @@ const ROWS_MIN: u64 = 100;
 
 /// Whether enough of these rows are in the table. They are staged and found by the key's index, in a
 /// transaction that is rolled back.
-pub(super) async fn pays(sync: &Sync, first: &Encoded, watch: &Watch) -> Result<bool> {
+pub(in crate::sync) async fn pays(sync: &Sync, first: &Encoded) -> Result<bool> {
     let (rows, control) = (first.binary_rows, sync.load.control());
     if rows < ROWS_MIN || first.text_rows.len() as u64 > rows {
         return Ok(false);
     }
     let failed = || server_error("could not look for the first rows".to_owned());
     control.client.batch_execute("begin").await.map_err(failed())?;
-    let found = find(sync, first, watch).await;
+    let found = find(sync, first).await;
     control.client.batch_execute("rollback").await.map_err(failed())?;
     Ok(found?.is_some_and(|met| met * 100 >= rows * WORTHWHILE))
 }
 
 /// How many of the rows the table has; `None` if no index finds them.
-async fn find(sync: &Sync, first: &Encoded, watch: &Watch) -> Result<Option<u64>> {
+async fn find(sync: &Sync, first: &Encoded) -> Result<Option<u64>> {
     let control = sync.load.control();
     let failed = || server_error("could not look for the first rows".to_owned());
     let names: Vec<_> = sync.load.columns().iter().map(|it| quote_ident(&it.name)).collect();
@@ -52,8 +52,8 @@ async fn find(sync: &Sync, first: &Encoded, watch: &Watch) -> Result<Option<u64>
     }
     let recognition = recognition(sync);
     let copy = format!("copy ({query}) to stdout (format binary)");
-    let seen = copy_out(control, &copy, &recognition, watch).await?;
-    let known = Arc::new(Known::new(recognition, vec![seen]));
+    let seen = copy_out(control, &copy, &recognition, &AtomicUsize::new(0)).await?;
+    let known = Known::new(recognition, vec![seen]);
     let met = known.count_met(&first.binary);
     met.map(Some).ok_or_else(|| Error::new(Kind::Bug, "an encoded row is not whole"))
 }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
 use tokio_postgres::tls::NoTls;
 
+use super::Question;
 use super::connection::{Connection, Standing};
 use super::dsn::{Dsn, SessionAttrs};
 use super::failure::{self, Failure, Why};
@@ -34,16 +35,20 @@ enum End {
     Broken(crate::Error),
 }
 
-/// Connects to the first server that will do.
-pub(super) async fn connect(dsn: &Dsn, application_name: &str) -> Result<Connection> {
+/// Connects to the first server that will do, and asks it.
+pub(super) async fn connect<Q: Question>(
+    dsn: &Dsn,
+    application_name: &str,
+    asked: &Q,
+) -> Result<(Connection, Q::Answer)> {
     let wanted: &[SessionAttrs] = match dsn.session {
         SessionAttrs::PreferStandby => &[SessionAttrs::Standby, SessionAttrs::Any],
         ref one => std::slice::from_ref(one),
     };
     let mut failures = Vec::new();
     for &wanted in wanted {
-        match search(dsn, application_name, wanted).await {
-            Ok(connection) => return Ok(connection),
+        match search(dsn, application_name, wanted, asked).await {
+            Ok(connected) => return Ok(connected),
             Err(End::Broken(error)) => return Err(error),
             Err(End::Failed(found)) => failures = found,
         }
@@ -51,11 +56,12 @@ pub(super) async fn connect(dsn: &Dsn, application_name: &str) -> Result<Connect
     Err(failure::combine(failures))
 }
 
-async fn search(
+async fn search<Q: Question>(
     dsn: &Dsn,
     application_name: &str,
     wanted: SessionAttrs,
-) -> Result<Connection, End> {
+    asked: &Q,
+) -> Result<(Connection, Q::Answer), End> {
     let mut failures = Vec::new();
     for host in in_order(dsn.hosts.clone(), dsn.shuffle) {
         let addresses = match addresses(&host, dsn).await {
@@ -68,9 +74,16 @@ async fn search(
         for address in addresses {
             let target = at_address(&host, &address);
             let route = Route { address, timeouts: dsn.timeouts.clone() };
-            let tried = within(dsn, attempt(dsn, &target, &route, application_name, wanted)).await;
-            let failure = match tried {
-                Ok(Ok(connection)) => return Ok(connection),
+            let tried = async {
+                match attempt(dsn, &target, &route, application_name).await? {
+                    Ok(connection) => {
+                        suitable(connection, dsn, &target, wanted, asked).await.map(Ok)
+                    }
+                    Err(error) => Ok(Err(error)),
+                }
+            };
+            let failure = match within(dsn, tried).await {
+                Ok(Ok(connected)) => return Ok(connected),
                 Ok(Err(error)) => return Err(End::Broken(error)),
                 Err(failure) => Failure { place: target.to_string(), ..failure },
             };
@@ -142,21 +155,18 @@ async fn attempt(
     host: &Host,
     route: &Route,
     application_name: &str,
-    wanted: SessionAttrs,
 ) -> Result<Result<Connection>, Failure> {
     let (first, second) = steps(dsn, host)?;
     let mut config = config(dsn, host, application_name);
     let failure = match try_step(dsn, host, route, &mut config, first).await {
-        Ok(Ok(connection)) => return suitable(connection, dsn, host, wanted).await.map(Ok),
-        Ok(Err(error)) => return Ok(Err(error)),
+        Ok(connected) => return Ok(connected),
         Err(failure) => failure,
     };
     let Some(second) = second.filter(|_| failure.may_depend_on_encryption()) else {
         return Err(failure);
     };
     match try_step(dsn, host, route, &mut config, second).await {
-        Ok(Ok(connection)) => suitable(connection, dsn, host, wanted).await.map(Ok),
-        Ok(Err(error)) => Ok(Err(error)),
+        Ok(connected) => Ok(connected),
         Err(again) => Err(both(failure, again, second)),
     }
 }
@@ -253,18 +263,21 @@ fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
     config
 }
 
-/// The connection, if its server is of the kind that `target_session_attrs` asks for.
-async fn suitable(
+/// The connection, if its server is of the kind that `target_session_attrs` asks for, and the
+/// answer to what is `asked`.
+async fn suitable<Q: Question>(
     mut connection: Connection,
     dsn: &Dsn,
     host: &Host,
     wanted: SessionAttrs,
-) -> Result<Connection, Failure> {
-    let Standing { standby, read_only, .. } = match connection.identify().await {
+    asked: &Q,
+) -> Result<(Connection, Q::Answer), Failure> {
+    let (identified, answer) = connection.identify(asked).await;
+    let Standing { standby, read_only, .. } = match identified {
         Ok(standing) => standing,
         // Not every server that speaks the protocol knows these functions.
         Err(error) if error.as_db_error().is_some() && wanted == SessionAttrs::Any => {
-            return Ok(connection);
+            return Ok((connection, answer));
         }
         Err(error) => return Err(Failure::from_driver(&error, host, dsn)),
     };
@@ -273,7 +286,7 @@ async fn suitable(
         SessionAttrs::ReadOnly if !read_only => "session is not read-only",
         SessionAttrs::Primary if standby => "server is in hot standby mode",
         SessionAttrs::Standby if !standby => "server is not in hot standby mode",
-        _ => return Ok(connection),
+        _ => return Ok((connection, answer)),
     };
     connection.close().await;
     let hint = "The parameter target_session_attrs= says which of the servers will do.";

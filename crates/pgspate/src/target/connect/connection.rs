@@ -15,6 +15,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::NoTls;
 use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage};
 
+use super::Question;
 use super::failure::{os_words, words};
 use super::host::Host;
 use super::socket::{Route, Socket};
@@ -128,22 +129,30 @@ impl Connection {
     }
 
     /// Asks the server who this session is. The process id is not that of the protocol's key data,
-    /// which is a pooler's own invention where there is a pooler.
-    pub(super) async fn identify(&mut self) -> Result<Standing, tokio_postgres::Error> {
-        let rows = self.client.simple_query(
+    /// which is a pooler's own invention where there is a pooler. What else is `asked` goes with
+    /// it.
+    pub(super) async fn identify<Q: Question>(
+        &mut self,
+        asked: &Q,
+    ) -> (Result<Standing, tokio_postgres::Error>, Q::Answer) {
+        let who = self.client.simple_query(
             "select pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), \
              pg_catalog.current_setting('transaction_read_only')",
         );
-        for message in rows.await? {
-            if let SimpleQueryMessage::Row(row) = message {
-                self.standing = Standing {
-                    backend_pid: row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0),
-                    standby: row.get(1) == Some("t"),
-                    read_only: row.get(2) == Some("on"),
-                };
+        let (rows, answer) = tokio::join!(biased; who, asked.ask(&self.client));
+        let identified = rows.map(|messages| {
+            for message in messages {
+                if let SimpleQueryMessage::Row(row) = message {
+                    self.standing = Standing {
+                        backend_pid: row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0),
+                        standby: row.get(1) == Some("t"),
+                        read_only: row.get(2) == Some("on"),
+                    };
+                }
             }
-        }
-        Ok(self.standing)
+            self.standing
+        });
+        (identified, answer)
     }
 
     /// The process id of the server's backend, as in `pg_stat_activity.pid`; 0 where the server

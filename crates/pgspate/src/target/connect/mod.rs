@@ -31,7 +31,27 @@ pub use dsn::Dsn;
 pub use environment::Environment;
 pub(crate) use walsender::Walsender;
 
+use tokio_postgres::Client;
+
 use crate::Result;
+
+/// What a session is asked in the round trip in which it is asked who it is.
+pub(crate) trait Question: Sync {
+    /// What comes of it.
+    type Answer: Send;
+
+    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too.
+    fn ask(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
+}
+
+/// Asks nothing.
+struct Nothing;
+
+impl Question for Nothing {
+    type Answer = ();
+
+    async fn ask(&self, _: &Client) {}
+}
 
 impl Dsn {
     /// Connects to the first of the servers that takes the connection and is of the kind that
@@ -43,6 +63,18 @@ impl Dsn {
     /// each), and of [`Kind::Usage`](crate::Kind::Usage) where TLS or channel binding cannot be
     /// had as the parameters demand it.
     pub async fn connect(&self, application_name: &str) -> Result<Connection> {
-        attempt::connect(self, application_name).await
+        Ok(attempt::connect(self, application_name, &Nothing).await?.0)
+    }
+
+    /// The same, and asks something more.
+    ///
+    /// # Errors
+    /// Those of connecting. What has become of the question is in its answer.
+    pub(crate) async fn connect_asking<Q: Question>(
+        &self,
+        application_name: &str,
+        asked: &Q,
+    ) -> Result<(Connection, Q::Answer)> {
+        attempt::connect(self, application_name, asked).await
     }
 }

@@ -1,0 +1,169 @@
+//! Sessions that are ready to copy: connected, set up, and with their statements.
+//!
+//! What a session needs is asked for in the round trip in which it is connected. No transaction is
+//! open yet, so that one which nobody comes to use costs the server nothing.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Statement};
+
+use super::{Job, Limits};
+use crate::stage::Stage;
+use crate::target::connect::{Connection, Dsn, Question};
+use crate::target::server_error;
+use crate::{Error, Kind, Result};
+
+/// Opens connections to the target.
+#[derive(Debug, Clone)]
+pub struct Connect {
+    dsn: Arc<Dsn>,
+    application_name: Arc<str>,
+    stage: Option<Arc<Stage>>,
+}
+
+impl Connect {
+    /// To this target, with sessions of this name.
+    pub fn new(dsn: &Dsn, application_name: String) -> Connect {
+        let dsn = Arc::new(dsn.clone());
+        Connect { dsn, application_name: application_name.into(), stage: None }
+    }
+
+    /// The same, with a stage in each session.
+    pub(crate) fn with_stage(self, stage: Option<&Stage>) -> Connect {
+        Connect { stage: stage.cloned().map(Arc::new), ..self }
+    }
+
+    /// Opens one more connection.
+    ///
+    /// # Errors
+    /// Those of connecting, and of making the stage.
+    pub async fn open(&self) -> Result<Connection> {
+        let connection = self.dsn.connect(&self.application_name).await?;
+        self.make_stage(&connection).await?;
+        Ok(connection)
+    }
+
+    async fn make_stage(&self, connection: &Connection) -> Result<()> {
+        match &self.stage {
+            Some(stage) => stage.make(&connection.client).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// What sessions copy with.
+#[derive(Debug, Clone)]
+pub(crate) struct Copying {
+    pub(crate) text_sql: String,
+    pub(crate) binary_sql: String,
+    pub(crate) limits: Limits,
+}
+
+impl Question for Copying {
+    type Answer = Result<(Statement, Statement)>;
+
+    async fn ask(&self, client: &Client) -> Self::Answer {
+        let failed = || server_error("could not prepare to copy".to_owned());
+        let setting = limits(&self.limits);
+        let (set, text, binary) = tokio::join!(
+            biased;
+            client.batch_execute(&setting),
+            client.prepare(&self.text_sql),
+            client.prepare(&self.binary_sql)
+        );
+        set.map_err(failed())?;
+        Ok((text.map_err(failed())?, binary.map_err(failed())?))
+    }
+}
+
+/// A session that is ready to copy.
+pub(crate) struct Ready {
+    pub(crate) connection: Connection,
+    pub(crate) text: Statement,
+    pub(crate) binary: Statement,
+}
+
+impl Ready {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Those of connecting; what the server refuses.
+    pub(crate) async fn open(connect: &Connect, copying: &Copying) -> Result<Ready> {
+        let Connect { dsn, application_name, .. } = connect;
+        let (connection, statements) = dsn.connect_asking(application_name, copying).await?;
+        connect.make_stage(&connection).await?;
+        let (text, binary) = statements?;
+        Ok(Ready { connection, text, binary })
+    }
+}
+
+/// Commits but for the last need not reach the disk.
+pub(super) fn limits(limits: &Limits) -> String {
+    format!("set synchronous_commit = off; {}", timeouts(limits))
+}
+
+/// Nothing ends a session's work but its end and a lock that is never let go.
+pub(crate) fn timeouts(limits: &Limits) -> String {
+    format!(
+        "set lock_timeout = {};
+         select set_config(name, '0', false) from pg_settings
+         where name in ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
+                        'idle_in_transaction_session_timeout')",
+        limits.lock_timeout_millis()
+    )
+}
+
+/// A session that is being opened before a lane asks for it. Nobody's when it is dropped.
+#[derive(Default)]
+pub(crate) struct Early(Mutex<Option<Opening>>);
+
+struct Opening(JoinHandle<Result<Ready>>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Early {
+    /// Begins to open one.
+    pub(crate) fn start(connect: Connect, copying: Copying, runtime: &Handle) -> Early {
+        let opening = runtime.spawn(async move { Ready::open(&connect, &copying).await });
+        Early(Mutex::new(Some(Opening(opening))))
+    }
+
+    /// One that is open.
+    pub(crate) fn of(ready: Ready, runtime: &Handle) -> Early {
+        Early(Mutex::new(Some(Opening(runtime.spawn(async move { Ok(ready) })))))
+    }
+
+    /// The session, for the first who asks for it.
+    pub(crate) async fn take(&self) -> Option<Result<Ready>> {
+        let mut opening = self.0.lock().expect("no panic while held").take()?;
+        let ended = poll_fn(|cx| Pin::new(&mut opening.0).poll(cx)).await;
+        Some(ended.unwrap_or_else(|ended| {
+            Err(Error::new(Kind::Bug, "opening a session panicked").because(ended))
+        }))
+    }
+}
+
+impl Job {
+    /// A session for a lane: the one that is being opened already, or another. `share`: which rows
+    /// it keeps, if not all.
+    pub(super) async fn ready(&self, share: &str) -> Result<Ready> {
+        if let ("", Some(ready)) = (share, self.early.take().await) {
+            return ready;
+        }
+        let of_share = |sql: &str| match share {
+            "" => sql.to_owned(),
+            share => format!("{sql} where {share}"),
+        };
+        let (text_sql, binary_sql) = (of_share(&self.text_sql), of_share(&self.binary_sql));
+        let copying = Copying { text_sql, binary_sql, limits: self.limits };
+        Ready::open(&self.connect, &copying).await
+    }
+}

@@ -1,0 +1,86 @@
+//! A load that comes to nothing: what is undone, and what is told.
+//!
+//! What the load has changed is back before the error is, or the error says how to get it back.
+
+use tokio_postgres::error::SqlState;
+
+use super::{Load, Watch, create};
+use crate::Error;
+
+impl Load {
+    /// The load's error, after the table that was made for it is gone again.
+    pub(super) fn failed(&mut self, error: Error, watch: &Watch) -> Error {
+        let names = self.reading.names();
+        let from = match names.as_slice() {
+            [only] => format!("\"{only}\""),
+            [first, rest @ ..] => format!("\"{first}\" and {} more", rest.len()),
+            [] => "nothing".to_owned(),
+        };
+        let message = match self.stage {
+            None => format!("could not load {from} into {}", self.plan.table),
+            Some(_) => format!("could not sync {} with {from}", self.plan.table),
+        };
+        let kind = error.kind();
+        let mut error = error;
+        if self.plan.encoding.is_none() {
+            error = hint_encoding(error);
+        }
+        if self.new_table.is_some() && self.reading.is_stream() {
+            error = create::hint_wider(error, &self.table);
+        }
+        let error = Error::new(kind, message).because(error);
+        let (error, is_back) = self.put_back(error, watch);
+        if self.standing.is_finishing {
+            return error;
+        }
+        let kept = self.kept().unwrap_or_default();
+        if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
+            if is_back {
+                self.forget_job();
+            }
+            return self.undo_create(error);
+        }
+        let set_aside = match self.write_rejects() {
+            Ok(0) | Err(_) => String::new(),
+            Ok(rows) => format!(", {rows} set aside"),
+        };
+        let rows = kept.rows_written;
+        let are = if rows == 1 { "row is" } else { "rows are" };
+        let how = match error.place() {
+            _ if self.reading.is_stream() => "the rest cannot be read again",
+            Some(_) if self.options.rejects.is_none() && !self.plan.one_statement => {
+                "with `--rejects FILE` the load sets such rows aside and goes on from there"
+            }
+            Some(_) => "the load goes on from there once nothing stands in its way",
+            None => "the same command, run again, loads the rest",
+        };
+        let go_on = format!("{rows} {are} in {}{set_aside}; {how}.", self.where_kept());
+        match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
+            Some(hint) => error.hint(hint),
+            None => error.hint(go_on),
+        }
+    }
+
+    fn undo_create(&self, error: Error) -> Error {
+        let (Some(new), Some(oid)) = (&self.new_table, self.made) else { return error };
+        let Err(undo) = self.runtime.block_on(create::drop(&self.connection, new, oid)) else {
+            return error;
+        };
+        let why = std::error::Error::source(&undo).map_or(undo.to_string(), ToString::to_string);
+        let left = format!("Table {} was made for this load and is still there: {why}.", new.table);
+        let hint = match error.hint_text() {
+            Some(hint) => format!("{hint} {left}"),
+            None => left,
+        };
+        error.hint(hint)
+    }
+}
+
+/// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.
+fn hint_encoding(error: Error) -> Error {
+    let is_encoding = error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
+    if !is_encoding || error.to_string().contains("0x00") {
+        return error;
+    }
+    error.hint("Name the encoding of the input with `--encoding`, LATIN1 for example.")
+}

@@ -1,0 +1,158 @@
+//! Several sessions that read a table in one snapshot.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use tokio::task::AbortHandle;
+
+use super::{BEGIN, Extent, ROWS_MAX, recognition};
+use crate::copy::timeouts;
+use crate::stage::fill;
+use crate::stage::known::{Known, Recognition, Seen};
+use crate::sync::{Scope, Sync};
+use crate::target::connect::Connection;
+use crate::target::quote_ident;
+use crate::{Error, Kind, Result};
+
+/// A session reads at least so many blocks.
+const BLOCKS_EACH: u64 = 1024;
+const READERS_MAX: u64 = 4;
+/// From here on a part of a table can be scanned by its blocks.
+const SCANS_RANGES: u32 = 140_000;
+
+/// Blocks from the one to before the other.
+type Range = (Option<u64>, Option<u64>);
+
+/// A session, and what it reads.
+pub(in crate::sync) struct Reader {
+    pub(in crate::sync) connection: Arc<Connection>,
+    range: Range,
+}
+
+/// Sessions to read the table with.
+pub(in crate::sync) async fn connect(sync: &Sync, extent: Extent) -> Result<Vec<Reader>> {
+    let ranges = ranges(extent.blocks, sync.load.control().server_version());
+    let all = ranges.into_iter().map(async |range| {
+        let connection = Arc::new(sync.load.open_session("pgspate sync").await?);
+        Ok(Reader { connection, range })
+    });
+    try_join_all(all).await
+}
+
+/// Reads all rows of the table in this snapshot, or those of the scope's predicate.
+pub(in crate::sync) async fn read(
+    sync: &Sync,
+    readers: &[Reader],
+    snapshot: &str,
+) -> Result<Known> {
+    let recognition = recognition(sync);
+    let rows = Arc::new(AtomicUsize::new(0));
+    let parts = readers.iter().map(async |Reader { connection, range }| {
+        let copy = select(sync, *range);
+        let failed = |error| connection.explain("could not read the table", error);
+        let client = &connection.client;
+        client.batch_execute(&timeouts(&sync.options.load.limits)).await.map_err(failed)?;
+        let begin = format!("{BEGIN}; set transaction snapshot '{snapshot}'");
+        client.batch_execute(&begin).await.map_err(failed)?;
+        let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
+        let recognition = recognition.clone();
+        let reading = async move { copy_out(&session, &copy, &recognition, &rows).await };
+        // A task each, as there is work to do for every row.
+        let reading = tokio::spawn(reading);
+        let end = EndOnDrop(reading.abort_handle());
+        let seen = reading.await;
+        drop(end);
+        seen.map_err(|error| Error::new(Kind::Bug, "reading the table panicked").because(error))?
+    });
+    Ok(Known::new(recognition.clone(), try_join_all(parts).await?))
+}
+
+/// A task that ends with whoever waits for it.
+struct EndOnDrop(AbortHandle);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The rows that a statement copies out, as [`Recognition::read`] takes them. `rows`: how many
+/// there are with those of others.
+pub(super) async fn copy_out(
+    connection: &Connection,
+    copy: &str,
+    recognition: &Recognition,
+    rows: &AtomicUsize,
+) -> Result<Seen> {
+    let failed = |error| connection.explain("could not read the table", error);
+    let messages = connection.client.copy_out(copy).await.map_err(failed)?;
+    let mut messages = pin!(messages);
+    let broken = || Error::new(Kind::Bug, "rows were read in pieces");
+    let mut seen = Seen::default();
+    let mut header = fill::BINARY_HEADER;
+    let mut is_over = false;
+    while let Some(message) = messages.next().await {
+        let message = message.map_err(failed)?;
+        let mut bytes = message.strip_prefix(header).ok_or_else(broken)?;
+        header = b"";
+        let before = seen.len();
+        // A message of the protocol is whole rows.
+        while !bytes.is_empty() && !is_over {
+            is_over = bytes == fill::BINARY_TRAILER;
+            if !is_over {
+                bytes = recognition.read(&mut seen, bytes).ok_or_else(broken)?;
+            }
+        }
+        let more = seen.len() - before;
+        if rows.fetch_add(more, Relaxed) + more > ROWS_MAX {
+            return Err(Error::new(Kind::Plan, "the table has more rows than can be kept"));
+        }
+    }
+    if is_over { Ok(seen) } else { Err(broken()) }
+}
+
+/// The blocks that each session reads: all of them together, as the table may have grown.
+fn ranges(blocks: u64, server_version: u32) -> Vec<Range> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let most = (blocks / BLOCKS_EACH).min(READERS_MAX).min(cores).max(1);
+    let readers = if server_version < SCANS_RANGES { 1 } else { most };
+    let bound = |nth: u64| (nth > 0 && nth < readers).then(|| blocks * nth / readers);
+    (0..readers).map(|nth| (bound(nth), bound(nth + 1))).collect()
+}
+
+fn select(sync: &Sync, (from, to): Range) -> String {
+    let columns = sync.load.columns().iter();
+    let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
+    let mut conditions = Vec::new();
+    conditions.extend(from.map(|block| format!("t.ctid >= '({block},0)'")));
+    conditions.extend(to.map(|block| format!("t.ctid < '({block},0)'")));
+    if let Scope::Where(predicate) = &sync.options.scope {
+        conditions.push(format!("({predicate})"));
+    }
+    let condition = match conditions.is_empty() {
+        true => String::new(),
+        false => format!(" where {}", conditions.join(" and ")),
+    };
+    format!(
+        "copy (select t.ctid, {} from {} t{condition}) to stdout (format binary)",
+        columns.join(", "),
+        sync.load.table().sql_name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_is_read_by_one_session() {
+        assert_eq!(ranges(100_000, 130_000), [(None, None)]);
+        let many = ranges(100_000, 140_000);
+        assert_eq!((many[0].0, many[many.len() - 1].1), (None, None));
+        assert!(many.windows(2).all(|two| two[0].1 == two[1].0 && two[0].1.is_some()));
+        assert_eq!(ranges(10, 140_000), [(None, None)]);
+    }
+}
