@@ -190,3 +190,85 @@ fn nothing_is_left_when_it_is_interrupted() {
     wait_until("its sessions are gone", || case.is_quiet());
     assert_eq!(case.value("select count(*) from t where value = 4 and at = 4"), "0");
 }
+
+/// A case whose rows wait, as they are staged, for whoever holds the advisory lock 42.
+fn waiting_case() -> Case {
+    let case = case();
+    case.db.run(
+        "create function free(text) returns boolean language plpgsql immutable as \
+         'begin perform pg_advisory_xact_lock_shared(42); return true; end'; \
+         create domain slow as text check (free(value)); \
+         alter table t alter note type slow using note::slow",
+    );
+    case
+}
+
+#[test]
+fn nobody_moves_or_empties_the_table_meanwhile() {
+    let case = waiting_case();
+    case.put("t.csv", rows(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let (runtime, client) = session(&case.db.dsn());
+    runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
+    let args = "t.csv --scope all --read-ahead always --json --quiet";
+    let child = spawn(&mut command(&case, args));
+    wait_until("it waits as it stages", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
+            == "1"
+    });
+    for sql in ["truncate t", "vacuum full t", "alter table t add z int"] {
+        runtime.block_on(client.batch_execute("set lock_timeout = '100ms'")).unwrap();
+        let refused = runtime.block_on(client.batch_execute(sql)).unwrap_err();
+        let code = refused.code().map(|code| code.code().to_owned());
+        assert_eq!(code.as_deref(), Some("55P03"), "{sql}");
+    }
+    runtime.block_on(client.batch_execute("select pg_advisory_unlock(42)")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["rows_known"], METERS * EACH - 1);
+    assert_eq!(report["updated"], 1);
+}
+
+#[test]
+fn scopes_of_several_spellings_are_not_read_ahead() {
+    let case = Case::new("create table t (g numeric, id int, v text, primary key (g, id))");
+    case.db.run("insert into t values (1.0, 1, 'a'), (1.00, 2, 'b'), (2, 3, 'c')");
+    case.put("t.csv", "g,id,v\n1.0,1,a\n");
+    let args = "--scope-by g --read-ahead always --max-delete 90%";
+    assert_eq!(report(&case, args), (None, [0, 0, 1]));
+    assert_eq!(case.value("select string_agg(id::text, ',' order by id) from t"), "1,3");
+}
+
+#[test]
+fn a_table_of_one_row() {
+    let case = Case::new("create table t (id int primary key, tid int, is_in boolean)");
+    case.db.run("insert into t values (1, 5, true)");
+    case.put("t.csv", "id,tid,is_in\n2,5,t\n3,5,f\n");
+    let args = "--read-ahead always --max-delete 100%";
+    assert_eq!(report(&case, &format!("--scope tid=5 {args}")), (Some(0), [2, 0, 1]));
+    case.put("t.csv", "id,tid,is_in\n2,5,t\n3,5,f\n4,5,f\n");
+    assert_eq!(report(&case, &format!("--scope all {args}")), (Some(2), [1, 0, 0]));
+}
+
+#[test]
+fn constraints_that_are_deferred_stay_so() {
+    let case = Case::new(
+        "create table t (id int primary key, parent int references t deferrable initially deferred)",
+    );
+    case.db.run("insert into t values (1, null), (2, 1), (3, null)");
+    // The parent goes before the child has another one.
+    case.put("t.csv", "id,parent\n2,3\n3,\n");
+    assert_eq!(report(&case, "--scope all --read-ahead always"), (Some(1), [0, 1, 1]));
+}
+
+#[test]
+fn sessions_that_wait_for_each_other_are_not_ended() {
+    let case = case();
+    case.put("t.csv", rows(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let name = case.value("select current_database()");
+    case.db
+        .run(&format!("alter database \"{name}\" set idle_in_transaction_session_timeout = '1ms'"));
+    let known = u64::from(METERS * EACH) - 1;
+    let done = report(&case, "--scope all");
+    assert_eq!(done, (Some(known), [0, 1, 0]));
+}

@@ -236,7 +236,7 @@ impl Sync {
         started: Instant,
     ) -> Result<Option<Report>> {
         let runtime = self.runtime.clone();
-        let holder = runtime.block_on(self.load.open_session("pgspate sync"));
+        let holder = runtime.block_on(ahead::open(self));
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
         let read = self.read_ahead(extent, &holder, watch);
         let Some((ahead, before)) = unless_cancelled(read)?.flatten() else { return Ok(None) };
@@ -271,14 +271,14 @@ impl Sync {
         watch: &Arc<Watch>,
     ) -> Result<Option<(Ahead, Option<Measurement>)>> {
         let runtime = &self.runtime;
+        let sessions = [holder];
         if extent.is_doubtful() {
             let first = self.load.first_rows(watch)?;
-            let probing = ahead::pays(self, &first);
-            if !runtime.block_on(until_cancelled(watch, &[self.load.control()], probing))? {
+            let probing = ahead::pays(self, holder, &first);
+            if !runtime.block_on(until_cancelled(watch, &sessions, probing))? {
                 return Ok(None);
             }
         }
-        let sessions = [holder];
         let holding = until_cancelled(watch, &sessions, ahead::hold(self, holder));
         let Held { snapshot, before } = runtime.block_on(holding)?;
         let readers = runtime.block_on(ahead::connect(self, extent))?;

@@ -97,6 +97,14 @@ impl Extent {
     }
 }
 
+/// A session that nothing ends while it waits.
+pub(super) async fn open(sync: &Sync) -> Result<Connection> {
+    let session = sync.load.open_session("pgspate sync").await?;
+    let failed = server_error("could not begin to read the table".to_owned());
+    session.client.batch_execute(&timeouts(&sync.options.load.limits)).await.map_err(failed)?;
+    Ok(session)
+}
+
 /// What the session that holds everything has to tell.
 pub(super) struct Held {
     /// The snapshot, exported.
@@ -110,7 +118,6 @@ pub(super) struct Held {
 pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
     let failed = || server_error("could not begin to read the table".to_owned());
     let client = &session.client;
-    client.batch_execute(&timeouts(&sync.options.load.limits)).await.map_err(failed())?;
     write::lock(session, sync).await?;
     let before = write::measure_before(sync, session, sync.load.stored_bytes()).await;
     let lock = format!("lock table {} in access share mode", sync.table());

@@ -8,6 +8,7 @@ use crate::encode::Encoded;
 use crate::stage::known::Known;
 use crate::stage::{NAME, fill, pin};
 use crate::sync::Sync;
+use crate::target::connect::Connection;
 use crate::target::{quote_ident, server_error};
 use crate::{Error, Kind, Result};
 
@@ -19,40 +20,43 @@ const ROWS_MIN: u64 = 100;
 
 /// Whether enough of these rows are in the table. They are staged and found by the key's index, in a
 /// transaction that is rolled back.
-pub(in crate::sync) async fn pays(sync: &Sync, first: &Encoded) -> Result<bool> {
-    let (rows, control) = (first.binary_rows, sync.load.control());
+pub(in crate::sync) async fn pays(
+    sync: &Sync,
+    session: &Connection,
+    first: &Encoded,
+) -> Result<bool> {
+    let rows = first.binary_rows;
     if rows < ROWS_MIN || first.text_rows.len() as u64 > rows {
         return Ok(false);
     }
     let failed = || server_error("could not look for the first rows".to_owned());
-    control.client.batch_execute("begin").await.map_err(failed())?;
-    let found = find(sync, first).await;
-    control.client.batch_execute("rollback").await.map_err(failed())?;
+    session.client.batch_execute("begin").await.map_err(failed())?;
+    let found = find(sync, session, first).await;
+    session.client.batch_execute("rollback").await.map_err(failed())?;
     Ok(found?.is_some_and(|met| met * 100 >= rows * WORTHWHILE))
 }
 
 /// How many of the rows the table has; `None` if no index finds them.
-async fn find(sync: &Sync, first: &Encoded) -> Result<Option<u64>> {
-    let control = sync.load.control();
+async fn find(sync: &Sync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
     let failed = || server_error("could not look for the first rows".to_owned());
     let names: Vec<_> = sync.load.columns().iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
-    sync.load.make_stage(&control.client).await?;
+    sync.load.make_stage(&session.client).await?;
     let copy = format!("copy {NAME} ({}) from stdin (format binary)", names.join(", "));
-    let statement = control.client.prepare(&copy).await.map_err(failed())?;
-    fill::binary(control, &statement, &first.binary, first.binary_rows).await?;
+    let statement = session.client.prepare(&copy).await.map_err(failed())?;
+    fill::binary(session, &statement, &first.binary, first.binary_rows).await?;
     let matches = sync.build().matches("t", "s");
     let query =
         format!("select t.ctid, {columns} from {NAME} s join {} t on {matches}", sync.table());
     // By the index and nothing else.
     let settings = "set local enable_hashjoin = off; set local enable_mergejoin = off";
-    control.client.batch_execute(settings).await.map_err(failed())?;
-    if !pin::allow_nested_loop(&control.client, &query).await.map_err(failed())? {
+    session.client.batch_execute(settings).await.map_err(failed())?;
+    if !pin::allow_nested_loop(&session.client, &query).await.map_err(failed())? {
         return Ok(None);
     }
     let recognition = recognition(sync);
     let copy = format!("copy ({query}) to stdout (format binary)");
-    let seen = copy_out(control, &copy, &recognition, &AtomicUsize::new(0)).await?;
+    let seen = copy_out(session, &copy, &recognition, &AtomicUsize::new(0)).await?;
     let known = Known::new(recognition, vec![seen]);
     let met = known.count_met(&first.binary);
     met.map(Some).ok_or_else(|| Error::new(Kind::Bug, "an encoded row is not whole"))

@@ -8,8 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use tokio::task::AbortHandle;
 
-use super::{BEGIN, Extent, ROWS_MAX, recognition};
-use crate::copy::timeouts;
+use super::{BEGIN, Extent, ROWS_MAX, open, recognition};
 use crate::stage::fill;
 use crate::stage::known::{Known, Recognition, Seen};
 use crate::sync::{Scope, Sync};
@@ -36,7 +35,7 @@ pub(in crate::sync) struct Reader {
 pub(in crate::sync) async fn connect(sync: &Sync, extent: Extent) -> Result<Vec<Reader>> {
     let ranges = ranges(extent.blocks, sync.load.control().server_version());
     let all = ranges.into_iter().map(async |range| {
-        let connection = Arc::new(sync.load.open_session("pgspate sync").await?);
+        let connection = Arc::new(open(sync).await?);
         Ok(Reader { connection, range })
     });
     try_join_all(all).await
@@ -54,7 +53,6 @@ pub(in crate::sync) async fn read(
         let copy = select(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
-        client.batch_execute(&timeouts(&sync.options.load.limits)).await.map_err(failed)?;
         let begin = format!("{BEGIN}; set transaction snapshot '{snapshot}'");
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
