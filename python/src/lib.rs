@@ -6,6 +6,7 @@
 #[allow(unsafe_code)]
 mod capsule;
 mod classes;
+mod column;
 mod data;
 mod desk;
 mod errors;

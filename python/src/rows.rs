@@ -1,25 +1,25 @@
-//! Python's rows as record batches of text.
+//! Python's rows as record batches.
 //!
-//! Each value becomes the text that its column's input function takes, which the engine then
-//! encodes as it does the fields of a file: one way for both, and the server judges what is not
-//! sure. What a row is, is said by the first ones.
+//! Each value becomes itself or the text that its column's input function takes, which mean the
+//! same, and the server judges what is not sure. What a row is, is said by the first ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow_array::builder::LargeStringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
+use pgspate::encode::arrow::tagged_field;
 use pgspate::format::memory::{BatchIter, Batches};
 use pgspate::target::PgType;
 use pgspate::{Error, Kind, Place, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
+use crate::column::Column;
 use crate::desk::Desk;
 use crate::errors::raise;
 use crate::infer::infer;
-use crate::spell::{Speller, Target};
+use crate::spell::Speller;
 use crate::work::Make;
 
 /// Rows that are looked at before the first one is loaded.
@@ -62,8 +62,7 @@ pub(crate) struct Rows {
     names: Vec<String>,
     schema: SchemaRef,
     speller: Speller,
-    targets: Vec<Target>,
-    columns: Vec<LargeStringBuilder>,
+    columns: Vec<Column>,
     row: u64,
 }
 
@@ -129,13 +128,13 @@ impl Rows {
         let given = columns.is_some();
         let (shape, names) = shape(py, &ahead, columns, ignore_unknown)?;
         let has_names = given || !matches!(shape, Shape::Values(_)) || is_named(&ahead)?;
-        let fields = names.iter().map(|name| Field::new(name, DataType::LargeUtf8, true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let fields: Vec<_> = names.iter().map(|name| tagged_field(name)).collect();
+        let schema = Arc::new(Schema::new(fields));
         let mut speller = Speller::new(py)?;
         let mut sample = vec![Vec::new(); names.len()];
         for row in &ahead {
-            let mut take = |nth: usize, value: Option<Bound<'py, PyAny>>| {
-                sample[nth].extend(value);
+            let mut take = |nth: usize, value: Option<&Bound<'py, PyAny>>| {
+                sample[nth].extend(value.cloned());
                 Ok(())
             };
             // What is wrong with a row is said when it is loaded.
@@ -156,9 +155,8 @@ impl Rows {
         };
         let (data, rows) = (data.clone().unbind(), rows.unbind());
         let ahead = ahead.into_iter().map(Bound::unbind).collect();
-        let (targets, columns) = (Vec::new(), Vec::new());
-        let rows =
-            Rows { data, rows, ahead, shape, names, schema, speller, targets, columns, row: 0 };
+        let columns = Vec::new();
+        let rows = Rows { data, rows, ahead, shape, names, schema, speller, columns, row: 0 };
         Ok((rows, batches))
     }
 
@@ -180,9 +178,7 @@ impl Make for Rows {
             self.row = 0;
         }
         self.speller = Speller::new(py)?;
-        self.targets =
-            types.iter().map(|ty| ty.as_ref().map_or(Target::None, Target::of)).collect();
-        self.columns = types.iter().map(|_| LargeStringBuilder::new()).collect();
+        self.columns = types.iter().map(|ty| Column::of(ty.as_ref())).collect();
         Ok(())
     }
 
@@ -200,22 +196,15 @@ impl Make for Rows {
             };
             rows += 1;
             self.row += 1;
-            let (speller, targets) = (&mut self.speller, &self.targets);
-            let columns = &mut self.columns;
-            let mut put = |nth: usize, value: Option<Bound<'_, PyAny>>| {
-                let column = &mut columns[nth];
-                let Some(value) = value.filter(|_| !matches!(targets[nth], Target::None)) else {
-                    column.append_null();
-                    return Ok(());
-                };
-                text.clear();
-                match speller.spell(&value, &targets[nth], &mut text) {
-                    Ok(true) => {
-                        bytes += text.len();
-                        column.append_value(&text);
-                    }
-                    Ok(false) => column.append_null(),
-                    Err(fault) => return Err((nth, fault)),
+            let (speller, columns) = (&mut self.speller, &mut self.columns);
+            let mut put = |nth: usize, value: Option<&Bound<'_, PyAny>>| {
+                let column: &mut Column = &mut columns[nth];
+                match value {
+                    Some(value) => match column.put(value, speller, &mut text) {
+                        Ok(more) => bytes += more,
+                        Err(fault) => return Err((nth, fault)),
+                    },
+                    None => column.null(),
                 }
                 Ok(())
             };
@@ -225,8 +214,7 @@ impl Make for Rows {
         if rows == 0 {
             return Ok(None);
         }
-        let columns = self.columns.iter_mut();
-        let columns: Vec<ArrayRef> = columns.map(|column| Arc::new(column.finish()) as _).collect();
+        let columns: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
         let batch = RecordBatch::try_new(self.schema.clone(), columns);
         let bug = |error| Error::new(Kind::Bug, "could not put rows together").because(error);
         Ok(Some(batch.map_err(|error| Fault::Value(bug(error)))?))
@@ -317,7 +305,7 @@ fn strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 fn each<'py>(
     shape: &Shape,
     row: &Bound<'py, PyAny>,
-    put: &mut impl FnMut(usize, Option<Bound<'py, PyAny>>) -> Result<(), (usize, Fault)>,
+    put: &mut impl FnMut(usize, Option<&Bound<'py, PyAny>>) -> Result<(), (usize, Fault)>,
 ) -> Result<(), (usize, Fault)> {
     let none = usize::MAX;
     let of_row = |message: String| (none, Fault::Value(Error::new(Kind::Type, message)));
@@ -333,7 +321,7 @@ fn each<'py>(
                     None => row.get_item(key).map(Some).map_err(python(nth))?,
                 };
                 found += usize::from(value.is_some());
-                put(nth, value)?;
+                put(nth, value.as_ref())?;
             }
             match dict {
                 Some(dict) if *is_open && dict.len() != found => Err(of_row(format!(
@@ -350,7 +338,8 @@ fn each<'py>(
                     return Err(wrong(tuple.len()));
                 }
                 for nth in 0..*count {
-                    put(nth, Some(tuple.get_item(nth).map_err(python(nth))?))?;
+                    let value = tuple.get_borrowed_item(nth).map_err(python(nth))?;
+                    put(nth, Some(&value))?;
                 }
                 return Ok(());
             }
@@ -361,13 +350,13 @@ fn each<'py>(
                 return Err(wrong(found));
             }
             for nth in 0..*count {
-                put(nth, Some(row.get_item(nth).map_err(python(nth))?))?;
+                put(nth, Some(&row.get_item(nth).map_err(python(nth))?))?;
             }
             Ok(())
         }
         Shape::Attributes(names) => {
             for (nth, name) in names.iter().enumerate() {
-                put(nth, Some(row.getattr(name.bind(row.py())).map_err(python(nth))?))?;
+                put(nth, Some(&row.getattr(name.bind(row.py())).map_err(python(nth))?))?;
             }
             Ok(())
         }

@@ -28,8 +28,12 @@ pub(crate) enum Target {
     Bytes,
     /// json and jsonb
     Json,
-    /// timestamp, date and time: moments without a zone.
+    /// date and time: parts of moments without a zone.
     Local,
+    /// timestamp: moments without a zone.
+    Stamp,
+    /// timestamptz: moments of all zones.
+    Instant,
     /// The integers.
     Whole,
     /// Arrays of a type, with the delimiter between elements.
@@ -58,7 +62,9 @@ impl Target {
         match base.oid {
             17 => Target::Bytes,
             114 | 3802 => Target::Json,
-            1082 | 1083 | 1114 => Target::Local,
+            1082 | 1083 => Target::Local,
+            1114 => Target::Stamp,
+            1184 => Target::Instant,
             20 | 21 | 23 | 26 => Target::Whole,
             25 | 1042 | 1043 => Target::Text,
             _ => Target::Other,
@@ -96,7 +102,7 @@ impl Speller {
             Class::Float => self.float(value.extract()?, out),
             Class::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
             Class::Decimal => decimal(value, to, out)?,
-            Class::Datetime => datetime(&self.classes, value, to, out)?,
+            Class::Datetime | Class::Moment => datetime(&self.classes, value, to, out)?,
             Class::Date => date(value, out)?,
             Class::Time | Class::Address => out.push_str(value.str()?.to_str()?),
             Class::Timedelta => timedelta(value, out)?,
@@ -307,7 +313,7 @@ fn datetime(
     out: &mut String,
 ) -> Result<(), Fault> {
     let py = value.py();
-    if *to == Target::Local && !value.getattr("tzinfo")?.is_none() {
+    if matches!(to, Target::Local | Target::Stamp) && !value.getattr("tzinfo")?.is_none() {
         let utc = value.call_method1("astimezone", (classes.utc(py),))?;
         let text = utc.str()?;
         let text = text.to_str()?;
