@@ -13,7 +13,7 @@ use pyo3::types::PyString;
 
 use crate::classes::{Class, Classes};
 use crate::rows::Fault;
-use crate::spell::{Speller, Target};
+use crate::spell::{Speller, Target, span};
 
 /// The day 1970-01-01 as Python counts days.
 const EPOCH_ORDINAL: i64 = 719_163;
@@ -34,15 +34,12 @@ impl Column {
         Column { values: TaggedBuilder::default(), to, last: (0, Class::Null) }
     }
 
-    /// Appends NULL.
-    pub(crate) fn null(&mut self) {
-        self.values.null();
-    }
-
-    /// Appends a value; gives how many bytes it is. `text` is anything.
+    /// Appends a value, whose class is at the address `class`; gives how many bytes it is. `text` is
+    /// anything.
     pub(crate) fn put(
         &mut self,
         value: &Bound<'_, PyAny>,
+        class: usize,
         speller: &mut Speller,
         text: &mut String,
     ) -> Result<usize, Fault> {
@@ -51,10 +48,9 @@ impl Column {
             self.values.null();
             return Ok(0);
         }
-        let address = value.get_type_ptr() as usize;
-        if address != self.last.0 {
+        if class != self.last.0 {
             // Classes that are known stay where they are.
-            self.last = (address, speller.classes.of(value)?);
+            self.last = (class, speller.classes.of(value)?);
         }
         let class = self.last.1;
         match class {
@@ -105,10 +101,6 @@ impl Column {
 
 /// Microseconds from one moment to another.
 fn micros(value: &Bound<'_, PyAny>, epoch: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let py = value.py();
-    let since = value.sub(epoch)?;
-    let days: i64 = since.getattr(intern!(py, "days"))?.extract()?;
-    let seconds: i64 = since.getattr(intern!(py, "seconds"))?.extract()?;
-    let micros: i64 = since.getattr(intern!(py, "microseconds"))?.extract()?;
+    let (days, seconds, micros) = span(&value.sub(epoch)?)?;
     Ok(days * DAY_MICROS + seconds * 1_000_000 + micros)
 }

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod columns;
+mod doubt;
 mod part;
 mod report;
 mod script;
@@ -22,6 +23,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
+pub use doubt::Doubt;
 pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;

@@ -285,3 +285,114 @@ fn write_micros(micros: i64, zone: &str, out: &mut Vec<u8>) {
     let nanos = (micros.rem_euclid(1_000_000) * 1_000) as u32;
     calendar::write_stamp(micros.div_euclid(1_000_000), nanos, ' ', zone, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ColumnEncoder;
+    use super::*;
+
+    const TYPES: [(u32, &str); 12] = [
+        (20, "bigint"),
+        (21, "smallint"),
+        (23, "integer"),
+        (25, "text"),
+        (700, "real"),
+        (701, "double precision"),
+        (1082, "date"),
+        (1114, "timestamp"),
+        (1184, "timestamptz"),
+        (1700, "numeric"),
+        (3802, "jsonb"),
+        (790, "money"),
+    ];
+
+    fn session(server_version: u32) -> Session {
+        Session {
+            server_version,
+            date_style: "ISO, MDY".to_owned(),
+            time_zone: "UTC".to_owned(),
+            interval_style: "postgres".to_owned(),
+            server_encoding: "UTF8".to_owned(),
+            client_encoding: "UTF8".to_owned(),
+            array_nulls: true,
+        }
+    }
+
+    fn values() -> (ArrayRef, usize) {
+        let mut values = TaggedBuilder::default();
+        for int in [0, 7, -1, 32_767, 32_768, -32_769, 1 << 31, i64::MAX, i64::MIN] {
+            values.int(int);
+        }
+        for float in [0.0, -0.0, 1.0, 2.5, 1e15, 5e-324, f64::MAX, f64::NAN, f64::NEG_INFINITY] {
+            values.float(float);
+        }
+        for days in [0, -719_162, 2_932_896, 10_957] {
+            values.date(days);
+        }
+        for micros in [0, 1, -1, 946_684_800_123_456, -62_135_596_800_000_000] {
+            values.stamp(micros);
+            values.instant(micros);
+        }
+        for text in ["", "12", "2.5", "12345678", "2024-02-29", "{}", "x"] {
+            values.text(text);
+        }
+        values.null();
+        let rows = values.ends.len() - 1;
+        (values.finish(), rows)
+    }
+
+    fn encoder(oid: u32, name: &str, server_version: u32) -> ColumnEncoder {
+        let ty = PgType { oid, name: name.to_owned(), typmod: -1, kind: TypeKind::Base };
+        ColumnEncoder::new(&tagged_field("a"), &ty, &session(server_version)).unwrap()
+    }
+
+    #[test]
+    fn a_value_becomes_what_its_text_would() {
+        let (array, rows) = values();
+        for (oid, name) in TYPES {
+            let tagged = encoder(oid, name, 150_000);
+            let (put, text) = (tagged.bind(&array).unwrap(), tagged.text(&array).unwrap());
+            for row in 0..rows {
+                let (mut out, mut spelled, mut meant) = (vec![], vec![], vec![]);
+                let is_put = put.put(row, &mut out);
+                let mut texts = TaggedBuilder::default();
+                match text(row, &mut spelled) {
+                    true => texts.text(std::str::from_utf8(&spelled).unwrap()),
+                    false => texts.null(),
+                }
+                let texts = texts.finish();
+                let is_meant = tagged.bind(&texts).unwrap().put(0, &mut meant);
+                assert_eq!(is_put, is_meant, "{name}, row {row}: {spelled:?}");
+                if is_put {
+                    assert_eq!(out, meant, "{name}, row {row}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_with_other_moments_reads_them_itself() {
+        let (array, rows) = values();
+        let stamps = encoder(1114, "timestamp", 90_600);
+        let put = stamps.bind(&array).unwrap();
+        assert!((0..rows - 1).all(|row| !put.put(row, &mut Vec::new())));
+        assert!(put.put(rows - 1, &mut Vec::new()));
+    }
+
+    #[test]
+    fn numbers_are_spelled_with_all_their_digits() {
+        let (array, _) = values();
+        let text = encoder(25, "text", 150_000);
+        let text = text.text(&array).unwrap();
+        let spelled = |row| {
+            let mut out = Vec::new();
+            text(row, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(spelled(8), "-9223372036854775808");
+        assert_eq!(spelled(10), "-0");
+        assert_eq!(spelled(19), "0001-01-01");
+        assert_eq!(spelled(24), "1970-01-01 00:00:00.000001");
+        assert_eq!(spelled(31), "0001-01-01 00:00:00+00");
+    }
+}
