@@ -161,6 +161,9 @@ fn shape(
             Some(columns) => columns,
             None => keys(ahead)?,
         };
+        if names.is_empty() {
+            return Err(without_values(py));
+        }
         let keys = interned(&names);
         let getter = getter(py, "itemgetter", &keys)?;
         return Ok((Shape::Keys { keys, is_open, getter }, names));
@@ -185,6 +188,9 @@ fn shape(
         ));
     }
     let values = first.len()?;
+    if values == 0 {
+        return Err(without_values(py));
+    }
     let names = match columns {
         Some(columns) if columns.len() == values => columns,
         Some(columns) => {
@@ -200,6 +206,11 @@ fn shape(
         None => (1..=values).map(|nth| format!("value {nth}")).collect(),
     };
     Ok((Shape::Values(values), names))
+}
+
+fn without_values(py: Python<'_>) -> PyErr {
+    let error = Error::new(Kind::Usage, "the rows have no values");
+    raise(py, &error.hint("Give each row a value at least, which may be None."))
 }
 
 /// The keys of the first rows, in the order in which they occur.

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import subprocess
 import sys
+import textwrap
 from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,11 +27,11 @@ def stored(db, sql="select * from t order by 1"):
     "rows, row, column, words",
     [
         # Within a block the columns are read one after the other.
-        ([(1, "a")] * 40 + [(1, {})] + [(1, "a")] * 9 + [(b"", "a")], 41, "b", "a dict"),
-        ([(1, "a")] * 40 + [(b"", "a")] + [(1, "a")] * 9 + [(1, {})], 41, "a", "bytes"),
-        ([(1, "a")] * 40 + [(b"", {})], 41, "a", "bytes"),
+        ([(1, "a")] * 40 + [(1, {})] + [(1, "a")] * 9 + [(b"", "a")], 41, "value 2", "a dict"),
+        ([(1, "a")] * 40 + [(b"", "a")] + [(1, "a")] * 9 + [(1, {})], 41, "value 1", "bytes"),
+        ([(1, "a")] * 40 + [(b"", {})], 41, "value 1", "bytes"),
         ([(1, "a")] * 3000 + [(1,)], 3001, None, "the row has 1 values, expected 2"),
-        ([(1, "a")] * 40 + [(1, {}), (1,)], 41, "b", "a dict"),
+        ([(1, "a")] * 40 + [(1, {}), (1,)], 41, "value 2", "a dict"),
         ([[1, "a"]] * 1500 + [[1, "a", 2]], 1501, None, "the row has 3 values, expected 2"),
         ([(1, "a")] * 5 + ["ab"], 6, None, "expected 2"),
     ],
@@ -162,12 +163,14 @@ def test_moments_at_the_ends_of_time(db, dsn):
 
 def test_one_value_means_the_same_in_every_column(db, dsn):
     """What is handed over as it is, next to the text of it, which psycopg inserts."""
-    columns = "text, varchar(40), jsonb, numeric, numeric(6,2), float8, float4, int8, int4, int2, bool"
-    types = columns.split(", ")[:5] + ["numeric", *columns.split(", ")[5:]]
-    values = [0, 1, -1, 32767, 32768, -2147483648, 2**31, 2**63 - 1, -(2**63), 2**63, 0.1, -0.0, 1e300,
-              1.5, 5e-324, 100000.0, float("inf"), float("nan"), dt.date(2024, 2, 29), True]
-    for nth, ty in enumerate(dict.fromkeys([*columns.split(", "), "date", "timestamp", "timestamptz",
-                                            "oid", "interval", "date[]", "char(3)"])):
+    types = "text varchar(40) jsonb numeric numeric(6,2) float8 float4 int8 int4 int2 bool date"
+    types += " timestamp timestamptz oid interval date[] char(3)"
+    values = [
+        *(0, 1, -1, 32767, 32768, -2147483648, 2**31, 2**63 - 1, -(2**63), 2**63),
+        *(0.1, -0.0, 1e300, 1.5, 5e-324, 100000.0, float("inf"), float("nan")),
+        *(dt.date(2024, 2, 29), True),
+    ]
+    for nth, ty in enumerate(types.split()):
         db.execute(f"create table t{nth} (a {ty})")
         for value in values:
             try:
@@ -185,7 +188,6 @@ def test_one_value_means_the_same_in_every_column(db, dsn):
                 assert found == "22001"
                 continue
             assert found == meant, (ty, value)
-    assert types
 
 
 def _spelled(value):
@@ -216,11 +218,9 @@ def test_large_values_do_not_pile_up(db, dsn):
 def test_rows_without_columns(db, dsn):
     db.execute("create table t (a int)")
     for rows in ([{}], [()], [{}] * 3):
-        with pytest.raises(pgspate.Error) as caught:
+        with pytest.raises(pgspate.UsageError, match="the rows have no values"):
             pgspate.load(rows, "t", to=dsn)
-        assert caught.value.kind != "bug", caught.value
-    columns = [{"a": None}] * 3
-    assert pgspate.load(columns, "t", to=dsn).rows_written == 3
+    assert pgspate.load([{"a": None}] * 3, "t", to=dsn).rows_written == 3
 
 
 def test_columns_of_nothing_but_none(db, dsn):
@@ -228,24 +228,26 @@ def test_columns_of_nothing_but_none(db, dsn):
     assert stored(db) == [(None, 1)] * 3
 
 
-def test_a_subinterpreter_is_refused_clearly():
+def test_a_subinterpreter_loads_or_is_refused():
     code = """
-        import sys
+        import pgspate
         try:
             import _xxsubinterpreters as subinterpreters
         except ImportError:
             import _interpreters as subinterpreters
-        its = subinterpreters.create()
-        done = None
+        code = '''
+        import pgspate
+        with pgspate.server(temporary=True) as server:
+            rows = [{"a": 1, "b": None}]
+            print(pgspate.load(rows, "t", create=True, to=server).rows_written, "row")
+        '''
+        import textwrap
         try:
-            done = subinterpreters.run_string(its, "import pgspate._pgspate")
+            print(subinterpreters.run_string(subinterpreters.create(), textwrap.dedent(code)))
         except Exception as error:
-            done = error
-        print(done)
+            print(error)
     """
-    import textwrap
-
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True,
                           text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "interpreter" in done.stdout
+    assert "1 row" in done.stdout or "interpreter" in done.stdout
