@@ -138,6 +138,11 @@ impl ColumnEncoder {
         &self.data_type
     }
 
+    /// Whether each value says itself what it is.
+    pub(crate) fn is_tagged(&self) -> bool {
+        matches!(self.plan, Plan::Tagged(_))
+    }
+
     /// Appends a text of the column's as JSON that is loaded as the same value again, or refused
     /// again: a string that is no JSON would be taken by a json column.
     pub(crate) fn append_json(&self, text: &[u8], out: &mut Vec<u8>) {
