@@ -13,7 +13,7 @@ from ._report import SyncReport
 
 if TYPE_CHECKING:
     from ._data import Data
-    from ._options import Format, HasDsn, Names, Show
+    from ._options import Format, HasDsn, Names, Show, When
 
 __all__ = ["sync"]
 
@@ -34,6 +34,7 @@ def sync(
     check: bool = False,
     lanes: int = 1,
     vacuum: bool = False,
+    read_ahead: When = "auto",
     max_delete: float | str = "50%",
     allow_empty: bool = False,
     retry_for: int = 60,
@@ -74,6 +75,7 @@ def sync(
         check: Change nothing: count what differs, with examples.
         lanes: Sessions that share the scopes of ``scope_by``, each with a transaction of its own.
         vacuum: Vacuum the table afterwards, so that the next sync writes where rows died.
+        read_ahead: Read the table first and stage only rows that it does not have.
         max_delete: Refuse to delete more of the scope than this, in percent.
         allow_empty: Let data without rows empty the scope.
         retry_for: Seconds to go on trying when another session is in the way.

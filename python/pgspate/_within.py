@@ -124,25 +124,20 @@ def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
     """What differs, unless it cannot be meant."""
     rows = run(script["count_staged"]).scalar()
     if rows == 0 and script["must_have_rows"]:
-        message = "the source has no rows: all rows of the scope would be deleted"
-        raise PlanError(message, hint="Say `allow_empty=True` if that is what is meant.")
-    if script["strays"] and any(run(script["strays"]).one()):
-        message = "rows of the source are out of the scope, or have the key of a row that is"
-        raise PlanError(message, hint="Widen `scope=`, or leave these rows out of the source.")
-    if script["movers"] and run(script["movers"]).scalar():
-        message = "rows of the source have the key of a row in a scope that the source has not"
-        raise PlanError(message, hint="Add the columns of `scope_by=` to `key=`.")
-    double = script["duplicates"] and run(script["duplicates"]).first()
-    if double:
-        message = f"{double[0]} keys of the source occur more than once: ({double[1]})"
-        raise PlanError(message, hint="Name more columns with `key=`, or use `keep='last'`.")
+        _pgspate.sync_doubt("empty", [])
+    if script["strays"]:
+        _pgspate.sync_doubt("strays", list(run(script["strays"]).one()))
+    if script["movers"]:
+        _pgspate.sync_doubt("movers", [run(script["movers"]).scalar()])
+    doubles = run(script["duplicates"]).all() if script["duplicates"] else []
+    if doubles:
+        examples = [(key, times) for _, key, times in doubles]
+        _pgspate.sync_doubt("duplicates", [doubles[0][0]], examples)
     for sql in script["compare"]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()
     kept = rows - inserted
-    if deleted > (deleted + kept) * script["max_delete"] / 100:
-        message = f"{deleted} of {deleted + kept} rows of the scope would be deleted"
-        raise PlanError(message, hint="Raise `max_delete=` if that is what is meant.")
+    _pgspate.sync_doubt("deletes", [deleted, deleted + kept], may=script["max_delete"])
     return {
         "table": script["table"],
         "rows_in": rows,

@@ -208,6 +208,7 @@ class _Shape:
             self.table = model
             self.bind_arguments: dict[str, Any] = {"clause": model}
             self.columns = {column.key: column for column in model.columns}
+            self.cls: Any = None
         else:
             mapper = sa.inspect(model)
             if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
@@ -220,6 +221,8 @@ class _Shape:
                 for attribute in mapper.column_attrs
                 if attribute.columns[0].table is self.table
             }
+            # The class whose objects have these attributes and no others.
+            self.cls = mapper.class_ if {*_names(mapper.class_)} == {*self.columns} else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
     def called(self, *binds: Any) -> str:
@@ -275,8 +278,14 @@ class _Shape:
         known = said.union(name for name, _ in taken)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
 
+        # All of what is held has been looked at.
+        plain = self.cls if held is not None else None
+
         def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
+                if type(row) is plain and not instance_state(row).expired_attributes:
+                    yield values_of(instance_dict(row))
+                    continue
                 facts = _facts(row)
                 if not facts.keys() <= known:
                     self._refuse(facts.keys() - known)
@@ -358,16 +367,18 @@ def _values_of(
     if all(process is None and make is None for _, process, make in columns):
         return lambda facts: tuple(map(facts.get, names))
 
-    def get(facts: dict[str, Any]) -> Iterator[Any]:
-        for name, process, make in columns:
-            if name in facts:
-                value = facts[name]
-            elif make is not None:
-                value = make()
-            else:
-                yield None
-                continue
-            # None is a value, too, which a type may write as something else.
-            yield value if process is None else process(value)
+    special = [(nth, *column) for nth, column in enumerate(columns) if any(column[1:])]
 
-    return lambda facts: tuple(get(facts))
+    def values(facts: dict[str, Any]) -> tuple[Any, ...]:
+        row = list(map(facts.get, names))
+        for nth, name, process, make in special:
+            if name not in facts:
+                if make is None:
+                    continue
+                row[nth] = make()
+            if process is not None:
+                # None is a value, too, which a type may write as something else.
+                row[nth] = process(row[nth])
+        return tuple(row)
+
+    return values

@@ -19,7 +19,10 @@ pub(crate) enum Class {
     Decimal,
     Str,
     Bytes,
+    /// One of the standard library itself.
     Datetime,
+    /// A class below it, which may have more than that one: nanoseconds, say.
+    Moment,
     Date,
     Time,
     Timedelta,
@@ -50,6 +53,8 @@ pub(crate) struct Classes {
     enums: Py<PyAny>,
     dumps: Py<PyAny>,
     utc: Py<PyAny>,
+    epoch: Py<PyAny>,
+    epoch_utc: Py<PyAny>,
 }
 
 /// Modules and classes, in the order in which they are asked.
@@ -74,13 +79,19 @@ impl Classes {
         for (module, name, class) in STANDARD {
             standard.push((py.import(module)?.getattr(name)?.unbind(), class));
         }
+        let datetime = py.import("datetime")?;
+        let utc = datetime.getattr("timezone")?.getattr("utc")?;
+        let datetime = datetime.getattr("datetime")?;
+        let epoch_utc = datetime.call1((1970, 1, 1, 0, 0, 0, 0, &utc))?.unbind();
         Ok(Classes {
             known: Vec::new(),
             kept: Vec::new(),
             standard,
             enums: py.import("enum")?.getattr("Enum")?.unbind(),
             dumps: py.import("json")?.getattr("dumps")?.unbind(),
-            utc: py.import("datetime")?.getattr("timezone")?.getattr("utc")?.unbind(),
+            utc: utc.unbind(),
+            epoch: datetime.call1((1970, 1, 1))?.unbind(),
+            epoch_utc,
         })
     }
 
@@ -104,6 +115,16 @@ impl Classes {
     /// `datetime.timezone.utc`
     pub(crate) fn utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.utc.bind(py)
+    }
+
+    /// The first moment of 1970, without a zone.
+    pub(crate) fn epoch<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.epoch.bind(py)
+    }
+
+    /// The first moment of 1970 in UTC.
+    pub(crate) fn epoch_utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.epoch_utc.bind(py)
     }
 
     /// A value of numpy's as one of Python's. `None` where Python has no class for it: numpy gives
@@ -146,7 +167,8 @@ impl Classes {
         }
         for (class, found) in &self.standard {
             if value.is_instance(class.bind(py))? {
-                return Ok(*found);
+                let is_below = *found == Class::Datetime && !ty.is(class.bind(py));
+                return Ok(if is_below { Class::Moment } else { *found });
             }
         }
         Ok(if value.is_instance_of::<PyBool>() {

@@ -1,8 +1,8 @@
 //! Where rows and events that Python makes are handed to the engine.
 //!
 //! They are made on the thread that called, as generators, cursors and sessions of databases are
-//! often of use on one thread only; the engine takes them on its own. At most a few batches lie in
-//! between. Each side notices within a moment when the other one is gone.
+//! often of use on one thread only; the engine takes them on its own. At most so many batches lie
+//! in between as the desk has room for. Each side notices within a moment when the other one is gone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,6 @@ use std::time::Duration;
 
 use pgspate::target::PgType;
 use pgspate::{Error, Kind, Result};
-
-/// Batches that wait, at most.
-const BATCHES_MAX: usize = 2;
 
 /// What either side may do next.
 pub(crate) enum Turn {
@@ -28,8 +25,9 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Desk<T>(Arc<Inner<T>>);
 
-impl<T> Default for Desk<T> {
-    fn default() -> Desk<T> {
+impl<T> Desk<T> {
+    /// A desk with room for so many batches.
+    pub(crate) fn with_room(room: usize) -> Desk<T> {
         let state = State {
             asked: None,
             round: 0,
@@ -37,7 +35,7 @@ impl<T> Default for Desk<T> {
             is_open: false,
             is_closed: false,
         };
-        Desk(Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new() }))
+        Desk(Arc::new(Inner { room, state: Mutex::new(state), changed: Condvar::new() }))
     }
 }
 
@@ -49,6 +47,7 @@ impl<T> Clone for Desk<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
+    room: usize,
     state: Mutex<State<T>>,
     changed: Condvar,
 }
@@ -109,7 +108,7 @@ impl<T: Send + 'static> Desk<T> {
             state.is_open = true;
             return Turn::Begin(types);
         }
-        match state.is_open && state.batches.len() < BATCHES_MAX {
+        match state.is_open && state.batches.len() < self.0.room {
             true => Turn::Make,
             false => Turn::Wait,
         }

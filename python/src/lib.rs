@@ -6,6 +6,7 @@
 #[allow(unsafe_code)]
 mod capsule;
 mod classes;
+mod column;
 mod data;
 mod desk;
 mod errors;
@@ -14,6 +15,7 @@ mod infer;
 mod options;
 mod rows;
 mod server;
+mod shape;
 mod spell;
 mod text;
 mod work;
@@ -21,12 +23,14 @@ mod work;
 use std::ffi::OsString;
 
 use pgspate::source::Input;
+use pgspate::sync::Doubt;
 use pgspate::target::connect::Dsn;
 use pgspate::{Error, Kind, Result, apply, ledger, load, sync};
 use pyo3::prelude::*;
 use serde_json::json;
 use tokio::runtime::Handle;
 
+use errors::raise;
 use events::EventBytes;
 use options::{Asked, Given, WithSource, streamed};
 use work::{Stop, Unwatched, Work};
@@ -77,6 +81,27 @@ fn sync_script<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> Py
     caller.run(py, move |_: &Work<Unwatched>| {
         at_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
     })
+}
+
+/// Refuses what such a session has counted, if it cannot be meant: `strays`, `movers`, `duplicates`
+/// (with examples), `deletes` (with the share that may be) or `empty`.
+#[pyfunction]
+#[pyo3(signature = (what, counts, examples = vec![], may = 100.0))]
+fn sync_doubt(
+    py: Python<'_>,
+    what: &str,
+    counts: Vec<u64>,
+    examples: Vec<(String, u64)>,
+    may: f64,
+) -> PyResult<()> {
+    let doubt = match (what, counts.as_slice()) {
+        ("strays", &[outside, taken]) => Doubt::Strays { outside, taken },
+        ("movers", &[taken]) => Doubt::Movers(taken),
+        ("duplicates", &[keys]) => Doubt::Duplicates { keys, examples },
+        ("deletes", &[deleted, all]) => Doubt::Deletes { deleted, all, may },
+        _ => Doubt::Empty,
+    };
+    doubt.refuse("").map_err(|error| raise(py, &error))
 }
 
 /// Applies a stream of changes; gives the report as JSON.
@@ -173,6 +198,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_doubt, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;

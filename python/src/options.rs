@@ -18,6 +18,12 @@ use crate::events::Events;
 use crate::rows::Rows;
 use crate::work::{Caller, Make, Nothing, Stop};
 
+/// Batches of rows that wait, at most: with fewer the thread that makes them stands still while
+/// all lanes write. A batch has 4 MiB at most, or one value.
+const ROW_BATCHES: usize = 8;
+/// Batches of events that wait, at most.
+const EVENT_BATCHES: usize = 2;
+
 /// What is to be loaded or applied, as the package has sorted it.
 #[derive(FromPyObject)]
 pub(crate) struct Given<'py>(
@@ -67,7 +73,7 @@ pub(crate) trait WithSource: Sized {
     ) -> PyResult<Ready<'py, Self, Rows>> {
         let mut options = Self::parse(&asked.0).map_err(|error| raise(py, &error))?;
         options.fill(&mut asked.1);
-        let desk = Desk::default();
+        let desk = Desk::with_room(ROW_BATCHES);
         let rows = take(given, options.reading(), &desk)?;
         let (to, caller) = asked.caller(rows, desk);
         Ok((options, to, caller))
@@ -143,7 +149,7 @@ pub(crate) fn streamed<'py>(
 ) -> PyResult<Ready<'py, (apply::Options, Option<String>), Events>> {
     let mut options = pgspate_cli::apply_options(&asked.0).map_err(|error| raise(py, &error))?;
     options.tables = asked.1.remove("tables").unwrap_or_default();
-    let desk = Desk::default();
+    let desk = Desk::with_room(EVENT_BATCHES);
     let Given(kind, data, name) = given;
     let (mut events, mut made) = (None, None);
     if kind == "sources" {
@@ -169,7 +175,7 @@ impl<'py> Asked<'py> {
     /// Of a command without data: its arguments, the server, and Python's side of the call.
     pub(crate) fn alone(mut self) -> Ready<'py, Vec<String>, Nothing> {
         let words = std::mem::take(&mut self.0);
-        let (to, caller) = self.caller(None, Desk::default());
+        let (to, caller) = self.caller(None, Desk::with_room(0));
         (words, to, caller)
     }
 }

@@ -1,33 +1,37 @@
-//! Python's rows as record batches of text.
+//! Python's rows as record batches.
 //!
-//! Each value becomes the text that its column's input function takes, which the engine then
-//! encodes as it does the fields of a file: one way for both, and the server judges what is not
-//! sure. What a row is, is said by the first ones.
+//! Each value becomes itself or the text that its column's input function takes, which mean the
+//! same, and the server judges what is not sure. What a row is, is said by the first ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow_array::builder::LargeStringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
+use pgspate::encode::arrow::tagged_field;
 use pgspate::format::memory::{BatchIter, Batches};
 use pgspate::target::PgType;
 use pgspate::{Error, Kind, Place, Result};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{PyIterator, PyList, PyTuple};
 
+use crate::column::Column;
 use crate::desk::Desk;
-use crate::errors::raise;
 use crate::infer::infer;
-use crate::spell::{Speller, Target};
+use crate::shape::{ROWS_AHEAD, Shape};
+use crate::spell::Speller;
 use crate::work::Make;
 
-/// Rows that are looked at before the first one is loaded.
-const ROWS_AHEAD: usize = 1000;
 /// Rows of a batch, at most.
 const BATCH_ROWS: usize = 8192;
 /// Bytes of a batch's text, about.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Rows that are read together, at most. Objects lie all over the memory: to look at the classes of
+/// all of them before the first value is read has the processor fetch several at a time.
+const BLOCK_ROWS: usize = 64;
+/// Bytes after which a block has a row only.
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// Why there are no more rows.
 pub(crate) enum Fault {
@@ -43,16 +47,6 @@ impl From<PyErr> for Fault {
     }
 }
 
-/// What the rows are.
-enum Shape {
-    /// Mappings, with these keys. `is_open`: other keys are a mistake.
-    Keys { keys: Vec<Py<PyString>>, is_open: bool },
-    /// Sequences of so many values.
-    Values(usize),
-    /// Objects with these attributes.
-    Attributes(Vec<Py<PyString>>),
-}
-
 /// Rows of Python's.
 pub(crate) struct Rows {
     data: Py<PyAny>,
@@ -62,8 +56,10 @@ pub(crate) struct Rows {
     names: Vec<String>,
     schema: SchemaRef,
     speller: Speller,
-    targets: Vec<Target>,
-    columns: Vec<LargeStringBuilder>,
+    columns: Vec<Column>,
+    /// Rows of the next block.
+    block: usize,
+    /// Rows taken so far.
     row: u64,
 }
 
@@ -127,19 +123,18 @@ impl Rows {
             ahead.push_back(row?);
         }
         let given = columns.is_some();
-        let (shape, names) = shape(py, &ahead, columns, ignore_unknown)?;
-        let has_names = given || !matches!(shape, Shape::Values(_)) || is_named(&ahead)?;
-        let fields = names.iter().map(|name| Field::new(name, DataType::LargeUtf8, true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let (mut shape, names) = Shape::of(py, &ahead, columns, ignore_unknown)?;
+        let has_names = given || shape.has_names(ahead.front())?;
+        let fields: Vec<_> = names.iter().map(|name| tagged_field(name)).collect();
+        let schema = Arc::new(Schema::new(fields));
         let mut speller = Speller::new(py)?;
         let mut sample = vec![Vec::new(); names.len()];
         for row in &ahead {
-            let mut take = |nth: usize, value: Option<Bound<'py, PyAny>>| {
-                sample[nth].extend(value);
-                Ok(())
-            };
             // What is wrong with a row is said when it is loaded.
-            let _ = each(&shape, row, &mut take);
+            let Ok(values) = shape.values(row.clone()) else { continue };
+            for (values, value) in sample.iter_mut().zip(values.iter()) {
+                values.push(value);
+            }
         }
         let types = infer(py, &mut speller, &sample)?;
         let types = names.iter().cloned().zip(types).collect();
@@ -156,17 +151,57 @@ impl Rows {
         };
         let (data, rows) = (data.clone().unbind(), rows.unbind());
         let ahead = ahead.into_iter().map(Bound::unbind).collect();
-        let (targets, columns) = (Vec::new(), Vec::new());
-        let rows =
-            Rows { data, rows, ahead, shape, names, schema, speller, targets, columns, row: 0 };
+        let columns = Vec::new();
+        let (block, row) = (1, 0);
+        let rows = Rows { data, rows, ahead, shape, names, schema, speller, columns, block, row };
         Ok((rows, batches))
     }
 
-    /// Adds to a fault where it is.
-    fn placed(&self, nth: usize, fault: Fault) -> Fault {
-        let Fault::Value(error) = fault else { return fault };
-        let column = self.names.get(nth).cloned();
-        Fault::Value(error.at(Place { row: Some(self.row), column, ..Place::default() }))
+    /// The next row, or that there is none.
+    fn pull<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
+        match self.ahead.pop_front() {
+            Some(row) => Some(Ok(row.into_bound(py))),
+            None => self.rows.bind(py).clone().next(),
+        }
+    }
+
+    /// Puts a few rows into the columns; gives how many bytes they are.
+    fn put(&mut self, rows: &[Bound<'_, PyTuple>], text: &mut String) -> Result<usize, Fault> {
+        let width = self.columns.len();
+        let mut values = Vec::with_capacity(rows.len() * width);
+        for row in rows {
+            for nth in 0..width {
+                let value = row.get_borrowed_item(nth)?;
+                values.push((value.get_type_ptr() as usize, value));
+            }
+        }
+        let first = self.row;
+        self.row += rows.len() as u64;
+        let (mut bytes, mut end, mut fault) = (0, rows.len(), None);
+        for (nth, column) in self.columns.iter_mut().enumerate() {
+            let values = values.iter().skip(nth).step_by(width).take(end);
+            for (row, (class, value)) in values.enumerate() {
+                match column.put(value, *class, &mut self.speller, text) {
+                    Ok(more) => bytes += more,
+                    Err(why) => {
+                        // The first row is the one to tell of: the others matter up to it.
+                        (end, fault) = (row, Some((nth, why)));
+                        break;
+                    }
+                }
+            }
+        }
+        let Some((nth, why)) = fault else { return Ok(bytes) };
+        Err(why.at(first + end as u64 + 1, self.names.get(nth)))
+    }
+}
+
+impl Fault {
+    /// With where it is.
+    fn at(self, row: u64, column: Option<&String>) -> Fault {
+        let Fault::Value(error) = self else { return self };
+        let column = column.cloned();
+        Fault::Value(error.at(Place { row: Some(row), column, ..Place::default() }))
     }
 }
 
@@ -180,196 +215,44 @@ impl Make for Rows {
             self.row = 0;
         }
         self.speller = Speller::new(py)?;
-        self.targets =
-            types.iter().map(|ty| ty.as_ref().map_or(Target::None, Target::of)).collect();
-        self.columns = types.iter().map(|_| LargeStringBuilder::new()).collect();
+        self.columns = types.iter().map(|ty| Column::of(ty.as_ref())).collect();
         Ok(())
     }
 
     fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, Fault> {
-        let mut bytes = 0;
-        let mut rows = 0;
+        let (mut rows, mut bytes) = (0, 0);
         let mut text = String::new();
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES {
-            let row = match self.ahead.pop_front() {
-                Some(row) => row.into_bound(py),
-                None => match self.rows.bind(py).clone().next() {
-                    Some(row) => row?,
-                    None => break,
-                },
-            };
-            rows += 1;
-            self.row += 1;
-            let (speller, targets) = (&mut self.speller, &self.targets);
-            let columns = &mut self.columns;
-            let mut put = |nth: usize, value: Option<Bound<'_, PyAny>>| {
-                let column = &mut columns[nth];
-                let Some(value) = value.filter(|_| !matches!(targets[nth], Target::None)) else {
-                    column.append_null();
-                    return Ok(());
-                };
-                text.clear();
-                match speller.spell(&value, &targets[nth], &mut text) {
-                    Ok(true) => {
-                        bytes += text.len();
-                        column.append_value(&text);
+        let mut held = Vec::with_capacity(BLOCK_ROWS);
+        let mut is_done = false;
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done {
+            let mut failed = None;
+            while held.len() < self.block && !is_done && failed.is_none() {
+                match self.pull(py) {
+                    None => is_done = true,
+                    Some(row) => {
+                        match row.map_err(Fault::from).and_then(|row| self.shape.values(row)) {
+                            Ok(values) => held.push(values),
+                            Err(fault) => failed = Some(fault),
+                        }
                     }
-                    Ok(false) => column.append_null(),
-                    Err(fault) => return Err((nth, fault)),
                 }
-                Ok(())
-            };
-            let done = each(&self.shape, &row, &mut put);
-            done.map_err(|(nth, fault)| self.placed(nth, fault))?;
+            }
+            let more = self.put(&held, &mut text)?;
+            if let Some(fault) = failed {
+                self.row += 1;
+                return Err(fault.at(self.row, None));
+            }
+            rows += held.len();
+            bytes += more;
+            self.block = if more > BLOCK_BYTES { 1 } else { BLOCK_ROWS.min(self.block * 2) };
+            held.clear();
         }
         if rows == 0 {
             return Ok(None);
         }
-        let columns = self.columns.iter_mut();
-        let columns: Vec<ArrayRef> = columns.map(|column| Arc::new(column.finish()) as _).collect();
+        let columns: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
         let batch = RecordBatch::try_new(self.schema.clone(), columns);
         let bug = |error| Error::new(Kind::Bug, "could not put rows together").because(error);
         Ok(Some(batch.map_err(|error| Fault::Value(bug(error)))?))
-    }
-}
-
-/// What the rows are, from the first ones, and what their values are called.
-fn shape(
-    py: Python<'_>,
-    ahead: &VecDeque<Bound<'_, PyAny>>,
-    columns: Option<Vec<String>>,
-    ignore_unknown: bool,
-) -> PyResult<(Shape, Vec<String>)> {
-    let interned = |names: &[String]| -> Vec<Py<PyString>> {
-        names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
-    };
-    let Some(first) = ahead.front() else {
-        // No rows, so it does not matter what they would be.
-        let names = columns.unwrap_or_default();
-        return Ok((Shape::Values(names.len()), names));
-    };
-    if first.hasattr("keys")? {
-        let is_open = columns.is_none() && !ignore_unknown;
-        let names = match columns {
-            Some(columns) => columns,
-            None => keys(ahead)?,
-        };
-        return Ok((Shape::Keys { keys: interned(&names), is_open }, names));
-    }
-    if first.hasattr("__dataclass_fields__")? {
-        let names = match columns {
-            Some(columns) => columns,
-            None => strings(&first.getattr("__dataclass_fields__")?)?,
-        };
-        return Ok((Shape::Attributes(interned(&names)), names));
-    }
-    if first.is_instance_of::<PyString>() || first.len().is_err() {
-        let class = first.get_type().name()?;
-        let error = Error::new(Kind::Usage, format!("a row of class {class} has no columns"));
-        return Err(raise(
-            py,
-            &error.hint(
-                "Rows are dicts, tuples, lists or dataclasses; a single column is `(value,)`.",
-            ),
-        ));
-    }
-    let values = first.len()?;
-    let names = match columns {
-        Some(columns) if columns.len() == values => columns,
-        Some(columns) => {
-            let named = columns.len();
-            let message =
-                format!("the first row has {values} values, but {named} columns are named");
-            return Err(raise(py, &Error::new(Kind::Usage, message)));
-        }
-        None if first.hasattr("_fields")? => {
-            let names = strings(&first.getattr("_fields")?)?;
-            return Ok((Shape::Values(values), names));
-        }
-        None => (1..=values).map(|nth| format!("value {nth}")).collect(),
-    };
-    Ok((Shape::Values(values), names))
-}
-
-/// Whether the first row names its values, as a named tuple does.
-fn is_named(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<bool> {
-    ahead.front().map_or(Ok(false), |first| first.hasattr("_fields"))
-}
-
-/// The keys of the first rows, in the order in which they occur.
-fn keys(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    for row in ahead {
-        for key in strings(&row.call_method0("keys")?)? {
-            if !names.contains(&key) {
-                names.push(key);
-            }
-        }
-    }
-    Ok(names)
-}
-
-fn strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    names.try_iter()?.map(|name| name?.extract()).collect()
-}
-
-/// Gives `put` the values of a row one after the other, by their ordinals.
-fn each<'py>(
-    shape: &Shape,
-    row: &Bound<'py, PyAny>,
-    put: &mut impl FnMut(usize, Option<Bound<'py, PyAny>>) -> Result<(), (usize, Fault)>,
-) -> Result<(), (usize, Fault)> {
-    let none = usize::MAX;
-    let of_row = |message: String| (none, Fault::Value(Error::new(Kind::Type, message)));
-    let python = |nth: usize| move |error: PyErr| (nth, Fault::Python(error));
-    match shape {
-        Shape::Keys { keys, is_open } => {
-            let mut found = 0;
-            let dict = row.cast::<PyDict>().ok();
-            for (nth, key) in keys.iter().enumerate() {
-                let key = key.bind(row.py());
-                let value = match dict {
-                    Some(dict) => dict.get_item(key).map_err(python(nth))?,
-                    None => row.get_item(key).map(Some).map_err(python(nth))?,
-                };
-                found += usize::from(value.is_some());
-                put(nth, value)?;
-            }
-            match dict {
-                Some(dict) if *is_open && dict.len() != found => Err(of_row(format!(
-                    "the row has a key that none of the first {ROWS_AHEAD} rows has"
-                ))),
-                _ => Ok(()),
-            }
-        }
-        Shape::Values(count) => {
-            let wrong =
-                |found: usize| of_row(format!("the row has {found} values, expected {count}"));
-            if let Ok(tuple) = row.cast::<PyTuple>() {
-                if tuple.len() != *count {
-                    return Err(wrong(tuple.len()));
-                }
-                for nth in 0..*count {
-                    put(nth, Some(tuple.get_item(nth).map_err(python(nth))?))?;
-                }
-                return Ok(());
-            }
-            let found = row.len().map_err(python(none))?;
-            let is_list = row.is_exact_instance_of::<PyList>();
-            let is_other = || row.is_instance_of::<PyString>() || row.cast::<PyMapping>().is_ok();
-            if found != *count || (!is_list && is_other()) {
-                return Err(wrong(found));
-            }
-            for nth in 0..*count {
-                put(nth, Some(row.get_item(nth).map_err(python(nth))?))?;
-            }
-            Ok(())
-        }
-        Shape::Attributes(names) => {
-            for (nth, name) in names.iter().enumerate() {
-                put(nth, Some(row.getattr(name.bind(row.py())).map_err(python(nth))?))?;
-            }
-            Ok(())
-        }
     }
 }

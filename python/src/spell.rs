@@ -28,8 +28,12 @@ pub(crate) enum Target {
     Bytes,
     /// json and jsonb
     Json,
-    /// timestamp, date and time: moments without a zone.
+    /// date and time: parts of moments without a zone.
     Local,
+    /// timestamp: moments without a zone.
+    Stamp,
+    /// timestamptz: moments of all zones.
+    Instant,
     /// The integers.
     Whole,
     /// Arrays of a type, with the delimiter between elements.
@@ -58,7 +62,9 @@ impl Target {
         match base.oid {
             17 => Target::Bytes,
             114 | 3802 => Target::Json,
-            1082 | 1083 | 1114 => Target::Local,
+            1082 | 1083 => Target::Local,
+            1114 => Target::Stamp,
+            1184 => Target::Instant,
             20 | 21 | 23 | 26 => Target::Whole,
             25 | 1042 | 1043 => Target::Text,
             _ => Target::Other,
@@ -96,8 +102,11 @@ impl Speller {
             Class::Float => self.float(value.extract()?, out),
             Class::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
             Class::Decimal => decimal(value, to, out)?,
-            Class::Datetime => datetime(&self.classes, value, to, out)?,
-            Class::Date => date(value, out)?,
+            Class::Datetime | Class::Moment => datetime(&self.classes, value, to, out)?,
+            Class::Date => {
+                let text = value.call_method0(intern!(value.py(), "isoformat"))?;
+                out.push_str(text.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
+            }
             Class::Time | Class::Address => out.push_str(value.str()?.to_str()?),
             Class::Timedelta => timedelta(value, out)?,
             Class::Uuid => uuid(value, out)?,
@@ -215,7 +224,7 @@ fn quote(text: &str, out: &mut String) {
 
 fn int(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
     match value.extract::<i64>() {
-        Ok(value) => digits(value, out),
+        Ok(value) => drop(write!(out, "{value}")),
         // A larger one has all its digits still.
         Err(_) => out.push_str(value.str()?.to_str()?),
     }
@@ -238,64 +247,12 @@ fn decimal(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<()
     } else {
         text
     };
-    let whole = text.split_once('.').filter(|(_, rest)| rest.bytes().all(|digit| digit == b'0'));
-    match whole {
-        Some((whole, _)) if *to == Target::Whole => out.push_str(whole),
-        _ => out.push_str(text),
+    let whole = text.split_once('.').filter(|_| *to == Target::Whole);
+    match whole.filter(|(_, rest)| rest.bytes().all(|digit| digit == b'0')) {
+        Some((whole, _)) => out.push_str(whole),
+        None => out.push_str(text),
     }
     Ok(())
-}
-
-/// By its day, which Python has at hand in a third of the time that its text takes.
-fn date(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
-    let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?.extract::<u32>()?;
-    // Days since the first of March of the year 0, in which leap days come last.
-    let days = ordinal + 305;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u32::from(month <= 2);
-    // Formatting it by `write!` takes longer than all of the above.
-    let digit = |number: u32, place: u32| b'0' + (number / place % 10) as u8;
-    let text = [
-        digit(year, 1000),
-        digit(year, 100),
-        digit(year, 10),
-        digit(year, 1),
-        b'-',
-        digit(month, 10),
-        digit(month, 1),
-        b'-',
-        digit(day, 10),
-        digit(day, 1),
-    ];
-    out.push_str(std::str::from_utf8(&text).unwrap_or_default());
-    Ok(())
-}
-
-/// Appends a number, without what `write!` does besides.
-fn digits(value: i64, out: &mut String) {
-    let mut text = [0; 20];
-    let mut at = text.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        text[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        at -= 1;
-        text[at] = b'-';
-    }
-    out.push_str(std::str::from_utf8(&text[at..]).unwrap_or_default());
 }
 
 /// One with a zone goes into a column without one as its UTC wall clock, as Arrow's do: the column
@@ -307,7 +264,7 @@ fn datetime(
     out: &mut String,
 ) -> Result<(), Fault> {
     let py = value.py();
-    if *to == Target::Local && !value.getattr("tzinfo")?.is_none() {
+    if matches!(to, Target::Local | Target::Stamp) && !value.getattr("tzinfo")?.is_none() {
         let utc = value.call_method1("astimezone", (classes.utc(py),))?;
         let text = utc.str()?;
         let text = text.to_str()?;
@@ -318,10 +275,17 @@ fn datetime(
     Ok(())
 }
 
+/// Days, seconds and microseconds of a timedelta.
+pub(crate) fn span(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i64)> {
+    let py = value.py();
+    let days = value.getattr(intern!(py, "days"))?.extract()?;
+    let seconds = value.getattr(intern!(py, "seconds"))?.extract()?;
+    Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
+}
+
 /// Days stay days: they are not always 24 hours. As PostgreSQL prints intervals.
 fn timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
-    let part = |name: &str| value.getattr(name)?.extract::<i64>();
-    let (days, seconds, micros) = (part("days")?, part("seconds")?, part("microseconds")?);
+    let (days, seconds, micros) = span(value)?;
     if days != 0 {
         let _ = write!(out, "{days} days ");
         if days < 0 {

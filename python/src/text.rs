@@ -5,6 +5,7 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
+use pgspate::encode::arrow::write_tagged;
 use pgspate::encode::text;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, Kind};
@@ -33,7 +34,7 @@ impl CopyText {
     #[new]
     fn new(data: &Bound<'_, PyAny>, columns: Vec<String>, types: Vec<TypeFacts>) -> PyResult<Self> {
         let py = data.py();
-        let desk = Desk::default();
+        let desk = Desk::with_room(1);
         let (mut rows, _) = Rows::look(data, "rows", Some(columns), false, &desk)?;
         let types: Vec<_> = types.into_iter().map(|facts| Some(pg_type(facts))).collect();
         rows.begin(py, &types)?;
@@ -80,15 +81,18 @@ fn pg_type((oid, name, element): TypeFacts) -> PgType {
 }
 
 fn copy_text(batch: &RecordBatch) -> Vec<u8> {
-    let columns: Vec<_> = batch.columns().iter().map(|column| column.as_string::<i64>()).collect();
-    let mut out = Vec::new();
+    let columns: Vec<_> = batch.columns().iter().map(|column| column.as_binary::<i64>()).collect();
+    let (mut out, mut value) = (Vec::new(), Vec::new());
     for row in 0..batch.num_rows() {
         for (nth, column) in columns.iter().enumerate() {
             if nth > 0 {
                 out.push(b'\t');
             }
-            let value = column.is_valid(row).then(|| column.value(row).as_bytes());
-            text::append(value, &mut out);
+            value.clear();
+            if column.is_valid(row) {
+                write_tagged(column.value(row), &mut value);
+            }
+            text::append(column.is_valid(row).then_some(value.as_slice()), &mut out);
         }
         out.push(b'\n');
     }

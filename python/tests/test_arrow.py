@@ -141,7 +141,7 @@ def test_a_large_batch_is_cut_and_loaded_by_all_lanes(db, dsn):
     db.execute("create table t (a bigint, b text)")
     data = pa.table({"a": range(400_000), "b": ["x" * 20] * 400_000})
     report = pgspate.load(data, "t", lanes=2, to=dsn)
-    assert report.chunks == 4 and report.lanes == 2
+    assert report.chunks == 13 and report.lanes == 2
     total = db.execute("select count(distinct a), sum(a) from t").fetchone()
     assert total == (400_000, sum(range(400_000)))
 

@@ -174,6 +174,8 @@ def test_a_plan_says_what_would_be_done(db, dsn):
     plan = pgspate.plan([(1, "<a/>")], "t", to=dsn)
     assert plan.path == "text" and [it["name"] for it in plan.columns] == ["a", "b"]
     assert "xml" in str(plan) and "public.t" in repr(plan)
+    plan = pgspate.plan([(1,)], "t", columns=["a"], to=dsn)
+    assert "binary, value by value" in str(plan)
     assert rows(db) == []
 
 

@@ -262,6 +262,32 @@ def test_a_scope_is_made_like_objects(engine):
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.parametrize(
+    "ids, how, words",
+    [
+        ([], {"scope": Order.note == "b"}, "the source has no rows"),
+        ([0, 5], {"scope": Order.note == "b"}, "1 row of the source: the key of a row out of"),
+        ([0, 5], {"scope": Order.note == "c"}, "2 rows of the source out of the scope"),
+        ([0, 5], {"scope_by": "note"}, "1 row of the source: the key of a row in a scope"),
+        ([5, 5, 6], {"scope": "all"}, "1 key of the source occur more than once: (5) 2 times"),
+        ([5], {"scope": Order.note == "b"}, "4 of 5 rows of the scope (80.0 %) would be deleted"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_the_same_words(engine, ids, how, words):
+    with orm.Session(engine) as session:
+        old = [Order(id=n, note="a" if n < 5 else "b") for n in range(10)]
+        pgspate.sqlalchemy.load(session, Order, old)
+        new = [{"id": n, "note": "b"} for n in ids]
+        said = []
+        for within in (None, session):
+            with pytest.raises(pgspate.PlanError) as caught:
+                pgspate.sqlalchemy.sync(session, Order, new, within=within, **how)
+            said.append((([caught.value.message, *caught.value._reasons])[-1], caught.value.hint))
+    assert said[0] == said[1]
+    assert words in said[0][0]
+    assert len(orders(engine)) == 10
+
+
 @pytest.fixture
 def tenants(db, engine):
     """The same table in three schemas, one of them that of the default search_path."""

@@ -14,7 +14,7 @@ use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::contain::contain;
-use super::memory::{self, BatchesCutter};
+use super::memory::{BatchesCutter, FILES};
 use super::{BatchSource, Chunk, ChunkData, Cutter};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
@@ -153,10 +153,10 @@ impl Cutter for ArrowCutter {
                 None => *self.rows.insert(self.file.block_rows(block)?),
             };
             let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
-            if memory::is_over(taken + rows, stored + bytes) && !parts.is_empty() {
+            if FILES.are_passed(taken + rows, stored + bytes) && !parts.is_empty() {
                 break;
             }
-            let part = rows.div_ceil(memory::pieces(rows, bytes)).min(rows - self.row);
+            let part = rows.div_ceil(FILES.pieces(rows, bytes)).min(rows - self.row);
             if part > 0 {
                 parts.push(Part {
                     block: self.block,

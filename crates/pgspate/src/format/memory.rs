@@ -16,10 +16,18 @@ use crate::Result;
 use crate::encode::arrow::schema_types;
 use crate::target::PgType;
 
-/// Rows in a chunk, at most.
-const CHUNK_ROWS: u64 = 131_072;
-/// Bytes in a chunk, about.
-const CHUNK_BYTES: u64 = 16 << 20;
+/// How large a chunk is, at most, or about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    rows: u64,
+    bytes: u64,
+}
+
+/// Of files.
+pub(super) const FILES: Limits = Limits { rows: 131_072, bytes: 16 << 20 };
+/// Of programs, which make rows while others are written: a lane begins as soon as there is a
+/// chunk, and the last ones are done at about the same time.
+const PROGRAMS: Limits = Limits { rows: 32_768, bytes: 4 << 20 };
 
 /// Batches in their order, each once.
 pub type BatchIter = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
@@ -61,6 +69,7 @@ pub trait Batches: Send + Sync + fmt::Debug {
 /// Cuts batches into chunks.
 pub(crate) struct BatchesCutter {
     batches: BatchIter,
+    limits: Limits,
     /// What has been read but belongs to the next chunk, and its bytes.
     rest: Option<(RecordBatch, u64)>,
     is_done: bool,
@@ -72,7 +81,13 @@ pub(crate) struct BatchesCutter {
 impl BatchesCutter {
     /// A cutter of `batches`, the load's input number `input`. Chunks are numbered from 0.
     pub(crate) fn new(batches: BatchIter, input: usize) -> BatchesCutter {
-        BatchesCutter { batches, rest: None, is_done: false, input, first_row: 0, seq: 0 }
+        let limits = FILES;
+        BatchesCutter { batches, limits, rest: None, is_done: false, input, first_row: 0, seq: 0 }
+    }
+
+    /// The same, in the smaller chunks of what a program makes.
+    pub(crate) fn of_program(self) -> BatchesCutter {
+        BatchesCutter { limits: PROGRAMS, ..self }
     }
 
     fn read(&mut self) -> Result<Option<(RecordBatch, u64)>> {
@@ -96,13 +111,15 @@ impl Cutter for BatchesCutter {
             if rows == 0 {
                 continue;
             }
-            if is_over(held.rows + rows, held.bytes + bytes) && !held.batches.is_empty() {
+            if self.limits.are_passed(held.rows + rows, held.bytes + bytes)
+                && !held.batches.is_empty()
+            {
                 self.rest = Some((batch, bytes));
                 break;
             }
             // The buffers of a large batch live on in each of its slices: to cut it costs no
             // memory, and spreads the work.
-            let part = rows.div_ceil(pieces(rows, bytes));
+            let part = rows.div_ceil(self.limits.pieces(rows, bytes));
             let part_bytes = (u128::from(bytes) * u128::from(part) / u128::from(rows)) as u64;
             held.batches.push(batch.slice(0, part as usize));
             held.rows += part;
@@ -124,14 +141,16 @@ impl Cutter for BatchesCutter {
     }
 }
 
-/// Into how many chunks a batch is cut.
-pub(super) fn pieces(rows: u64, bytes: u64) -> u64 {
-    rows.div_ceil(CHUNK_ROWS).max(bytes.div_ceil(CHUNK_BYTES)).clamp(1, rows.max(1))
-}
+impl Limits {
+    /// Into how many chunks a batch is cut.
+    pub(super) fn pieces(self, rows: u64, bytes: u64) -> u64 {
+        rows.div_ceil(self.rows).max(bytes.div_ceil(self.bytes)).clamp(1, rows.max(1))
+    }
 
-/// Whether a chunk with so many rows and bytes has no room for more.
-pub(super) fn is_over(rows: u64, bytes: u64) -> bool {
-    rows > CHUNK_ROWS || bytes > CHUNK_BYTES
+    /// Whether a chunk with so many rows and bytes has no room for more.
+    pub(super) fn are_passed(self, rows: u64, bytes: u64) -> bool {
+        rows > self.rows || bytes > self.bytes
+    }
 }
 
 /// The bytes of a batch's rows; not of the buffers, of which other batches may be parts as well.

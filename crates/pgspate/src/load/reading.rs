@@ -154,7 +154,8 @@ impl Reading {
             let input = &reading.inputs[nth];
             let cutter = match &reading.shape {
                 Shape::Columns { origin: Origin::Program(batches), .. } => {
-                    batches.open(&types).map(|it| Box::new(BatchesCutter::new(it, nth)) as _)
+                    let cutter = |it| BatchesCutter::new(it, nth).of_program();
+                    batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
                 _ => reading.open(nth, chunk_bytes, &map, &watch),
             };

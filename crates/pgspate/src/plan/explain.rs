@@ -66,6 +66,7 @@ pub(crate) fn way(plan: &Plan, column: &PlannedColumn) -> String {
     match &column.route {
         _ if plan.mode == Mode::Text => "text".to_owned(),
         Route::Field(encoder) => format!("binary ({})", encoder.family_name()),
+        Route::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
         Route::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {
             format!("binary, from {}", encoder.data_type())
         }

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod columns;
+mod doubt;
 mod part;
 mod report;
 mod script;
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
+pub use doubt::Doubt;
 pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;

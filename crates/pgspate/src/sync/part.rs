@@ -4,6 +4,7 @@
 
 use tokio_postgres::{Client, Row};
 
+use super::doubt::Doubt;
 use super::statements::{Scope, Statements};
 use super::{Examples, Report, Sync, ahead};
 use crate::copy::{DURABLY, LaneSession};
@@ -76,41 +77,19 @@ async fn check_source(
     stage::analyze(client, &statements.finding()).await?;
     let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
     if deletes_all && !options.may_empty && !options.is_check {
-        let message = "the source has no rows: all rows of the scope would be deleted";
-        return Err(
-            Error::new(Kind::Plan, message).hint("Say `--allow-empty` if that is what is meant.")
-        );
+        Doubt::Empty.refuse("")?;
     }
     if let Some(sql) = statements.strays() {
         pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(server_error(
             "could not compare the source with the predicate of `--scope`".to_owned(),
         ))?;
-        let (outside, taken) = (number(&row, 0), number(&row, 1));
-        if outside + taken > 0 {
-            let message = match outside {
-                0 => format!(
-                    "{} of the source: the key of a row out of the scope",
-                    some(taken, "row")
-                ),
-                _ => format!("{} of the source out of the scope", some(outside, "row")),
-            };
-            return Err(Error::new(Kind::Plan, message)
-                .hint("Widen `--scope`, or leave these rows out of the source."));
-        }
+        Doubt::Strays { outside: number(&row, 0), taken: number(&row, 1) }.refuse("")?;
     }
     if let Some(sql) = statements.movers() {
         pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-        if number(&row, 0) > 0 {
-            let message = format!(
-                "{}{} of the source: the key of a row in a scope that the source does not have",
-                sync.at_least(),
-                some(number(&row, 0), "row")
-            );
-            return Err(Error::new(Kind::Plan, message)
-                .hint("Add the columns of `--scope-by` to `--key`, or use `--scope all`."));
-        }
+        Doubt::Movers(number(&row, 0)).refuse(sync.at_least())?;
     }
     Ok(rows)
 }
@@ -147,17 +126,9 @@ async fn check_keys(
         }
     }
     let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
-    let Some(first) = duplicates.first() else { return Ok(()) };
-    let examples: Vec<String> = duplicates
-        .iter()
-        .map(|row| format!("({}) {} times", row.get::<_, &str>(1), row.get::<_, i64>(2)))
-        .collect();
-    let keys = some(first.get::<_, i64>(0).unsigned_abs(), "key");
-    let least = sync.at_least();
-    let message =
-        format!("{least}{keys} of the source occur more than once: {}", examples.join(", "));
-    Err(Error::new(Kind::Plan, message)
-        .hint("Name more columns with `--key`, or keep the last of them with `--keep last`."))
+    let examples = duplicates.iter().map(|row| (row.get(1), number(row, 2))).collect();
+    let keys = duplicates.first().map_or(0, |row| number(row, 0));
+    Doubt::Duplicates { keys, examples }.refuse(sync.at_least())
 }
 
 /// Finds what differs, in one pass over the source and the scope.

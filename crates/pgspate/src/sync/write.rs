@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::doubt::Doubt;
 use super::part::{self, number};
 use super::report::{Facts, advice};
 use super::statements::Scope;
@@ -13,7 +14,7 @@ use crate::measure::{self, Measurement};
 use crate::stage;
 use crate::target::connect::Connection;
 use crate::target::server_error;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 
 /// The table's fillfactor; indexes that no query has used and which are not unique, by names and by
 /// columns; updates of the table, and HOT ones.
@@ -218,16 +219,7 @@ fn guard(sync: &Sync, report: &Report) -> Result<()> {
     let deleted = report.deleted;
     let all = deleted + report.rows_in.saturating_sub(report.inserted);
     let may = sync.options.max_delete;
-    if deleted as f64 <= all as f64 * may / 100.0 {
-        return Ok(());
-    }
-    let share = 100.0 * deleted as f64 / all as f64;
-    let message = format!(
-        "{deleted} of {all} rows of the scope ({share:.1} %) would be deleted, and at most {may} % \
-         may be"
-    );
-    Err(Error::new(Kind::Plan, message)
-        .hint("See with `--check` which, and raise `--max-delete` if that is what is meant."))
+    Doubt::Deletes { deleted, all, may }.refuse("")
 }
 
 async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {

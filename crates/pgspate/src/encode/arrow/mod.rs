@@ -21,6 +21,7 @@ pub(crate) mod moment;
 pub(crate) mod number;
 pub(crate) mod numeric;
 mod schema;
+mod tagged;
 pub(crate) mod text;
 
 use std::cell::RefCell;
@@ -35,6 +36,7 @@ use self::bytes::{Bytes, write_parquet_interval};
 use self::column::Cells;
 use self::moment::Moment;
 use self::number::Number;
+use self::tagged::Tagged;
 use self::text::{write_uuid, writer};
 use super::field::FieldEncoder;
 use crate::format::json::{skip_space, value};
@@ -42,6 +44,7 @@ use crate::target::{PgType, Session, TypeKind};
 
 pub use self::column::Column;
 pub use self::schema::schema_types;
+pub use self::tagged::{TaggedBuilder, tagged_field, write_tagged};
 pub(crate) use self::text::Write;
 pub use self::text::write_float8;
 
@@ -73,6 +76,7 @@ enum Plan {
     Bool,
     Moment(Moment),
     Bytes(Bytes),
+    Tagged(Box<Tagged>),
     Keyed(Box<ColumnEncoder>),
     List {
         item: Box<ColumnEncoder>,
@@ -134,6 +138,11 @@ impl ColumnEncoder {
         &self.data_type
     }
 
+    /// Whether each value says itself what it is.
+    pub(crate) fn is_tagged(&self) -> bool {
+        matches!(self.plan, Plan::Tagged(_))
+    }
+
     /// Appends a text of the column's as JSON that is loaded as the same value again, or refused
     /// again: a string that is no JSON would be taken by a json column.
     pub(crate) fn append_json(&self, text: &[u8], out: &mut Vec<u8>) {
@@ -159,6 +168,7 @@ impl ColumnEncoder {
             Plan::Number(to) => number::bind(array, *to)?,
             Plan::Moment(to) => moment::bind(array, *to)?,
             Plan::Bytes(to) => bytes::bind(array, to)?,
+            Plan::Tagged(to) => tagged::bind(array, to)?,
             Plan::Bool => {
                 let values = array.as_boolean();
                 Cells::Other(Box::new(move |row, out| bytes::put_bool(values.value(row), out)))
@@ -230,6 +240,7 @@ impl ColumnEncoder {
             }
             Plan::Json { .. } | Plan::Text { json: true, .. } => json::json(array, false),
             Plan::Number(to) => number::text(array, *to),
+            Plan::Tagged(_) => tagged::text(array),
             _ => text::scalar(array),
         }
     }
@@ -256,7 +267,13 @@ fn plan(field: &Field, ty: &PgType, session: &Session) -> Result<(Plan, Route), 
     let number = Number::of(oid, session.server_version);
     let impossible = || Err(format!("{data_type} cannot become {}", ty.name));
     match data_type {
-        D::Utf8 | D::LargeUtf8 | D::Utf8View => strings(ty, oid, session),
+        D::Utf8 | D::LargeUtf8 | D::Utf8View => {
+            strings(ty, oid, session).map(|(to, route)| (Plan::Bytes(to), route))
+        }
+        D::LargeBinary if tagged::is_tagged(field) => {
+            let (text, route) = strings(ty, oid, session)?;
+            Ok((Plan::Tagged(Box::new(Tagged::of(ty, session, text))), route))
+        }
         D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
             binary(field, ty, oid, session)
         }
@@ -290,15 +307,15 @@ fn via_text(ty: &PgType, session: &Session, json: bool) -> (Plan, Route) {
     }
 }
 
-fn strings(ty: &PgType, oid: u32, session: &Session) -> Result<(Plan, Route), String> {
+fn strings(ty: &PgType, oid: u32, session: &Session) -> Result<(Bytes, Route), String> {
     utf8(session)?;
     Ok(match oid {
-        JSON => (Plan::Bytes(Bytes::Copy), Route::Direct),
-        JSONB => (Plan::Bytes(Bytes::Jsonb), Route::Direct),
-        _ if TEXTS.contains(&oid) => (Plan::Bytes(Bytes::Copy), Route::Direct),
+        JSON => (Bytes::Copy, Route::Direct),
+        JSONB => (Bytes::Jsonb, Route::Direct),
+        _ if TEXTS.contains(&oid) => (Bytes::Copy, Route::Direct),
         _ => match FieldEncoder::new(ty, session) {
-            Ok(encoder) => (Plan::Bytes(Bytes::Field(encoder)), Route::Text),
-            Err(reason) => (Plan::Bytes(Bytes::Server), Route::Server(reason)),
+            Ok(encoder) => (Bytes::Field(encoder), Route::Text),
+            Err(reason) => (Bytes::Server, Route::Server(reason)),
         },
     })
 }

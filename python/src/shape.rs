@@ -1,0 +1,231 @@
+//! What rows of Python's are, and the values that one has.
+//!
+//! The first rows say it. Each row becomes a tuple of its values in the columns' order: what is a
+//! mapping or an object is read by `operator`'s getters where these know all that there is to know,
+//! as they take a third of the time.
+
+use std::collections::VecDeque;
+
+use pgspate::{Error, Kind};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+
+use crate::errors::raise;
+use crate::rows::Fault;
+
+/// Rows that are looked at before the first one is loaded.
+pub(crate) const ROWS_AHEAD: usize = 1000;
+
+/// What the rows are.
+pub(crate) enum Shape {
+    /// Mappings, with these keys. `is_open`: other keys are a mistake.
+    Keys { keys: Vec<Py<PyString>>, is_open: bool, getter: Option<Py<PyAny>> },
+    /// Sequences of so many values.
+    Values(usize),
+    /// Objects with these attributes.
+    Attributes { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>> },
+}
+
+impl Shape {
+    /// What the rows are, from the first ones, and what their values are called.
+    pub(crate) fn of(
+        py: Python<'_>,
+        ahead: &VecDeque<Bound<'_, PyAny>>,
+        columns: Option<Vec<String>>,
+        ignore_unknown: bool,
+    ) -> PyResult<(Shape, Vec<String>)> {
+        shape(py, ahead, columns, ignore_unknown)
+    }
+
+    /// Whether the rows name their values, as `first` shows.
+    pub(crate) fn has_names(&self, first: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        match self {
+            // A named tuple does.
+            Shape::Values(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
+            _ => Ok(true),
+        }
+    }
+
+    /// The values of a row in their order; `None` for what a mapping does not have.
+    pub(crate) fn values<'py>(
+        &mut self,
+        row: Bound<'py, PyAny>,
+    ) -> Result<Bound<'py, PyTuple>, Fault> {
+        match self {
+            Shape::Values(count) => sequence(row, *count),
+            Shape::Keys { keys, is_open, getter } => mapping(&row, keys, *is_open, getter),
+            Shape::Attributes { names, getter } => {
+                let py = row.py();
+                if let Some(getter) = getter {
+                    return Ok(getter.bind(py).call1((row,))?.cast_into().map_err(PyErr::from)?);
+                }
+                let values = names.iter().map(|name| row.getattr(name.bind(py)));
+                Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?)
+            }
+        }
+    }
+}
+
+fn sequence(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, Fault> {
+    let wrong = |found: usize| of_row(format!("the row has {found} values, expected {count}"));
+    let row = match row.cast_into::<PyTuple>() {
+        Ok(tuple) if tuple.len() == count => return Ok(tuple),
+        Ok(tuple) => return Err(wrong(tuple.len())),
+        Err(other) => other.into_inner(),
+    };
+    let found = row.len()?;
+    if let Ok(list) = row.cast_exact::<PyList>() {
+        return if found == count { Ok(list.to_tuple()) } else { Err(wrong(found)) };
+    }
+    if found != count || row.is_instance_of::<PyString>() || row.cast::<PyMapping>().is_ok() {
+        return Err(wrong(found));
+    }
+    let values: PyResult<Vec<_>> = (0..count).map(|nth| row.get_item(nth)).collect();
+    Ok(PyTuple::new(row.py(), values?)?)
+}
+
+fn mapping<'py>(
+    row: &Bound<'py, PyAny>,
+    keys: &[Py<PyString>],
+    is_open: bool,
+    getter: &mut Option<Py<PyAny>>,
+) -> Result<Bound<'py, PyTuple>, Fault> {
+    let py = row.py();
+    let Ok(dict) = row.cast::<PyDict>() else {
+        let values = keys.iter().map(|key| row.get_item(key.bind(py)));
+        return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
+    };
+    // A class below may make up what it does not have.
+    if let Some(all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
+        match all.bind(py).call1((row,)) {
+            Ok(_) if is_open && dict.len() != keys.len() => return Err(unknown_key()),
+            Ok(values) => return Ok(values.cast_into().map_err(PyErr::from)?),
+            // Where keys are missing, more rows will have them missing, which it is slow to say.
+            Err(_) => *getter = None,
+        }
+    }
+    let mut found = 0;
+    let mut values = Vec::with_capacity(keys.len());
+    for key in keys {
+        let value = dict.get_item(key.bind(py))?;
+        found += usize::from(value.is_some());
+        values.push(value.unwrap_or_else(|| py.None().into_bound(py)));
+    }
+    if is_open && dict.len() != found {
+        return Err(unknown_key());
+    }
+    Ok(PyTuple::new(py, values)?)
+}
+
+fn unknown_key() -> Fault {
+    of_row(format!("the row has a key that none of the first {ROWS_AHEAD} rows has"))
+}
+
+fn of_row(message: String) -> Fault {
+    Fault::Value(Error::new(Kind::Type, message))
+}
+
+/// `operator`'s getter of several things, which gives a tuple of them; of one it gives that one.
+fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option<Py<PyAny>>> {
+    // To it a point leads to an attribute's attribute.
+    let has_point = |name: &Py<PyString>| PyResult::Ok(name.bind(py).to_str()?.contains('.'));
+    for name in names {
+        if kind == "attrgetter" && has_point(name)? {
+            return Ok(None);
+        }
+    }
+    if names.len() < 2 {
+        return Ok(None);
+    }
+    let names = PyTuple::new(py, names)?;
+    Ok(Some(py.import("operator")?.getattr(kind)?.call1(names)?.unbind()))
+}
+
+fn shape(
+    py: Python<'_>,
+    ahead: &VecDeque<Bound<'_, PyAny>>,
+    columns: Option<Vec<String>>,
+    ignore_unknown: bool,
+) -> PyResult<(Shape, Vec<String>)> {
+    let interned = |names: &[String]| -> Vec<Py<PyString>> {
+        names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
+    };
+    let Some(first) = ahead.front() else {
+        // No rows, so it does not matter what they would be.
+        let names = columns.unwrap_or_default();
+        return Ok((Shape::Values(names.len()), names));
+    };
+    if first.hasattr("keys")? {
+        let is_open = columns.is_none() && !ignore_unknown;
+        let names = match columns {
+            Some(columns) => columns,
+            None => keys(ahead)?,
+        };
+        if names.is_empty() {
+            return Err(without_values(py));
+        }
+        let keys = interned(&names);
+        let getter = getter(py, "itemgetter", &keys)?;
+        return Ok((Shape::Keys { keys, is_open, getter }, names));
+    }
+    if first.hasattr("__dataclass_fields__")? {
+        let names = match columns {
+            Some(columns) => columns,
+            None => strings(&first.getattr("__dataclass_fields__")?)?,
+        };
+        let attributes = interned(&names);
+        let getter = getter(py, "attrgetter", &attributes)?;
+        return Ok((Shape::Attributes { names: attributes, getter }, names));
+    }
+    if first.is_instance_of::<PyString>() || first.len().is_err() {
+        let class = first.get_type().name()?;
+        let error = Error::new(Kind::Usage, format!("a row of class {class} has no columns"));
+        return Err(raise(
+            py,
+            &error.hint(
+                "Rows are dicts, tuples, lists or dataclasses; a single column is `(value,)`.",
+            ),
+        ));
+    }
+    let values = first.len()?;
+    if values == 0 {
+        return Err(without_values(py));
+    }
+    let names = match columns {
+        Some(columns) if columns.len() == values => columns,
+        Some(columns) => {
+            let named = columns.len();
+            let message =
+                format!("the first row has {values} values, but {named} columns are named");
+            return Err(raise(py, &Error::new(Kind::Usage, message)));
+        }
+        None if first.hasattr("_fields")? => {
+            let names = strings(&first.getattr("_fields")?)?;
+            return Ok((Shape::Values(values), names));
+        }
+        None => (1..=values).map(|nth| format!("value {nth}")).collect(),
+    };
+    Ok((Shape::Values(values), names))
+}
+
+fn without_values(py: Python<'_>) -> PyErr {
+    let error = Error::new(Kind::Usage, "the rows have no values");
+    raise(py, &error.hint("Give each row a value at least, which may be None."))
+}
+
+/// The keys of the first rows, in the order in which they occur.
+fn keys(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for row in ahead {
+        for key in strings(&row.call_method0("keys")?)? {
+            if !names.contains(&key) {
+                names.push(key);
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    names.try_iter()?.map(|name| name?.extract()).collect()
+}
