@@ -1,7 +1,7 @@
 //! Small batches, which are sent with their rows as parameters, and the same ones staged.
 
 use crate::support::Case;
-use crate::{applied, counts, rows};
+use crate::{applied, apply, counts, rows};
 
 /// Columns of many types, and such as only the server knows what becomes of them.
 const TABLE: &str = r#"
@@ -86,15 +86,33 @@ fn tables_of_all_sorts_need_no_stage() {
     }
 }
 
-/// What the server refuses is found as in other batches, also where only the commit refuses it.
+const REFERRING: &str = "\
+create table log (sql text); create table p (id int primary key);
+create table t (id int primary key, u int unique, v varchar(3),
+                p int references p deferrable initially deferred);
+insert into p values (1); insert into t values (1, 1, 'a', 1)";
+
+/// What only the commit refuses is refused in the same words, and nothing of its batch is there.
+#[test]
+fn what_the_commit_refuses_is_not_there() {
+    let refusals = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
+        let case = Case::new(REFERRING);
+        let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"p":1}}
+{"op":"insert","table":"t","row":{"id":3,"u":3,"p":4}}
+"#;
+        case.put("s.ndjson", events);
+        let run = apply(&case, &format!("s.ndjson --quiet --batch-delay 1000 {way}"));
+        assert_eq!(run.status, Some(2), "{way}: {}", run.stderr);
+        assert_eq!(rows(&case, "t"), "(1,1,a,1)", "{way}");
+        run.refusal()
+    });
+    assert_eq!(refusals[0], refusals[1]);
+}
+
+/// What the server refuses is found as in other batches.
 #[test]
 fn events_that_are_refused_are_found() {
-    let tables = "create table log (sql text); create table p (id int primary key); \
-                  create table t (id int primary key, u int unique, v varchar(3), \
-                    p int references p deferrable initially deferred); \
-                  insert into p values (1); insert into t values (1, 1, 'a', 1)";
     let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"v":"b","p":1}}
-{"op":"insert","table":"t","row":{"id":3,"u":3,"v":"c","p":4}}
 {"op":"insert","table":"t","row":{"id":4,"u":4,"v":"long","p":1}}
 {"op":"insert","table":"t","row":{"id":5,"u":1,"v":"e","p":1}}
 {"op":"update","table":"t","row":{"id":1,"u":6}}
@@ -102,7 +120,7 @@ fn events_that_are_refused_are_found() {
 "#;
     for size in [1, 2, 6] {
         let args = format!("--batch-rows {size} --batch-delay 1000 --max-dead-letters 9");
-        let [staged, direct] = both(tables, events, &args, "t");
+        let [staged, direct] = both(REFERRING, events, &args, "t");
         assert_eq!((&staged.0, staged.1), (&direct.0, direct.1), "{size}");
         assert!(direct.0.starts_with("(1,6,a,1) (2,2,b,1)"), "{}", direct.0);
     }

@@ -94,7 +94,7 @@ impl Default for Options {
             batch_rows: 500_000,
             batch_bytes: 64 << 20,
             direct_rows: 1000,
-            batch_delay: Duration::from_millis(10),
+            batch_delay: Duration::from_millis(2),
             follows: false,
             creates_slot: false,
             copies_rows: false,

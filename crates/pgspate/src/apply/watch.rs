@@ -237,6 +237,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_batch_that_is_nearly_done_lets_the_next_one_be_made() {
+        let watch = Watch::default();
+        let state = |watch: &Watch| (watch.is_writing(), watch.has_batch());
+        assert_eq!(state(&watch), (false, false));
+        watch.begin_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.near_end_of_batch();
+        assert_eq!(state(&watch), (false, true));
+        // The next one is handed over before the writer has done with the first.
+        watch.begin_batch();
+        watch.near_end_of_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.end_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.end_batch();
+        assert_eq!(state(&watch), (false, false));
+    }
+
+    #[test]
     fn a_stream_lags_since_the_log_went_beyond_it() {
         let (mut ends, began) = (Ends::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);

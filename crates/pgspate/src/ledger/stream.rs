@@ -315,3 +315,46 @@ pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
     };
     Ok(rows.iter().map(status).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use pgspate_embedded::testing;
+
+    use super::*;
+    use crate::target::connect::{Dsn, Environment};
+
+    #[test]
+    fn a_stream_moves_on_in_its_own_transaction_and_for_the_last_to_open_it() {
+        let db = testing::database();
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let connection = dsn.connect("test").await.unwrap();
+            let client = &connection.client;
+            let mut stream = open_stream(client, "s", "").await.unwrap();
+            let advance = client.prepare(&Stream::advance_sql()).await.unwrap();
+            let to = Mark { ordinal: 5, source: "five".to_owned(), digest: "d".to_owned() };
+            // The beginning of the transaction was refused.
+            let refused = stream.advance_within(client, &advance, &to).await.unwrap_err();
+            assert_eq!(refused.kind(), Kind::Ledger);
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), Mark::default());
+            let begin = format!("begin; {}", stream.call_transaction());
+            client.batch_execute(&begin).await.unwrap();
+            stream.advance_within(client, &advance, &to).await.unwrap();
+            client.batch_execute("commit").await.unwrap();
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            stream.mark = to.clone();
+            open_stream(client, "s", "").await.unwrap();
+            let begin = format!("begin; {}", stream.call_transaction());
+            client.batch_execute(&begin).await.unwrap();
+            let further = Mark { ordinal: 6, ..to.clone() };
+            let fenced = stream.advance_within(client, &advance, &further).await.unwrap_err();
+            assert_eq!(fenced.kind(), Kind::Ledger);
+            // The commit that was sent after it commits nothing.
+            client.batch_execute("commit").await.unwrap();
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            connection.close().await;
+        });
+    }
+}

@@ -13,6 +13,7 @@ use futures_util::future::{MaybeDone, maybe_done};
 use tokio_postgres::types::{IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
+use super::is_of_data;
 use super::round::{self, Does, Part, Step};
 use super::session::Session;
 use crate::apply::batch::Batch;
@@ -44,6 +45,7 @@ pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
 }
 
 /// Writes and commits a batch. `None`: nothing of it is there, as the server refuses something.
+/// What is no fault of the rows keeps the session from trying again.
 ///
 /// # Errors
 /// A session that is lost, and what may be tried again as a whole; a stream that is another's now.
@@ -64,7 +66,11 @@ pub(super) async fn write(
             Ok(Some(counts))
         }
         Err(error) if error.is_retryable() || error.kind() != Kind::Server => Err(error),
-        Err(_) => Ok(None),
+        Err(error) => {
+            // Such as a table that has got a column: its rows are other ones now.
+            session.takes_parameters &= is_of_data(&error);
+            Ok(None)
+        }
     }
 }
 

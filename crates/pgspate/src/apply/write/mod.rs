@@ -145,7 +145,8 @@ impl Writer {
     async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
         self.reopen(None).await?;
         let session = self.session.as_mut().expect("just opened");
-        if self.pending.spilled == 0 && direct::takes(batch, self.settings.direct_rows) {
+        let is_whole = self.pending.spilled == 0 && session.takes_parameters;
+        if is_whole && direct::takes(batch, self.settings.direct_rows) {
             let written = direct::write(session, batch, &self.stream).await?;
             if let Some(counts) = written {
                 self.pending.counts = counts;

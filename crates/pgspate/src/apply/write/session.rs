@@ -58,6 +58,8 @@ pub(super) struct Session {
     inside: Made,
     lock_timeout: i32,
     is_small: bool,
+    /// Rows may be parameters of statements.
+    pub(super) takes_parameters: bool,
 }
 
 /// At most so many statements are kept: a table has about five for each set of columns.
@@ -74,6 +76,7 @@ impl Session {
             inside: Made::Outside,
             lock_timeout: settings.limits.lock_timeout_millis(),
             is_small: false,
+            takes_parameters: true,
         };
         let sql = format!(
             "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
