@@ -20,7 +20,10 @@ insert into t (id, a, b, c, e) values
   (1, 1.5, 'one', 'a', '{1}'), (2, 2.5, 'two', 'b', '{2}'), (3, null, null, null, null)"#;
 
 const EVENTS: &str = r#"
-{"op":"insert","table":"t","row":{"id":4,"a":"1.005","b":"abc     ","c":"x","d":"2026-01-01 00:00:00.6Z","e":[1,null],"f":["a,b","c\"d"],"g":{"k":1.0},"h":"\\x00ff","of day":"12:00:00.16","m":"sad","r":"[1,5)","I":9,"j":"NaN"}}
+{"op":"insert","table":"t","row":{"id":4,"a":"1.005","b":"abc     ","c":"x"}}
+{"op":"update","table":"t","row":{"id":4,"d":"2026-01-01 00:00:00.6Z","e":[1,null]}}
+{"op":"update","table":"t","row":{"id":4,"f":["a,b","c\"d"],"g":{"k":1.0},"h":"\\x00ff"}}
+{"op":"update","table":"t","row":{"id":4,"of day":"12:00:00.16","m":"sad","r":"[1,5)","I":9}}
 {"op":"insert","table":"t","row":{"id":5,"b":"fünf"}}
 {"op":"update","table":"t","row":{"id":1,"a":"1.499","c":"a   ","e":[1]}}
 {"op":"update","table":"t","row":{"id":2,"a":3,"of day":null,"f":[]}}
