@@ -1,9 +1,9 @@
 //! Batches to the server: each is one transaction with the stream's position as its last statement.
 //!
-//! A small one is sent as a whole, rows and all; a larger one is staged first. A batch is kept until
-//! it is known to be committed. What a lost session may have committed is
-//! read back from the ledger, never guessed. What the server refuses is looked for by halves, under
-//! savepoints of the same transaction.
+//! A small one is sent as a whole, rows and all; a larger one is staged first. A batch is kept
+//! until it is known to be committed. What a lost session may have committed is read back from the
+//! ledger, never guessed. What the server refuses is looked for by halves, under savepoints of the
+//! same transaction.
 
 mod direct;
 mod round;
