@@ -158,6 +158,7 @@ pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
         dead_letters_max: args.max_dead_letters,
         batch_rows: args.batch_rows,
         batch_bytes: args.batch_bytes << 20,
+        direct_rows: args.direct_rows,
         batch_delay: Duration::from_millis(args.batch_delay),
         follows: args.follow,
         creates_slot: args.create_slot,

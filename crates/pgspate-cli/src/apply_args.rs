@@ -65,8 +65,12 @@ pub(crate) struct ApplyArgs {
     )]
     pub(crate) batch_bytes: u64,
 
+    /// Batches of up to so many rows are written without a temporary table
+    #[arg(long, default_value = "1000", value_name = "N", help_heading = "Batches")]
+    pub(crate) direct_rows: u64,
+
     /// How many milliseconds an event waits for others when nothing is being written
-    #[arg(long, default_value = "10", value_name = "MS", help_heading = "Batches")]
+    #[arg(long, default_value = "2", value_name = "MS", help_heading = "Batches")]
     pub(crate) batch_delay: u64,
 
     /// Go on when the input ends, until stopped: with what is appended to the last file, or what

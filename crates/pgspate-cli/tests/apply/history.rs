@@ -131,7 +131,9 @@ fn histories_by_chance_lead_to_the_same_tables() {
             target.put("s.ndjson", &events);
             let rows = 1 + chance.below(60);
             sizes.insert(upto, rows);
-            let run = apply(&target, &format!("s.ndjson --quiet --stream s --batch-rows {rows}"));
+            let direct = [0, 1000][chance.below(2) as usize];
+            let args = format!("--stream s --batch-rows {rows} --direct-rows {direct}");
+            let run = apply(&target, &format!("s.ndjson --quiet {args}"));
             // It may end within a transaction, or be shorter than one that was applied before.
             assert!(matches!(run.status, Some(0 | 2)), "seed {seed} {sizes:?}: {}", run.stderr);
         }

@@ -1,6 +1,7 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
 mod back;
+mod direct;
 mod faults;
 mod formats;
 mod history;

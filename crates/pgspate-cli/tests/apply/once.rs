@@ -340,10 +340,11 @@ fn the_catalog_does_not_grow_with_batches() {
         let now = numbers(&case.value(sizes));
         now.iter().zip(numbers(before)).map(|(now, before)| now - before).collect()
     };
-    applied(&case, &ticks(0, 100), "--stream a --batch-rows 50");
+    let staged = "--direct-rows 0 --batch-rows 50";
+    applied(&case, &ticks(0, 100), &format!("--stream a {staged}"));
     wait_until("statistics are in", || inserted(&one).iter().all(|rows| *rows > 0));
     let two = case.value(sizes);
-    let report = applied(&case, &ticks(0, 10_000), "--stream b --batch-rows 50 --batch-delay 0");
+    let report = applied(&case, &ticks(0, 10_000), &format!("--stream b {staged} --batch-delay 0"));
     assert!(report["batches"].as_u64().unwrap() >= 100);
     wait_until("statistics are in", || inserted(&two).iter().all(|rows| *rows > 0));
     // The temporary table of the session and nothing else; not one for each batch.

@@ -140,7 +140,9 @@ fn trial(subscriber: &Throwaway, seed: u64) -> usize {
     for _ in 0..3 {
         live(&source, &mut chance, 25);
         let rows = 1 + chance.below(90);
-        applied_slot(&source, &case, &format!("--batch-rows {rows}"));
+        // Without a stage where that can be, or all staged.
+        let direct = [0, 1000][chance.below(2) as usize];
+        applied_slot(&source, &case, &format!("--batch-rows {rows} --direct-rows {direct}"));
         assert_eq!(contents(&case.db.dsn()), contents(&source.dsn()), "seed {seed} {action}");
     }
     let end = source.value("select pg_current_wal_lsn()");

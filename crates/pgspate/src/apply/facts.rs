@@ -10,7 +10,9 @@ use super::canon::Canon;
 use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys;
-use crate::target::{Ask, Column, Session, Table, quote_ident, server_error};
+use crate::target::{
+    Ask, Column, Session, Table, TypeKind, distributed_by, quote_ident, server_error,
+};
 use crate::{Error, Kind, Result};
 
 /// A column that can be written.
@@ -54,6 +56,10 @@ pub(crate) struct Facts {
     pub(crate) followers: Vec<String>,
     /// Columns of unique indexes besides the key, positions in `columns`.
     pub(crate) unique: Vec<Vec<usize>>,
+    /// All columns that a row of the table has: their types' oids, and whether they can be written.
+    /// `None` where rows cannot be given as values of the table's own type, as a domain in it
+    /// refuses the NULL of what is absent, or it is kept on several servers.
+    pub(crate) record: Option<Vec<(u32, bool)>>,
     /// Rises when columns are added.
     pub(crate) version: u32,
 }
@@ -173,6 +179,11 @@ impl Facts {
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
+        let is_domain = |column: &Column| matches!(column.ty.kind, TypeKind::Domain(_));
+        let is_plain =
+            !table.columns.iter().any(is_domain) && distributed_by(client, &table).await?.is_none();
+        let record = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
+        let record = is_plain.then(|| record.collect());
         let bonds = client.ask_one(BONDS, &[&table.oid]).await.map_err(failed())?;
         let referrers = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(failed())?;
         let followers = referrers.iter().filter(|row| row.get(1));
@@ -186,6 +197,7 @@ impl Facts {
             encoders,
             parents: bonds.get(0),
             is_referenced: bonds.get(1),
+            record,
             table,
             version: 0,
         }))
@@ -230,6 +242,7 @@ impl Facts {
         });
         // Until it is read again, which an encoder for text needs not.
         facts.encoders = None;
+        facts.record = None;
         facts.version += 1;
         facts
     }

@@ -158,7 +158,7 @@ impl Feed {
                 return Ok(());
             }
             let wait = match (making.began, making.is_between && !making.batch.is_empty()) {
-                (Some(began), true) => self.cuts.delay.saturating_sub(began.elapsed()).min(LOOK),
+                (Some(began), true) => self.delay(making).saturating_sub(began.elapsed()).min(LOOK),
                 _ => LOOK,
             };
             match self.pieces.recv_timeout(wait) {
@@ -184,7 +184,7 @@ impl Feed {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let is_due = making.is_between
-                        && making.began.is_some_and(|began| began.elapsed() >= self.cuts.delay);
+                        && making.began.is_some_and(|began| began.elapsed() >= self.delay(making));
                     if is_due && self.hand_over(making).is_err() {
                         return Ok(());
                     }
@@ -233,11 +233,16 @@ impl Feed {
         if rows >= self.cuts.rows || bytes >= self.cuts.bytes {
             return true;
         }
-        if rows < making.looked + EVENTS_BETWEEN_LOOKS || self.watch.busy.load(Relaxed) {
+        if rows < making.looked + EVENTS_BETWEEN_LOOKS || self.watch.is_writing() {
             return false;
         }
         making.looked = rows;
-        making.began.is_some_and(|began| began.elapsed() >= self.cuts.delay)
+        making.began.is_some_and(|began| began.elapsed() >= self.delay(making))
+    }
+
+    /// How long a batch waits for more events.
+    fn delay(&self, making: &Making) -> Duration {
+        self.cuts.delay.max(self.behind(making))
     }
 
     fn record(&mut self, line: &[u8], stand: (u32, u64), making: &mut Making) -> Result<()> {
@@ -440,6 +445,8 @@ impl Feed {
             }
             Err(error) => Err(error),
         };
+        // Before it is taken: the next one is not to be cut short meanwhile.
+        self.watch.begin_batch();
         self.batches.send(made).map_err(|_| Gone)
     }
 }

@@ -20,7 +20,7 @@ const LINE_BYTES_MAX: usize = 1 << 30;
 /// How a Parquet file begins.
 const PARQUET: &[u8] = b"PAR1";
 /// How often a file that may grow is looked at.
-const GROWTH_LOOK: Duration = Duration::from_millis(10);
+const GROWTH_LOOK: Duration = Duration::from_millis(3);
 
 /// Some bytes of an input.
 #[derive(Debug)]

@@ -63,6 +63,8 @@ pub struct Options {
     pub batch_rows: u64,
     /// Bytes of input of a batch, at most. A batch takes about four times as much memory, twice.
     pub batch_bytes: u64,
+    /// Batches of up to so many rows are written without a temporary table.
+    pub direct_rows: u64,
     /// How long a batch waits for more events when nothing is being written.
     pub batch_delay: Duration,
     /// Go on when the input ends: what is appended to the last file is applied, too. A slot is
@@ -91,7 +93,8 @@ impl Default for Options {
             dead_letters_max: 0,
             batch_rows: 500_000,
             batch_bytes: 64 << 20,
-            batch_delay: Duration::from_millis(10),
+            direct_rows: 1000,
+            batch_delay: Duration::from_millis(2),
             follows: false,
             creates_slot: false,
             copies_rows: false,
@@ -168,6 +171,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
         dsn: dsn.clone(),
         limits: options.limits,
         dead_letters_max: options.dead_letters_max,
+        direct_rows: options.direct_rows,
         inputs: match &slot {
             Some(slot) => Inputs::Slot(slot.title()),
             None => Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect()),
@@ -427,9 +431,8 @@ fn write_all(
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
         let batch = batch?;
-        watch.busy.store(true, Relaxed);
-        writer.apply(&batch, || watch.is_cancelled())?;
-        watch.busy.store(false, Relaxed);
+        writer.apply(&batch, watch)?;
+        watch.end_batch();
         if let (Some(lsn), true) = (batch.lsn, batch.commits) {
             confirmed.note(lsn);
             watch.reach(lsn);

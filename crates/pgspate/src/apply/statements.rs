@@ -1,11 +1,13 @@
 //! The statements that apply what is staged. Pure: names in, SQL out.
 //!
-//! `t` is the target, `s` the stage. Only one for a single row sets a column of the key, none
-//! has `on conflict` or is a `merge`, and none writes a row that is as it should be. The text
-//! depends on the table and on which columns a batch gives, never on values or numbers of rows.
+//! `t` is the target, `s` the stage: a temporary table, or for a few rows the statement's own
+//! parameters. Only one for a single row sets a column of the key, none has `on conflict` or is a
+//! `merge`, and none writes a row that is as it should be. The text depends on the table and on
+//! which columns a batch gives, never on values, and of few rows not on their number.
 
 use super::facts::{Facts, FactsColumn};
 use super::prepare::{Given, Prepared, What};
+use crate::target::quote_ident;
 
 const WHAT: &str = "\"pgspate what\"";
 const GIVEN: &str = "\"pgspate given\"";
@@ -15,10 +17,29 @@ pub(crate) struct Statements<'a> {
     facts: &'a Facts,
     table: &'a str,
     stage: String,
+    /// Where rows are read from, as `s`.
+    source: String,
+    is_direct: bool,
     given: Vec<Given>,
     truncates: bool,
     frees: bool,
+    /// Of many rows, those that go or those that come are so many that the planner should know.
+    goes_many: bool,
+    comes_many: bool,
 }
+
+/// Where staged rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In the table's stage.
+    Stage,
+    /// In the statement's three parameters: rows of the table, what becomes of each, and which
+    /// columns each gives. None of them comes from another key or begins anew.
+    Parameters,
+}
+
+/// From so many rows on it counts how they are found.
+const MANY_ROWS: u64 = 1000;
 
 /// The name of a table's stage.
 pub(crate) fn stage_name(facts: &Facts) -> String {
@@ -75,17 +96,32 @@ fn from_names(facts: &Facts) -> impl Iterator<Item = String> {
 }
 
 impl<'a> Statements<'a> {
-    pub(crate) fn new(facts: &'a Facts, prepared: &Prepared, frees: bool) -> Statements<'a> {
+    pub(crate) fn new(
+        facts: &'a Facts,
+        prepared: &Prepared,
+        source: Source,
+        frees: bool,
+    ) -> Statements<'a> {
         // Rows that come from elsewhere, or begin anew, are made to give all.
         let fills = prepared.has_moves || prepared.has_fresh || frees;
         let widened = |given: &Given| match given {
             Given::Never if fills => Given::Sometimes,
             other => *other,
         };
+        let stage = format!("pg_temp.{}", stage_name(facts));
+        let rows = prepared.goes + prepared.comes;
+        let is_many = |some: u64| rows > MANY_ROWS && some >= rows / 4;
         Statements {
             facts,
             table: &facts.table.sql_name,
-            stage: format!("pg_temp.{}", stage_name(facts)),
+            source: match source {
+                Source::Stage => format!("{stage} s"),
+                Source::Parameters => parameters(facts),
+            },
+            is_direct: source == Source::Parameters,
+            stage,
+            goes_many: is_many(prepared.goes),
+            comes_many: is_many(prepared.comes),
             given: prepared.given.iter().map(widened).collect(),
             truncates: prepared.truncates,
             frees,
@@ -141,10 +177,10 @@ impl<'a> Statements<'a> {
         let (first, _) = self.facts.keying.columns.first()?;
         (!self.facts.followers.is_empty()).then(|| {
             format!(
-                "select exists (select from {} t join {} s on {} where s.{WHAT} = {} and {} \
+                "select exists (select from {} t join {} on {} where s.{WHAT} = {} and {} \
                  and ({}))",
                 self.table,
-                self.stage,
+                self.source,
                 self.matches(),
                 What::Goes as i16,
                 bit(*first),
@@ -153,14 +189,16 @@ impl<'a> Statements<'a> {
         })
     }
 
-    /// Whether any key is staged twice.
+    /// Whether any key is staged twice. Of parameters it is an error instead, as their statements
+    /// are sent without looking at answers.
     pub(crate) fn duplicates(&self) -> String {
-        let key: Vec<_> = key(self.facts).map(|column| column.sql.as_str()).collect();
-        format!(
-            "select exists (select from {} group by {} having count(*) > 1)",
-            self.stage,
-            key.join(", ")
-        )
+        let key: Vec<_> = key(self.facts).map(|column| format!("s.{}", column.sql)).collect();
+        let (from, key) = (&self.source, key.join(", "));
+        let exist = format!("exists (select from {from} group by {key} having count(*) > 1)");
+        match self.is_direct {
+            true => format!("select 1 / (not {exist})::int4"),
+            false => format!("select {exist}"),
+        }
     }
 
     /// Completes rows that come from another key by what the target has under it.
@@ -209,8 +247,8 @@ impl<'a> Statements<'a> {
     /// How many updates find no row.
     pub(crate) fn missing(&self) -> String {
         format!(
-            "select count(*) from {} s where s.{WHAT} = {} and not exists ({})",
-            self.stage,
+            "select count(*) from {} where s.{WHAT} = {} and not exists ({})",
+            self.source,
             What::Changes as i16,
             self.found()
         )
@@ -218,17 +256,23 @@ impl<'a> Statements<'a> {
 
     /// Deletes rows that go: before all else those to which nothing refers, or in the end all.
     pub(crate) fn delete(&self, is_early: bool) -> String {
-        let (which, unreferenced) = match is_early {
-            true => (
-                format!("in ({}, {})", What::Goes as i16, What::Frees as i16),
-                if self.facts.is_referenced { self.unreferenced() } else { String::new() },
-            ),
-            false => (format!("= {}", What::Goes as i16), String::new()),
+        let unreferenced = match is_early && self.facts.is_referenced {
+            true => self.unreferenced(),
+            false => String::new(),
+        };
+        let which = match () {
+            () if is_early && self.frees => {
+                format!("in ({}, {})", What::Goes as i16, What::Frees as i16)
+            }
+            // Without statistics the planner takes a third of the rows to be less than a value,
+            // and one in two hundred to be equal to it.
+            () if self.goes_many => format!("<= {}", What::Goes as i16),
+            () => format!("= {}", What::Goes as i16),
         };
         format!(
-            "delete from {} t using {} s where s.{WHAT} {which} and {}{unreferenced}",
+            "delete from {} t using {} where s.{WHAT} {which} and {}{unreferenced}",
             self.table,
-            self.stage,
+            self.source,
             self.matches()
         )
     }
@@ -282,14 +326,18 @@ impl<'a> Statements<'a> {
                 }
             }
         }
+        let (first, last, frees) = (What::Changes as i16, What::Fresh as i16, What::Frees as i16);
+        let which = match self.comes_many {
+            // The planner takes these for a third of the rows, and a range for one in two hundred.
+            true => format!(">= {first} and s.{WHAT} <> {frees}"),
+            false => format!("between {first} and {last}"),
+        };
         (!sets.is_empty()).then(|| {
             format!(
-                "update {} t set {} from {} s where s.{WHAT} between {} and {} and {} and ({})",
+                "update {} t set {} from {} where s.{WHAT} {which} and {} and ({})",
                 self.table,
                 sets.join(", "),
-                self.stage,
-                What::Changes as i16,
-                What::Fresh as i16,
+                self.source,
                 self.matches(),
                 differs.join(" or ")
             )
@@ -345,11 +393,11 @@ impl<'a> Statements<'a> {
             false => String::new(),
         };
         format!(
-            "insert into {} ({}){overriding} select {} from {} s where s.{WHAT} >= {}{absent}",
+            "insert into {} ({}){overriding} select {} from {} where s.{WHAT} >= {}{absent}",
             self.table,
             names.join(", "),
             values.join(", "),
-            self.stage,
+            self.source,
             What::Comes as i16
         )
     }
@@ -372,6 +420,16 @@ impl<'a> Statements<'a> {
         let all = self.facts.columns.iter().zip(&self.given).enumerate();
         all.map(|(at, (column, given))| (at, column, *given))
     }
+}
+
+/// Rows as parameters.
+fn parameters(facts: &Facts) -> String {
+    let all: Vec<_> = facts.table.columns.iter().map(|column| quote_ident(&column.name)).collect();
+    format!(
+        "unnest($1::{}[], $2::int2[], $3::bytea[]) s ({}, {WHAT}, {GIVEN})",
+        facts.table.sql_name,
+        all.join(", ")
+    )
 }
 
 /// Whether a staged row gives a column.

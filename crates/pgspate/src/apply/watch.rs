@@ -17,8 +17,11 @@ pub struct Watch {
     cancelled: AtomicBool,
     /// The writer has failed, and wants no more.
     pub(crate) gone: AtomicBool,
-    /// The writer has a batch.
-    pub(crate) busy: AtomicBool,
+    /// Batches that the writer was given, those of them that it has done with, and those which it
+    /// has or soon will have.
+    handed: AtomicU64,
+    done: AtomicU64,
+    nearly_done: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -125,6 +128,38 @@ impl Watch {
         self.cancelled.load(Relaxed)
     }
 
+    /// The writer is given a batch.
+    pub(crate) fn begin_batch(&self) {
+        self.handed.fetch_add(1, Relaxed);
+    }
+
+    /// The writer has one statement of its batch to run, which takes about as long as it takes to
+    /// make the next one ready.
+    pub(crate) fn near_end_of_batch(&self) {
+        self.nearly_done.store(self.done.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// The writer has committed its batch.
+    pub(crate) fn end_batch(&self) {
+        let done = self.done.fetch_add(1, Relaxed) + 1;
+        self.nearly_done.store(done, Relaxed);
+    }
+
+    /// Whether the writer has a batch.
+    pub(crate) fn has_batch(&self) -> bool {
+        self.handed.load(Relaxed) > self.done.load(Relaxed)
+    }
+
+    /// How far the source's log went on beyond a place in it when it was last looked at.
+    pub(crate) fn bytes_behind(&self, end: Lsn) -> u64 {
+        self.source_end.load(Relaxed).saturating_sub(end.0)
+    }
+
+    /// Whether it has a batch, and will have for a while.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.handed.load(Relaxed) > self.nearly_done.load(Relaxed)
+    }
+
     /// Waits until it is to stop.
     pub(crate) async fn cancelled(&self) {
         while !self.is_cancelled() {
@@ -200,6 +235,25 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_that_is_nearly_done_lets_the_next_one_be_made() {
+        let watch = Watch::default();
+        let state = |watch: &Watch| (watch.is_writing(), watch.has_batch());
+        assert_eq!(state(&watch), (false, false));
+        watch.begin_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.near_end_of_batch();
+        assert_eq!(state(&watch), (false, true));
+        // The next one is handed over before the writer has done with the first.
+        watch.begin_batch();
+        watch.near_end_of_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.end_batch();
+        assert_eq!(state(&watch), (true, true));
+        watch.end_batch();
+        assert_eq!(state(&watch), (false, false));
+    }
 
     #[test]
     fn a_stream_lags_since_the_log_went_beyond_it() {

@@ -4,8 +4,9 @@
 //! has not the newest fence: whoever opens a stream raises that, and so ends all who had it before.
 
 use serde::Serialize;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
 use super::{identity, lock, schema};
@@ -73,6 +74,9 @@ update pgspate.stream
 set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
     updated = clock_timestamp()
 where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
+
+/// What a transaction is called that moves a stream on without looking first whether it began.
+const TRANSACTION: &str = "pgspate.at";
 
 const BURY: &str = "\
 insert into pgspate.dead_letter
@@ -185,21 +189,53 @@ impl Stream {
         if !letters.is_empty() {
             self.bury(client, letters).await?;
         }
-        let number = |number: u64| number.cast_signed();
-        let values: [&dyn Parameter; 8] = [
-            &self.name,
-            &self.partition,
-            &self.fence,
-            &number(self.mark.ordinal),
-            &number(to.ordinal),
-            &to.source,
-            &to.digest,
-            &number(letters.len() as u64),
-        ];
-        match client.tell(ADVANCE, &values).await.map_err(failed())? {
+        let numbers = [self.mark.ordinal, to.ordinal, letters.len() as u64].map(u64::cast_signed);
+        match client.tell(ADVANCE, &self.values(to, &numbers)).await.map_err(failed())? {
             1 => Ok(()),
             _ => Err(fenced()),
         }
+    }
+
+    /// Of a transaction that is sent as a whole: what is to be run at its beginning.
+    pub(crate) fn call_transaction(&self) -> String {
+        format!("set local {TRANSACTION} = '{}'", self.mark.ordinal)
+    }
+
+    /// What moves the stream on in such a transaction, to be prepared for
+    /// [`Stream::advance_within`].
+    pub(crate) fn advance_sql() -> String {
+        format!(
+            "with moved as ({ADVANCE} \
+             and current_setting('{TRANSACTION}', true) = ($4::bigint)::text returning 1) \
+             select 1 / count(*)::int4 from moved"
+        )
+    }
+
+    /// Moves it on, or fails the transaction: the commit may be sent before the answer is known.
+    /// Fails also where there is no transaction, as its beginning was refused.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when the stream is another process's now.
+    pub(crate) async fn advance_within(
+        &self,
+        client: &Client,
+        statement: &Statement,
+        to: &Mark,
+    ) -> Result<()> {
+        let numbers = [self.mark.ordinal, to.ordinal, 0].map(u64::cast_signed);
+        let values = self.values(to, &numbers).map(|it| it as &(dyn ToSql + Sync));
+        match client.query_one(statement, &values).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Err(fenced()),
+            Err(error) => Err(failed()(error)),
+        }
+    }
+
+    /// The statement's parameters: `numbers` are the ordinals before and after, and dead letters.
+    fn values<'a>(&'a self, to: &'a Mark, numbers: &'a [i64; 3]) -> [&'a dyn Parameter; 8] {
+        let [from, ordinal, letters] = numbers;
+        let (name, partition) = (&self.name, &self.partition);
+        [name, partition, &self.fence, from, ordinal, &to.source, &to.digest, letters]
     }
 
     async fn bury(&self, client: &Client, letters: &[DeadLetter]) -> Result<()> {
@@ -278,4 +314,47 @@ pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
         updated: row.get(5),
     };
     Ok(rows.iter().map(status).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use pgspate_embedded::testing;
+
+    use super::*;
+    use crate::target::connect::{Dsn, Environment};
+
+    #[test]
+    fn a_stream_moves_on_in_its_own_transaction_and_for_the_last_to_open_it() {
+        let db = testing::database();
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let connection = dsn.connect("test").await.unwrap();
+            let client = &connection.client;
+            let mut stream = open_stream(client, "s", "").await.unwrap();
+            let advance = client.prepare(&Stream::advance_sql()).await.unwrap();
+            let to = Mark { ordinal: 5, source: "five".to_owned(), digest: "d".to_owned() };
+            // The beginning of the transaction was refused.
+            let refused = stream.advance_within(client, &advance, &to).await.unwrap_err();
+            assert_eq!(refused.kind(), Kind::Ledger);
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), Mark::default());
+            let begin = format!("begin; {}", stream.call_transaction());
+            client.batch_execute(&begin).await.unwrap();
+            stream.advance_within(client, &advance, &to).await.unwrap();
+            client.batch_execute("commit").await.unwrap();
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            stream.mark = to.clone();
+            open_stream(client, "s", "").await.unwrap();
+            let begin = format!("begin; {}", stream.call_transaction());
+            client.batch_execute(&begin).await.unwrap();
+            let further = Mark { ordinal: 6, ..to.clone() };
+            let fenced = stream.advance_within(client, &advance, &further).await.unwrap_err();
+            assert_eq!(fenced.kind(), Kind::Ledger);
+            // The commit that was sent after it commits nothing.
+            client.batch_execute("commit").await.unwrap();
+            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            connection.close().await;
+        });
+    }
 }

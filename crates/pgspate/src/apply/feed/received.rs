@@ -15,6 +15,9 @@ use crate::apply::route::Stand;
 
 /// How often the position is written when no events come.
 const IDLE: Duration = Duration::from_secs(10);
+/// A source that is 200 MB ahead, some ten seconds of work, may be half a second more.
+const BEHIND_BYTES_PER_MICRO: u64 = 400;
+const BEHIND_MAX: Duration = Duration::from_secs(1);
 /// About what a column costs besides its text.
 const COLUMN_BYTES: u64 = 8;
 
@@ -81,7 +84,7 @@ impl Feed {
         let Some(slot) = &self.slot else { return false };
         let is_last = slot.until.is_some_and(|until| end >= until);
         if making.batch.is_empty() {
-            if !self.watch.busy.load(std::sync::atomic::Ordering::Relaxed) {
+            if !self.watch.has_batch() {
                 self.watch.reach(end);
             }
             if end <= slot.from || !(is_last || making.slot.moved.elapsed() >= IDLE) {
@@ -93,6 +96,14 @@ impl Feed {
         }
         making.slot.moved = Instant::now();
         self.hand_over(making).is_ok() && !is_last
+    }
+
+    /// How long a batch may wait as it is late anyway: for a small part of the time that it takes
+    /// to catch up with a source which is far ahead, so that many events of a row are one.
+    pub(super) fn behind(&self, making: &Making) -> Duration {
+        let (Some(_), Some(end)) = (&self.slot, making.last.end) else { return Duration::ZERO };
+        let bytes = self.watch.bytes_behind(end);
+        Duration::from_micros(bytes / BEHIND_BYTES_PER_MICRO).min(BEHIND_MAX)
     }
 
     fn change(&self, event: &Event, making: &mut Making) -> Result<()> {

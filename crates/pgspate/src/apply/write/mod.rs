@@ -1,9 +1,11 @@
 //! Batches to the server: each is one transaction with the stream's position as its last statement.
 //!
-//! A batch is kept until it is known to be committed. What a lost session may have committed is
-//! read back from the ledger, never guessed. What the server refuses is looked for by halves, under
-//! savepoints of the same transaction.
+//! A small one is sent as a whole, rows and all; a larger one is staged first. A batch is kept
+//! until it is known to be committed. What a lost session may have committed is read back from the
+//! ledger, never guessed. What the server refuses is looked for by halves, under savepoints of the
+//! same transaction.
 
+mod direct;
 mod round;
 mod session;
 mod sift;
@@ -16,6 +18,7 @@ use self::session::Session;
 use super::batch::Batch;
 use super::inputs::Inputs;
 use super::report::Counts;
+use super::watch::Watch;
 use crate::copy::{Limits, Patience};
 use crate::ledger::{self, DeadLetter, Stream};
 use crate::target::connect::Dsn;
@@ -30,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) dead_letters_max: u64,
     /// The inputs' names, for places.
     pub(crate) inputs: Inputs,
+    /// Batches of up to so many rows need no stage.
+    pub(crate) direct_rows: u64,
 }
 
 /// Applies batches in their order.
@@ -87,7 +92,7 @@ impl Writer {
     /// # Errors
     /// What the server refuses, with the event's place; a server that stays away; a stream that was
     /// taken over. What is not committed is not there then.
-    pub(crate) fn apply(&mut self, batch: &Batch, is_over: impl Fn() -> bool) -> Result<()> {
+    pub(crate) fn apply(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
         let mut patience = Patience::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -104,13 +109,13 @@ impl Writer {
                     {
                         return Err(is_gone(error));
                     }
-                    runtime.block_on(self.attempt(batch))
+                    runtime.block_on(self.attempt(batch, watch))
                 }
                 Err(error) => Err(error),
             };
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back());
-            if !error.is_retryable() || !patience.wait(&is_over) {
+            if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
                 self.pending = Pending::default();
                 return Err(error);
             }
@@ -138,15 +143,25 @@ impl Writer {
         Ok(())
     }
 
-    async fn attempt(&mut self, batch: &Batch) -> Result<()> {
+    async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
         self.reopen(None).await?;
         let session = self.session.as_mut().expect("just opened");
+        let is_whole = self.pending.spilled == 0 && session.takes_parameters;
+        if is_whole && direct::takes(batch, self.settings.direct_rows) {
+            let written = direct::write(session, batch, &self.stream).await?;
+            if let Some(counts) = written {
+                self.pending.counts = counts;
+                self.note_commit(batch);
+                return Ok(());
+            }
+        }
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut sifting = sift::Sifting {
             batch,
             inputs: &self.settings.inputs,
             room: room.saturating_sub(self.pending.letters.len() as u64),
             letters: Vec::new(),
+            watch,
         };
         let counts = sifting.write(session, self.pending.spilled > 0).await?;
         self.pending.letters.append(&mut sifting.letters);

@@ -2,7 +2,8 @@
 //!
 //! Rows that go, go first, so that their unique values are free; but rows to which others may refer
 //! go last, when nobody does any more, so that no foreign key is violated or acts on rows that have
-//! moved on. Tables that are referred to come before those that refer.
+//! moved on. Tables that are referred to come before those that refer. The statements and their
+//! order are the same wherever the rows are.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::apply::facts::Facts;
 use crate::apply::order::parents_first;
 use crate::apply::prepare::Prepared;
 use crate::apply::report::Counts;
-use crate::apply::statements::Statements;
+use crate::apply::statements::{Source, Statements};
+use crate::apply::watch::Watch;
 use crate::stage::fill;
 use crate::{Error, Kind, Result};
 
@@ -21,10 +23,189 @@ use crate::{Error, Kind, Result};
 const SMALL_ROWS: u64 = 1000;
 
 /// A table and its rows.
-struct Part<'a> {
-    facts: &'a Facts,
-    prepared: &'a Prepared,
+pub(super) struct Part<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) prepared: &'a Prepared,
     statements: Statements<'a>,
+}
+
+/// The tables of a batch, those that are referred to first. `frees`: as in [`write`].
+pub(super) fn parts<'a>(
+    tables: &'a [Arc<Facts>],
+    prepared: &'a [Prepared],
+    source: Source,
+    frees: bool,
+) -> Vec<Part<'a>> {
+    let part = |prepared: &'a Prepared| {
+        let facts = &*tables[prepared.table];
+        let statements = Statements::new(facts, prepared, source, frees && facts.may_free());
+        Part { facts, prepared, statements }
+    };
+    let facts: Vec<_> = prepared.iter().map(|it| &*tables[it.table]).collect();
+    let mut parts: Vec<_> =
+        parents_first(&facts).into_iter().zip(prepared.iter().map(part)).collect();
+    parts.sort_by_key(|(place, _)| *place);
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
+impl Part<'_> {
+    pub(super) fn rows(&self) -> u64 {
+        self.prepared.goes + self.prepared.comes
+    }
+}
+
+/// A statement on the rows of a part.
+pub(super) struct Step {
+    /// Which part.
+    pub(super) part: usize,
+    pub(super) sql: String,
+    /// Completes "could not".
+    pub(super) what: String,
+    pub(super) does: Does,
+}
+
+/// What a statement does, or asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Does {
+    /// Fills in what staged rows have from elsewhere.
+    Complete,
+    /// Has rows go and come again.
+    Free,
+    Delete,
+    /// Of a table without a key.
+    DeleteWhole,
+    Update,
+    Insert,
+    /// Asks whether one key is staged twice.
+    AskDuplicates,
+    /// Asks how many rows that are changed are not there.
+    AskMissing,
+    /// Asks whether rows that go only as their key changes would take others with them.
+    AskFollowers,
+}
+
+impl Does {
+    /// Whether it asks for a value.
+    pub(super) fn asks(self) -> bool {
+        matches!(self, Does::AskDuplicates | Does::AskMissing | Does::AskFollowers)
+    }
+}
+
+/// The statements on what is staged, in their order.
+pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
+    let mut steps = Steps { parts, all: Vec::new() };
+    for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.rows() > 0) {
+        steps.complete(at, part);
+    }
+    let is_early = |part: &Part<'_>| !part.facts.is_referenced || part.statements.frees();
+    for (at, part) in parts.iter().enumerate().rev() {
+        if is_early(part) {
+            steps.delete(at, part, true);
+        }
+    }
+    for (at, part) in parts.iter().enumerate() {
+        let inserts_first = part.facts.refers_to_itself() || !part.facts.has_key();
+        if inserts_first {
+            steps.insert(at, part);
+        }
+        steps.update(at, part);
+        if !inserts_first {
+            steps.insert(at, part);
+        }
+        if part.prepared.goes > 0 && !part.facts.has_key() {
+            steps.add(at, Does::DeleteWhole, "delete rows of @", part.statements.delete_whole());
+        }
+    }
+    for (at, part) in parts.iter().enumerate().rev() {
+        if !part.facts.is_referenced {
+            continue;
+        }
+        if let (Some(sql), true) = (part.statements.takes_along(), part.prepared.has_left) {
+            steps.add(at, Does::AskFollowers, "look up what refers to @", sql);
+        }
+        steps.delete(at, part, false);
+    }
+    steps.all
+}
+
+/// Collects statements.
+struct Steps<'a> {
+    parts: &'a [Part<'a>],
+    all: Vec<Step>,
+}
+
+impl Steps<'_> {
+    /// `what` has `@` for the table's name.
+    fn add(&mut self, part: usize, does: Does, what: &str, sql: String) {
+        let what = what.replace('@', &self.parts[part].facts.table.sql_name);
+        self.all.push(Step { part, sql, what, does });
+    }
+
+    /// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
+    fn complete(&mut self, at: usize, part: &Part<'_>) {
+        let (prepared, statements) = (part.prepared, &part.statements);
+        if prepared.is_loose && part.rows() > 1 {
+            let sql = statements.duplicates();
+            self.add(at, Does::AskDuplicates, "compare the keys of staged rows of @", sql);
+        }
+        if prepared.has_moves {
+            let what = "look up rows of @ whose key changes";
+            self.add(at, Does::Complete, what, statements.fill_moves());
+        }
+        if prepared.has_fresh {
+            self.add(at, Does::Complete, "fill in defaults of @", statements.fill_fresh());
+        }
+        if prepared.has_changes {
+            let what = "look up rows of @ that are updated";
+            self.add(at, Does::AskMissing, what, statements.missing());
+        }
+        let what = "look up rows of @ whose unique values change hands";
+        for sql in statements.free() {
+            self.add(at, Does::Free, what, sql);
+        }
+    }
+
+    fn delete(&mut self, at: usize, part: &Part<'_>, is_early: bool) {
+        let may_be = part.prepared.goes > 0 || (is_early && part.statements.frees());
+        if may_be && part.facts.has_key() {
+            self.add(at, Does::Delete, "delete rows of @", part.statements.delete(is_early));
+        }
+    }
+
+    fn update(&mut self, at: usize, part: &Part<'_>) {
+        let is_empty = part.prepared.truncates || !part.facts.has_key();
+        if part.prepared.comes > 0
+            && !is_empty
+            && let Some(sql) = part.statements.update()
+        {
+            self.add(at, Does::Update, "update rows of @", sql);
+        }
+    }
+
+    fn insert(&mut self, at: usize, part: &Part<'_>) {
+        if part.prepared.comes > 0 {
+            self.add(at, Does::Insert, "insert rows into @", part.statements.insert());
+        }
+    }
+}
+
+/// Adds what a statement did: the rows that it wrote, or the number that it was asked for.
+pub(super) fn count(step: &Step, part: &Part<'_>, rows: u64, counts: &mut Counts) {
+    match step.does {
+        Does::Delete => counts.deleted += rows,
+        Does::DeleteWhole => {
+            counts.deleted += rows;
+            counts.missing += part.prepared.goes.saturating_sub(rows);
+        }
+        Does::Update => counts.updated += rows,
+        Does::Insert => counts.inserted += rows,
+        Does::AskMissing => counts.missing += rows,
+        Does::Free => {
+            counts.updated += rows;
+            counts.freed += rows;
+        }
+        Does::Complete | Does::AskDuplicates | Does::AskFollowers => {}
+    }
 }
 
 /// Writes what is prepared. `frees`: rows to which nothing refers go early, also where keys could
@@ -35,55 +216,54 @@ pub(super) async fn write(
     tables: &[Arc<Facts>],
     prepared: &[Prepared],
     frees: bool,
+    watch: &Watch,
 ) -> Result<Counts> {
-    let part = |prepared| {
-        let prepared: &Prepared = prepared;
-        let facts = &*tables[prepared.table];
-        let statements = Statements::new(facts, prepared, frees && facts.may_free());
-        Part { facts, prepared, statements }
-    };
-    let facts: Vec<_> = prepared.iter().map(|it| &*tables[it.table]).collect();
-    let mut parts: Vec<_> =
-        parents_first(&facts).into_iter().zip(prepared.iter().map(part)).collect();
-    parts.sort_by_key(|(place, _)| *place);
-    let parts: Vec<Part<'_>> = parts.into_iter().map(|(_, part)| part).collect();
-    let rows = |part: &Part<'_>| part.prepared.goes + part.prepared.comes;
+    let parts = parts(tables, prepared, Source::Stage, frees);
     let searches = |part: &Part<'_>| !part.facts.has_key() && part.prepared.goes > 0;
-    let is_small = parts.iter().map(rows).sum::<u64>() <= SMALL_ROWS;
+    let is_small = parts.iter().map(Part::rows).sum::<u64>() <= SMALL_ROWS;
     session.plan_for(is_small && !parts.iter().any(searches)).await?;
     let mut counts = Counts::default();
     truncate(session, &parts, &mut counts).await?;
     for part in &parts {
         counts.missing += part.prepared.missing;
-        if rows(part) > 0 {
+        if part.rows() > 0 {
             stage(session, part).await?;
-            complete(session, part, &mut counts).await?;
         }
     }
-    let is_early = |part: &&Part<'_>| !part.facts.is_referenced || part.statements.frees();
-    for part in parts.iter().rev().filter(is_early) {
-        delete(session, part, true, &mut counts).await?;
-    }
-    for part in &parts {
-        let inserts_first = part.facts.refers_to_itself() || !part.facts.has_key();
-        if inserts_first {
-            insert(session, part, &mut counts).await?;
+    let mut steps = steps(&parts).into_iter().peekable();
+    while let Some(step) = steps.next() {
+        if steps.peek().is_none() {
+            watch.near_end_of_batch();
         }
-        update(session, part, &mut counts).await?;
-        if !inserts_first {
-            insert(session, part, &mut counts).await?;
-        }
-        delete_whole(session, part, &mut counts).await?;
-    }
-    for part in parts.iter().rev().filter(|part| part.facts.is_referenced) {
-        keep_followers(session, part).await?;
-        delete(session, part, false, &mut counts).await?;
+        run(session, &step, &parts[step.part], &mut counts).await?;
     }
     // These were updates, whatever they took.
     counts.deleted -= counts.freed;
     counts.inserted -= counts.freed;
     counts.freed = 0;
     Ok(counts)
+}
+
+async fn run(
+    session: &mut Session,
+    step: &Step,
+    part: &Part<'_>,
+    counts: &mut Counts,
+) -> Result<()> {
+    let name = &part.facts.table.sql_name;
+    let rows = match step.does {
+        Does::AskDuplicates if session.ask::<bool>(&step.sql, &step.what).await? => {
+            return Err(same_key(name));
+        }
+        Does::AskFollowers if session.ask::<bool>(&step.sql, &step.what).await? => {
+            return Err(followed(name));
+        }
+        Does::AskDuplicates | Does::AskFollowers => 0,
+        Does::AskMissing => session.ask::<i64>(&step.sql, &step.what).await?.unsigned_abs(),
+        _ => session.execute(&step.sql, &step.what).await?,
+    };
+    count(step, part, rows, counts);
+    Ok(())
 }
 
 /// Gives the one row that is prepared its other key where it is, as a statement of the source did.
@@ -93,7 +273,8 @@ pub(super) async fn move_row(
     facts: &Facts,
     prepared: &Prepared,
 ) -> Result<bool> {
-    let part = Part { facts, prepared, statements: Statements::new(facts, prepared, false) };
+    let statements = Statements::new(facts, prepared, Source::Stage, false);
+    let part = Part { facts, prepared, statements };
     let Some(sql) = part.statements.move_row() else { return Ok(false) };
     session.plan_for(true).await?;
     stage(session, &part).await?;
@@ -132,12 +313,6 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
     if text_rows > 0 {
         fill::text(connection, &text, &encoded.text, text_rows).await.map_err(failed)?;
     }
-    if part.prepared.is_loose {
-        let what = "compare the keys of staged rows";
-        if session.ask::<bool>(&part.statements.duplicates(), what).await? {
-            return Err(same_key(name));
-        }
-    }
     Ok(())
 }
 
@@ -148,86 +323,11 @@ fn same_key(name: &str) -> Error {
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
-/// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
-async fn complete(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    let name = &part.facts.table.sql_name;
-    if part.prepared.has_moves {
-        let what = format!("look up rows of {name} whose key changes");
-        session.execute(&part.statements.fill_moves(), &what).await?;
-    }
-    if part.prepared.has_fresh {
-        let what = format!("fill in defaults of {name}");
-        session.execute(&part.statements.fill_fresh(), &what).await?;
-    }
-    if part.prepared.has_changes {
-        let what = format!("look up rows of {name} that are updated");
-        let missing: i64 = session.ask(&part.statements.missing(), &what).await?;
-        counts.missing += missing.unsigned_abs();
-    }
-    for sql in part.statements.free() {
-        let what = format!("look up rows of {name} whose unique values change hands");
-        let freed = session.execute(&sql, &what).await?;
-        counts.updated += freed;
-        counts.freed += freed;
-    }
-    Ok(())
-}
-
-/// Refuses to delete rows that others follow, where it is only their key that changes.
-async fn keep_followers(session: &mut Session, part: &Part<'_>) -> Result<()> {
-    let sql = part.statements.takes_along().filter(|_| part.prepared.has_left);
-    let Some(sql) = sql else { return Ok(()) };
-    let name = &part.facts.table.sql_name;
-    if !session.ask::<bool>(&sql, &format!("look up what refers to {name}")).await? {
-        return Ok(());
-    }
+/// Rows are not deleted which others follow, where it is only their key that changes.
+fn followed(name: &str) -> Error {
     let message = format!(
         "rows still refer to a row of {name} whose key changes, and their foreign key would delete \
          or change them with it"
     );
-    Err(Error::new(Kind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION))
-}
-
-async fn delete(
-    session: &mut Session,
-    part: &Part<'_>,
-    is_early: bool,
-    counts: &mut Counts,
-) -> Result<()> {
-    let may_be = part.prepared.goes > 0 || (is_early && part.statements.frees());
-    if may_be && part.facts.has_key() {
-        let what = format!("delete rows of {}", part.facts.table.sql_name);
-        counts.deleted += session.execute(&part.statements.delete(is_early), &what).await?;
-    }
-    Ok(())
-}
-
-async fn delete_whole(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    if part.prepared.goes > 0 && !part.facts.has_key() {
-        let what = format!("delete rows of {}", part.facts.table.sql_name);
-        let deleted = session.execute(&part.statements.delete_whole(), &what).await?;
-        counts.deleted += deleted;
-        counts.missing += part.prepared.goes.saturating_sub(deleted);
-    }
-    Ok(())
-}
-
-async fn update(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    let is_empty = part.prepared.truncates || !part.facts.has_key();
-    if part.prepared.comes > 0
-        && !is_empty
-        && let Some(sql) = part.statements.update()
-    {
-        let what = format!("update rows of {}", part.facts.table.sql_name);
-        counts.updated += session.execute(&sql, &what).await?;
-    }
-    Ok(())
-}
-
-async fn insert(session: &mut Session, part: &Part<'_>, counts: &mut Counts) -> Result<()> {
-    if part.prepared.comes > 0 {
-        let what = format!("insert rows into {}", part.facts.table.sql_name);
-        counts.inserted += session.execute(&part.statements.insert(), &what).await?;
-    }
-    Ok(())
+    Error::new(Kind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
 }

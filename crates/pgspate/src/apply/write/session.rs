@@ -18,6 +18,11 @@ const BY_INDEX: &str = "\
 set local jit = off; set local enable_nestloop = on; set local enable_hashjoin = off; \
 set local enable_mergejoin = off; set local enable_seqscan = off";
 
+/// What is kept is planned once. Servers before 12 do not have the setting.
+const PLAN_ONCE: &str = "\
+select set_config(name, 'force_generic_plan', false) from pg_settings \
+where name = 'plan_cache_mode'";
+
 /// The stage of a table.
 pub(super) struct Staged {
     pub(super) binary: Statement,
@@ -53,6 +58,8 @@ pub(super) struct Session {
     inside: Made,
     lock_timeout: i32,
     is_small: bool,
+    /// Rows may be parameters of statements.
+    pub(super) takes_parameters: bool,
 }
 
 /// At most so many statements are kept: a table has about five for each set of columns.
@@ -69,9 +76,13 @@ impl Session {
             inside: Made::Outside,
             lock_timeout: settings.limits.lock_timeout_millis(),
             is_small: false,
+            takes_parameters: true,
         };
-        let sql =
-            format!("{}; set temp_buffers = '{TEMP_BUFFERS}'", copy::timeouts(&settings.limits));
+        let sql = format!(
+            "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
+            copy::timeouts(&settings.limits),
+            BY_INDEX.replace("set local", "set")
+        );
         session.run(&sql, "set up the session").await?;
         // A source forgets what it was told is applied: that must be on the disk.
         let durable = "select set_config('synchronous_commit', 'on', false) \
@@ -91,15 +102,19 @@ impl Session {
         if self.in_transaction {
             return Ok(());
         }
-        let sql = format!(
-            "begin isolation level read committed; set local lock_timeout = {}; \
-             set constraints all deferred",
-            self.lock_timeout
-        );
-        self.run(&sql, "begin to apply").await?;
+        self.run(&self.begins(), "begin to apply").await?;
         self.in_transaction = true;
         self.inside = Made::InTransaction;
         Ok(())
+    }
+
+    /// What begins a transaction.
+    pub(super) fn begins(&self) -> String {
+        format!(
+            "begin isolation level read committed; set local lock_timeout = {}; \
+             set constraints all deferred",
+            self.lock_timeout
+        )
     }
 
     /// Sets the savepoint, of which there is one at a time.
@@ -213,22 +228,25 @@ impl Session {
                 Err(error) => failed(self, error),
             };
         }
-        let statement = match self.kept.get(sql) {
-            Some(statement) => statement.clone(),
-            None => match self.connection.client.prepare(sql).await {
-                Ok(statement) => statement,
-                Err(error) => return failed(self, error),
-            },
-        };
+        let statement = self.prepare(sql, what).await?;
         match self.connection.client.execute(&statement, &[]).await {
-            Ok(rows) => {
-                if self.kept.len() < KEPT_MAX {
-                    self.kept.entry(sql.to_owned()).or_insert(statement);
-                }
-                Ok(rows)
-            }
+            Ok(rows) => Ok(rows),
             Err(error) => failed(self, error),
         }
+    }
+
+    /// A statement of small batches, which is prepared once.
+    pub(super) async fn prepare(&mut self, sql: &str, what: &str) -> Result<Statement> {
+        if let Some(statement) = self.kept.get(sql) {
+            return Ok(statement.clone());
+        }
+        let prepared = self.connection.client.prepare(sql).await;
+        let statement = prepared
+            .map_err(|error| self.connection.explain(format!("could not {what}"), error))?;
+        if self.kept.len() < KEPT_MAX {
+            self.kept.insert(sql.to_owned(), statement.clone());
+        }
+        Ok(statement)
     }
 
     /// The first value of a query.

@@ -19,6 +19,7 @@ use crate::apply::fold;
 use crate::apply::inputs::Inputs;
 use crate::apply::prepare::{Prepared, prepare};
 use crate::apply::report::Counts;
+use crate::apply::watch::Watch;
 use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
 
@@ -30,6 +31,7 @@ pub(super) struct Sifting<'a> {
     pub(super) room: u64,
     /// Those that are.
     pub(super) letters: Vec<DeadLetter>,
+    pub(super) watch: &'a Watch,
 }
 
 impl Sifting<'_> {
@@ -60,7 +62,7 @@ impl Sifting<'_> {
             if is_open {
                 session.set_savepoint().await?;
             }
-            let error = match round::write(session, tables, prepared, frees).await {
+            let error = match round::write(session, tables, prepared, frees, self.watch).await {
                 Ok(counts) if is_open => {
                     session.release().await?;
                     return Ok(counts);
@@ -140,7 +142,7 @@ impl Sifting<'_> {
         let batch = self.batch;
         let prepared = prepare(&batch.log, range, &batch.tables)?;
         session.set_savepoint().await?;
-        match round::write(session, &batch.tables, &prepared, true).await {
+        match round::write(session, &batch.tables, &prepared, true, self.watch).await {
             Ok(written) => {
                 session.release().await?;
                 session.clear_stages().await?;

@@ -100,7 +100,9 @@ impl Target {
         let router = runtime.block_on(router).unwrap();
         let inputs = Inputs::Slot("s".to_owned());
         let (dsn, limits) = (dsn(server), Limits::default());
-        let settings = Settings { dsn, limits, dead_letters_max: 0, inputs: inputs.clone() };
+        let (dead_letters_max, direct_rows) = (0, 0);
+        let inputs_too = inputs.clone();
+        let settings = Settings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
         let session = runtime.block_on(Session::open(&settings)).unwrap();
         Target { runtime, router, inputs, session }
     }
@@ -116,7 +118,8 @@ impl Target {
         let prepared = prepare(&log, 0..log.len(), &tables)?;
         let batch = Batch { upto: log.len(), log, tables, prepared, ..Batch::default() };
         let inputs = &self.inputs;
-        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters: Vec::new() };
+        let (letters, watch) = (Vec::new(), &Watch::default());
+        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters, watch };
         self.runtime.block_on(async {
             sifting.write(&mut self.session, is_open).await?;
             self.session.clear_stages().await

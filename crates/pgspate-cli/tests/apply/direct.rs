@@ -1,0 +1,144 @@
+//! Small batches, which are sent with their rows as parameters, and the same ones staged.
+
+use crate::support::Case;
+use crate::{applied, apply, counts, rows};
+
+/// Columns of many types, and such as only the server knows what becomes of them.
+const TABLE: &str = r#"
+create type mood as enum ('glad', 'sad');
+create table log (sql text);
+create function note() returns trigger language plpgsql as
+  'begin insert into log values (current_query()); return null; end';
+create table t (
+  id int primary key, gone text, a numeric(6, 2), b varchar(5), c char(4), d timestamptz(0),
+  twice numeric generated always as (a * 2) stored, e int[], f text[], g jsonb, h bytea,
+  "of day" time(1), m mood, r int4range, "I" bigint default 7, j float8);
+alter table t drop column gone;
+create trigger seen after insert or update or delete on t for each statement
+  execute function note();
+insert into t (id, a, b, c, e) values
+  (1, 1.5, 'one', 'a', '{1}'), (2, 2.5, 'two', 'b', '{2}'), (3, null, null, null, null)"#;
+
+const EVENTS: &str = r#"
+{"op":"insert","table":"t","row":{"id":4,"a":"1.005","b":"abc     ","c":"x"}}
+{"op":"update","table":"t","row":{"id":4,"d":"2026-01-01 00:00:00.6Z","e":[1,null]}}
+{"op":"update","table":"t","row":{"id":4,"f":["a,b","c\"d"],"g":{"k":1.0},"h":"\\x00ff"}}
+{"op":"update","table":"t","row":{"id":4,"of day":"12:00:00.16","m":"sad","r":"[1,5)","I":9}}
+{"op":"insert","table":"t","row":{"id":5,"b":"fünf"}}
+{"op":"update","table":"t","row":{"id":1,"a":"1.499","c":"a   ","e":[1]}}
+{"op":"update","table":"t","row":{"id":2,"a":3,"of day":null,"f":[]}}
+{"op":"update","table":"t","row":{"id":9,"a":3}}
+{"op":"delete","table":"t","key":{"id":3}}
+{"op":"delete","table":"t","key":{"id":8}}
+{"op":"update","table":"t","row":{"id":4,"j":1e3}}
+{"op":"snapshot","table":"t","row":{"id":2,"b":"two"}}
+"#;
+
+/// The events, staged and not: rows and counts of both. How many statements had parameters.
+fn both(tables: &str, events: &str, args: &str, table: &str) -> [(String, [u64; 4], u64); 2] {
+    ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
+        let case = Case::new(tables);
+        let report = applied(&case, events, &format!("{args} {way}"));
+        let direct = case.value("select count(*) from log where sql like '%unnest($1%'");
+        (rows(&case, table), counts(&report), direct.parse().unwrap())
+    })
+}
+
+#[test]
+fn rows_are_the_same_without_a_stage() {
+    for size in [1, 2, 100] {
+        let args = format!("--batch-rows {size} --batch-delay 1000");
+        let [staged, direct] = both(TABLE, EVENTS, &args, "t");
+        assert_eq!(staged.0, direct.0, "{size}");
+        assert_eq!(staged.1, direct.1, "{size}");
+        assert!(staged.0.contains("1.01"), "{}", staged.0);
+        assert!(staged.2 == 0 && direct.2 > 0, "{size}: {staged:?} {direct:?}");
+    }
+}
+
+/// Identity columns that only the server gives, and partitions.
+#[test]
+fn tables_of_all_sorts_need_no_stage() {
+    let tables = "create table log (sql text); \
+                  create function note() returns trigger language plpgsql as \
+                    'begin insert into log values (current_query()); return null; end'; \
+                  create table t (a int, b text, n int generated always as identity, v text, \
+                                  primary key (b, a)) partition by range (a); \
+                  create table t1 partition of t for values from (0) to (10); \
+                  create table t2 partition of t for values from (10) to (20); \
+                  create trigger seen after insert or update or delete on t for each statement \
+                    execute function note()";
+    let mut events = String::new();
+    for nth in 0..20 {
+        events += &format!(
+            "{{\"op\":\"insert\",\"table\":\"t\",\
+              \"row\":{{\"a\":{nth},\"b\":\"k\",\"n\":{},\"v\":\"x\"}}}}\n",
+            nth + 100
+        );
+        let update = format!("{{\"a\":{nth},\"b\":\"k\",\"v\":\"y\"}}");
+        events += &format!("{{\"op\":\"update\",\"table\":\"t\",\"row\":{update}}}\n");
+        if nth % 3 == 0 {
+            let key = format!("{{\"a\":{nth},\"b\":\"k\"}}");
+            events += &format!("{{\"op\":\"delete\",\"table\":\"t\",\"key\":{key}}}\n");
+        }
+    }
+    for size in [1, 7] {
+        let [staged, direct] = both(tables, &events, &format!("--batch-rows {size}"), "t");
+        assert_eq!((&staged.0, staged.1), (&direct.0, direct.1));
+        assert!(staged.2 == 0 && direct.2 > 0, "{size}: {staged:?} {direct:?}");
+    }
+}
+
+const REFERRING: &str = "\
+create table log (sql text); create table p (id int primary key);
+create table t (id int primary key, u int unique, v varchar(3),
+                p int references p deferrable initially deferred);
+insert into p values (1); insert into t values (1, 1, 'a', 1)";
+
+/// What only the commit refuses is refused in the same words, and nothing of its batch is there.
+#[test]
+fn what_the_commit_refuses_is_not_there() {
+    let refusals = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
+        let case = Case::new(REFERRING);
+        let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"p":1}}
+{"op":"insert","table":"t","row":{"id":3,"u":3,"p":4}}
+"#;
+        case.put("s.ndjson", events);
+        let run = apply(&case, &format!("s.ndjson --quiet --batch-delay 1000 {way}"));
+        assert_eq!(run.status, Some(2), "{way}: {}", run.stderr);
+        assert_eq!(rows(&case, "t"), "(1,1,a,1)", "{way}");
+        run.refusal()
+    });
+    assert_eq!(refusals[0], refusals[1]);
+}
+
+/// What the server refuses is found as in other batches.
+#[test]
+fn events_that_are_refused_are_found() {
+    let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"v":"b","p":1}}
+{"op":"insert","table":"t","row":{"id":4,"u":4,"v":"long","p":1}}
+{"op":"insert","table":"t","row":{"id":5,"u":1,"v":"e","p":1}}
+{"op":"update","table":"t","row":{"id":1,"u":6}}
+{"op":"insert","table":"t","row":{"id":7,"u":7,"v":"f","p":1}}
+"#;
+    for size in [1, 2, 6] {
+        let args = format!("--batch-rows {size} --batch-delay 1000 --max-dead-letters 9");
+        let [staged, direct] = both(REFERRING, events, &args, "t");
+        assert_eq!((&staged.0, staged.1), (&direct.0, direct.1), "{size}");
+        assert!(direct.0.starts_with("(1,6,a,1) (2,2,b,1)"), "{}", direct.0);
+    }
+}
+
+/// Two spellings of a key that only the server takes for one.
+#[test]
+fn keys_of_two_spellings_are_one() {
+    let tables = "create table log (sql text); \
+                  create table t (id interval primary key, v int); \
+                  insert into t values ('1 day', 0)";
+    let events = r#"{"op":"update","table":"t","row":{"id":"24 hours","v":1}}
+{"op":"update","table":"t","row":{"id":"1 day","v":2}}
+"#;
+    let [staged, direct] = both(tables, events, "--batch-delay 1000", "t");
+    assert_eq!(staged, direct);
+    assert!(staged.0.ends_with(",2)"), "{}", staged.0);
+}
