@@ -206,22 +206,25 @@ impl Copying<'_> {
         if !filling.is_empty() {
             self.wait_for_lanes(writer)?;
         }
-        let mut filled = Vec::new();
+        let (mut ours, mut has_rows) = (Vec::new(), false);
         for (_, facts) in pairs {
-            let name = facts.itself();
-            if !self.has_rows(writer, &name)? {
-                continue;
+            let (name, is_ours) = (facts.itself(), filling.has(facts));
+            if self.has_rows(writer, &name)? {
+                if !is_ours {
+                    return Err(is_filled(&facts.table.sql_name));
+                }
+                has_rows = true;
             }
-            if !filling.has(facts) {
-                return Err(is_filled(&facts.table.sql_name));
+            if is_ours {
+                ours.push(name);
             }
-            filled.push(name);
         }
-        if filled.is_empty() {
+        if !has_rows {
             return Ok(());
         }
+        // Those without rows, too: they may refer to the others.
         let what = "empty the tables that an earlier copy has filled";
-        let sql = format!("truncate {}", filled.join(", "));
+        let sql = format!("truncate {}", ours.join(", "));
         self.runtime.block_on(writer.run(&sql, what))
     }
 

@@ -156,6 +156,8 @@ impl Reach {
     /// # Errors
     /// Of [`Kind::Ledger`] when what comes is not the transaction of which a part was handed on.
     fn pass_over(&mut self, mut received: Received) -> Result<Received> {
+        // A new session begins to count at what is confirmed, which may be less.
+        received.end = received.end.filter(|end| *end > self.whole);
         let count = received.events.len();
         let is_owed = self.begun > self.seen;
         if is_owed {
@@ -264,6 +266,21 @@ mod tests {
         assert!(begun().pass_over(silence(7)).is_ok());
         let rest = begun().pass_over(piece(&[event(4, false), event(5, false), event(6, false)]));
         assert_eq!(rest.unwrap().events.len(), 1);
+    }
+
+    /// A server that is connected to again says first how far it knows that we are, which is
+    /// before what has been received: that is not sent again, and not where the stream is.
+    #[test]
+    fn a_new_session_does_not_go_back() {
+        let silence = |end| Received { end: Some(Lsn(end)), ..Received::default() };
+        let mut reach = Reach::default();
+        reach.pass_over(piece(&[event(0, false), event(1, false), event(2, true)])).unwrap();
+        assert_eq!(reach.whole, Lsn(3));
+        reach.seen = 0;
+        assert_eq!(reach.pass_over(silence(1)).unwrap().end, None);
+        assert_eq!(reach.whole, Lsn(3));
+        assert_eq!(reach.pass_over(silence(5)).unwrap().end, Some(Lsn(5)));
+        assert_eq!(reach.whole, Lsn(5));
     }
 
     /// Ends of transactions, cuts of pieces and lost connections at every place.
