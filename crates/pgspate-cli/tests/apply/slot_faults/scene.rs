@@ -121,7 +121,7 @@ impl Scene {
             "postgres://postgres:{password}@{source}/postgres?sslmode=disable&slot=s&publication=p"
         );
         let mut apply = command(self.folder.path(), &["apply", "--to", target, "--quiet"]);
-        apply.args(["--batch-delay", "0", "--retry-for", "20"]);
+        apply.args(["--batch-delay", "0", "--retry-for", "20", "--stall-timeout", "2"]);
         spawn(apply.args(args.split_whitespace()).arg(slot))
     }
 

@@ -17,8 +17,9 @@ use tokio_postgres::error::SqlState;
 use super::{Confirmed, Slot, is_active};
 use crate::apply::feed::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
+use crate::apply::silence::in_time;
 use crate::apply::watch::Watch;
-use crate::copy::Patience;
+use crate::copy::{Limits, Patience};
 use crate::{Error, Kind, Result};
 
 /// How often it looks whether it is to stop.
@@ -26,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often the server is asked where its log ends, and how long it is left alone after a failure.
 const ASK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(5);
+/// A server that does not answer for so long is asked anew.
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// Reads a slot.
 pub(crate) struct Pump {
@@ -34,7 +37,7 @@ pub(crate) struct Pump {
     /// The stream, where it has been begun after `from`.
     pub(crate) begun: Option<Replication>,
     pub(crate) confirmed: Arc<Confirmed>,
-    pub(crate) retry_for: Duration,
+    pub(crate) limits: Limits,
     pub(crate) watch: Arc<Watch>,
     pub(crate) runtime: Handle,
 }
@@ -57,7 +60,7 @@ impl Pump {
     /// confirmed.
     pub(crate) fn run(mut self, pieces: &SyncSender<Result<Piece>>) -> Option<Replication> {
         let mut reach = Reach { whole: self.from, ..Reach::default() };
-        let mut patience = Patience::new(self.retry_for);
+        let mut patience = Patience::new(self.limits.retry_for);
         let mut stream = self.begun.take().inspect(|stream| self.note_stream(stream));
         loop {
             if self.is_over() {
@@ -67,7 +70,7 @@ impl Pump {
                 None => match self.connect(reach.whole) {
                     Ok(new) => {
                         reach.seen = 0;
-                        patience = Patience::new(self.retry_for);
+                        patience = Patience::new(self.limits.retry_for);
                         stream = Some(new);
                         continue;
                     }
@@ -107,7 +110,9 @@ impl Pump {
     }
 
     fn connect(&self, from: Lsn) -> Result<Replication> {
-        let stream = self.runtime.block_on(self.slot.start(from, || self.confirmed.upto()))?;
+        let start = self.slot.start(from, || self.confirmed.upto());
+        let start = in_time(self.limits.stall_timeout, "read the slot again", start);
+        let stream = self.runtime.block_on(start)?;
         self.note_stream(&stream);
         Ok(stream)
     }
@@ -207,8 +212,9 @@ pub(crate) fn spawn_look(slot: Slot, watch: Arc<Watch>, runtime: &Handle) -> Joi
     runtime.spawn(async move {
         loop {
             // The stream itself complains when the source is away.
-            if let Ok(beside) = slot.connect().await {
-                while let Ok(row) = beside.client.query_one(super::LOOK, &[&slot.name]).await {
+            if let Ok(Ok(beside)) = timeout(SILENCE, slot.connect()).await {
+                let ask = async || beside.client.query_one(super::LOOK, &[&slot.name]).await;
+                while let Ok(Ok(row)) = timeout(SILENCE, ask()).await {
                     let end = row.get::<_, Option<&str>>(0).and_then(|end| end.parse().ok());
                     let end: Lsn = end.unwrap_or_default();
                     watch.see_end(end);
