@@ -13,7 +13,8 @@ const GIVEN: &str = "\"pgspate given\"";
 /// Builds statements for the staged rows of one table.
 pub(crate) struct Statements<'a> {
     facts: &'a Facts,
-    table: &'a str,
+    /// The target, with its heirs left alone.
+    table: String,
     stage: String,
     given: Vec<Given>,
     truncates: bool,
@@ -84,7 +85,7 @@ impl<'a> Statements<'a> {
         };
         Statements {
             facts,
-            table: &facts.table.sql_name,
+            table: facts.itself(),
             stage: format!("pg_temp.{}", stage_name(facts)),
             given: prepared.given.iter().map(widened).collect(),
             truncates: prepared.truncates,
@@ -241,7 +242,7 @@ impl<'a> Statements<'a> {
             format!("row({})::text", all.join(", "))
         };
         let (of_stage, of_table) = (whole("s"), whole("t"));
-        let (table, stage, goes) = (self.table, &self.stage, What::Goes as i16);
+        let (table, stage, goes) = (&self.table, &self.stage, What::Goes as i16);
         format!(
             "delete from {table} t using (\
              select t.ctid as at, t.tableoid as part, s.n, \
@@ -346,7 +347,7 @@ impl<'a> Statements<'a> {
         };
         format!(
             "insert into {} ({}){overriding} select {} from {} s where s.{WHAT} >= {}{absent}",
-            self.table,
+            self.facts.table.sql_name,
             names.join(", "),
             values.join(", "),
             self.stage,

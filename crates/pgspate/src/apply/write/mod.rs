@@ -39,6 +39,8 @@ pub(crate) struct Writer {
     runtime: Handle,
     session: Option<Session>,
     stream: Stream,
+    /// The server's process for a session that was lost.
+    lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
     /// What the open transaction has done so far.
@@ -76,7 +78,8 @@ impl Writer {
         };
         let (session, stream) = in_time(limit, "open the stream", open).await?;
         let (counts, pending) = (Counts::default(), Pending::default());
-        Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
+        let session = Some(session);
+        Ok(Writer { settings, runtime, session, stream, lost_pid: None, counts, pending })
     }
 
     /// What the stream is read from.
@@ -141,10 +144,14 @@ impl Writer {
             let limit = self.settings.limits.stall_timeout;
             let open = async {
                 let session = Session::open(&self.settings).await?;
+                if let Some(pid) = self.lost_pid {
+                    session.end_other(pid).await;
+                }
                 self.stream.reopen(&session.connection.client, pending).await?;
                 Ok(session)
             };
             self.session = Some(in_time(limit, "open the stream again", open).await?);
+            self.lost_pid = None;
         }
         Ok(())
     }
@@ -266,6 +273,7 @@ impl Writer {
         let Some(session) = &mut self.session else { return };
         // One that has fallen silent would not answer to this either.
         if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
+            self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }
     }
