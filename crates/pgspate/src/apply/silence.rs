@@ -17,9 +17,10 @@ const NAME: &str = "pgspate apply";
 /// Looks in a row at a server that cannot be asked, before a session with it is given up.
 const MISSES_MAX: u32 = 2;
 
-/// Whether a session waits for us, and since when, or what of a COPY it has by now.
+/// Whether a session waits for us, and since when, or what of a COPY it has by now. One of which
+/// the server does not keep that (`track_activities`) passes for working.
 const LOOK: &str = "\
-select coalesce(state like 'idle%' or wait_event_type = 'Client', false),
+select coalesce(state <> 'disabled' and (state like 'idle%' or wait_event_type = 'Client'), false),
        concat_ws(' ', state_change,
                  (select bytes_processed from pg_catalog.pg_stat_progress_copy c
                   where c.pid = a.pid))

@@ -1,7 +1,7 @@
 //! Replication slots while something goes wrong, on either side: no event is lost, and none is
 //! applied twice.
 //!
-//! With `PGSPATE_TEST_FAULTS=10` there are so many faults of each sort, and in each kind of run five
+//! With `PGSPATE_TEST_FAULTS=5` there are so many faults of each sort, and of each sort of run five
 //! times as many that are spread over all of its messages; what fails is printed as it can be run
 //! again, with `PGSPATE_TEST_FAULTS_REPLAY`.
 

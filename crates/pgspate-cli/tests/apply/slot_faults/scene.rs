@@ -50,14 +50,17 @@ insert into whole select n % 3, 'b' || n % 2 from generate_series(1, 9) n";
 const CHANGES: &str = "\
 insert into news select n, 'first' from generate_series(1, 7) n
 update child set v = nextval('version') where id % 5 = 0; insert into news values (1, 'with')
-update child set v = nextval('version'); insert into news select n, 'large' from generate_series(1, 60) n
-update child set id = id + 1000, v = nextval('version') where id in (3, 4); delete from child where id = 7
+update child set v = nextval('version'); \
+insert into news select n, 'large' from generate_series(1, 60) n
+update child set id = id + 1000, v = nextval('version') where id in (3, 4); \
+delete from child where id = 7
 insert into elsewhere values (1)
 update parent set code = 'tmp' where id = 2; update parent set code = 'c2' where id = 3; \
 update parent set code = 'c3' where id = 2
 update whole set b = 'u' where a = 1; delete from whole where a = 2
 update child set big = repeat('y', 3000), v = nextval('version') where id % 9 = 0
-insert into parent values (50, 'new', null); insert into child values (50, 50, nextval('version'), 'z')
+insert into parent values (50, 'new', null); \
+insert into child values (50, 50, nextval('version'), 'z')
 truncate whole; insert into whole values (1, 'a'), (1, 'a')
 delete from child where parent = 5; delete from parent where id = 5
 update child set v = nextval('version') where id % 2 = 0
