@@ -30,6 +30,7 @@ def apply(
     unknown_columns: Literal["fail", "ignore", "add"] = "fail",
     max_dead_letters: int = 0,
     retry_for: int = 60,
+    stall_timeout: int = 60,
     lock_timeout: int = 300,
     batch_rows: int = 500_000,
     batch_bytes: int = 64,
@@ -73,6 +74,7 @@ def apply(
         unknown_columns: What to do about columns that the table does not have.
         max_dead_letters: Set up to so many bad events aside in ``pgspate.dead_letter``.
         retry_for: Seconds to go on trying when the server is away or another session in the way.
+        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
         lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
         batch_rows: Events that are committed together, at most.
         batch_bytes: MiB of events that are committed together, at most.

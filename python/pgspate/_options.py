@@ -114,6 +114,7 @@ class ApplyOptions(TypedDict, total=False):
     unknown_columns: Literal["fail", "ignore", "add"]
     max_dead_letters: int
     retry_for: int
+    stall_timeout: int
     lock_timeout: int
     batch_rows: int
     batch_bytes: int

@@ -152,6 +152,7 @@ ignore\t'Pass over the column'
 add\t'Add the column to the table, of type text'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l max-dead-letters -d 'Set up to so many bad events aside in pgspate.dead_letter, and apply the others' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d 'How long to go on trying when the server is away or another session in the way' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Events that are committed together, at most' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'MiB of input that are committed together, at most; memory is some eight times that' -r

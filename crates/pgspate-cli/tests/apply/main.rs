@@ -9,7 +9,10 @@ mod keys;
 mod once;
 mod oracle;
 mod service;
+mod slot_faults;
 
+#[path = "../faults/chance.rs"]
+mod chance;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]
 mod plan;

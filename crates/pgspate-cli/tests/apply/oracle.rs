@@ -1,11 +1,12 @@
 //! PostgreSQL's own logical replication as judge: the same history through a subscription and
 //! through `pgspate apply` leads to the same tables.
 //!
-//! `PGSPATE_TEST_LONG=300` makes histories for so many seconds instead of one for each sort of
-//! foreign key.
+//! `PGSPATE_TEST_LONG=300` makes histories for so many seconds, others every time, instead of one
+//! for each sort of foreign key; `PGSPATE_TEST_SEED=7` begins with the history of that seed.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pgspate_embedded::{Throwaway, silent, testing};
 
@@ -124,6 +125,7 @@ fn trial(subscriber: &Throwaway, seed: u64) -> usize {
     live(&source, &mut chance, 30);
     source.run("create publication p for all tables");
     let case = Case::new(&tables(action));
+    println!("seed {seed} is in {}", source.name());
     let database = format!("copy_{seed}");
     ask(&subscriber.dsn(), &format!("create database {database} template template0"));
     let native = subscriber.dsn_for(&database);
@@ -166,24 +168,45 @@ const WORKERS: &str = "max_worker_processes = 60\nmax_logical_replication_worker
 fn a_subscription_leads_to_the_same_tables() {
     let started = testing::builder().conf(&format!("{CONF}{WORKERS}")).start(&silent);
     let subscriber = started.unwrap_or_else(|error| panic!("{}", error.chain()));
-    let seconds = std::env::var("PGSPATE_TEST_LONG").ok();
-    let limit = seconds.map(|text| Duration::from_secs(text.parse().unwrap()));
-    let (begin, mut seeds, mut filled) = (Instant::now(), 0, 0);
-    while seeds == 0 || limit.is_some_and(|limit| begin.elapsed() < limit) {
-        // Subscriptions begin slowly, and mostly wait.
-        filled += std::thread::scope(|scope| {
-            let trials: Vec<_> = (seeds..seeds + ACTIONS.len() as u64)
-                .map(|seed| {
-                    scope.spawn({
-                        let subscriber = &subscriber;
-                        move || trial(subscriber, seed)
-                    })
-                })
-                .collect();
-            trials.into_iter().map(|trial| trial.join().unwrap()).sum::<usize>()
-        });
-        seeds += ACTIONS.len() as u64;
+    let limit = number("PGSPATE_TEST_LONG").map(Duration::from_secs);
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let first = number("PGSPATE_TEST_SEED").unwrap_or_else(|| limit.map_or(0, |_| now()));
+    let (begin, mut seed, mut filled) = (Instant::now(), first, 0);
+    while seed == first || limit.is_some_and(|limit| begin.elapsed() < limit) {
+        filled += some_at_once(&subscriber, seed);
+        seed += ACTIONS.len() as u64;
     }
-    assert!(filled > 3 * seeds as usize, "{seeds} histories end with {filled} filled tables");
-    println!("{seeds} histories in {:?}", begin.elapsed());
+    let histories = seed - first;
+    assert!(filled as u64 > 3 * histories, "{histories} histories end with {filled} filled tables");
+    println!("{histories} histories from seed {first} on in {:?}", begin.elapsed());
+}
+
+/// Histories of this seed and those that follow, one for each sort of foreign key, side by side:
+/// subscriptions begin slowly, and mostly wait. How many tables have rows in the end.
+#[track_caller]
+fn some_at_once(subscriber: &Throwaway, first: u64) -> usize {
+    let (filled, failed) = thread::scope(|scope| {
+        let (mut trials, mut filled, mut failed) = (Vec::new(), 0, Vec::new());
+        for seed in first..first + ACTIONS.len() as u64 {
+            trials.push((seed, scope.spawn(move || trial(subscriber, seed))));
+        }
+        for (seed, trial) in trials {
+            match ScopedJoinHandle::join(trial) {
+                Ok(tables) => filled += tables,
+                Err(_) => failed.push(seed),
+            }
+        }
+        (filled, failed)
+    });
+    let Some(seed) = failed.first() else { return filled };
+    panic!(
+        "histories of the seeds {failed:?} failed, as is said above; the first again: \
+         PGSPATE_TEST_SEED={seed} cargo test -p pgspate-cli --test apply oracle"
+    );
+}
+
+/// The number that a variable holds, if it is set.
+fn number(name: &str) -> Option<u64> {
+    let number = std::env::var(name).ok()?;
+    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgspate_embedded::{Throwaway, silent, testing};
 
-use crate::run::{ask, wait_until};
+use crate::run::{ask, try_ask, wait_until};
 use crate::support::Case;
 use crate::{Run, finish, spawn};
 
@@ -54,6 +54,11 @@ impl Source {
         format!("{}?slot={slot}&publication=p", server().tcp_dsn_for(&self.name))
     }
 
+    /// The database's name, which is in what the servers say of it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn slot_name(&self) -> String {
         format!("s_{}", self.name)
     }
@@ -87,13 +92,19 @@ impl Drop for Source {
              select count(*) = 0 from pg_replication_slots where database = '{0}'",
             self.name
         );
+        // Somebody may come again in between, and the slot then not be dropped.
         for _ in 0..100 {
-            if ask(&server().dsn(), &end) == "t" {
+            if try_ask(&server().dsn(), &end).is_ok_and(|is_clear| is_clear == "t") {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        ask(&server().dsn(), &format!("drop database {} with (force)", self.name));
+        let dropped =
+            try_ask(&server().dsn(), &format!("drop database {} with (force)", self.name));
+        // A second panic would end the process before the first one is reported.
+        if !std::thread::panicking() {
+            dropped.unwrap();
+        }
     }
 }
 

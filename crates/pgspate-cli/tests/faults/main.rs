@@ -14,6 +14,7 @@ mod indexes;
 mod input;
 mod itself;
 mod plan;
+#[allow(dead_code, reason = "the faults of apply need more of it")]
 mod proxy;
 mod rule;
 #[path = "../support/run.rs"]

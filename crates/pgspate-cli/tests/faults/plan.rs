@@ -33,6 +33,8 @@ pub(crate) enum At {
     Commit(u64),
     /// So many messages of one side and type.
     Kind(Side, u8, u64),
+    /// Each time so many messages have passed, again and again.
+    Every(u64),
 }
 
 /// One fault of one load.
@@ -77,6 +79,7 @@ impl fmt::Display for Plan {
         match self.at {
             At::Message(nth) => write!(f, "{nth}")?,
             At::Commit(nth) => write!(f, "commit:{nth}")?,
+            At::Every(count) => write!(f, "every:{count}")?,
             At::Kind(Side::Client, kind, nth) => write!(f, "client:{}:{nth}", char::from(kind))?,
             At::Kind(Side::Server, kind, nth) => write!(f, "server:{}:{nth}", char::from(kind))?,
         }
@@ -101,6 +104,7 @@ impl FromStr for Plan {
         let at = match *at.split(':').collect::<Vec<_>>() {
             [nth] => At::Message(number(nth, wrong)?),
             ["commit", nth] => At::Commit(number(nth, wrong)?),
+            ["every", count] => At::Every(number(count, wrong)?),
             [side @ ("client" | "server"), kind, nth] if kind.len() == 1 => {
                 let side = if side == "client" { Side::Client } else { Side::Server };
                 At::Kind(side, kind.as_bytes()[0], number(nth, wrong)?)
@@ -126,6 +130,7 @@ mod tests {
             "cut-inside@client:d:3",
             "stall@server:G:1+away:500",
             "swallow-commit@commit:2",
+            "cut@every:97",
         ] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }

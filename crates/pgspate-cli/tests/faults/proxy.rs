@@ -110,6 +110,13 @@ impl Proxy {
         dsn
     }
 
+    /// Lets the fault happen that `plan` says; messages count from now on.
+    pub(crate) fn arm(&self, plan: Plan) {
+        let mut state = self.shared.state();
+        (state.plan, state.fired) = (Some(plan), false);
+        (state.messages, state.commits, state.of_kind) = (0, 0, 0);
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
@@ -190,9 +197,11 @@ impl Shared {
         let mark = if commits { " commit" } else { "" };
         let bytes = message.len();
         let _ = writeln!(state.log, "#{nth} {connection} {arrow} {kind} {bytes}{mark}");
-        let plan = state.plan.filter(|_| !state.fired)?;
+        let has_fired = state.fired;
+        let plan = state.plan.filter(|it| !has_fired || matches!(it.at, At::Every(_)))?;
         let is_here = match plan.at {
             At::Message(at) => state.messages == at,
+            At::Every(count) => state.messages.is_multiple_of(count),
             At::Commit(at) => commits && state.commits == at,
             At::Kind(of, kind, at) => {
                 let is_of_kind = of == side && kind == message.kind;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -45,24 +45,33 @@ impl Run {
 
 /// A session of the test's own, and what drives it.
 pub(crate) fn session(dsn: &str) -> (Runtime, Client) {
+    connect(dsn).unwrap()
+}
+
+fn connect(dsn: &str) -> Result<(Runtime, Client), Error> {
     let runtime = Runtime::new().unwrap();
     let client = runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
+        let (client, connection) = tokio_postgres::connect(dsn, NoTls).await?;
         tokio::spawn(connection);
-        client
-    });
-    (runtime, client)
+        Ok(client)
+    })?;
+    Ok((runtime, client))
 }
 
 /// The last value that a server says to these statements; empty for none.
 pub(crate) fn ask(dsn: &str, sql: &str) -> String {
-    let (runtime, client) = session(dsn);
-    let messages = runtime.block_on(client.simple_query(sql)).unwrap();
+    try_ask(dsn, sql).unwrap()
+}
+
+/// The same where the server may be gone, or refuse.
+pub(crate) fn try_ask(dsn: &str, sql: &str) -> Result<String, Error> {
+    let (runtime, client) = connect(dsn)?;
+    let messages = runtime.block_on(client.simple_query(sql))?;
     let value = |message: &SimpleQueryMessage| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
     };
-    messages.iter().rev().find_map(value).unwrap_or_default()
+    Ok(messages.iter().rev().find_map(value).unwrap_or_default())
 }
 
 /// Waits until `condition` holds.

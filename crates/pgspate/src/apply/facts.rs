@@ -11,7 +11,7 @@ use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys;
 use crate::target::{
-    Ask, Column, Session, Table, TypeKind, distributed_by, quote_ident, server_error,
+    Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
 };
 use crate::{Error, Kind, Result};
 
@@ -46,6 +46,8 @@ pub(crate) struct Facts {
     pub(crate) keying: Keying,
     /// One for each column, if there is one for each.
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
+    /// Tables inherit from it, each with rows and events of its own.
+    pub(crate) has_heirs: bool,
     /// The tables that its foreign keys refer to.
     pub(crate) parents: Vec<u32>,
     /// Rows may refer to a row, and that is checked or acted on at once.
@@ -185,6 +187,7 @@ impl Facts {
         let record = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
         let record = is_plain.then(|| record.collect());
         let bonds = client.ask_one(BONDS, &[&table.oid]).await.map_err(failed())?;
+        let has_heirs = has_heirs(client, &table).await?;
         let referrers = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(failed())?;
         let followers = referrers.iter().filter(|row| row.get(1));
         Ok(Some(Facts {
@@ -198,17 +201,18 @@ impl Facts {
             parents: bonds.get(0),
             is_referenced: bonds.get(1),
             record,
+            has_heirs,
             table,
             version: 0,
         }))
     }
 
     /// The table without those that inherit from it, which have events of their own; with all of
-    /// its partitions.
+    /// its partitions, and all parts of a table that an extension keeps in parts.
     pub(crate) fn itself(&self) -> String {
-        match self.table.kind {
-            'r' => format!("only {}", self.table.sql_name),
-            _ => self.table.sql_name.clone(),
+        match self.has_heirs {
+            true => format!("only {}", self.table.sql_name),
+            false => self.table.sql_name.clone(),
         }
     }
 

@@ -24,6 +24,7 @@ pub mod replication;
 mod report;
 mod route;
 mod run;
+mod silence;
 mod slot;
 mod statements;
 mod watch;

@@ -73,7 +73,8 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
         });
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
-    let router = Router::new(dsn, names.without_ledger(), options.unknown_columns, runtime.clone());
+    let (names, unknown) = (names.without_ledger(), options.unknown_columns);
+    let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
     let router = runtime.block_on(router)?;
     Ok(Plan {
         stream,

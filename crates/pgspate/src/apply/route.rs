@@ -15,6 +15,9 @@ use super::facts::Facts;
 use super::fold;
 use super::log::{Change, Log, RowAt};
 use super::names::Names;
+use super::silence::in_time;
+use super::watch::Watch;
+use crate::copy::{Limits, Patience};
 use crate::target::Session;
 use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
@@ -55,6 +58,11 @@ struct Inner {
     additions: Vec<String>,
     /// When a table was last read again.
     refreshed: Option<Instant>,
+    limits: Limits,
+    /// The connection is of no use any more.
+    has_lost: bool,
+    /// Whether the stream is to stop.
+    watch: Option<Arc<Watch>>,
 }
 
 struct Target {
@@ -96,6 +104,7 @@ impl Router {
         dsn: Dsn,
         names: Names,
         unknown: UnknownColumns,
+        limits: Limits,
         runtime: Handle,
     ) -> Result<Router> {
         let connection = dsn.connect(NAME).await?;
@@ -113,8 +122,16 @@ impl Router {
             fault: None,
             additions: Vec::new(),
             refreshed: None,
+            limits,
+            has_lost: false,
+            watch: None,
         };
         Ok(Router { inner: RefCell::new(inner) })
+    }
+
+    /// From now on waits for a target that is away no longer than the stream is to run.
+    pub(crate) fn heed(&self, watch: &Arc<Watch>) {
+        self.inner.borrow_mut().watch = Some(Arc::clone(watch));
     }
 
     /// Adds an event to the log. False where its table is left out.
@@ -261,14 +278,31 @@ impl Inner {
     }
 
     /// The facts of a table; in a new session, if the one there was is lost.
-    async fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
-        if !self.connection.is_closed() {
-            match Facts::read(&self.connection.client, &self.session, sql).await {
-                Err(error) if error.is_retryable() => {}
+    fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
+        let mut patience = Patience::new(self.limits.retry_for);
+        let runtime = self.runtime.clone();
+        loop {
+            let limit = self.limits.stall_timeout;
+            let read = in_time(limit, "look up a table", self.try_read(sql));
+            match runtime.block_on(read) {
+                Err(error) if error.is_retryable() => {
+                    let watch = &self.watch;
+                    let is_over = || watch.as_ref().is_some_and(|watch| watch.is_cancelled());
+                    if watch.is_none() || !patience.wait(is_over) {
+                        return Err(error);
+                    }
+                    self.has_lost = true;
+                }
                 read => return read,
             }
         }
-        self.connection = self.dsn.connect(NAME).await?;
+    }
+
+    async fn try_read(&mut self, sql: &str) -> Result<Option<Facts>> {
+        if self.has_lost || self.connection.is_closed() {
+            self.connection = self.dsn.connect(NAME).await?;
+            self.has_lost = false;
+        }
         Facts::read(&self.connection.client, &self.session, sql).await
     }
 
@@ -279,7 +313,7 @@ impl Inner {
         }
         self.refreshed = Some(Instant::now());
         let name = self.targets[at].facts.table.sql_name.clone();
-        let new = self.runtime.clone().block_on(self.read(&name))?;
+        let new = self.read(&name)?;
         let target = &mut self.targets[at];
         let old = &target.facts;
         let is_wider = |new: &Facts| {
@@ -299,7 +333,7 @@ impl Inner {
         let mut at = None;
         if self.names.takes(name) {
             let sql = self.names.target(name);
-            let facts = self.runtime.clone().block_on(self.read(&sql))?.ok_or_else(|| {
+            let facts = self.read(&sql)?.ok_or_else(|| {
                 let message = format!("relation {sql} does not exist");
                 Error::new(Kind::Plan, message).hint(
                     "Make the table first, map the events to another one with \

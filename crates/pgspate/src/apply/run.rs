@@ -22,6 +22,7 @@ use super::plan::read_mark;
 use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
+use super::silence::in_time;
 use super::slot::{Begin, Confirmed, Copied, Copying, Pump, Slot, spawn_look};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
@@ -127,7 +128,8 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<(Option<Slot>,
         return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
     }
     for source in &options.sources {
-        let Some(slot) = runtime.block_on(Slot::look(source))? else { continue };
+        let looked = in_time(options.limits.stall_timeout, "look at the slot", Slot::look(source));
+        let Some(slot) = runtime.block_on(looked)? else { continue };
         if options.sources.len() > 1 {
             let message = "a replication slot is a stream of its own";
             return Err(Error::new(Kind::Usage, message)
@@ -165,8 +167,10 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let (slot, inputs) = find(&options, runtime)?;
     let stream = name(&options, slot.as_ref(), &inputs);
     let names = if slot.is_some() { names.without_ledger() } else { names };
-    let router = Router::new(dsn.clone(), names, options.unknown_columns, runtime.clone());
-    let router = runtime.block_on(router)?;
+    let (unknown, limits) = (options.unknown_columns, options.limits);
+    let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
+    let stall = limits.stall_timeout;
+    let router = runtime.block_on(in_time(stall, "look at the target", router))?;
     let settings = Settings {
         dsn: dsn.clone(),
         limits: options.limits,
@@ -177,7 +181,8 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             None => Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect()),
         },
     };
-    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
+    let mark = in_time(stall, "look where the stream is", read_mark(&dsn, &stream));
+    let mark = runtime.block_on(mark)?;
     let origin = match slot {
         None => Origin::Inputs(inputs),
         Some(slot) => {
@@ -214,6 +219,7 @@ impl Apply {
     /// stream that somebody else has; a role that may not write the ledger.
     pub fn run(mut self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
         let started = Instant::now();
+        self.router.heed(watch);
         let (mut writer, begun) = self.open(watch, runtime)?;
         let events_before = writer.mark().ordinal;
         let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
@@ -365,7 +371,7 @@ impl Reading {
                     from,
                     begun,
                     confirmed: Arc::clone(&confirmed),
-                    retry_for: options.limits.retry_for,
+                    limits: options.limits,
                     watch: Arc::clone(watch),
                     runtime: runtime.clone(),
                 };

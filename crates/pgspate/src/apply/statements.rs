@@ -15,7 +15,8 @@ const GIVEN: &str = "\"pgspate given\"";
 /// Builds statements for the staged rows of one table.
 pub(crate) struct Statements<'a> {
     facts: &'a Facts,
-    table: &'a str,
+    /// The target, with its heirs left alone.
+    table: String,
     stage: String,
     /// Where rows are read from, as `s`.
     source: String,
@@ -113,7 +114,7 @@ impl<'a> Statements<'a> {
         let is_many = |some: u64| rows > MANY_ROWS && some >= rows / 4;
         Statements {
             facts,
-            table: &facts.table.sql_name,
+            table: facts.itself(),
             source: match source {
                 Source::Stage => format!("{stage} s"),
                 Source::Parameters => parameters(facts),
@@ -285,7 +286,7 @@ impl<'a> Statements<'a> {
             format!("row({})::text", all.join(", "))
         };
         let (of_stage, of_table) = (whole("s"), whole("t"));
-        let (table, stage, goes) = (self.table, &self.stage, What::Goes as i16);
+        let (table, stage, goes) = (&self.table, &self.stage, What::Goes as i16);
         format!(
             "delete from {table} t using (\
              select t.ctid as at, t.tableoid as part, s.n, \
@@ -394,7 +395,7 @@ impl<'a> Statements<'a> {
         };
         format!(
             "insert into {} ({}){overriding} select {} from {} where s.{WHAT} >= {}{absent}",
-            self.table,
+            self.facts.table.sql_name,
             names.join(", "),
             values.join(", "),
             self.source,

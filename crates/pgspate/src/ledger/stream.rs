@@ -3,6 +3,8 @@
 //! The position is written by the transaction that applies the events before it, and by nobody who
 //! has not the newest fence: whoever opens a stream raises that, and so ends all who had it before.
 
+use std::hash::{BuildHasher, RandomState};
+
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -30,6 +32,8 @@ pub(crate) struct Stream {
     name: String,
     partition: String,
     fence: i64,
+    /// The fence that a session which was lost may have raised it to.
+    claimed: Option<i64>,
     /// Up to here its events are applied.
     pub(crate) mark: Mark,
 }
@@ -65,8 +69,8 @@ pub struct StreamStatus {
 }
 
 const OPEN: &str = "\
-update pgspate.stream set fence = fence + 1
-where stream = $1 and partition = $2 and ($3::bigint is null or fence = $3)
+update pgspate.stream set fence = coalesce($4, fence + 1)
+where stream = $1 and partition = $2 and ($3::bigint is null or fence in ($3, $4))
 returning fence, ordinal, source, digest";
 
 const ADVANCE: &str = "\
@@ -91,7 +95,7 @@ from pgspate.stream order by stream, partition";
 /// Takes a stream over from whoever had it, and makes it if there is none of that name.
 pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<Stream> {
     schema::ensure_streams(client).await?;
-    if let Some(stream) = take(client, name, partition, None).await? {
+    if let Some(stream) = take(client, name, partition, None, None).await? {
         return Ok(stream);
     }
     let sql = "insert into pgspate.stream (stream, partition) values ($1, $2)";
@@ -101,7 +105,7 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
         Err(error) => return Err(schema::refused(failed()(error))),
     }
-    take(client, name, partition, None).await?.ok_or_else(fenced)
+    take(client, name, partition, None, None).await?.ok_or_else(fenced)
 }
 
 /// Lets no other session hold the stream as long as this one lives.
@@ -134,13 +138,15 @@ async fn take(
     name: &str,
     partition: &str,
     fence: Option<i64>,
+    claims: Option<i64>,
 ) -> Result<Option<Stream>> {
-    let row = client.ask_opt(OPEN, &[&name, &partition, &fence]).await;
+    let row = client.ask_opt(OPEN, &[&name, &partition, &fence, &claims]).await;
     let row = row.map_err(|error| schema::refused(failed()(error)))?;
     Ok(row.map(|row| Stream {
         name: name.to_owned(),
         partition: partition.to_owned(),
         fence: row.get(0),
+        claimed: None,
         mark: Mark {
             ordinal: row.get::<_, i64>(1).unsigned_abs(),
             source: row.get(2),
@@ -166,7 +172,13 @@ impl Stream {
     /// Of [`Kind::Ledger`] when the stream is another process's now, or anywhere else: then this
     /// is not the state of the database in which it was left.
     pub(crate) async fn reopen(&mut self, client: &Client, pending: Option<&Mark>) -> Result<()> {
-        let taken = take(client, &self.name, &self.partition, Some(self.fence)).await?;
+        // The answer may be lost, and must then not pass for another process's doing: nobody else
+        // raises it to this number.
+        let claims = *self.claimed.get_or_insert_with(|| {
+            self.fence + 2 + i64::from(RandomState::new().hash_one(&self.name) as u32)
+        });
+        let (fence, claims) = (Some(self.fence), Some(claims));
+        let taken = take(client, &self.name, &self.partition, fence, claims).await?;
         let taken = taken.ok_or_else(fenced)?;
         if taken.mark != self.mark && Some(&taken.mark) != pending {
             return Err(moved(&self.mark, &taken.mark));

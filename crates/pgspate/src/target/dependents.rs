@@ -51,6 +51,9 @@ select exists (select from pg_inherits where inhparent = c.oid) and c.relkind in
                and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1)
 from pg_class c left join pg_am am on am.oid = c.relam where c.oid = $1";
 
+const HEIRS: &str = "select exists (select from pg_inherits where inhparent = c.oid) \
+                     and c.relkind = 'r' from pg_class c where c.oid = $1";
+
 const TIMESCALEDB: &str = "TimescaleDB";
 
 const MANAGERS: &str = "\
@@ -107,6 +110,18 @@ pub(crate) async fn distributed_by(client: &Client, table: &Table) -> Result<Opt
     let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
     let manager = manager(client, table.oid).await.map_err(failed)?;
     Ok(manager.filter(|name| *name != TIMESCALEDB))
+}
+
+/// Whether other tables inherit from a table, which are neither its partitions nor the parts in
+/// which an extension keeps it.
+///
+/// # Errors
+/// Those of the connection.
+pub(crate) async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
+    let failed =
+        || server_error(format!("could not look up what inherits from {}", table.sql_name));
+    let has_some = client.query_one(HEIRS, &[&table.oid]).await.map_err(failed())?.get(0);
+    Ok(has_some && manager(client, table.oid).await.map_err(failed())?.is_none())
 }
 
 /// What keeps the table, if that is not the server itself.

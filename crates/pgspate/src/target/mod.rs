@@ -13,9 +13,8 @@ mod types;
 mod upkeep;
 
 pub(crate) use ask::{Ask, Parameter};
-pub(crate) use dependents::distributed_by;
-pub(crate) use dependents::fixed;
 pub use dependents::{Bonds, Reference};
+pub(crate) use dependents::{distributed_by, fixed, has_heirs};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::SEARCH_PATH;
 pub use index::{Index, IndexKind};

@@ -22,6 +22,7 @@ use crate::apply::replication::{
     Lsn, PublishedTable, Snapshot, drop_slot, drop_slot_unless, make_slot_unless, stopped,
 };
 use crate::apply::route::{Router, UnknownColumns};
+use crate::apply::silence::{Vigil, in_time};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
 use crate::copy::Limits;
@@ -72,19 +73,22 @@ impl Copying<'_> {
     /// target or a load says.
     pub(crate) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
         self.runtime.block_on(writer.hold())?;
+        let stall = self.limits.stall_timeout;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot_unless(dsn, name, self.watch.cancelled());
+            let made = make_slot_unless(dsn, name, stall, self.watch.cancelled());
             let lsn = self.runtime.block_on(made)?;
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
         let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
-        let tables = self.runtime.block_on(self.slot.tables())?;
+        let tables = in_time(stall, "list the publication's tables", self.slot.tables());
+        let tables = self.runtime.block_on(tables)?;
         self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
         if self.slot.found.is_some() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            self.runtime.block_on(drop_slot_unless(dsn, name, self.watch.cancelled()))?;
+            let stop = self.watch.cancelled();
+            self.runtime.block_on(drop_slot_unless(dsn, name, stall, stop))?;
         }
         let snapshot = match self.snapshot() {
             Ok(snapshot) => snapshot,
@@ -164,7 +168,8 @@ impl Copying<'_> {
     fn snapshot(&self) -> Result<Snapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
         let stop = self.watch.cancelled();
-        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
+        let stall = self.limits.stall_timeout;
+        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stall, stop))
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
@@ -206,22 +211,25 @@ impl Copying<'_> {
         if !filling.is_empty() {
             self.wait_for_lanes(writer)?;
         }
-        let mut filled = Vec::new();
+        let (mut ours, mut has_rows) = (Vec::new(), false);
         for (_, facts) in pairs {
-            let name = facts.itself();
-            if !self.has_rows(writer, &name)? {
-                continue;
+            let (name, is_ours) = (facts.itself(), filling.has(facts));
+            if self.has_rows(writer, &name)? {
+                if !is_ours {
+                    return Err(is_filled(&facts.table.sql_name));
+                }
+                has_rows = true;
             }
-            if !filling.has(facts) {
-                return Err(is_filled(&facts.table.sql_name));
+            if is_ours {
+                ours.push(name);
             }
-            filled.push(name);
         }
-        if filled.is_empty() {
+        if !has_rows {
             return Ok(());
         }
+        // Those without rows, too: they may refer to the others.
         let what = "empty the tables that an earlier copy has filled";
-        let sql = format!("truncate {}", filled.join(", "));
+        let sql = format!("truncate {}", ours.join(", "));
         self.runtime.block_on(writer.run(&sql, what))
     }
 
@@ -264,7 +272,9 @@ impl Copying<'_> {
         let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
             let (runtime, watch) = (self.runtime, self.watch);
-            let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
+            let vigil = snapshot.vigil(&self.slot.dsn, self.limits.stall_timeout);
+            let reading =
+                scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over, vigil));
             let loaded = self.load(table, facts, rx, &load_watch);
             is_over.store(true, Relaxed);
             (reading.join(), loaded)
@@ -332,6 +342,7 @@ fn read(
     tx: SyncSender<io::Result<Vec<u8>>>,
     watch: &Watch,
     is_over: &AtomicBool,
+    vigil: Vigil,
 ) -> Result<bool> {
     let mut is_wanted = true;
     let take = &mut |piece: &[u8]| {
@@ -348,7 +359,7 @@ fn read(
             }
         };
         tokio::select! {
-            copied = snapshot.copy(table, take) => return copied,
+            copied = vigil.over("read rows", snapshot.copy(table, take)) => return copied,
             () = over => {}
         }
         snapshot.cancel().await;

@@ -17,8 +17,9 @@ use tokio_postgres::error::SqlState;
 use super::{Confirmed, Slot, is_active};
 use crate::apply::feed::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
+use crate::apply::silence::in_time;
 use crate::apply::watch::Watch;
-use crate::copy::Patience;
+use crate::copy::{Limits, Patience};
 use crate::{Error, Kind, Result};
 
 /// How often it looks whether it is to stop.
@@ -26,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often the server is asked where its log ends, and how long it is left alone after a failure.
 const ASK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(5);
+/// A server that does not answer for so long is asked anew.
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// Reads a slot.
 pub(crate) struct Pump {
@@ -34,7 +37,7 @@ pub(crate) struct Pump {
     /// The stream, where it has been begun after `from`.
     pub(crate) begun: Option<Replication>,
     pub(crate) confirmed: Arc<Confirmed>,
-    pub(crate) retry_for: Duration,
+    pub(crate) limits: Limits,
     pub(crate) watch: Arc<Watch>,
     pub(crate) runtime: Handle,
 }
@@ -57,7 +60,7 @@ impl Pump {
     /// confirmed.
     pub(crate) fn run(mut self, pieces: &SyncSender<Result<Piece>>) -> Option<Replication> {
         let mut reach = Reach { whole: self.from, ..Reach::default() };
-        let mut patience = Patience::new(self.retry_for);
+        let mut patience = Patience::new(self.limits.retry_for);
         let mut stream = self.begun.take().inspect(|stream| self.note_stream(stream));
         loop {
             if self.is_over() {
@@ -67,7 +70,7 @@ impl Pump {
                 None => match self.connect(reach.whole) {
                     Ok(new) => {
                         reach.seen = 0;
-                        patience = Patience::new(self.retry_for);
+                        patience = Patience::new(self.limits.retry_for);
                         stream = Some(new);
                         continue;
                     }
@@ -107,7 +110,9 @@ impl Pump {
     }
 
     fn connect(&self, from: Lsn) -> Result<Replication> {
-        let stream = self.runtime.block_on(self.slot.start(from, || self.confirmed.upto()))?;
+        let start = self.slot.start(from, || self.confirmed.upto());
+        let start = in_time(self.limits.stall_timeout, "read the slot again", start);
+        let stream = self.runtime.block_on(start)?;
         self.note_stream(&stream);
         Ok(stream)
     }
@@ -156,6 +161,8 @@ impl Reach {
     /// # Errors
     /// Of [`Kind::Ledger`] when what comes is not the transaction of which a part was handed on.
     fn pass_over(&mut self, mut received: Received) -> Result<Received> {
+        // A new session begins to count at what is confirmed, which may be less.
+        received.end = received.end.filter(|end| *end > self.whole);
         let count = received.events.len();
         let is_owed = self.begun > self.seen;
         if is_owed {
@@ -205,8 +212,9 @@ pub(crate) fn spawn_look(slot: Slot, watch: Arc<Watch>, runtime: &Handle) -> Joi
     runtime.spawn(async move {
         loop {
             // The stream itself complains when the source is away.
-            if let Ok(beside) = slot.connect().await {
-                while let Ok(row) = beside.client.query_one(super::LOOK, &[&slot.name]).await {
+            if let Ok(Ok(beside)) = timeout(SILENCE, slot.connect()).await {
+                let ask = async || beside.client.query_one(super::LOOK, &[&slot.name]).await;
+                while let Ok(Ok(row)) = timeout(SILENCE, ask()).await {
                     let end = row.get::<_, Option<&str>>(0).and_then(|end| end.parse().ok());
                     let end: Lsn = end.unwrap_or_default();
                     watch.see_end(end);
@@ -264,6 +272,21 @@ mod tests {
         assert!(begun().pass_over(silence(7)).is_ok());
         let rest = begun().pass_over(piece(&[event(4, false), event(5, false), event(6, false)]));
         assert_eq!(rest.unwrap().events.len(), 1);
+    }
+
+    /// A server that is connected to again says first how far it knows that we are, which is
+    /// before what has been received: that is not sent again, and not where the stream is.
+    #[test]
+    fn a_new_session_does_not_go_back() {
+        let silence = |end| Received { end: Some(Lsn(end)), ..Received::default() };
+        let mut reach = Reach::default();
+        reach.pass_over(piece(&[event(0, false), event(1, false), event(2, true)])).unwrap();
+        assert_eq!(reach.whole, Lsn(3));
+        reach.seen = 0;
+        assert_eq!(reach.pass_over(silence(1)).unwrap().end, None);
+        assert_eq!(reach.whole, Lsn(3));
+        assert_eq!(reach.pass_over(silence(5)).unwrap().end, Some(Lsn(5)));
+        assert_eq!(reach.whole, Lsn(5));
     }
 
     /// Ends of transactions, cuts of pieces and lost connections at every place.

@@ -18,6 +18,7 @@ use self::session::Session;
 use super::batch::Batch;
 use super::inputs::Inputs;
 use super::report::Counts;
+use super::silence::{Vigil, in_time};
 use super::watch::Watch;
 use crate::copy::{Limits, Patience};
 use crate::ledger::{self, DeadLetter, Stream};
@@ -43,6 +44,8 @@ pub(crate) struct Writer {
     runtime: Handle,
     session: Option<Session>,
     stream: Stream,
+    /// The server's process for a session that was lost.
+    lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
     /// What the open transaction has done so far.
@@ -68,13 +71,20 @@ impl Writer {
         runtime: Handle,
         holds: bool,
     ) -> Result<Writer> {
-        let session = Session::open(&settings).await?;
-        if holds {
-            ledger::hold_stream(&session.connection.client, stream, partition).await?;
-        }
-        let stream = ledger::open_stream(&session.connection.client, stream, partition).await?;
+        let limit = settings.limits.stall_timeout;
+        let open = async {
+            let session = Session::open(&settings).await?;
+            let client = &session.connection.client;
+            if holds {
+                ledger::hold_stream(client, stream, partition).await?;
+            }
+            let stream = ledger::open_stream(client, stream, partition).await?;
+            Ok((session, stream))
+        };
+        let (session, stream) = in_time(limit, "open the stream", open).await?;
         let (counts, pending) = (Counts::default(), Pending::default());
-        Ok(Writer { settings, runtime, session: Some(session), stream, counts, pending })
+        let session = Some(session);
+        Ok(Writer { settings, runtime, session, stream, lost_pid: None, counts, pending })
     }
 
     /// What the stream is read from.
@@ -109,12 +119,12 @@ impl Writer {
                     {
                         return Err(is_gone(error));
                     }
-                    runtime.block_on(self.attempt(batch, watch))
+                    runtime.block_on(self.watched_attempt(batch, watch))
                 }
                 Err(error) => Err(error),
             };
             let Err(error) = tried else { return Ok(()) };
-            runtime.block_on(self.roll_back());
+            runtime.block_on(self.roll_back_after(&error));
             if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
                 self.pending = Pending::default();
                 return Err(error);
@@ -136,11 +146,34 @@ impl Writer {
     /// A session, if there is none. `pending`: what a lost one may have committed.
     async fn reopen(&mut self, pending: Option<&ledger::Mark>) -> Result<()> {
         if self.session.is_none() {
-            let session = Session::open(&self.settings).await?;
-            self.stream.reopen(&session.connection.client, pending).await?;
-            self.session = Some(session);
+            let limit = self.settings.limits.stall_timeout;
+            let open = async {
+                let session = Session::open(&self.settings).await?;
+                if let Some(pid) = self.lost_pid {
+                    session.end_other(pid).await;
+                }
+                self.stream.reopen(&session.connection.client, pending).await?;
+                Ok(session)
+            };
+            self.session = Some(in_time(limit, "open the stream again", open).await?);
+            self.lost_pid = None;
         }
         Ok(())
+    }
+
+    /// An attempt that is given up when its session has fallen silent.
+    async fn watched_attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
+        self.reopen(None).await?;
+        match self.vigil() {
+            Some(vigil) => vigil.over("apply a batch", self.attempt(batch, watch)).await,
+            None => Err(Error::new(Kind::Bug, "there is no session")),
+        }
+    }
+
+    fn vigil(&self) -> Option<Vigil> {
+        let Settings { dsn, limits, .. } = &self.settings;
+        let session = self.session.as_ref()?;
+        Some(Vigil::new(dsn, &session.connection, limits.stall_timeout))
     }
 
     async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
@@ -192,9 +225,12 @@ impl Writer {
     /// Lets no other process begin this stream as long as the session lives.
     pub(crate) async fn hold(&mut self) -> Result<()> {
         self.reopen(None).await?;
-        match &self.session {
-            Some(session) => self.stream.hold(&session.connection.client).await,
-            None => Ok(()),
+        match (&self.session, self.vigil()) {
+            (Some(session), Some(vigil)) => {
+                let held = self.stream.hold(&session.connection.client);
+                vigil.over("hold the stream", held).await
+            }
+            _ => Ok(()),
         }
     }
 
@@ -209,15 +245,17 @@ impl Writer {
                 return Ok(());
             }
             let Some(session) = &self.session else { continue };
-            match self.stream.advance(&session.connection.client, &mark, &[]).await {
+            let limit = self.settings.limits.stall_timeout;
+            let advance = self.stream.advance(&session.connection.client, &mark, &[]);
+            match in_time(limit, "move the stream on", advance).await {
                 Ok(()) => {
                     self.stream.mark = mark;
                     return Ok(());
                 }
                 Err(error) if has_lost || !error.is_retryable() => return Err(error),
-                Err(_) => {
+                Err(error) => {
                     has_lost = true;
-                    self.roll_back().await;
+                    self.roll_back_after(&error).await;
                 }
             }
         }
@@ -226,9 +264,9 @@ impl Writer {
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
     pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
         self.reopen(None).await?;
-        match &self.session {
-            Some(session) => session.run(sql, what).await,
-            None => Ok(()),
+        match (&self.session, self.vigil()) {
+            (Some(session), Some(vigil)) => vigil.over(what, session.run(sql, what)).await,
+            _ => Ok(()),
         }
     }
 
@@ -238,16 +276,19 @@ impl Writer {
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
         self.reopen(None).await?;
-        match &mut self.session {
-            Some(session) => session.ask(sql, what).await,
-            None => Err(Error::new(Kind::Bug, "there is no session")),
+        let vigil = self.vigil();
+        match (&mut self.session, vigil) {
+            (Some(session), Some(vigil)) => vigil.over(what, session.ask(sql, what)).await,
+            _ => Err(Error::new(Kind::Bug, "there is no session")),
         }
     }
 
-    /// After whatever has failed: a session that is as new, or none.
-    async fn roll_back(&mut self) {
+    /// After a failure: a session that is as new, or none.
+    async fn roll_back_after(&mut self, error: &Error) {
         let Some(session) = &mut self.session else { return };
-        if session.roll_back().await.is_err() {
+        // One that has fallen silent would not answer to this either.
+        if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
+            self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }
     }

@@ -96,7 +96,8 @@ impl Target {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let names = Names::parse(&[], &[]).unwrap();
         let handle = runtime.handle().clone();
-        let router = Router::new(dsn(server), names, UnknownColumns::Fail, handle);
+        let router =
+            Router::new(dsn(server), names, UnknownColumns::Fail, Limits::default(), handle);
         let router = runtime.block_on(router).unwrap();
         let inputs = Inputs::Slot("s".to_owned());
         let (dsn, limits) = (dsn(server), Limits::default());

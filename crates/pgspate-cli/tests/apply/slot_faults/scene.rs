@@ -1,0 +1,228 @@
+//! A source and a target, each a server that may be hurt, and a history of the one that shows in
+//! the other whether an event was lost or came twice.
+//!
+//! A table without a key that only grows has a row twice where an event was applied twice. Every
+//! version of a row of `child` has a number of its own, and the target notes each that it writes.
+
+use std::ops::Range;
+use std::process::Child;
+
+use pgspate_embedded::{Throwaway, testing};
+use tempfile::TempDir;
+
+use crate::proxy::Proxy;
+use crate::run::{ask, command, spawn, try_ask};
+use crate::source::CONF;
+
+/// Servers that notice soon that somebody is gone.
+const SOON: &str = "wal_sender_timeout = 3s\n";
+
+const TABLES: &str = "\
+create sequence version;
+create table parent (id int primary key, code text unique, note text);
+create table child (id int primary key, parent int references parent, v int, big text);
+alter table child alter big set storage external;
+create table news (n int, what text);
+create table whole (a int, b text);
+alter table whole replica identity full";
+
+const NAMES: [&str; 4] = ["parent", "child", "news", "whole"];
+
+/// What the target keeps of each version of a row that it was given.
+const NOTES: &str = "\
+create table log (n bigint generated always as identity, id int, v int);
+create function note() returns trigger language plpgsql as $$ begin
+  insert into log (id, v) values (new.id, new.v); return new; end $$;
+create trigger note after insert or update on child for each row execute function note();
+create function forget() returns trigger language plpgsql as $$ begin
+  delete from log; return null; end $$;
+create trigger forget after truncate on child for each statement execute function forget()";
+
+/// Rows, of which a snapshot takes some.
+const ROWS: &str = "\
+insert into parent select n, 'c' || n, E'a\\tb\\\\ \\n' || n from generate_series(1, 12) n;
+insert into child select n, n % 12 + 1, nextval('version'),
+       case n % 3 when 0 then repeat('x', 3000) end from generate_series(1, 40) n;
+insert into news select n, 'before' from generate_series(1, 30) n;
+insert into whole select n % 3, 'b' || n % 2 from generate_series(1, 9) n";
+
+/// Transactions, each a line; one of them is larger than the batches of a trial.
+const CHANGES: &str = "\
+insert into news select n, 'first' from generate_series(1, 7) n
+update child set v = nextval('version') where id % 5 = 0; insert into news values (1, 'with')
+update child set v = nextval('version'); \
+insert into news select n, 'large' from generate_series(1, 60) n
+update child set id = id + 1000, v = nextval('version') where id in (3, 4); \
+delete from child where id = 7
+insert into elsewhere values (1)
+update parent set code = 'tmp' where id = 2; update parent set code = 'c2' where id = 3; \
+update parent set code = 'c3' where id = 2
+update whole set b = 'u' where a = 1; delete from whole where a = 2
+update child set big = repeat('y', 3000), v = nextval('version') where id % 9 = 0
+insert into parent values (50, 'new', null); \
+insert into child values (50, 50, nextval('version'), 'z')
+truncate whole; insert into whole values (1, 'a'), (1, 'a')
+delete from child where parent = 5; delete from parent where id = 5
+update child set v = nextval('version') where id % 2 = 0
+insert into news select n, 'last' from generate_series(1, 9) n";
+
+/// Transactions of the history.
+pub(crate) const ALL: Range<usize> = 0..13;
+
+/// Which of the two servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    Source,
+    Target,
+}
+
+/// Both servers, and where the command runs.
+pub(crate) struct Scene {
+    folder: TempDir,
+    source: Throwaway,
+    target: Throwaway,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Scene {
+        let scene = Scene {
+            folder: TempDir::with_prefix("pgspate-cli-").unwrap(),
+            source: testing::server(&format!("{CONF}{SOON}")),
+            target: testing::server(""),
+        };
+        let publish = format!("create publication p for table {}", NAMES.join(", "));
+        ask(&scene.source.dsn(), &format!("{TABLES}; create table elsewhere (n int); {publish}"));
+        ask(&scene.target.dsn(), &format!("{TABLES}; {NOTES}"));
+        scene
+    }
+
+    pub(crate) fn server(&self, end: End) -> &Throwaway {
+        match end {
+            End::Source => &self.source,
+            End::Target => &self.target,
+        }
+    }
+
+    pub(crate) fn ask(&self, end: End, sql: &str) -> String {
+        ask(&self.server(end).dsn(), sql)
+    }
+
+    /// `pgspate apply` of the slot, by way of the proxies.
+    pub(crate) fn start(&self, source: &Proxy, target: &Proxy, args: &str) -> Child {
+        self.spawn(&source.address().to_string(), &target.dsn(), args)
+    }
+
+    /// The same without proxies.
+    pub(crate) fn start_plain(&self, args: &str) -> Child {
+        let address = format!("127.0.0.1:{}", self.source.port());
+        self.spawn(&address, &self.target.dsn(), args)
+    }
+
+    fn spawn(&self, source: &str, target: &str, args: &str) -> Child {
+        let password = self.source.password();
+        let slot = format!(
+            "postgres://postgres:{password}@{source}/postgres?sslmode=disable&slot=s&publication=p"
+        );
+        let mut apply = command(self.folder.path(), &["apply", "--to", target, "--quiet"]);
+        apply.args(["--batch-delay", "0", "--retry-for", "20", "--stall-timeout", "2"]);
+        spawn(apply.args(args.split_whitespace()).arg(slot))
+    }
+
+    /// As if nothing had been: no slot, no rows, no ledger.
+    pub(crate) fn reset(&self) {
+        self.drop_slot();
+        let names = NAMES.join(", ");
+        self.ask(End::Source, &format!("truncate {names} restart identity"));
+        self.ask(End::Source, "select setval('version', 1)");
+        self.ask(
+            End::Target,
+            &format!(
+                "set client_min_messages = warning; truncate {names}, log restart identity; \
+                 drop schema if exists pgspate cascade"
+            ),
+        );
+    }
+
+    /// Drops the slot, of whoever reads it.
+    pub(crate) fn drop_slot(&self) {
+        let sql = "select pg_terminate_backend(active_pid) from pg_replication_slots where active; \
+                   select pg_drop_replication_slot(slot_name) from pg_replication_slots";
+        while self.ask(End::Source, "select count(*) from pg_replication_slots") != "0" {
+            // Whoever has read it may take a moment to go.
+            let _ = try_ask(&self.source.dsn(), sql);
+        }
+    }
+
+    pub(crate) fn make_slot(&self) {
+        self.ask(End::Source, "select pg_create_logical_replication_slot('s', 'pgoutput')");
+    }
+
+    pub(crate) fn fill(&self) {
+        self.ask(End::Source, ROWS);
+    }
+
+    /// Lets these transactions of the history happen.
+    pub(crate) fn change(&self, which: Range<usize>) {
+        for transaction in CHANGES.lines().take(which.end).skip(which.start) {
+            self.ask(End::Source, transaction);
+        }
+    }
+
+    /// What is wrong with the target's tables; `None` if nothing is.
+    pub(crate) fn difference(&self) -> Option<String> {
+        for name in NAMES {
+            let rows = format!(
+                "select count(*) || ' rows ' || md5(coalesce(string_agg(t::text, ' ' \
+                 order by t::text), '')) from {name} t"
+            );
+            let (ours, theirs) = (self.ask(End::Target, &rows), self.ask(End::Source, &rows));
+            if ours != theirs {
+                return Some(format!("{name} has {ours} and not {theirs}"));
+            }
+        }
+        self.doubled()
+    }
+
+    /// What was written twice, or older than what had been written; `None` if nothing was.
+    pub(crate) fn doubled(&self) -> Option<String> {
+        let twice = "select count(*) from (select from log group by v having count(*) > 1) x";
+        let back = "select count(*) from (select v < lag(v) over (partition by id order by n) as \
+                    is_back from log) x where is_back";
+        let news = "select count(*) from (select from news group by n, what having count(*) > 1) x";
+        for (what, sql) in [("versions twice", twice), ("back", back), ("news twice", news)] {
+            let count = self.ask(End::Target, sql);
+            if count != "0" {
+                return Some(format!("{what}: {count}"));
+            }
+        }
+        None
+    }
+
+    /// What the ledger says of the stream: events, dead letters, and place.
+    pub(crate) fn ledger(&self) -> (u64, u64, String) {
+        let ask = |what: &str| self.ask(End::Target, &format!("select {what} from pgspate.stream"));
+        let letters = self.ask(End::Target, "select count(*) from pgspate.dead_letter");
+        assert_eq!(ask("count(*)"), "1");
+        assert_eq!(ask("sum(dead_letters)"), letters);
+        let number = |text: String| text.parse().unwrap_or(u64::MAX);
+        (number(ask("ordinal")), number(letters), ask("source"))
+    }
+
+    /// How the slot differs from what the ledger says when all is confirmed; `None` if it does not.
+    pub(crate) fn slot_difference(&self) -> Option<String> {
+        let (_, _, at) = self.ledger();
+        let confirmed = self.ask(
+            End::Source,
+            "select string_agg(confirmed_flush_lsn::text, ' ') from pg_replication_slots",
+        );
+        (confirmed != at).then(|| format!("the slot is at {confirmed}, the ledger at {at}"))
+    }
+
+    /// Sessions of the command that are still there. Empty if there are none.
+    pub(crate) fn left_over(&self) -> String {
+        let sessions = "select string_agg(concat_ws(' ', pid, application_name, state, \
+                        wait_event, left(query, 60)), ', ') from pg_stat_activity \
+                        where application_name like 'pgspate%'";
+        [End::Source, End::Target].map(|end| self.ask(end, sessions)).join("")
+    }
+}
