@@ -125,8 +125,8 @@ fn bad_messages_are_set_aside_with_their_place() {
     cluster.put("a", 0, &event(3, 3));
     cluster.flush();
     let refusal = apply(&case, &cluster, "a", "").refusal();
-    let places = ["\n  at: a/0, offset 1\n", "\n  at: a/1, offset 0\n"];
-    assert!(places.iter().any(|place| refusal.contains(place)), "{refusal}");
+    let stands = ["\n  at: a/0, offset 1\n", "\n  at: a/1, offset 0\n"];
+    assert!(stands.iter().any(|place| refusal.contains(place)), "{refusal}");
     let report = applied(&case, &cluster, "a", "--max-dead-letters 2");
     let count = |name: &str| report[name].as_u64().unwrap();
     assert_eq!((count("events_before") + count("events"), count("dead_letters")), (4, 2));

@@ -1,8 +1,8 @@
 //! Parts of a stream, each with a place of its own: the partitions of topics.
 //!
-//! A part's row is written by the transaction that moves the stream itself on, before that. So
-//! whoever does not have the stream's newest fence writes none of them, and each is where all
-//! others are.
+//! A part's row is written by the transaction that moves the stream itself on, after that. So
+//! whoever does not have the stream's newest fence writes none of them, and who takes the stream
+//! over waits for who does.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
@@ -54,7 +54,7 @@ impl<'a> Columns<'a> {
 }
 
 impl Stream {
-    /// Moves parts on, each exactly once; before [`Stream::advance`], in its transaction.
+    /// Moves parts on, each exactly once; after [`Stream::advance`], in its transaction.
     ///
     /// # Errors
     /// Of [`Kind::Ledger`] when one of them is not where it was.
@@ -84,8 +84,8 @@ impl Stream {
             known.len()
         );
         Err(Error::new(Kind::Ledger, message).hint(
-            "Their rows in pgspate.stream were changed by something else, or another pgspate has \
-             taken the stream over. Run the same command again: it begins where the ledger is.",
+            "Their rows in pgspate.stream were changed by something else. Run the same command \
+             again: it begins where the ledger is.",
         ))
     }
 }

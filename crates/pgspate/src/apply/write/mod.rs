@@ -165,8 +165,8 @@ impl Writer {
         }
         session.run("set constraints all immediate", "check deferred constraints").await?;
         let client = &session.connection.client;
-        self.stream.advance_parts(client, &batch.parts).await?;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
+        self.stream.advance_parts(client, &batch.parts).await?;
         session.commit().await?;
         self.note_commit(batch);
         Ok(())
@@ -224,9 +224,9 @@ impl Writer {
         self.reopen(None).await?;
         let Some(session) = &mut self.session else { return Ok(()) };
         session.begin().await?;
-        self.stream.advance_parts(&session.connection.client, moves).await?;
         // Only who has the stream may do so.
         self.stream.advance(&session.connection.client, &self.stream.mark, &[]).await?;
+        self.stream.advance_parts(&session.connection.client, moves).await?;
         session.commit().await
     }
 
