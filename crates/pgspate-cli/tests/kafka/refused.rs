@@ -84,7 +84,9 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
     ");
     assert_eq!(places(&case), "a/0 5 offset 4");
     assert_eq!(case.value("select sum(v) from t"), "0");
-    case.db.run("delete from pgspate.stream where stream = 'topic a' and partition = 'a/0'");
+    case.db.run(
+        "delete from pgspate.stream where stream = 'topic a' and starts_with(partition, 'a/')",
+    );
     assert_eq!(applied(&case, &shorter, "a", "")["events"], 9);
 }
 

@@ -176,24 +176,25 @@ fn is_lost(name: &str, stream: &str, next: i64, first: i64) -> Error {
         true => format!("offset {next} of {name} is gone, and was not applied"),
         false => format!("offsets {next} to {last} of {name} are gone, and were not applied"),
     };
-    let (stream, part) = (stream.replace('\'', "''"), name.replace('\'', "''"));
+    let stream = stream.replace('\'', "''");
     Error::new(Kind::Ledger, message).hint(format!(
         "The topic keeps its messages for a time or up to a size (`retention.ms`, \
          `retention.bytes`), and these were older. Bring the tables to what they should be in \
          another way, and begin another stream with `--stream NAME`; or go on without these \
          messages: `update pgspate.stream set source = 'offset {last}', digest = '' where stream = \
-         '{stream}' and partition = '{part}'`."
+         '{stream}' and partition = '{name}'`."
     ))
 }
 
 /// What to do when a topic is not the one that it was.
 pub(crate) fn is_another(name: &str, stream: &str) -> String {
+    let topic = name.rsplit_once('/').map_or(name, |(topic, _)| topic);
     format!(
         "The topic was made anew, is one of another cluster, or has lost its last messages with a \
          broker. To apply it from its beginning, give it a stream of its own with `--stream NAME`, \
-         or run `delete from pgspate.stream where stream = '{}' and partition = '{}'`.",
+         or run `delete from pgspate.stream where stream = '{}' and starts_with(partition, \
+         '{topic}/')`.",
         stream.replace('\'', "''"),
-        name.replace('\'', "''")
     )
 }
 

@@ -5,19 +5,24 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::metadata::Metadata;
 use rdkafka::{ClientContext, Statistics, error::KafkaError};
 use serde::Deserialize;
 
 use super::address::Address;
-use super::errors::{of_client, of_request};
+use super::errors::{is_passing, is_refusal, of_client, of_request};
 use crate::{Error, Kind, Result};
 
 /// How long an answer may take before the run begins.
 const ANSWER: Duration = Duration::from_secs(15);
+/// How often one who waits for it looks what else there is.
+const LOOK: Duration = Duration::from_millis(500);
+/// So many things are heard each time.
+const POLLS: usize = 100;
 /// How often it tells of itself: often where it decides when the run ends.
 const TELLS_OFTEN: &str = "200";
 const TELLS: &str = "1000";
@@ -186,9 +191,8 @@ pub(crate) fn client(address: &Address, follows: bool) -> Result<Client> {
 /// Brokers that are not there or do not let us in, and a topic that is not there.
 pub(crate) fn partitions(client: &Client, topic: &str) -> Result<Vec<i32>> {
     let what = format!("ask for the partitions of topic \"{topic}\"");
-    let said = || client.context().said();
-    let found = client.fetch_metadata(Some(topic), ANSWER);
-    let found = found.map_err(|error| of_request(&what, error, said()))?;
+    let found = ask(client, topic);
+    let found = found.map_err(|error| of_request(&what, error, client.context().said()))?;
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
         return Err(Error::new(Kind::Source, what).because("the brokers do not say"));
     };
@@ -198,6 +202,29 @@ pub(crate) fn partitions(client: &Client, topic: &str) -> Result<Vec<i32>> {
     let mut numbers: Vec<_> = found.partitions().iter().map(|it| it.id()).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// Asks about a topic, but no longer when it shows that nobody will answer. Nothing is read yet.
+fn ask(client: &Client, topic: &str) -> Result<Metadata, KafkaError> {
+    let begun = Instant::now();
+    loop {
+        let error = match client.fetch_metadata(Some(topic), LOOK) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        // What it complains of comes this way, after what it tells of itself.
+        for _ in 0..POLLS {
+            let told = client.poll(Duration::ZERO).and_then(Result::err);
+            let is_final = |told: &KafkaError| told.rdkafka_error_code().is_some_and(is_refusal);
+            if let Some(refusal) = told.filter(is_final) {
+                return Err(refusal);
+            }
+        }
+        let may_pass = error.rdkafka_error_code().is_some_and(is_passing);
+        if !may_pass || begun.elapsed() >= ANSWER {
+            return Err(error);
+        }
+    }
 }
 
 /// Where a partition begins and ends now, for those who read what is committed.

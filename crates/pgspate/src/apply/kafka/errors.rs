@@ -42,7 +42,11 @@ const WITH_TLS: &str = "This pgspate was built without TLS for Kafka: build it w
 pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) -> Error {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     let message = format!("could not {what}");
-    let because = said.map_or_else(|| code.to_string(), |said| format!("{code}: {said}"));
+    // "UnknownTopic (Broker: Unknown topic)"
+    let words = code.to_string();
+    let words = words.split_once('(').map_or(words.as_str(), |(_, words)| words);
+    let words = words.trim_end_matches(')').to_owned();
+    let because = said.map_or_else(|| words.clone(), |said| format!("{words}: {said}"));
     let kind = match is_passing(code) {
         true => Kind::Connect,
         false => Kind::Source,
@@ -50,8 +54,9 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
     let error = Error::new(kind, message).because(because);
     match code {
         _ if is_refusal(code) => error.hint(
-            "The user of `sasl.username` must be known to the brokers and may read and describe \
-             the topics.",
+            "Look at `security.protocol`, `sasl.mechanisms` and `sasl.username` in the URL, and at \
+             PGSPATE_KAFKA_SASL_PASSWORD; the user must be known to the brokers, and may read and \
+             describe the topics.",
         ),
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
             error.hint("Topics are made by whoever writes to them; look how this one is spelled.")
@@ -93,10 +98,12 @@ pub(super) fn is_passing(code: Code) -> bool {
 }
 
 /// Whether the brokers do not let this user in.
-fn is_refusal(code: Code) -> bool {
+pub(super) fn is_refusal(code: Code) -> bool {
     matches!(
         code,
         Code::Authentication
+            | Code::SSL
+            | Code::UnsupportedSASLMechanism
             | Code::SaslAuthenticationFailed
             | Code::TopicAuthorizationFailed
             | Code::ClusterAuthorizationFailed

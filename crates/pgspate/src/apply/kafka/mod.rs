@@ -64,3 +64,15 @@ pub(crate) enum Taken {
     /// else does.
     Passed(Vec<(u32, i64)>),
 }
+
+#[cfg(all(test, not(feature = "kafka")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_it_says_how_to_build_with_it() {
+        assert!(is_topics("kafka://127.0.0.1:9092/t") && !is_topics("kafka.ndjson"));
+        let hint = is_left_out().hint_text().unwrap().to_owned();
+        assert!(hint.contains("--features kafka"), "{hint}");
+    }
+}
