@@ -1,4 +1,4 @@
-//! Exactly once: kills at random moments, and two at the same stream.
+//! Exactly once: kills and lost sessions at random moments, and two at the same stream.
 //!
 //! `PGSPATE_TEST_FAULTS=100` kills so often instead of a few times.
 
@@ -17,6 +17,11 @@ create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
+
+/// The server ends the sessions of whoever is at work.
+const CUT_OFF: &str = "\
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where datname = current_database() and application_name like 'pgspate%'";
 
 /// Counters, each of which is in one partition: a message that were lost or applied twice shows.
 const COUNTERS: u64 = 30;
@@ -58,6 +63,10 @@ fn kills_lose_and_double_nothing() {
         for _ in 0..kills {
             let mut child = start(&case, &cluster, "even,odd", args);
             std::thread::sleep(Duration::from_millis(200 + next(&mut seed) % 1500));
+            if next(&mut seed) % 2 == 0 {
+                case.db.run(CUT_OFF);
+                std::thread::sleep(Duration::from_millis(next(&mut seed) % 1000));
+            }
             child.kill().unwrap();
             let run = finish(child);
             assert_eq!(run.stderr, "");

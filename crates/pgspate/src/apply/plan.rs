@@ -107,7 +107,7 @@ fn of_topics(
     mark: &Mark,
     follows: bool,
 ) -> Result<Plan> {
-    let partitions = topics.begin(&stream, rows)?;
+    let partitions = topics.begin(&stream, mark, rows)?;
     let of = |topic: &String| {
         let count = partitions.iter().filter(|it| it.topic == *topic).count();
         format!("topic {topic}, {count} {}", if count == 1 { "partition" } else { "partitions" })

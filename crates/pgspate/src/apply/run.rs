@@ -225,6 +225,8 @@ struct Reading {
     thread: JoinHandle<Option<Replication>>,
     confirmed: Arc<Confirmed>,
     look: Option<tokio::task::JoinHandle<()>>,
+    /// It reads a source that ends when it is told to.
+    ends: bool,
 }
 
 impl Apply {
@@ -320,7 +322,7 @@ impl Apply {
         let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
         let rows = runtime.block_on(super::plan::read_parts(&self.dsn, &self.stream))?;
         topics.ask()?;
-        *partitions = topics.begin(&self.stream, &rows)?;
+        *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
         watch.counts_messages.store(true, Relaxed);
         let reached = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
@@ -427,7 +429,8 @@ impl Reading {
                     pump.run(&pieces);
                     None
                 };
-                Reading { thread: std::thread::spawn(read), confirmed, look: None }
+                let thread = std::thread::spawn(read);
+                Reading { thread, confirmed, look: None, ends: true }
             }
             (Origin::Slot(slot, _), Some(from)) => {
                 let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
@@ -441,10 +444,11 @@ impl Reading {
                     runtime: runtime.clone(),
                 };
                 let thread = std::thread::spawn(move || pump.run(&pieces));
-                Reading { thread, confirmed, look: Some(look) }
+                Reading { thread, confirmed, look: Some(look), ends: true }
             }
             (Origin::Slot(..), None) => {
-                Reading { thread: std::thread::spawn(|| None), confirmed, look: None }
+                let thread = std::thread::spawn(|| None);
+                Reading { thread, confirmed, look: None, ends: true }
             }
             (Origin::Inputs(inputs), _) => {
                 let follows = options.follows;
@@ -452,7 +456,8 @@ impl Reading {
                     lines::read(&inputs, follows, &pieces);
                     None
                 };
-                Reading { thread: std::thread::spawn(read), confirmed, look: None }
+                let thread = std::thread::spawn(read);
+                Reading { thread, confirmed, look: None, ends: false }
             }
         }
     }
@@ -461,14 +466,19 @@ impl Reading {
     /// to itself.
     ///
     /// # Errors
-    /// Of [`Kind::Bug`] when the thread that reads the slot died, which looks like its end.
+    /// Of [`Kind::Bug`] when the thread that reads a slot or topics died, which looks like their
+    /// end.
     fn end(self, runtime: &Handle) -> Result<()> {
-        let Some(look) = self.look else { return Ok(()) };
-        look.abort();
+        if let Some(look) = self.look {
+            look.abort();
+        }
+        if !self.ends {
+            return Ok(());
+        }
         match self.thread.join() {
             Ok(Some(stream)) => runtime.block_on(stream.close()),
             Ok(None) => {}
-            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the slot died")),
+            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the source died")),
         }
         Ok(())
     }
@@ -534,7 +544,7 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let thread = std::thread::spawn(|| panic!("on purpose"));
         let look = Some(runtime.spawn(async {}));
-        let reading = Reading { thread, confirmed: Arc::default(), look };
+        let reading = Reading { thread, confirmed: Arc::default(), look, ends: true };
         assert_eq!(reading.end(runtime.handle()).unwrap_err().kind(), Kind::Bug);
     }
 }

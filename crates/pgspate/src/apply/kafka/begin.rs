@@ -114,11 +114,18 @@ impl Topics {
         format!("topic {}", self.address.topics[0])
     }
 
-    /// Where each partition begins, by the ledger's rows of the stream.
+    /// Where each partition begins, by where the stream is and the ledger's rows of its parts.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when messages are gone that were not applied, or a topic is another one.
-    pub(crate) fn begin(&self, stream: &str, rows: &[(String, Mark)]) -> Result<Vec<Partition>> {
+    /// Of [`Kind::Ledger`] when messages are gone that were not applied, a topic is another one, or
+    /// the stream is not one of topics.
+    pub(crate) fn begin(
+        &self,
+        stream: &str,
+        mark: &Mark,
+        rows: &[(String, Mark)],
+    ) -> Result<Vec<Partition>> {
+        check_stream(stream, mark)?;
         let begin = |bounds: &Bounds| begin(bounds, stream, rows, self.address.begins_late);
         self.partitions.iter().map(begin).collect()
     }
@@ -146,6 +153,16 @@ fn begin(
     let reads_again = next > *first && mark.as_ref().is_some_and(|mark| !mark.digest.is_empty());
     let (topic, number) = (topic.clone(), *number);
     Ok(Partition { topic, number, mark, next, reads_again, end: *end })
+}
+
+/// A stream of files or of a slot has another sort of place.
+fn check_stream(stream: &str, mark: &Mark) -> Result<()> {
+    if mark.source.is_empty() || mark.source.contains(", offset ") {
+        return Ok(());
+    }
+    let message = format!("stream \"{stream}\" is not one of topics: it is at {}", mark.source);
+    Err(Error::new(Kind::Ledger, message)
+        .hint("Give the topics another name with `--stream NAME`."))
 }
 
 fn is_of(part: &str, topic: &str) -> bool {
@@ -260,6 +277,17 @@ mod tests {
         }
         for next in [0, 1, 42] {
             assert_eq!(next_of(&source_of(next)).unwrap(), next);
+        }
+    }
+
+    #[test]
+    fn a_stream_of_something_else_is_refused() {
+        let at = |source: &str| Mark { source: source.to_owned(), ..Mark::default() };
+        for source in ["", "t/0, offset 7"] {
+            assert!(check_stream("s", &at(source)).is_ok(), "{source}");
+        }
+        for source in ["a.ndjson, line 7", "0/16B3748"] {
+            assert_eq!(check_stream("s", &at(source)).unwrap_err().kind(), Kind::Ledger);
         }
     }
 
