@@ -30,6 +30,11 @@ impl Deref for Cluster {
 impl Cluster {
     /// With these topics of so many partitions.
     pub(crate) fn new(topics: &[(&str, i32)]) -> Cluster {
+        Cluster::compressing(topics, "none")
+    }
+
+    /// The same, to which is written with a compression.
+    pub(crate) fn compressing(topics: &[(&str, i32)], compression: &str) -> Cluster {
         let mock = MockCluster::new(1).unwrap();
         for (topic, partitions) in topics {
             mock.create_topic(topic, *partitions, 1).unwrap();
@@ -38,6 +43,7 @@ impl Cluster {
         config.set("bootstrap.servers", mock.bootstrap_servers());
         // Messages are written in their order, however often they are sent.
         config.set("enable.idempotence", "true").set("linger.ms", "1");
+        config.set("compression.codec", compression);
         Cluster { mock, writer: Writer(config.create().unwrap()) }
     }
 

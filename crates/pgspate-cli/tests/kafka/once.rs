@@ -30,7 +30,7 @@ const PARTITIONS: u64 = 3;
 /// The nth message: which counter, and what it is at.
 fn tick(writer: &Writer, nth: u64) {
     let id = nth % COUNTERS;
-    let topic = if id % 2 == 0 { "even" } else { "odd" };
+    let topic = if id.is_multiple_of(2) { "even" } else { "odd" };
     writer.put(topic, (id % PARTITIONS) as i32, &event(id, nth / COUNTERS));
 }
 
@@ -63,7 +63,7 @@ fn kills_lose_and_double_nothing() {
         for _ in 0..kills {
             let mut child = start(&case, &cluster, "even,odd", args);
             std::thread::sleep(Duration::from_millis(200 + next(&mut seed) % 1500));
-            if next(&mut seed) % 2 == 0 {
+            if next(&mut seed).is_multiple_of(2) {
                 case.db.run(CUT_OFF);
                 std::thread::sleep(Duration::from_millis(next(&mut seed) % 1000));
             }

@@ -69,7 +69,7 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
     hint: The topic was made anew, is one of another cluster, or has lost its last messages
           … with a broker. To apply it from its beginning, give it a stream of its own with
           … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
-          … and partition = 'a/0'`.
+          … and starts_with(partition, 'a/')`.
     ");
     // One that has grown beyond the first.
     (4..9).for_each(|id| shorter.put("a", 0, &event(id, 1)));
@@ -80,7 +80,7 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
     hint: The topic was made anew, is one of another cluster, or has lost its last messages
           … with a broker. To apply it from its beginning, give it a stream of its own with
           … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
-          … and partition = 'a/0'`.
+          … and starts_with(partition, 'a/')`.
     ");
     assert_eq!(places(&case), "a/0 5 offset 4");
     assert_eq!(case.value("select sum(v) from t"), "0");
@@ -108,6 +108,8 @@ fn what_cannot_be_read_says_so() {
 
     hint: Leave it out of the URL, and out of the environment.
     "#);
+    let refused = apply(&case, &cluster, "a?fetch.wait.max.ms=x", "").refusal();
+    assert!(refused.contains("property \"fetch.wait.max.ms\" is not taken"), "{refused}");
     let twice = format!("--stream s {}", cluster.address("a"));
     assert_snapshot!(apply(&case, &cluster, "a", &twice).refusal(), @"
     error: a list of topics is a stream of its own

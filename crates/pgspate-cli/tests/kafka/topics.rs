@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::cluster::Cluster;
 use crate::run::{finish, spawn};
 use crate::support::{Case, redact};
-use crate::{applied, apply, command, event, places, rows};
+use crate::{applied, command, event, places, rows};
 
 const T: &str = "create table t (id int primary key, v int)";
 
@@ -96,12 +96,14 @@ fn what_is_written_after_the_start_may_be_all_that_is_wanted() {
 }
 
 #[test]
-fn a_compressed_message_is_one_like_any_other() {
+fn every_compression_is_read() {
     let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 1)]);
-    cluster.put("a", 0, &event(1, 1));
-    cluster.flush();
-    assert_eq!(applied(&case, &cluster, "a?fetch.wait.max.ms=10", "")["events"], 1);
-    let refused = apply(&case, &cluster, "a?fetch.wait.max.ms=x", "").refusal();
-    assert!(refused.contains("property \"fetch.wait.max.ms\" is not taken"), "{refused}");
+    for (nth, compression) in ["gzip", "snappy", "lz4", "zstd"].into_iter().enumerate() {
+        let cluster = Cluster::compressing(&[("a", 1)], compression);
+        (0..50).for_each(|id| cluster.put("a", 0, &event(50 * nth as u64 + id, 1)));
+        cluster.flush();
+        let report = applied(&case, &cluster, "a", &format!("--stream {compression}"));
+        assert_eq!(report["events"], 50, "{compression}");
+    }
+    assert_eq!(case.value("select count(*) from t"), "200");
 }
