@@ -103,7 +103,8 @@ fn what_cannot_be_read_says_so() {
     hint: Let the connector write JSON, its keys too: `value.converter` and `key.converter`
           … are org.apache.kafka.connect.json.JsonConverter then.
     ");
-    assert_snapshot!(apply(&case, &cluster, "a?isolation.level=read_uncommitted", "").refusal(), @r#"
+    let uncommitted = "a?isolation.level=read_uncommitted";
+    assert_snapshot!(apply(&case, &cluster, uncommitted, "").refusal(), @r#"
     error: property "isolation.level" is pgspate's to set
 
     hint: Leave it out of the URL, and out of the environment.

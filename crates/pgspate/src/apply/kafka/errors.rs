@@ -55,8 +55,8 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
     match code {
         _ if is_refusal(code) => error.hint(
             "Look at `security.protocol`, `ssl.ca.location`, `sasl.mechanisms` and `sasl.username` \
-             in the URL, and at PGSPATE_KAFKA_SASL_PASSWORD; the user must be known to the brokers, \
-             and may read and describe the topics.",
+             in the URL, and at PGSPATE_KAFKA_SASL_PASSWORD; the user must be known to the \
+             brokers, and may read and describe the topics.",
         ),
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
             error.hint("Topics are made by whoever writes to them; look how this one is spelled.")
