@@ -60,7 +60,7 @@ wheel: $(VENV)/made
 	$(FRESH)/bin/python -m pip install -q -r python/tests/requirements-guide.txt
 	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/guide/python.md
 
-check: lint test lint-python test-other
+check: lint test lint-python test-kafka test-other
 
 lint:
 	$(CARGO) fmt --all --check
@@ -74,6 +74,14 @@ $(LINT)/made: python/tests/requirements-lint.txt
 	$(PYTHON) -m venv $(LINT)
 	$(LINT)/bin/python -m pip install -q -r python/tests/requirements-lint.txt
 	@touch $@
+
+# What is built with the feature alone: librdkafka takes two minutes once, the rest one more variant
+# of four crates. Both packages each time, so that nothing beneath them is built twice.
+WITH_KAFKA = -p pgspate -p pgspate-cli --features pgspate-cli/kafka
+test-kafka:
+	$(CARGO) clippy $(WITH_KAFKA) --lib --bins --test kafka -- -D warnings
+	$(CARGO) test $(WITH_KAFKA) --lib -- kafka messages
+	$(CARGO) test $(WITH_KAFKA) --test kafka
 
 # Once more, where the first run was on another version: the tests that talk to a server.
 test-other:
@@ -104,5 +112,5 @@ reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 
-.PHONY: help demo test test-rust test-python wheel check lint lint-python test-other bench fuzz reference \
-	reference-python
+.PHONY: help demo test test-rust test-python wheel check lint lint-python test-kafka test-other bench fuzz \
+	reference reference-python

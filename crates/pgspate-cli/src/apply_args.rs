@@ -11,7 +11,8 @@ use crate::args::{byte, pair};
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
     /// Files in the stream's order, globs, folders, `-` for stdin, or URLs as for load; or a
-    /// replication slot, postgres://user@host/dbname?slot=NAME&publication=NAME
+    /// replication slot, postgres://user@host/dbname?slot=NAME&publication=NAME; or topics,
+    /// kafka://broker:9092/topic,topic, in a build with the feature `kafka`
     #[arg(required = true, value_name = "SOURCE")]
     pub(crate) sources: Vec<String>,
 
@@ -80,8 +81,8 @@ pub(crate) struct ApplyArgs {
     #[arg(long, default_value = "2", value_name = "MS", help_heading = "Batches")]
     pub(crate) batch_delay: u64,
 
-    /// Go on when the input ends, until stopped: with what is appended to the last file, or what
-    /// is committed on the source
+    /// Go on when the input ends, until stopped: with what is appended to the last file, what is
+    /// committed on the source, or what is written to the topics
     #[arg(long)]
     pub(crate) follow: bool,
 

@@ -114,8 +114,16 @@ fn page(progress: &Progress) -> String {
     let mut gauge = |name, help, value: f64| put(name, "gauge", help, value);
     gauge("batch_events", "Events of the last transaction.", progress.batch_events as f64);
     if let Some(lag) = &progress.lag {
-        let help = "Bytes of the source's log that are not applied yet.";
-        gauge("lag_bytes", help, lag.bytes as f64);
+        match lag.messages {
+            None => {
+                let help = "Bytes of the source's log that are not applied yet.";
+                gauge("lag_bytes", help, lag.bytes as f64);
+            }
+            Some(messages) => {
+                let help = "Messages of the topics that are not applied yet.";
+                gauge("lag_messages", help, messages as f64);
+            }
+        }
         let help = "Seconds since the source's log went beyond what is applied; 0 when nothing is \
                     left to apply.";
         gauge("lag_seconds", help, lag.seconds);

@@ -95,8 +95,16 @@ fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f6
     let lag = match &progress.lag {
         None => String::new(),
         Some(lag) if !lag.is_connected => "  source lost".to_owned(),
-        Some(lag) if lag.bytes == 0 => "  no lag".to_owned(),
-        Some(lag) => format!("  {} behind, {}", bytes(lag.bytes), seconds(lag.seconds)),
+        Some(lag) if lag.bytes == 0 && lag.messages.is_none_or(|it| it == 0) => {
+            "  no lag".to_owned()
+        }
+        Some(lag) => {
+            let behind = match lag.messages {
+                Some(messages) => format!("{} messages", short(messages)),
+                None => bytes(lag.bytes),
+            };
+            format!("  {behind} behind, {}", seconds(lag.seconds))
+        }
     };
     let letters = match progress.dead_letters {
         0 => String::new(),
@@ -208,6 +216,12 @@ mod tests {
         insta::assert_snapshot!(
             render_stream("slot s", &behind, 187_000.0),
             @"applying slot s  1.23M events  98.0 MB  187k/s  batches of 150k  5.30 MB behind, 1.42 s"
+        );
+        let of_topics = apply::Lag { bytes: 0, messages: Some(5300), ..lag };
+        let of_topics = apply::Progress { lag: Some(of_topics), ..behind };
+        insta::assert_snapshot!(
+            render_stream("topic t", &of_topics, 187_000.0),
+            @"applying topic t  1.23M events  98.0 MB  187k/s  batches of 150k  5.30k messages behind, 1.42 s"
         );
         let copying = Some(("public.orders".to_owned(), 4_200_000));
         insta::assert_snapshot!(

@@ -173,7 +173,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-absent -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-delimiter -d 'Between two fields of DMS\'s csv: one byte, or \\t (`CsvDelimiter`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l metrics -d 'Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the input ends, until stopped: with what is appended to the last file, or what is committed on the source'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the input ends, until stopped: with what is appended to the last file, what is committed on the source, or what is written to the topics'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l plan -d 'Show what would be done, and stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l create-slot -d 'Make the replication slot when it is not there, and apply what changes from then on'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l snapshot -d 'Make the replication slot when it is not there, and copy the rows of its tables first'

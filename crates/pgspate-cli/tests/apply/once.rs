@@ -167,8 +167,8 @@ fn a_second_process_fences_the_first_out() {
     assert_snapshot!(finish(first).refusal(), @"
     error: the stream was taken over by another pgspate
 
-    hint: One process applies a stream at a time: of files the one that was started last,
-          … of a slot the one that reads it.
+    hint: One process applies a stream at a time: of files and topics the one that was
+          … started last, of a slot the one that reads it.
     ");
     assert_eq!(case.value("select string_agg(distinct v::text, '') from t"), "1");
 }

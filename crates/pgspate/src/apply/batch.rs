@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::log::Log;
 use super::prepare::Prepared;
 use super::replication::Lsn;
-use crate::ledger::{DeadLetter, Mark};
+use crate::ledger::{DeadLetter, Mark, PartMove};
 
 /// A batch on its way from the reader to the writer.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Batch {
     pub(crate) rejected: Vec<DeadLetter>,
     /// Where the stream is after it.
     pub(crate) end: Mark,
+    /// Of topics: what becomes of their partitions.
+    pub(crate) parts: Vec<PartMove>,
     /// A transaction of the source ends with it; else the next batch belongs to the same one.
     pub(crate) commits: bool,
     /// Bytes of input.
@@ -34,15 +36,15 @@ pub(crate) struct Batch {
     pub(crate) left_out: u64,
     /// Records of the input, with those that are left out.
     pub(crate) events: u64,
-    /// Of a slot: what may be confirmed once it is committed.
+    /// Of a slot: what may be confirmed once it is committed. Of topics: the sum of all places.
     pub(crate) lsn: Option<Lsn>,
-    /// Of a slot: when its last transaction was committed there.
+    /// Of a slot and of topics: when the last event was committed or written there.
     pub(crate) committed: Option<SystemTime>,
 }
 
 impl Batch {
     /// Whether there is nothing to tell the server.
     pub(crate) fn is_empty(&self) -> bool {
-        self.events == 0 && self.lsn.is_none()
+        self.events == 0 && self.lsn.is_none() && self.parts.is_empty()
     }
 }

@@ -5,6 +5,8 @@
 //! between transactions, but for one that is larger than batches may be: its parts are written in
 //! one transaction of the target.
 
+#[cfg(feature = "kafka")]
+mod messages;
 mod received;
 mod rows;
 
@@ -55,6 +57,9 @@ pub(crate) enum Piece {
     Rows { input: u32, first: u64, batch: RecordBatch },
     /// Events of a slot.
     Received(Received),
+    /// What comes of topics.
+    #[cfg(feature = "kafka")]
+    Topics(super::kafka::Taken),
 }
 
 /// Makes batches.
@@ -73,6 +78,9 @@ pub(crate) struct Feed {
     pub(crate) slot: Option<SlotFeed>,
     /// Events before this are applied already.
     pub(crate) from: Mark,
+    /// The stream's name.
+    #[cfg(feature = "kafka")]
+    pub(crate) stream: String,
     pub(crate) dead_letters_max: u64,
     pub(crate) watch: Arc<Watch>,
 }
@@ -95,6 +103,8 @@ struct Making {
     last: Last,
     boundary: Boundary,
     slot: received::State,
+    #[cfg(feature = "kafka")]
+    topics: messages::State,
 }
 
 /// Where a record stands, and what all records up to it are.
@@ -127,8 +137,8 @@ impl Feed {
         let mut making = Making {
             batch: Batch::default(),
             began: None,
-            // A slot sends nothing again that is applied.
-            ordinal: self.slot.as_ref().map_or(0, |_| self.from.ordinal),
+            // A slot sends nothing again that is applied, nor are topics read again.
+            ordinal: if self.inputs.are_files() { 0 } else { self.from.ordinal },
             is_between: true,
             transaction: None,
             letters: 0,
@@ -139,6 +149,8 @@ impl Feed {
             last: Last::default(),
             boundary: Boundary::default(),
             slot: received::State::default(),
+            #[cfg(feature = "kafka")]
+            topics: messages::State::default(),
         };
         let mut lines = Lines::default();
         let Err(error) = self.read(&mut lines, &mut making) else { return };
@@ -165,6 +177,12 @@ impl Feed {
                 Ok(Err(error)) => return Err(error),
                 Ok(Ok(Piece::Received(received))) => {
                     if !self.received(&received, making)? {
+                        return Ok(());
+                    }
+                }
+                #[cfg(feature = "kafka")]
+                Ok(Ok(Piece::Topics(taken))) => {
+                    if !self.topics(taken, making)? {
                         return Ok(());
                     }
                 }
@@ -217,10 +235,10 @@ impl Feed {
                  the input has its end.",
             ));
         }
-        if !making.batch.is_empty() {
-            // The writer says why, if it is gone.
-            let _ = self.hand_over(making);
-        }
+        #[cfg(feature = "kafka")]
+        making.topics.wind_up();
+        // The writer says why, if it is gone.
+        let _ = self.hand_over(making);
         Ok(())
     }
 
@@ -403,13 +421,16 @@ impl Feed {
         if let (Some(slot), Some(end)) = (&self.slot, last.end) {
             return Mark { ordinal, source: end.to_string(), digest: slot.identity.clone() };
         }
-        let (name, line) = self.inputs.source(last.stand.0, last.stand.1);
-        let source = format!("{name}, line {line}");
+        let source = self.inputs.words(last.stand.0, last.stand.1);
         Mark { ordinal, source, digest: last.digest.to_string() }
     }
 
     fn hand_over(&self, making: &mut Making) -> Result<(), Gone> {
         let mut batch = std::mem::take(&mut making.batch);
+        #[cfg(feature = "kafka")]
+        if making.is_between {
+            batch.parts = making.topics.moves(batch.events > 0);
+        }
         if batch.is_empty() {
             return Ok(());
         }
@@ -432,6 +453,10 @@ impl Feed {
         batch.upto = batch.log.len();
         batch.end = self.mark(making.ordinal, &boundary.last);
         batch.lsn = boundary.last.end;
+        #[cfg(feature = "kafka")]
+        if batch.lsn.is_none() {
+            batch.lsn = making.topics.reached();
+        }
         batch.committed = making.slot.committed;
         batch.tables = self.router.tables();
         batch.additions = self.router.take_additions();
@@ -454,6 +479,8 @@ impl Feed {
 impl Making {
     /// A transaction of the source has ended.
     fn note_boundary(&mut self) {
+        #[cfg(feature = "kafka")]
+        self.topics.settle();
         let (batch, boundary) = (&self.batch, &mut self.boundary);
         boundary.ordinal = self.ordinal;
         boundary.changes = batch.log.len();
@@ -466,6 +493,8 @@ impl Making {
 
     /// Notes where the stream is after a record.
     fn note(&mut self, stand: (u32, u64)) {
+        #[cfg(feature = "kafka")]
+        self.topics.arrive();
         self.last = Last { stand, digest: self.digest, end: None };
         if self.is_between {
             self.note_boundary();
@@ -489,6 +518,12 @@ impl Making {
 struct Digest(u64);
 
 impl Digest {
+    /// As the ledger has it; the first one for what is none.
+    #[cfg(feature = "kafka")]
+    fn parse(text: &str) -> Digest {
+        Digest(u64::from_str_radix(text, 16).unwrap_or_default())
+    }
+
     /// Adds a record, and that it ends.
     fn add(&mut self, line: &[u8]) {
         let (words, rest) = line.as_chunks::<8>();

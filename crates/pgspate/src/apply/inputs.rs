@@ -1,4 +1,8 @@
-//! Where the events of a stream stand, in words: files and lines, or a place in a server's log.
+//! Where the events of a stream stand, in words: files and lines, a place in a server's log, or
+//! partitions and offsets.
+
+#[cfg(feature = "kafka")]
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::replication::Lsn;
 use crate::Place;
@@ -10,9 +14,17 @@ pub(crate) enum Inputs {
     Files(Vec<String>),
     /// A replication slot, by what people call it; events stand where their transaction commits.
     Slot(String),
+    /// Partitions of topics by their names, of which there may be more; events stand at offsets.
+    #[cfg(feature = "kafka")]
+    Topics(Arc<RwLock<Vec<String>>>),
 }
 
 impl Inputs {
+    /// Whether they are read from their beginning again.
+    pub(crate) fn are_files(&self) -> bool {
+        matches!(self, Inputs::Files(_))
+    }
+
     /// Where an event stands.
     pub(crate) fn place(&self, input: u32, line: u64) -> Place {
         match self {
@@ -21,9 +33,7 @@ impl Inputs {
                 line: Some(line),
                 ..Place::default()
             },
-            Inputs::Slot(_) => {
-                Place { source: Some(self.source(input, line).0), ..Place::default() }
-            }
+            _ => Place { source: Some(self.source(input, line).0), ..Place::default() },
         }
     }
 
@@ -32,6 +42,20 @@ impl Inputs {
         match self {
             Inputs::Files(names) => (names.get(input as usize).cloned().unwrap_or_default(), line),
             Inputs::Slot(name) => (format!("{name}, transaction at {}", Lsn(line)), 0),
+            #[cfg(feature = "kafka")]
+            Inputs::Topics(names) => {
+                let names = names.read().unwrap_or_else(PoisonError::into_inner);
+                let name = names.get(input as usize).map_or("", String::as_str);
+                (format!("{name}, offset {line}"), 0)
+            }
+        }
+    }
+
+    /// The same in words.
+    pub(crate) fn words(&self, input: u32, line: u64) -> String {
+        match (self, self.source(input, line)) {
+            (Inputs::Files(_), (name, line)) => format!("{name}, line {line}"),
+            (_, (words, _)) => words,
         }
     }
 }

@@ -13,6 +13,7 @@ mod fold;
 #[cfg(test)]
 mod fold_tests;
 mod inputs;
+mod kafka;
 mod lines;
 mod log;
 mod names;

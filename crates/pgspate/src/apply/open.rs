@@ -1,8 +1,8 @@
 //! Who applies a stream: one process at a time.
 //!
-//! Of files it is the one that was started last. Of a slot it is the one that reads it, or holds
-//! the stream while a slot is made: the fence is raised when that is won and not before, so that a
-//! second start, or one that is refused, ends nobody's work.
+//! Of files and topics it is the one that was started last. Of a slot it is the one that reads it,
+//! or holds the stream while a slot is made: the fence is raised when that is won and not before,
+//! so that a second start, or one that is refused, ends nobody's work.
 
 use std::time::Duration;
 

@@ -7,10 +7,11 @@ use tokio::runtime::Handle;
 
 use super::names::Names;
 use super::route::Router;
-use super::run::{Options, find, name};
+use super::run::{Found, Options, find, name};
 use super::slot::{Begin, Slot};
 use crate::Result;
 use crate::ledger::{self, Mark};
+use crate::source::Input;
 use crate::target::connect::Dsn;
 
 /// What a run would do.
@@ -51,26 +52,17 @@ pub struct PlanTable {
 /// As [`super::prepare`].
 pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let names = Names::parse(&options.maps, &options.tables)?;
-    let (slot, inputs) = find(options, runtime)?;
-    let stream = name(options, slot.as_ref(), &inputs);
+    let found = find(options, runtime)?;
+    let stream = name(options, &found);
     let mark = runtime.block_on(read_mark(&dsn, &stream))?;
-    let Some(slot) = slot else {
-        let ends = match options.follows {
-            true => "never: what is appended to the last file is applied, too",
-            false => "with the last file",
-        };
-        let begins = match mark.ordinal {
-            0 => "with the first event".to_owned(),
-            number => format!("after {number} events, up to {}", mark.source),
-        };
-        return Ok(Plan {
-            stream,
-            sources: inputs.iter().map(|input| input.name().to_owned()).collect(),
-            events_before: mark.ordinal,
-            begins: vec![begins],
-            ends: ends.to_owned(),
-            tables: Vec::new(),
-        });
+    let slot = match found {
+        Found::Slot(slot) => *slot,
+        Found::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
+        #[cfg(feature = "kafka")]
+        Found::Topics(topics) => {
+            let rows = runtime.block_on(read_parts(&dsn, &stream))?;
+            return of_topics(stream, &topics, &rows, &mark, options.follows);
+        }
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
     let (names, unknown) = (names.without_ledger(), options.unknown_columns);
@@ -87,6 +79,65 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
         },
         tables: tables(&slot, &router, runtime)?,
     })
+}
+
+fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Plan {
+    let ends = match follows {
+        true => "never: what is appended to the last file is applied, too",
+        false => "with the last file",
+    };
+    let begins = match mark.ordinal {
+        0 => "with the first event".to_owned(),
+        number => format!("after {number} events, up to {}", mark.source),
+    };
+    Plan {
+        stream,
+        sources: inputs.iter().map(|input| input.name().to_owned()).collect(),
+        events_before: mark.ordinal,
+        begins: vec![begins],
+        ends: ends.to_owned(),
+        tables: Vec::new(),
+    }
+}
+
+#[cfg(feature = "kafka")]
+fn of_topics(
+    stream: String,
+    topics: &super::kafka::Topics,
+    rows: &[(String, Mark)],
+    mark: &Mark,
+    follows: bool,
+) -> Result<Plan> {
+    let partitions = topics.begin(&stream, mark, rows)?;
+    let of = |topic: &String| {
+        let count = partitions.iter().filter(|it| it.topic == *topic).count();
+        format!("topic {topic}, {count} {}", if count == 1 { "partition" } else { "partitions" })
+    };
+    let begin = |it: &super::kafka::Partition| match it.next {
+        next if next >= it.end => format!("{} at its end, offset {next}", it.name()),
+        next => format!("{} at offset {next}, {} behind", it.name(), it.end - next),
+    };
+    Ok(Plan {
+        stream,
+        sources: topics.address.topics.iter().map(of).collect(),
+        events_before: mark.ordinal,
+        begins: partitions.iter().map(begin).collect(),
+        ends: match follows {
+            true => "never: what is written is applied as it comes",
+            false => "where each partition ends now",
+        }
+        .to_owned(),
+        tables: Vec::new(),
+    })
+}
+
+/// The parts of a stream that the ledger knows, and where they are.
+#[cfg(feature = "kafka")]
+pub(super) async fn read_parts(dsn: &Dsn, stream: &str) -> Result<Vec<(String, Mark)>> {
+    let connection = dsn.connect("pgspate apply").await?;
+    let parts = ledger::read_parts(&connection.client, stream).await;
+    connection.close().await;
+    parts
 }
 
 pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {

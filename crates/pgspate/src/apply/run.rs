@@ -16,6 +16,7 @@ use super::decode::{DecodeOptions, Format};
 use super::facts::Facts;
 use super::feed::{Cuts, Feed, Piece, SlotFeed};
 use super::inputs::Inputs;
+use super::kafka;
 use super::names::Names;
 use super::open::Opening;
 use super::plan::read_mark;
@@ -40,7 +41,8 @@ const BLOCKS_AHEAD: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Paths, globs, folders, `-`, or URLs, in the order of the stream; or one replication slot,
-    /// `postgres://...?slot=...&publication=...`.
+    /// `postgres://...?slot=...&publication=...`; or topics of Kafka,
+    /// `kafka://broker:port/topic,topic`, where the feature `kafka` is on.
     pub sources: Vec<String>,
     /// Inputs that a program has itself, after those.
     pub inputs: Vec<Input>,
@@ -68,8 +70,8 @@ pub struct Options {
     pub direct_rows: u64,
     /// How long a batch waits for more events when nothing is being written.
     pub batch_delay: Duration,
-    /// Go on when the input ends: what is appended to the last file is applied, too. A slot is
-    /// read up to where the source's log ended at first otherwise.
+    /// Go on when the input ends: what is appended to the last file is applied, too. A slot and
+    /// topics are read up to where they ended at first otherwise.
     pub follows: bool,
     /// Make the slot when it is not there.
     pub creates_slot: bool,
@@ -120,38 +122,65 @@ pub struct Apply {
 pub(super) enum Origin {
     Inputs(Vec<Input>),
     Slot(Box<Slot>, Begin),
+    /// With where each partition begins, once that is known.
+    #[cfg(feature = "kafka")]
+    Topics(Box<kafka::Topics>, Vec<kafka::Partition>),
 }
 
-/// What the sources name: a slot, or inputs.
-pub(super) fn find(options: &Options, runtime: &Handle) -> Result<(Option<Slot>, Vec<Input>)> {
+/// What the sources name.
+pub(super) enum Found {
+    Inputs(Vec<Input>),
+    Slot(Box<Slot>),
+    #[cfg(feature = "kafka")]
+    Topics(Box<kafka::Topics>),
+}
+
+pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
     if options.batch_rows == 0 || options.batch_bytes == 0 {
         return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
     }
+    let alone = |what: &str| match options.sources.len() {
+        1 => Ok(()),
+        _ => Err(Error::new(Kind::Usage, format!("{what} is a stream of its own"))
+            .hint("Name it alone, and apply files under another `--stream`.")),
+    };
     for source in &options.sources {
         let looked = in_time(options.limits.stall_timeout, "look at the slot", Slot::look(source));
         let Some(slot) = runtime.block_on(looked)? else { continue };
-        if options.sources.len() > 1 {
-            let message = "a replication slot is a stream of its own";
-            return Err(Error::new(Kind::Usage, message)
-                .hint("Name the slot alone, and apply files under another `--stream`."));
-        }
-        return Ok((Some(slot), Vec::new()));
+        alone("a replication slot")?;
+        return Ok(Found::Slot(Box::new(slot)));
     }
     if options.creates_slot || options.copies_rows {
         let message = "no source is a replication slot";
         return Err(Error::new(Kind::Usage, message)
             .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME."));
     }
+    if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
+        alone("a list of topics")?;
+        return topics(source, options);
+    }
     let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
-    Ok((None, inputs))
+    Ok(Found::Inputs(inputs))
+}
+
+#[cfg(feature = "kafka")]
+fn topics(source: &str, options: &Options) -> Result<Found> {
+    kafka::Topics::look(source, options.follows).map(|topics| Found::Topics(Box::new(topics)))
+}
+
+#[cfg(not(feature = "kafka"))]
+fn topics(_: &str, _: &Options) -> Result<Found> {
+    Err(kafka::is_left_out())
 }
 
 /// The stream's name in the ledger.
-pub(super) fn name(options: &Options, slot: Option<&Slot>, inputs: &[Input]) -> String {
-    let first = || match slot {
-        Some(slot) => slot.title(),
-        None => inputs.first().map_or("-", Input::name).to_owned(),
+pub(super) fn name(options: &Options, found: &Found) -> String {
+    let first = || match found {
+        Found::Slot(slot) => slot.title(),
+        Found::Inputs(inputs) => inputs.first().map_or("-", Input::name).to_owned(),
+        #[cfg(feature = "kafka")]
+        Found::Topics(topics) => topics.title(),
     };
     options.stream.clone().unwrap_or_else(first)
 }
@@ -164,9 +193,9 @@ pub(super) fn name(options: &Options, slot: Option<&Slot>, inputs: &[Input]) -> 
 /// has gone on without the stream.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
-    let (slot, inputs) = find(&options, runtime)?;
-    let stream = name(&options, slot.as_ref(), &inputs);
-    let names = if slot.is_some() { names.without_ledger() } else { names };
+    let found = find(&options, runtime)?;
+    let stream = name(&options, &found);
+    let names = if let Found::Slot(_) = found { names.without_ledger() } else { names };
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let stall = limits.stall_timeout;
@@ -176,19 +205,25 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
         limits: options.limits,
         dead_letters_max: options.dead_letters_max,
         direct_rows: options.direct_rows,
-        inputs: match &slot {
-            Some(slot) => Inputs::Slot(slot.title()),
-            None => Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect()),
+        inputs: match &found {
+            Found::Slot(slot) => Inputs::Slot(slot.title()),
+            Found::Inputs(inputs) => {
+                Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect())
+            }
+            #[cfg(feature = "kafka")]
+            Found::Topics(_) => Inputs::Topics(Arc::default()),
         },
     };
     let mark = in_time(stall, "look where the stream is", read_mark(&dsn, &stream));
     let mark = runtime.block_on(mark)?;
-    let origin = match slot {
-        None => Origin::Inputs(inputs),
-        Some(slot) => {
+    let origin = match found {
+        Found::Inputs(inputs) => Origin::Inputs(inputs),
+        #[cfg(feature = "kafka")]
+        Found::Topics(topics) => Origin::Topics(topics, Vec::new()),
+        Found::Slot(slot) => {
             let (creates, copies) = (options.creates_slot, options.copies_rows);
             let begin = Begin::choose(&slot, &mark, creates, copies)?;
-            Origin::Slot(Box::new(slot), begin)
+            Origin::Slot(slot, begin)
         }
     };
     Ok(Apply { options, origin, dsn, router, settings, stream, mark })
@@ -199,6 +234,8 @@ struct Reading {
     thread: JoinHandle<Option<Replication>>,
     confirmed: Arc<Confirmed>,
     look: Option<tokio::task::JoinHandle<()>>,
+    /// It reads a source that ends when it is told to.
+    ends: bool,
 }
 
 impl Apply {
@@ -223,6 +260,8 @@ impl Apply {
         let (mut writer, begun) = self.open(watch, runtime)?;
         let events_before = writer.mark().ordinal;
         let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
+        #[cfg(feature = "kafka")]
+        self.begin_topics(&mut writer, watch, runtime)?;
         let follows = self.options.follows;
         let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
         // The writer takes a batch when it has nothing else to do, so that the next one grows.
@@ -236,6 +275,7 @@ impl Apply {
         let feed = feed(&options, router, &writer, slot, pieces, batches, watch);
         let reading = Reading::start(Starting {
             origin,
+            stream: &stream,
             options: &options,
             from,
             begun,
@@ -284,6 +324,20 @@ impl Apply {
     fn open(&mut self, watch: &Watch, runtime: &Handle) -> Result<(Writer, Option<Replication>)> {
         let Apply { options, settings, stream, origin, mark, .. } = self;
         Opening { options, settings, stream, watch, runtime }.open(origin, mark)
+    }
+
+    /// Finds out where partitions begin, which nobody else moves on from now on.
+    #[cfg(feature = "kafka")]
+    fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
+        let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
+        let rows = runtime.block_on(super::plan::read_parts(&self.dsn, &self.stream))?;
+        topics.ask()?;
+        *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
+        runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
+        watch.counts_messages.store(true, Relaxed);
+        let reached = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
+        watch.reach(Lsn(reached));
+        Ok(())
     }
 
     /// Makes the slot and copies rows, where that is to be done.
@@ -341,6 +395,8 @@ fn feed(
         inputs: writer.inputs().clone(),
         slot,
         from: writer.mark().clone(),
+        #[cfg(feature = "kafka")]
+        stream: writer.stream().to_owned(),
         dead_letters_max: options.dead_letters_max,
         watch: Arc::clone(watch),
     }
@@ -349,6 +405,8 @@ fn feed(
 /// What it takes to read.
 struct Starting<'a> {
     origin: Origin,
+    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "of no use to files and slots"))]
+    stream: &'a str,
     options: &'a Options,
     from: Option<Lsn>,
     /// The slot's stream, where it has been begun.
@@ -362,8 +420,28 @@ struct Starting<'a> {
 impl Reading {
     /// Starts to read.
     fn start(starting: Starting<'_>) -> Reading {
-        let Starting { origin, options, from, begun, confirmed, pieces, watch, runtime } = starting;
+        #[cfg(feature = "kafka")]
+        let stream = starting.stream.to_owned();
+        let Starting { origin, options, from, begun, confirmed, pieces, watch, runtime, .. } =
+            starting;
         match (origin, from) {
+            #[cfg(feature = "kafka")]
+            (Origin::Topics(topics, partitions), _) => {
+                let pump = kafka::Pump {
+                    topics: *topics,
+                    stream,
+                    partitions,
+                    follows: options.follows,
+                    retry_for: options.limits.retry_for,
+                    watch: Arc::clone(watch),
+                };
+                let read = move || {
+                    pump.run(&pieces);
+                    None
+                };
+                let thread = std::thread::spawn(read);
+                Reading { thread, confirmed, look: None, ends: true }
+            }
             (Origin::Slot(slot, _), Some(from)) => {
                 let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
                 let pump = Pump {
@@ -376,10 +454,11 @@ impl Reading {
                     runtime: runtime.clone(),
                 };
                 let thread = std::thread::spawn(move || pump.run(&pieces));
-                Reading { thread, confirmed, look: Some(look) }
+                Reading { thread, confirmed, look: Some(look), ends: true }
             }
             (Origin::Slot(..), None) => {
-                Reading { thread: std::thread::spawn(|| None), confirmed, look: None }
+                let thread = std::thread::spawn(|| None);
+                Reading { thread, confirmed, look: None, ends: true }
             }
             (Origin::Inputs(inputs), _) => {
                 let follows = options.follows;
@@ -387,7 +466,8 @@ impl Reading {
                     lines::read(&inputs, follows, &pieces);
                     None
                 };
-                Reading { thread: std::thread::spawn(read), confirmed, look: None }
+                let thread = std::thread::spawn(read);
+                Reading { thread, confirmed, look: None, ends: false }
             }
         }
     }
@@ -396,14 +476,19 @@ impl Reading {
     /// to itself.
     ///
     /// # Errors
-    /// Of [`Kind::Bug`] when the thread that reads the slot died, which looks like its end.
+    /// Of [`Kind::Bug`] when the thread that reads a slot or topics died, which looks like their
+    /// end.
     fn end(self, runtime: &Handle) -> Result<()> {
-        let Some(look) = self.look else { return Ok(()) };
-        look.abort();
+        if let Some(look) = self.look {
+            look.abort();
+        }
+        if !self.ends {
+            return Ok(());
+        }
         match self.thread.join() {
             Ok(Some(stream)) => runtime.block_on(stream.close()),
             Ok(None) => {}
-            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the slot died")),
+            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the source died")),
         }
         Ok(())
     }
@@ -468,7 +553,7 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let thread = std::thread::spawn(|| panic!("on purpose"));
         let look = Some(runtime.spawn(async {}));
-        let reading = Reading { thread, confirmed: Arc::default(), look };
+        let reading = Reading { thread, confirmed: Arc::default(), look, ends: true };
         assert_eq!(reading.end(runtime.handle()).unwrap_err().kind(), Kind::Bug);
     }
 }

@@ -27,7 +27,8 @@ pub struct Watch {
     pub(crate) batches: AtomicU64,
     pub(crate) batch_events: AtomicU64,
     pub(crate) dead_letters: AtomicU64,
-    /// Of a slot: where the source's log ends, and up to where it is applied.
+    /// Of a slot: where the source's log ends, and up to where it is applied; of topics the sums
+    /// of that.
     pub(crate) source_end: AtomicU64,
     pub(crate) applied: AtomicU64,
     /// When the log was seen to end where, from what is not applied on.
@@ -36,6 +37,8 @@ pub struct Watch {
     pub(crate) committed: AtomicU64,
     pub(crate) reconnects: AtomicU64,
     pub(crate) is_connected: AtomicBool,
+    /// The source's log is counted in messages of topics.
+    pub(crate) counts_messages: AtomicBool,
     /// A table whose rows are copied before the stream begins, and the load that does it.
     copying: Mutex<Option<(String, Arc<load::Watch>)>>,
 }
@@ -93,7 +96,7 @@ pub struct Progress {
     pub batch_events: u64,
     /// Events that were set aside.
     pub dead_letters: u64,
-    /// Of a replication slot: how far behind it is.
+    /// Of a replication slot and of topics: how far behind it is.
     pub lag: Option<Lag>,
     /// The table whose rows are copied before the stream begins, and how many are.
     pub copying: Option<(String, u64)>,
@@ -102,8 +105,11 @@ pub struct Progress {
 /// How far a stream is behind its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Lag {
-    /// Bytes of the source's log that are not applied, those of other databases too.
+    /// Bytes of the source's log that are not applied, those of other databases too; none of
+    /// topics.
     pub bytes: u64,
+    /// Of topics: messages that are not applied, with marks of transactions among them.
+    pub messages: Option<u64>,
     /// Seconds for which the source's log has gone on beyond what is applied; none when all that
     /// there is is applied. Of what there was when the run began: since the run began, or the
     /// last transaction that is applied was committed there, by its clock and ours.
@@ -188,7 +194,8 @@ impl Watch {
         if end == 0 {
             return None;
         }
-        let bytes = end.saturating_sub(applied);
+        let behind = end.saturating_sub(applied);
+        let counts_messages = self.counts_messages.load(Relaxed);
         let committed = Duration::from_micros(self.committed.load(Relaxed));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (mut lag, is_old) = self.ends().lag(applied, Instant::now());
@@ -196,8 +203,9 @@ impl Watch {
             lag = lag.max(now.saturating_sub(committed));
         }
         Some(Lag {
-            bytes,
-            seconds: if bytes == 0 { 0.0 } else { lag.as_secs_f64() },
+            bytes: if counts_messages { 0 } else { behind },
+            messages: counts_messages.then_some(behind),
+            seconds: if behind == 0 { 0.0 } else { lag.as_secs_f64() },
             reconnects: self.reconnects.load(Relaxed),
             is_connected: self.is_connected.load(Relaxed),
         })

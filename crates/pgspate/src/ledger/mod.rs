@@ -8,6 +8,7 @@ mod change;
 mod identity;
 mod job;
 mod lock;
+mod parts;
 mod reject;
 mod schema;
 pub(crate) mod shadow;
@@ -23,6 +24,9 @@ pub(crate) use job::{
     JobId, Known, clear, emptied_sql, finish, is_finished, is_taken, move_to, open, read_done,
 };
 pub(crate) use lock::{hold, release};
+pub(crate) use parts::PartMove;
+#[cfg(feature = "kafka")]
+pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub(crate) use schema::{ensure, is_there};

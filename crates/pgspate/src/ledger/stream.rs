@@ -156,6 +156,11 @@ async fn take(
 }
 
 impl Stream {
+    /// What the ledger calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Lets nobody else hold it as long as the session lives.
     ///
     /// # Errors
@@ -277,8 +282,8 @@ impl Stream {
 
 fn fenced() -> Error {
     Error::new(Kind::Ledger, "the stream was taken over by another pgspate").hint(
-        "One process applies a stream at a time: of files the one that was started last, of a \
-         slot the one that reads it.",
+        "One process applies a stream at a time: of files and topics the one that was started \
+         last, of a slot the one that reads it.",
     )
 }
 

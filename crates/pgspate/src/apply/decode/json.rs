@@ -140,7 +140,7 @@ pub(super) fn object(record: &[u8]) -> Result<Fields<'_>> {
 }
 
 /// Whether a record has no value: white space or `null`.
-pub(super) fn is_nothing(record: &[u8]) -> bool {
+pub(crate) fn is_nothing(record: &[u8]) -> bool {
     matches!(record.trim_ascii(), b"" | b"null")
 }
 

@@ -26,6 +26,9 @@ pub use moments::Unit;
 pub use sniff::{DecodeOptions, Format, of, sniff};
 pub use wal2json::Wal2json;
 
+#[cfg(feature = "kafka")]
+pub(crate) use json::is_nothing;
+
 use super::event::{Event, Name};
 use crate::Result;
 
@@ -45,4 +48,35 @@ pub trait Decode: Send {
     /// [`crate::Kind::Format`] for a record that is malformed or means nothing here; its place is
     /// for the caller to add. `events` is then as it was.
     fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()>;
+
+    /// The same for a message of a topic. One without a value says nothing by default.
+    ///
+    /// # Errors
+    /// As [`Decode::decode`].
+    fn decode_keyed(
+        &mut self,
+        record: &KeyedRecord<'_>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        match record.value {
+            Some(value) => self.decode(value, types, events),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A message of a topic.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyedRecord<'a> {
+    /// The topic's name.
+    pub topic: &'a str,
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// The value; none of a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// Headers by their names.
+    pub headers: &'a [(Box<str>, Vec<u8>)],
+    /// All messages of the stream come in their order; else only those of one key do.
+    pub is_ordered: bool,
 }

@@ -92,6 +92,12 @@ impl Writer {
         &self.settings.inputs
     }
 
+    /// The stream's name.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn stream(&self) -> &str {
+        self.stream.name()
+    }
+
     /// Up to where the stream is applied.
     pub(crate) fn mark(&self) -> &ledger::Mark {
         &self.stream.mark
@@ -208,6 +214,7 @@ impl Writer {
         session.run("set constraints all immediate", "check deferred constraints").await?;
         let client = &session.connection.client;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
+        self.stream.advance_parts(client, &batch.parts).await?;
         session.commit().await?;
         self.note_commit(batch);
         Ok(())
@@ -259,6 +266,21 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Gives parts of the stream their rows, before they are read.
+    #[cfg(feature = "kafka")]
+    pub(crate) async fn begin_parts(&mut self, moves: &[ledger::PartMove]) -> Result<()> {
+        if moves.is_empty() {
+            return Ok(());
+        }
+        self.reopen(None).await?;
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.begin().await?;
+        // Only who has the stream may do so.
+        self.stream.advance(&session.connection.client, &self.stream.mark, &[]).await?;
+        self.stream.advance_parts(&session.connection.client, moves).await?;
+        session.commit().await
     }
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::super::json::{Fields, Json, Str, malformed, object};
+use super::super::KeyedRecord;
+use super::super::json::{Fields, Json, Str, is_nothing, malformed, object};
 use super::schema::{Schema, Schemas};
 use crate::Result;
 
@@ -21,7 +22,11 @@ pub(super) struct Message<'a> {
     pub(super) value: Option<Cells<'a>>,
     schema: Option<&'a str>,
     headers: Option<Json<'a>>,
+    /// Those of a message that comes with them.
+    own_headers: &'a [(Box<str>, Vec<u8>)],
     pub(super) topic: Option<Cow<'a, str>>,
+    /// Messages of other keys may come earlier or later than they were written.
+    pub(super) is_scattered: bool,
 }
 
 /// What holds the texts of a key and a value that are JSON within strings.
@@ -73,6 +78,42 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
+    /// Takes a message of a topic apart, whose key is beside it. A key that is no object names no
+    /// column, and cannot stand for a row that is gone.
+    pub(super) fn of_keyed(
+        record: &KeyedRecord<'a>,
+        known: Option<&'a str>,
+    ) -> Result<Message<'a>> {
+        let mut message = Message {
+            own_headers: record.headers,
+            topic: Some(Cow::Borrowed(record.topic)),
+            is_scattered: !record.is_ordered,
+            ..Message::default()
+        };
+        if let Some(value) = record.value {
+            let mut fields = object(value)?.knowing(known);
+            (message.schema, message.value) = match with_schema(&mut fields)? {
+                Ok((schema, value)) => (schema, Some(value)),
+                Err(mut read) => {
+                    read.append(&mut fields.rest()?);
+                    payload(read, known)?
+                }
+            };
+        }
+        let Some(key) = record.key.filter(|key| !is_nothing(key)) else { return Ok(message) };
+        let key = object(key).and_then(Fields::all).and_then(|fields| payload(fields, None));
+        match key {
+            Ok(key) => (message.key_schema, message.key) = key,
+            Err(_) if message.value.is_some() => {}
+            Err(_) => {
+                return Err(malformed(
+                    "a message without a value has a key that is no JSON object",
+                ));
+            }
+        }
+        Ok(message)
+    }
+
     /// The schema of the value.
     pub(super) fn schema_of(&self, schemas: &mut Schemas) -> Result<Option<Arc<Schema>>> {
         self.schema.map(|text| schemas.of(text, true)).transpose()
@@ -85,6 +126,10 @@ impl<'a> Message<'a> {
 
     /// The text of the object in a header; `None` where the header is not one.
     pub(super) fn header(&self, name: &str) -> Result<Option<String>> {
+        if let Some((_, value)) = self.own_headers.iter().find(|(key, _)| **key == *name) {
+            let text = std::str::from_utf8(value).unwrap_or_default();
+            return Ok(text.trim_start().starts_with('{').then(|| text.to_owned()));
+        }
         self.headers.map_or(Ok(None), |headers| header(headers, name))
     }
 

@@ -22,7 +22,7 @@ use self::value::{Modes, read};
 use super::json::{Json, Str, is_nothing, malformed};
 use super::moments::Unit;
 use super::shape::{Table, Tables, cells};
-use super::{Decode, Types};
+use super::{Decode, KeyedRecord, Types};
 use crate::Result;
 use crate::apply::{Event, Name, Op, Position, Row, Value};
 
@@ -121,8 +121,10 @@ impl Debezium {
             "m" => return Ok(None),
             _ => return Err(malformed("unknown \"op\" of an envelope")),
         };
-        // The new row's event will know the old key, and take over what it does not tell.
-        if op == Op::Delete && message.header("__debezium.newkey")?.is_some() {
+        // The new row's event will know the old key, and take over what it does not tell; unless
+        // it may have come already, or other events of the old key may come yet.
+        let is_ordered = !message.is_scattered;
+        if op == Op::Delete && is_ordered && message.header("__debezium.newkey")?.is_some() {
             return Ok(None);
         }
         let source = Source::read(value)?;
@@ -139,7 +141,9 @@ impl Debezium {
         let key = self.key(message, &names, types)?;
         let moved = message.header("__debezium.oldkey")?;
         let (mut op, mut old) = (op, None);
-        if let (Op::Insert, Some(moved)) = (op, &moved) {
+        if moved.is_some() && !is_ordered {
+            check_moved(new.as_ref())?;
+        } else if let (Op::Insert, Some(moved)) = (op, &moved) {
             let moved = Message::of_value(moved)?;
             let schema = moved.schema_of(&mut self.schemas)?;
             let Some(fields) = &moved.value else { return Err(malformed("an empty old key")) };
@@ -234,12 +238,14 @@ impl Debezium {
                 table: Cow::Owned(table.to_owned()),
             });
         }
-        match &self.table {
-            Some(name) => Ok(Names {
+        match (&self.table, &message.topic) {
+            (Some(name), _) => Ok(Names {
                 schema: name.schema.clone().map(Cow::Owned),
                 table: Cow::Owned(name.table.clone()),
             }),
-            None => Err(unnamed()),
+            // Routed to a topic of the table's name.
+            (None, Some(topic)) => Ok(Names { schema: None, table: topic.clone() }),
+            (None, None) => Err(unnamed()),
         }
     }
 
@@ -303,6 +309,19 @@ fn unnamed() -> crate::Error {
     )
 }
 
+/// A row with a new key, whose old one may be gone, or yet to change: nothing can be taken over.
+fn check_moved(new: Option<&Row>) -> Result<()> {
+    if !new.is_some_and(has_absent) {
+        return Ok(());
+    }
+    let message = "a row whose key has changed does not tell all that is in it";
+    Err(malformed(message).hint(
+        "Between partitions there is no order, so that the row cannot be looked up under its old \
+         key. Run `alter table ... replica identity full` on the source, or write its changes to \
+         a topic of one partition, and apply that by itself.",
+    ))
+}
+
 /// Whether a row leaves something out.
 fn has_absent(row: &Row) -> bool {
     row.values.contains(&Value::Absent)
@@ -320,6 +339,22 @@ impl Decode for Debezium {
         let event = self.message(&message, types)?;
         drop(message);
         events.extend(event);
+        Ok(())
+    }
+
+    fn decode_keyed(
+        &mut self,
+        record: &KeyedRecord<'_>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        if record.value.is_none() && self.is_flat == Some(false) {
+            return Ok(());
+        }
+        let likely: Option<Arc<Schema>> = self.schemas.last();
+        let known = likely.as_ref().map(|schema| &*schema.text);
+        let message = Message::of_keyed(record, known)?;
+        events.extend(self.message(&message, types)?);
         Ok(())
     }
 }

@@ -1,0 +1,145 @@
+//! What keys, headers and messages without a value mean to the formats.
+
+use crate::cluster::Cluster;
+use crate::support::Case;
+use crate::{applied, apply, places, rows};
+
+const T: &str = "create table t (id int primary key, v int, note text)";
+const TOPIC: &str = "shop.public.t";
+
+fn key(id: u32) -> String {
+    format!("{{\"id\":{id}}}")
+}
+
+/// An envelope of Debezium's, without schemas.
+fn envelope(op: &str, before: &str, after: &str) -> String {
+    let source = "{\"schema\":\"public\",\"table\":\"t\",\"lsn\":1}";
+    format!("{{\"before\":{before},\"after\":{after},\"source\":{source},\"op\":\"{op}\"}}")
+}
+
+fn row(id: u32, v: u32, note: &str) -> String {
+    format!("{{\"id\":{id},\"v\":{v},\"note\":\"{note}\"}}")
+}
+
+const KEPT: &str = "__debezium_unavailable_value";
+
+#[test]
+fn a_tombstone_after_a_delete_says_nothing() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[(TOPIC, 1)]);
+    let send = |id, value: Option<&str>| cluster.send(TOPIC, 0, Some(&key(id)), value, &[]);
+    send(1, Some(&envelope("c", "null", &row(1, 1, "a"))));
+    send(2, Some(&envelope("c", "null", &row(2, 1, "b"))));
+    send(1, Some(&envelope("d", &row(1, 1, "a"), "null")));
+    send(1, None);
+    send(3, Some(&envelope("c", "null", &row(3, 1, "c"))));
+    send(2, Some(&envelope("u", "null", &row(2, 2, KEPT))));
+    send(3, Some(&envelope("d", &row(3, 1, "c"), "null")));
+    send(3, None);
+    cluster.flush();
+    let report = applied(&case, &cluster, TOPIC, "");
+    assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
+    assert_eq!(rows(&case, "t"), "(2,2,b)");
+    // The tombstone at the end is passed, too.
+    assert_eq!(places(&case), "shop.public.t/0 6 offset 7");
+}
+
+#[test]
+fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[(TOPIC, 2), ("t", 1)]);
+    let send = |part, id, value: Option<&str>| {
+        cluster.send(TOPIC, part, Some(&key(id)), value, &[]);
+    };
+    send(0, 1, Some(&row(1, 1, "a")));
+    send(1, 2, Some(&row(2, 1, "b")));
+    send(0, 1, None);
+    cluster.flush();
+    applied(&case, &cluster, TOPIC, "--format debezium");
+    assert_eq!(rows(&case, "t"), "(2,1,b)");
+    // The first message of a run, and of a topic that is called as its table.
+    send(1, 2, None);
+    cluster.send("t", 0, Some(&key(4)), Some(&row(4, 1, "d")), &[]);
+    cluster.flush();
+    applied(&case, &cluster, "shop.public.t,t", "--format debezium");
+    assert_eq!(rows(&case, "t"), "(4,1,d)");
+}
+
+/// A row changes its key: what it does not tell is known under the old one.
+#[test]
+fn a_key_that_changes_takes_values_along_within_a_partition() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[(TOPIC, 1)]);
+    let send = |id, value: Option<&str>, headers: &[(&str, &str)]| {
+        cluster.send(TOPIC, 0, Some(&key(id)), value, headers);
+    };
+    send(1, Some(&envelope("c", "null", &row(1, 1, "large"))), &[]);
+    let new = ("__debezium.newkey", key(9));
+    send(1, Some(&envelope("d", &row(1, 1, KEPT), "null")), &[(new.0, &new.1)]);
+    send(1, None, &[]);
+    let old = ("__debezium.oldkey", key(1));
+    send(9, Some(&envelope("c", "null", &row(9, 2, KEPT))), &[(old.0, &old.1)]);
+    cluster.flush();
+    applied(&case, &cluster, TOPIC, "");
+    assert_eq!(rows(&case, "t"), "(9,2,large)");
+}
+
+/// Between partitions there is no order: the old row goes and the new one comes, each by itself,
+/// and nothing is taken along.
+#[test]
+fn a_key_that_changes_between_partitions_takes_nothing_along() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[(TOPIC, 2)]);
+    let send = |part, id, value: Option<&str>, headers: &[(&str, &str)]| {
+        cluster.send(TOPIC, part, Some(&key(id)), value, headers);
+    };
+    let old = key(1);
+    let old = [("__debezium.oldkey", old.as_str())];
+    send(1, 9, Some(&envelope("c", "null", &row(9, 2, "new"))), &old);
+    cluster.flush();
+    applied(&case, &cluster, TOPIC, "");
+    send(0, 1, Some(&envelope("c", "null", &row(1, 1, "old"))), &[]);
+    send(0, 1, Some(&envelope("u", "null", &row(1, 2, "old"))), &[]);
+    let new = key(9);
+    let new = [("__debezium.newkey", new.as_str())];
+    send(0, 1, Some(&envelope("d", &row(1, 2, "old"), "null")), &new);
+    send(0, 1, None, &[]);
+    cluster.flush();
+    applied(&case, &cluster, TOPIC, "");
+    assert_eq!(rows(&case, "t"), "(9,2,new)");
+    send(1, 8, Some(&envelope("c", "null", &row(8, 2, KEPT))), &old);
+    cluster.flush();
+    let refusal = apply(&case, &cluster, TOPIC, "").refusal();
+    assert!(
+        refusal.contains("a row whose key has changed does not tell all that is in it"),
+        "{refusal}"
+    );
+}
+
+/// Transactions that the messages mark are kept where there is one partition only.
+#[test]
+fn marked_transactions_are_not_split() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[("one", 1), ("two", 2)]);
+    let event = |tx: u32, id: u32, end: bool| {
+        format!(
+            "{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}},\"tx\":\"{tx}\"{}}}",
+            if end { ",\"end\":true" } else { "" }
+        )
+    };
+    for topic in ["one", "two"] {
+        cluster.put(topic, 0, &event(1, 1, false));
+        cluster.put(topic, 0, &event(1, 2, true));
+        cluster.put(topic, 0, &event(2, 3, false));
+    }
+    cluster.flush();
+    let refusal = apply(&case, &cluster, "one", "").refusal();
+    assert!(refusal.contains("the input ends within a transaction of the source"), "{refusal}");
+    assert_eq!(rows(&case, "t"), "(1,,) (2,,)");
+    assert_eq!(places(&case), "one/0 2 offset 1");
+    cluster.put("one", 0, &event(2, 4, true));
+    cluster.flush();
+    assert_eq!(applied(&case, &cluster, "one", "")["events"], 2);
+    assert_eq!(applied(&case, &cluster, "two", "")["events"], 3);
+    assert_eq!(rows(&case, "t"), "(1,,) (2,,) (3,,) (4,,)");
+}

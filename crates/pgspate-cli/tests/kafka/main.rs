@@ -1,0 +1,59 @@
+//! `pgspate apply` of topics: the real command, a real PostgreSQL, and librdkafka's own cluster.
+
+mod cluster;
+mod formats;
+mod once;
+mod refused;
+#[path = "../support/run.rs"]
+mod run;
+mod service;
+#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[path = "../load/support.rs"]
+mod support;
+mod topics;
+
+use std::process::{Child, Command};
+
+use cluster::Cluster;
+use run::{Run, finish, spawn};
+use support::Case;
+
+/// `pgspate apply` of these topics with these arguments, split at spaces.
+fn command(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Command {
+    let mut command = case.command(&["apply", "--to", &case.db.dsn()]);
+    command.arg(cluster.address(topics)).args(args.split_whitespace());
+    command
+}
+
+fn start(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Child {
+    spawn(&mut command(case, cluster, topics, &format!("--quiet {args}")))
+}
+
+fn apply(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Run {
+    finish(start(case, cluster, topics, args))
+}
+
+/// The same, which must work; the report.
+#[track_caller]
+fn applied(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> serde_json::Value {
+    let run = apply(case, cluster, topics, &format!("--json {args}"));
+    assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+/// The rows of a table, in one line.
+fn rows(case: &Case, table: &str) -> String {
+    case.rows(table).join(" ")
+}
+
+/// What the ledger has of partitions.
+fn places(case: &Case) -> String {
+    let sql = "select coalesce(string_agg(partition || ' ' || ordinal || ' ' || source, ', ' \
+               order by partition), '') from pgspate.stream where partition <> ''";
+    case.value(sql)
+}
+
+/// An event of pgspate's own: the row of table `t` has this value.
+fn event(id: u64, v: u64) -> String {
+    format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"v\":{v}}}}}")
+}

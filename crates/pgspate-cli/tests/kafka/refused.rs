@@ -1,0 +1,144 @@
+//! What is gone, and what is another: refused, never passed over.
+
+use insta::assert_snapshot;
+
+use crate::cluster::Cluster;
+use crate::support::Case;
+use crate::{applied, apply, event, places, rows};
+
+const T: &str = "create table t (id int primary key, v int, note text)";
+
+/// The cluster of the tests keeps five megabytes of a partition.
+#[test]
+fn messages_that_are_gone_are_not_passed_over() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[("a", 1)]);
+    (0..3).for_each(|id| cluster.put("a", 0, &event(id, 0)));
+    cluster.flush();
+    assert_eq!(applied(&case, &cluster, "a", "")["events"], 3);
+    let large = |id: u32| {
+        let row = format!("{{\"id\":{id},\"v\":1,\"note\":\"{}\"}}", "x".repeat(400_000));
+        format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}")
+    };
+    for id in 3..23 {
+        cluster.put("a", 0, &large(id));
+        cluster.flush();
+    }
+    let before = case.contents();
+    let refusal = apply(&case, &cluster, "a", "").refusal();
+    let first = refusal.split("offsets 3 to ").nth(1).and_then(|rest| rest.split(' ').next());
+    let first: u32 = first.unwrap_or_else(|| panic!("{refusal}")).parse().unwrap();
+    assert!((4..22).contains(&first));
+    assert_snapshot!(refusal.replace(&first.to_string(), "[LAST]"), @"
+    error: offsets 3 to [LAST] of a/0 are gone, and were not applied
+
+    hint: The topic keeps its messages for a time or up to a size (`retention.ms`,
+          … `retention.bytes`), and these were older. Bring the tables to what they should
+          … be in another way, and begin another stream with `--stream NAME`; or go on
+          … without these messages: `update pgspate.stream set source = 'offset [LAST]', digest
+          … = '' where stream = 'topic a' and partition = 'a/0'`.
+    ");
+    assert_eq!(rows(&case, "t"), "(0,0,) (1,0,) (2,0,)");
+    let fences = |contents: Vec<(String, Vec<String>)>| -> Vec<_> {
+        contents.into_iter().filter(|(table, _)| table != "pgspate.stream").collect()
+    };
+    assert_eq!(fences(case.contents()), fences(before));
+    // As the hint has it.
+    case.db.run(&format!(
+        "update pgspate.stream set source = 'offset {first}', digest = '' \
+         where stream = 'topic a' and partition = 'a/0'"
+    ));
+    let report = applied(&case, &cluster, "a", "");
+    assert_eq!(report["events"], 22 - first);
+    assert_eq!(case.value("select count(*) from t"), (3 + 22 - first).to_string());
+}
+
+#[test]
+fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
+    let case = Case::new(T);
+    let first = Cluster::new(&[("a", 1)]);
+    (0..5).for_each(|id| first.put("a", 0, &event(id, 0)));
+    first.flush();
+    applied(&case, &first, "a", "");
+    let shorter = Cluster::new(&[("a", 1)]);
+    (0..4).for_each(|id| shorter.put("a", 0, &event(id, 1)));
+    shorter.flush();
+    assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
+    error: a/0 ends before offset 4, but the stream is applied up to offset 4
+
+    hint: The topic was made anew, is one of another cluster, or has lost its last messages
+          … with a broker. To apply it from its beginning, give it a stream of its own with
+          … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
+          … and starts_with(partition, 'a/')`.
+    ");
+    // One that has grown beyond the first.
+    (4..9).for_each(|id| shorter.put("a", 0, &event(id, 1)));
+    shorter.flush();
+    assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
+    error: offset 4 of a/0 is not what was applied before
+
+    hint: The topic was made anew, is one of another cluster, or has lost its last messages
+          … with a broker. To apply it from its beginning, give it a stream of its own with
+          … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
+          … and starts_with(partition, 'a/')`.
+    ");
+    assert_eq!(places(&case), "a/0 5 offset 4");
+    assert_eq!(case.value("select sum(v) from t"), "0");
+    case.db.run(
+        "delete from pgspate.stream where stream = 'topic a' and starts_with(partition, 'a/')",
+    );
+    assert_eq!(applied(&case, &shorter, "a", "")["events"], 9);
+}
+
+#[test]
+fn what_cannot_be_read_says_so() {
+    let case = Case::new(T);
+    let cluster = Cluster::new(&[("a", 1)]);
+    cluster.put("a", 0, "\0\0\0\0\x07avro");
+    cluster.flush();
+    assert_snapshot!(apply(&case, &cluster, "a", "").refusal(), @"
+    error: messages that need a registry of schemas are not read
+      at: a/0, offset 0
+
+    hint: Let the connector write JSON, its keys too: `value.converter` and `key.converter`
+          … are org.apache.kafka.connect.json.JsonConverter then.
+    ");
+    let uncommitted = "a?isolation.level=read_uncommitted";
+    assert_snapshot!(apply(&case, &cluster, uncommitted, "").refusal(), @r#"
+    error: property "isolation.level" is pgspate's to set
+
+    hint: Leave it out of the URL, and out of the environment.
+    "#);
+    let refused = apply(&case, &cluster, "a?fetch.wait.max.ms=x", "").refusal();
+    assert!(refused.contains("property \"fetch.wait.max.ms\" is not taken"), "{refused}");
+    let twice = format!("--stream s {}", cluster.address("a"));
+    assert_snapshot!(apply(&case, &cluster, "a", &twice).refusal(), @"
+    error: a list of topics is a stream of its own
+
+    hint: Name it alone, and apply files under another `--stream`.
+    ");
+    assert_eq!(case.value("select count(*) from t"), "0");
+}
+
+#[test]
+fn bad_messages_are_set_aside_with_their_place() {
+    let case = Case::new("create table t (id int primary key, v int check (v <> 2))");
+    let cluster = Cluster::new(&[("a", 2)]);
+    cluster.put("a", 0, &event(1, 1));
+    cluster.put("a", 1, &event(2, 2));
+    cluster.put("a", 0, "{\"op\":\"insert\",\"table\":");
+    cluster.put("a", 0, &event(3, 3));
+    cluster.flush();
+    let refusal = apply(&case, &cluster, "a", "").refusal();
+    let stands = ["\n  at: a/0, offset 1\n", "\n  at: a/1, offset 0\n"];
+    assert!(stands.iter().any(|place| refusal.contains(place)), "{refusal}");
+    let report = applied(&case, &cluster, "a", "--max-dead-letters 2");
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert_eq!((count("events_before") + count("events"), count("dead_letters")), (4, 2));
+    assert_eq!(rows(&case, "t"), "(1,1) (3,3)");
+    let letters = "select string_agg(source || ' ' || coalesce(sqlstate, '-') || ' ' || \
+                   (payload like '%insert%'), ', ' order by source) from pgspate.dead_letter";
+    assert_eq!(case.value(letters), "a/0, offset 1 - true, a/1, offset 0 23514 true");
+    assert_eq!(places(&case), "a/0 3 offset 2, a/1 1 offset 0");
+    assert_eq!(applied(&case, &cluster, "a", "")["events"], 0);
+}
