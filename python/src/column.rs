@@ -34,8 +34,8 @@ impl Column {
         Column { values: TaggedBuilder::default(), to, last: (0, Class::Null) }
     }
 
-    /// Appends a value, whose class is at the address `class`; gives how many bytes it is. `text` is
-    /// anything.
+    /// Appends a value, whose class is at the address `class`; gives how many bytes it is. `text`
+    /// is anything.
     pub(crate) fn put(
         &mut self,
         value: &Bound<'_, PyAny>,

@@ -2,7 +2,7 @@
 //!
 //! They are made on the thread that called, as generators, cursors and sessions of databases are
 //! often of use on one thread only; the engine takes them on its own. At most so many batches lie
-//! in between as the desk has room for. Each side notices within a moment when the other one is gone.
+//! in between as the desk has room for. Each side notices within a moment when the other is gone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -12,7 +12,8 @@ const EACH: u32 = 500;
 
 fn case() -> Case {
     let case = Case::new(
-        "create table t (meter int, at int, value numeric(8,2), note text, primary key (meter, at))",
+        "create table t (meter int, at int, value numeric(8,2), note text, \
+                         primary key (meter, at))",
     );
     case.db.run(&format!(
         "insert into t select m, a, m + a / 100.0, 'note ' || a \
@@ -253,7 +254,8 @@ fn a_table_of_one_row() {
 #[test]
 fn constraints_that_are_deferred_stay_so() {
     let case = Case::new(
-        "create table t (id int primary key, parent int references t deferrable initially deferred)",
+        "create table t (id int primary key, \
+                         parent int references t deferrable initially deferred)",
     );
     case.db.run("insert into t values (1, null), (2, 1), (3, null)");
     // The parent goes before the child has another one.

@@ -45,8 +45,8 @@ impl Load {
         }
     }
 
-    /// Has rows staged, or not, that the table was read ahead for. The session's transaction is left
-    /// open then.
+    /// Has rows staged for which the table was read ahead, or all of them. In the first case the
+    /// session's transaction is left open.
     pub(crate) fn stage_behind(&mut self, ahead: Option<Ahead>) {
         if let Some(stage) = &mut self.stage {
             stage.ahead = ahead;

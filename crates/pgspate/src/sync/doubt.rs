@@ -39,7 +39,8 @@ pub enum Doubt {
 }
 
 impl Doubt {
-    /// Refuses it, unless it is none. `least` stands before a number that may not be all: "at least ".
+    /// Refuses it, unless it is none. `least` stands before a number that may not be all:
+    /// "at least ".
     ///
     /// # Errors
     /// Kind `Plan`, if it is one.

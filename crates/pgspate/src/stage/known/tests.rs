@@ -1,3 +1,5 @@
+//! Rows in binary COPY format, known and looked up.
+
 use std::sync::Arc;
 
 use super::*;

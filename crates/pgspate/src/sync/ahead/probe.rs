@@ -18,8 +18,8 @@ const WORTHWHILE: u64 = 75;
 /// Fewer rows tell nothing.
 const ROWS_MIN: u64 = 100;
 
-/// Whether enough of these rows are in the table. They are staged and found by the key's index, in a
-/// transaction that is rolled back.
+/// Whether enough of these rows are in the table. They are staged and found by the key's index, in
+/// a transaction that is rolled back.
 pub(in crate::sync) async fn pays(
     sync: &Sync,
     session: &Connection,
