@@ -34,7 +34,8 @@ def apply(
     lock_timeout: int = 300,
     batch_rows: int = 500_000,
     batch_bytes: int = 64,
-    batch_delay: int = 10,
+    direct_rows: int = 1000,
+    batch_delay: int = 2,
     follow: bool = False,
     create_slot: bool = False,
     snapshot: bool = False,
@@ -78,6 +79,7 @@ def apply(
         lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
         batch_rows: Events that are committed together, at most.
         batch_bytes: MiB of events that are committed together, at most.
+        direct_rows: Batches of up to so many rows are written without a temporary table.
         batch_delay: Milliseconds that an event waits for others when nothing is being written.
         follow: Go on when the input ends, until interrupted: with what is appended to the last
             file, or what is committed on the source.

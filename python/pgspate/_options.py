@@ -118,6 +118,7 @@ class ApplyOptions(TypedDict, total=False):
     lock_timeout: int
     batch_rows: int
     batch_bytes: int
+    direct_rows: int
     batch_delay: int
     follow: bool
     create_slot: bool

@@ -162,7 +162,7 @@ class SyncReport(Report):
         updated_hot: Of these, those written beside the old ones without touching an index.
         deleted: Rows of the scope that the source does not have.
         unchanged: Rows that were right already.
-        known: Of these, those that were not staged, where the table was read ahead.
+        rows_known: Of these, those that were not staged, where the table was read ahead.
         sessions: Transactions that shared the scopes.
         is_check: Whether nothing was written.
         examples: Keys of rows to insert, to update and to delete; for a check.
@@ -190,7 +190,7 @@ class SyncReport(Report):
     updated_hot: int = 0
     deleted: int = 0
     unchanged: int = 0
-    known: int | None = None
+    rows_known: int | None = None
     sessions: int = 1
     is_check: bool = False
     examples: dict[str, list[str]] = field(default_factory=dict)

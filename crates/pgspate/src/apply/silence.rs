@@ -20,7 +20,8 @@ const MISSES_MAX: u32 = 2;
 /// Whether a session waits for us, and since when, or what of a COPY it has by now. One of which
 /// the server does not keep that (`track_activities`) passes for working.
 const LOOK: &str = "\
-select coalesce(state <> 'disabled' and (state like 'idle%' or wait_event_type = 'Client'), false),
+select coalesce(state <> 'disabled' and (state like 'idle%' or wait_event_type = 'Client'
+                                            and wait_event not ilike 'walsender%'), false),
        concat_ws(' ', state_change,
                  (select bytes_processed from pg_catalog.pg_stat_progress_copy c
                   where c.pid = a.pid))
@@ -54,6 +55,8 @@ fn silent(what: &str, limit: Duration) -> Error {
 pub(crate) struct Vigil {
     dsn: Dsn,
     pid: i32,
+    /// Which of several servers it is on, where that is known.
+    place: Option<String>,
     limit: Duration,
 }
 
@@ -68,12 +71,13 @@ enum Seen {
 impl Vigil {
     /// Over the session of a connection that `dsn` has led to.
     pub(crate) fn new(dsn: &Dsn, connection: &Connection, limit: Duration) -> Vigil {
-        Vigil::of(dsn, connection.backend_pid(), limit)
+        let place = Some(connection.place().to_owned());
+        Vigil { place, ..Vigil::of(dsn, connection.backend_pid(), limit) }
     }
 
     /// Over the session of the server's process of this number.
     pub(crate) fn of(dsn: &Dsn, pid: i32, limit: Duration) -> Vigil {
-        Vigil { dsn: dsn.clone(), pid, limit }
+        Vigil { dsn: dsn.clone(), pid, place: None, limit }
     }
 
     /// Waits for work of the session; `what` completes "could not".
@@ -106,6 +110,8 @@ impl Vigil {
                     (waits, misses) = (Some(since), 0);
                 }
                 Ok(Ok(_)) => return Err(silent(what, self.limit)),
+                // A server that says no is there.
+                Ok(Err(error)) if error.sqlstate().is_some() => misses = 0,
                 Ok(Err(_)) | Err(_) => {
                     misses += 1;
                     if misses >= MISSES_MAX {
@@ -119,6 +125,10 @@ impl Vigil {
     /// Looks at the session, and ends it if it waits for us as it did `before`.
     async fn look(&self, before: Option<&str>) -> Result<Seen> {
         let beside = self.dsn.connect(NAME).await?;
+        if self.place.as_deref().is_some_and(|place| place != beside.place()) {
+            // Another server knows nothing of it.
+            return Ok(Seen::Works);
+        }
         let look = if beside.server_version() >= 140_000 { LOOK } else { LOOK_BEFORE_14 };
         let asked = beside.client.query_opt(look, &[&self.pid]).await;
         let asked = asked.map_err(|error| beside.explain("could not look at a session", error))?;

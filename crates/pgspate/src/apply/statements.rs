@@ -7,6 +7,7 @@
 
 use super::facts::{Facts, FactsColumn};
 use super::prepare::{Given, Prepared, What};
+use crate::ledger::TRANSACTION;
 use crate::target::quote_ident;
 
 const WHAT: &str = "\"pgspate what\"";
@@ -423,11 +424,14 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// Rows as parameters.
+/// Rows as parameters. There are none outside of the transaction that they were sent with, whose
+/// beginning may have been refused.
 fn parameters(facts: &Facts) -> String {
     let all: Vec<_> = facts.table.columns.iter().map(|column| quote_ident(&column.name)).collect();
+    let begun = format!("case when current_setting('{TRANSACTION}', true) <> '' then");
     format!(
-        "unnest($1::{}[], $2::int2[], $3::bytea[]) s ({}, {WHAT}, {GIVEN})",
+        "unnest({begun} $1::{}[] end, {begun} $2::int2[] end, {begun} $3::bytea[] end) \
+         s ({}, {WHAT}, {GIVEN})",
         facts.table.sql_name,
         all.join(", ")
     )

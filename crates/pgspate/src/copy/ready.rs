@@ -156,7 +156,12 @@ impl Job {
     /// it keeps, if not all.
     pub(super) async fn ready(&self, share: &str) -> Result<Ready> {
         if let ("", Some(ready)) = (share, self.early.take().await) {
-            return ready;
+            match ready {
+                // It was opened before other things were done: it may be gone by now.
+                Ok(ready) if ready.connection.is_closed() => {}
+                Err(error) if error.is_retryable() => {}
+                ready => return ready,
+            }
         }
         let of_share = |sql: &str| match share {
             "" => sql.to_owned(),

@@ -299,8 +299,7 @@ async fn begin_unknown(
     // What is looked up is looked up under the lock.
     let insert = format!(
         "with held as materialized ( \
-             select set_config('synchronous_commit', 'off', true) from pg_locks l \
-             where l.pid = pg_backend_pid() and {}) \
+             select from pg_locks l where l.pid = pg_backend_pid() and {}) \
          {INSERT} from held where not exists (select from pgspate.job where key = $1 \
                                               and (finished is null or fingerprint = $2)) \
          returning job",

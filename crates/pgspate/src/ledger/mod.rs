@@ -31,5 +31,7 @@ pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
 pub(crate) use schema::{ensure, is_there};
 pub use status::{JobStatus, forget, list};
-pub(crate) use stream::{DeadLetter, Mark, Stream, hold_stream, open_stream, read_mark};
+pub(crate) use stream::{
+    DeadLetter, Mark, Stream, TRANSACTION, hold_stream, open_stream, read_mark,
+};
 pub use stream::{StreamStatus, forget_stream, streams};

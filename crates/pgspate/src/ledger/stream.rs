@@ -80,7 +80,7 @@ set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
 where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
 
 /// What a transaction is called that moves a stream on without looking first whether it began.
-const TRANSACTION: &str = "pgspate.at";
+pub(crate) const TRANSACTION: &str = "pgspate.at";
 
 const BURY: &str = "\
 insert into pgspate.dead_letter

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 pub use doubt::Doubt;
 pub use report::{Examples, Report};
@@ -238,15 +239,31 @@ impl Sync {
         started: Instant,
     ) -> Result<Option<Report>> {
         let runtime = self.runtime.clone();
-        let holder = runtime.block_on(ahead::open(self));
+        let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open(self)));
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
-        let read = self.read_ahead(extent, &holder, watch);
+        let done = self.run_held(extent, &holder, watch, started);
+        let farewell = write::unlock(&holder, self);
+        // Without an answer it ends with the session.
+        let _ = runtime.block_on(timeout(self.options.load.limits.stall_timeout, farewell));
+        done
+    }
+
+    fn run_held(
+        &mut self,
+        extent: Extent,
+        holder: &Connection,
+        watch: &Arc<Watch>,
+        started: Instant,
+    ) -> Result<Option<Report>> {
+        let runtime = self.runtime.clone();
+        let read = self.read_ahead(extent, holder, watch);
         let Some((ahead, before)) = unless_cancelled(read)?.flatten() else { return Ok(None) };
         self.load.stage_behind(Some(ahead));
         let staged = self.load.stage(watch);
-        // Another sync of these rows waits as long as the holder is there.
-        let is_held = runtime.block_on(ahead::hand_over(&holder));
-        let staged = is_held.and(staged);
+        // The session with the stage has its own lock and snapshot by now.
+        let limit = self.options.load.limits.stall_timeout;
+        let handing = async { drop(timeout(limit, ahead::hand_over(holder)).await) };
+        runtime.block_on(handing);
         let Some((sessions, outcome)) = unless_cancelled(staged)? else { return Ok(None) };
         if self.load.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
             return Ok(None);
@@ -283,7 +300,8 @@ impl Sync {
         }
         let holding = until_cancelled(watch, &sessions, ahead::hold(self, holder));
         let Held { snapshot, before } = runtime.block_on(holding)?;
-        let readers = runtime.block_on(ahead::connect(self, extent))?;
+        let connecting = until_cancelled(watch, &[], ahead::connect(self, extent));
+        let readers = runtime.block_on(connecting)?;
         let sessions: Vec<_> = readers.iter().map(|reader| reader.connection.as_ref()).collect();
         let reading = ahead::read(self, &readers, &snapshot);
         let known = runtime.block_on(until_cancelled(watch, &sessions, reading))?;

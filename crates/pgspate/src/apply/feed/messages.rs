@@ -273,7 +273,7 @@ impl Feed {
         }
         let is_idle = making.is_between && making.batch.events == 0;
         if let Some(reached) = making.topics.reached().filter(|_| is_idle)
-            && !self.watch.busy.load(Relaxed)
+            && !self.watch.has_batch()
         {
             self.watch.reach(reached);
         }

@@ -39,7 +39,10 @@ pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
     };
     let rows: u64 = batch.prepared.iter().map(|it| it.goes + it.comes).sum();
     let bytes: usize = batch.prepared.iter().map(|it| it.encoded.binary.len()).sum();
-    (batch.commits && batch.additions.is_empty() && batch.rejected.is_empty())
+    // What moves parts of a stream on is written with a stage.
+    let is_plain =
+        batch.additions.is_empty() && batch.rejected.is_empty() && batch.parts.is_empty();
+    (batch.commits && is_plain)
         && (rows <= rows_max && bytes <= BYTES_MAX)
         && batch.prepared.iter().all(takes)
 }

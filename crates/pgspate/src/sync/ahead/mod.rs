@@ -28,7 +28,7 @@ use crate::{Error, Kind, Result};
 
 /// Smaller tables are compared before sessions to read them are there.
 const BLOCKS_MIN: u64 = 256;
-/// Rows that are kept in memory, each in about 40 bytes.
+/// Rows that are kept in memory, each in 30 to 52 bytes, and for a moment in twice as many.
 const ROWS_MAX: usize = 25_000_000;
 /// One row in so many is looked up by its place rather than found in a scan of the table.
 const FEW: u64 = 20;
@@ -42,7 +42,7 @@ const EXTENT: &str = "\
 select pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::int8,
        pg_relation_size(c.oid)
 from pg_class c join pg_am a on a.oid = c.relam
-where c.oid = $1 and c.relkind = 'r' and not c.relhassubclass and a.amname = 'heap'";
+where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relhassubclass and a.amname = 'heap'";
 
 /// How much there is to read.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +76,8 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
         return Ok(None);
     }
     let failed = server_error("could not look up the size of the table".to_owned());
-    let row = load.control().client.query_opt(EXTENT, &[&load.table().oid]).await;
+    let row =
+        load.control().client.query_opt(EXTENT, &[&load.table().oid, &load.table().sql_name]).await;
     let Some(row) = row.map_err(failed)? else { return Ok(None) };
     let [blocks, rows, bytes] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     let rows = if rows > 0 { rows } else { blocks * ROWS_IN_BLOCK };
@@ -86,7 +87,7 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
     let is_worth_it = blocks >= BLOCKS_MIN
         && rows <= ROWS_MAX as u64
         && bytes <= load.stored_bytes().saturating_mul(share);
-    let is_always = when == When::Always;
+    let is_always = when == When::Always && rows <= ROWS_MAX as u64;
     Ok((is_worth_it || is_always).then_some(Extent { blocks, is_always }))
 }
 
@@ -120,10 +121,12 @@ pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
     let client = &session.client;
     write::lock(session, sync).await?;
     let before = write::measure_before(sync, session, sync.load.stored_bytes()).await;
-    let lock = format!("lock table {} in access share mode", sync.table());
+    let table = sync.load.table();
+    let lock = format!("lock table {} in access share mode", table.sql_name);
     client.batch_execute(BEGIN).await.map_err(failed())?;
     client.batch_execute(&lock).await.map_err(failed())?;
-    let is_still = client.query_opt(EXTENT, &[&sync.load.table().oid]).await.map_err(failed())?;
+    let is_still =
+        client.query_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
     if is_still.is_none() {
         return Err(Error::new(Kind::Plan, "the table has become another one"));
     }
