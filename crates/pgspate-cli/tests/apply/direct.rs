@@ -39,7 +39,7 @@ fn both(tables: &str, events: &str, args: &str, table: &str) -> [(String, [u64; 
     ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
         let case = Case::new(tables);
         let report = applied(&case, events, &format!("{args} {way}"));
-        let direct = case.value("select count(*) from log where sql like '%unnest($1%'");
+        let direct = case.value("select count(*) from log where sql like '%unnest(case%$1::%'");
         (rows(&case, table), counts(&report), direct.parse().unwrap())
     })
 }
