@@ -242,9 +242,10 @@ impl Sync {
         let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open(self)));
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
         let done = self.run_held(extent, &holder, watch, started);
-        let farewell = write::unlock(&holder, self);
+        let limit = self.options.load.limits.stall_timeout;
         // Without an answer it ends with the session.
-        let _ = runtime.block_on(timeout(self.options.load.limits.stall_timeout, farewell));
+        let farewell = async { drop(timeout(limit, write::unlock(&holder, self)).await) };
+        runtime.block_on(farewell);
         done
     }
 

@@ -5,7 +5,6 @@
 //! and so none of them ends where another one has a part.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::{Digest, Feed, Making};
