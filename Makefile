@@ -91,7 +91,7 @@ test-other:
 		echo "all tests ran on PostgreSQL $$found; there is no other version here" ;; \
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
-		PGSPATE_TEST_PG_VERSION=$(PG_OTHER) $(CARGO) test --workspace --test '*' ;; \
+		PGSPATE_TEST_PG_VERSION=$(PG_OTHER) $(CARGO) test --workspace --tests ;; \
 	esac
 
 bench:
