@@ -97,7 +97,10 @@ impl Pump {
                     self.note_loss(stream.take().is_some());
                     let may_pass = error.is_retryable() || is_active(&error);
                     if !may_pass || !patience.wait(|| self.is_over()) {
-                        let _ = pieces.send(Err(error));
+                        // To stop, the source is not needed.
+                        if !(may_pass && self.is_over()) {
+                            let _ = pieces.send(Err(error));
+                        }
                         return None;
                     }
                 }
