@@ -42,7 +42,8 @@ const EXTENT: &str = "\
 select pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::int8,
        pg_relation_size(c.oid)
 from pg_class c join pg_am a on a.oid = c.relam
-where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relhassubclass and a.amname = 'heap'";
+where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relhassubclass
+  and a.amname = 'heap'";
 
 /// How much there is to read.
 #[derive(Debug, Clone, Copy)]
