@@ -37,7 +37,7 @@ pub use retry::Patience;
 pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
 pub(crate) use sift::Reject;
-pub(crate) use stream::refused_copy;
+pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, refused_copy};
 
 /// Bytes per message to the server: long enough that its cost does not show, short enough to
 /// stay in the second-level cache between encoding and the socket.

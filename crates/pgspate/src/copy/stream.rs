@@ -23,8 +23,9 @@ use crate::target::connect::Connection;
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
 
-const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-const BINARY_TRAILER: &[u8] = b"\xff\xff";
+/// What binary COPY data begin and end with.
+pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+pub(crate) const BINARY_TRAILER: &[u8] = b"\xff\xff";
 /// Several lanes must see rows and constraints as of now, whatever the role's default is.
 pub(super) const BEGIN: &str = "begin isolation level read committed";
 

@@ -80,18 +80,11 @@ impl Load {
     fn job(&mut self) -> Result<Job> {
         let early = std::mem::take(&mut self.early);
         let (connect, copying) = (self.connect(), self.copying());
-        let server_version = self.session.server_version;
-        let ignore_unknown = self.options.ignore_unknown;
         Ok(Job {
             connect,
             early,
             control: Arc::clone(&self.connection),
-            encoder: self.winnowed(self.reading.encoder(
-                &self.plan,
-                &self.table,
-                server_version,
-                ignore_unknown,
-            )?),
+            encoder: self.winnowed(self.encoder()?),
             binary_sql: copying.binary_sql,
             text_sql: copying.text_sql,
             mode: self.plan.mode,

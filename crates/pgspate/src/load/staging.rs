@@ -58,6 +58,12 @@ impl Load {
         self.stage.as_ref()?.ahead.as_ref()
     }
 
+    /// Makes encoders for the plan.
+    pub(super) fn encoder(&self) -> Result<MakeEncoder> {
+        let version = self.session.server_version;
+        self.reading.encoder(&self.plan, &self.table, version, self.options.ignore_unknown)
+    }
+
     /// The encoder, without the rows that are known.
     pub(super) fn winnowed(&self, encoder: MakeEncoder) -> MakeEncoder {
         let Some(Ahead { known, .. }) = self.ahead() else { return encoder };
@@ -123,10 +129,7 @@ impl Load {
 
     /// The first rows of the source, as they would be sent.
     pub(crate) fn first_rows(&self, watch: &Arc<Watch>) -> Result<Encoded> {
-        let version = self.session.server_version;
-        let make =
-            self.reading.encoder(&self.plan, &self.table, version, self.options.ignore_unknown)?;
-        let (mut encoder, mut out) = (make(), Encoded::default());
+        let (mut encoder, mut out) = (self.encoder()?(), Encoded::default());
         if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
             encoder.begin(Arc::new(chunk), Mode::Binary)?;
             encoder.fill(&mut out, PIECE_BYTES)?;

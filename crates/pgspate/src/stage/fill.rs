@@ -4,12 +4,9 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
-use crate::copy::{PIECE_BYTES, refused_copy};
+use crate::copy::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
-
-pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-pub(crate) const BINARY_TRAILER: &[u8] = b"\xff\xff";
 
 /// Copies rows in binary, without header and trailer. As many must be taken.
 pub(crate) async fn binary(

@@ -29,12 +29,15 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
     let begun = client.batch_execute(&begin).await;
     begun.map_err(|error| connection.explain("could not begin to compare", error))?;
-    let mut rows = *rows;
+    let (mut rows, mut is_all_in) = (*rows, true);
     if let Some(Ahead { known, .. }) = ahead {
-        ahead::tell(connection, sync, known).await?;
+        is_all_in = ahead::tell(connection, known).await?;
         rows += known.met();
     }
     let rows = check_source(client, sync, &statements, rows).await?;
+    if !is_all_in {
+        ahead::admit(client, sync).await?;
+    }
     let mut report = Report { rows_in: rows, ..Report::default() };
     compare(client, &statements, &mut report).await?;
     check_keys(client, sync, &statements, &report).await?;

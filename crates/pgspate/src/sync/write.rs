@@ -13,7 +13,7 @@ use crate::copy::LaneSession;
 use crate::measure::{self, Measurement};
 use crate::stage;
 use crate::target::connect::Connection;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Result};
 
 /// The table's fillfactor; indexes that no query has used and which are not unique, by names and by
@@ -179,7 +179,7 @@ impl<'a> Work<'a> {
 pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
     let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
-    let locked = connection.client.execute(sql, &[&scope, &oid]).await;
+    let locked = connection.client.ask_one(sql, &[&scope, &oid]).await;
     let what = "could not wait for another sync of the same scope";
     locked.map(drop).map_err(|error| connection.explain(what, error))
 }
@@ -188,7 +188,7 @@ pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
 pub(super) async fn unlock(connection: &Connection, sync: &Sync) {
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
     let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
-    let _ = connection.client.execute(sql, &[&scope, &oid]).await;
+    let _ = connection.client.ask_one(sql, &[&scope, &oid]).await;
 }
 
 /// What was counted before, unless looking takes longer than what there is to do.

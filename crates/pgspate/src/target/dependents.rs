@@ -120,7 +120,7 @@ pub(crate) async fn distributed_by(client: &Client, table: &Table) -> Result<Opt
 pub(crate) async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
     let failed =
         || server_error(format!("could not look up what inherits from {}", table.sql_name));
-    let has_some = client.query_one(HEIRS, &[&table.oid]).await.map_err(failed())?.get(0);
+    let has_some = client.ask_one(HEIRS, &[&table.oid]).await.map_err(failed())?.get(0);
     Ok(has_some && manager(client, table.oid).await.map_err(failed())?.is_none())
 }
 

@@ -21,9 +21,9 @@ use crate::copy::timeouts;
 use crate::measure::Measurement;
 use crate::plan::When;
 use crate::stage::known::{Known, Recognition};
-use crate::stage::{self, fill, pin};
+use crate::stage::{fill, pin};
 use crate::target::connect::Connection;
-use crate::target::server_error;
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// Smaller tables are compared before sessions to read them are there.
@@ -78,7 +78,7 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
     }
     let failed = server_error("could not look up the size of the table".to_owned());
     let row =
-        load.control().client.query_opt(EXTENT, &[&load.table().oid, &load.table().sql_name]).await;
+        load.control().client.ask_opt(EXTENT, &[&load.table().oid, &load.table().sql_name]).await;
     let Some(row) = row.map_err(failed)? else { return Ok(None) };
     let [blocks, rows, bytes] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     let rows = if rows > 0 { rows } else { blocks * ROWS_IN_BLOCK };
@@ -126,12 +126,11 @@ pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
     let lock = format!("lock table {} in access share mode", table.sql_name);
     client.batch_execute(BEGIN).await.map_err(failed())?;
     client.batch_execute(&lock).await.map_err(failed())?;
-    let is_still =
-        client.query_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
+    let is_still = client.ask_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
     if is_still.is_none() {
         return Err(Error::new(Kind::Plan, "the table has become another one"));
     }
-    let row = client.query_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
+    let row = client.ask_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
     Ok(Held { snapshot: row.get(0), before })
 }
 
@@ -153,8 +152,9 @@ fn recognition(sync: &Sync) -> Recognition {
     Recognition::new(names.len(), scope)
 }
 
-/// Tells the staging session which rows of the table the source was not seen to have.
-pub(super) async fn tell(connection: &Connection, sync: &Sync, known: &Known) -> Result<()> {
+/// Tells the staging session which rows of the table the source was not seen to have. Whether all
+/// of them are known to be of the source's scopes; the others are for [`admit`].
+pub(super) async fn tell(connection: &Connection, known: &Known) -> Result<bool> {
     let failed = || server_error("could not stage which rows are left".to_owned());
     let client: &Client = &connection.client;
     let create =
@@ -177,8 +177,13 @@ pub(super) async fn tell(connection: &Connection, sync: &Sync, known: &Known) ->
         client.batch_execute("set local random_page_cost = 1.1").await.map_err(failed())?;
     }
     client.batch_execute(&format!("analyze {UNMET}")).await.map_err(failed())?;
-    let Some(admit) = sync.build().admit().filter(|_| !is_all_in) else { return Ok(()) };
-    stage::analyze(client, &sync.build().finding()).await?;
+    Ok(is_all_in)
+}
+
+/// Marks those whose scope is told by the staged rows alone. These are analyzed by then.
+pub(super) async fn admit(client: &Client, sync: &Sync) -> Result<()> {
+    let failed = || server_error("could not compare scopes".to_owned());
+    let Some(admit) = sync.build().admit() else { return Ok(()) };
     pin::allow_nested_loop(client, &admit).await.map_err(failed())?;
     client.batch_execute(&admit).await.map_err(failed())
 }

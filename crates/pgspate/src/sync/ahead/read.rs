@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use tokio::task::AbortHandle;
 
 use super::{BEGIN, Extent, ROWS_MAX, open, recognition};
-use crate::stage::fill;
+use crate::copy::{BINARY_HEADER, BINARY_TRAILER};
 use crate::stage::known::{Known, Recognition, Seen};
 use crate::sync::{Scope, Sync};
 use crate::target::connect::Connection;
@@ -90,7 +90,7 @@ pub(super) async fn copy_out(
     let mut messages = pin!(messages);
     let broken = || Error::new(Kind::Bug, "rows were read in pieces");
     let mut seen = Seen::default();
-    let mut header = fill::BINARY_HEADER;
+    let mut header = BINARY_HEADER;
     let mut is_over = false;
     while let Some(message) = messages.next().await {
         let message = message.map_err(failed)?;
@@ -99,7 +99,7 @@ pub(super) async fn copy_out(
         let before = seen.len();
         // A message of the protocol is whole rows.
         while !bytes.is_empty() && !is_over {
-            is_over = bytes == fill::BINARY_TRAILER;
+            is_over = bytes == BINARY_TRAILER;
             if !is_over {
                 bytes = recognition.read(&mut seen, bytes).ok_or_else(broken)?;
             }
