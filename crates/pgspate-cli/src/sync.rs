@@ -75,6 +75,14 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     pub(crate) vacuum: bool,
 
+    /// Write the scopes of --scope-by in so many transactions, one after the other: with --vacuum
+    /// each one writes where rows of the one before died
+    #[arg(
+        long, default_value = "1", value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
+    pub(crate) transactions: u16,
+
     /// Let a source without rows empty the scope
     #[arg(long, help_heading = "Safety")]
     pub(crate) allow_empty: bool,
@@ -219,8 +227,9 @@ fn render(report: &Report, style: Style) -> String {
         "  staged in {}, compared and written in {}{}{}",
         seconds(report.stage_seconds),
         seconds(report.write_seconds),
-        match report.sessions {
-            2.. => format!(" by {} sessions", report.sessions),
+        match (report.sessions, report.transactions) {
+            (2.., _) => format!(" by {} sessions", report.sessions),
+            (_, 2..) => format!(" in {} transactions", report.transactions),
             _ => String::new(),
         },
         match report.vacuum_seconds {
@@ -297,6 +306,7 @@ pub(crate) fn options(args: SyncArgs) -> Options {
         read_ahead: when(args.read_ahead),
         is_check: args.check || args.advise_only,
         vacuums: args.vacuum,
+        transactions: args.transactions.into(),
         price_per_million: args.price_per_million_io,
     }
 }

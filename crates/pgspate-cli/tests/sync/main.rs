@@ -17,6 +17,7 @@ mod space;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
+mod turns;
 mod types;
 
 use std::process::Command;

@@ -180,11 +180,12 @@ fn one(seed: u64) {
         "create table old as select * from t; create table outside as select * from t where false",
     );
     let names = (0..setting.columns.len()).map(|nth| format!(",c{nth}")).collect::<String>();
-    let lanes = chance.among(1..=3);
+    let shares = chance.among(1..=3);
+    let flag = chance.pick(&["--lanes", "--transactions", "--vacuum --transactions"]);
     let ahead = chance.pick(&["always", "never"]);
     let args = format!(
         "t.csv --table t --header no --columns scope,id{names} --key {} {} --max-delete 100 \
-         --allow-empty --quiet --lanes {lanes} --read-ahead {ahead}",
+         --allow-empty --quiet {flag} {shares} --read-ahead {ahead}",
         setting.key, setting.flags
     );
     if source.is_empty() {
@@ -199,8 +200,8 @@ fn one(seed: u64) {
             child.kill().unwrap();
             finish(child);
             wait_until("its session is gone", || case.is_quiet());
-            // Scopes are in transactions of their own where sessions share them.
-            let parts: Vec<String> = match lanes {
+            // Scopes are in transactions of their own where these share them.
+            let parts: Vec<String> = match shares {
                 1 => vec!["true".to_owned()],
                 _ => (0..10).map(|scope| format!("scope = {scope}")).collect(),
             };

@@ -13,9 +13,11 @@ mod report;
 mod script;
 mod shares;
 mod statements;
+mod turns;
 mod vacuum;
 mod write;
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -40,6 +42,7 @@ use ahead::{Extent, Held};
 use columns::Columns;
 use shares::Shares;
 use statements::Statements;
+use turns::Turns;
 use write::Work;
 
 /// From here on COPY takes a condition.
@@ -67,8 +70,10 @@ pub struct Options {
     pub read_ahead: When,
     /// Change nothing; say what differs.
     pub is_check: bool,
-    /// Vacuum the table when rows of it were updated or deleted.
+    /// Vacuum the table when rows of it were updated or deleted, after each transaction.
     pub vacuums: bool,
+    /// Write the scopes of [`Scope::By`] in so many transactions, one after the other.
+    pub transactions: usize,
     /// What a million I/Os cost, for the estimate in the report.
     pub price_per_million: f64,
 }
@@ -81,6 +86,10 @@ pub struct Sync {
     evidence: Vec<String>,
     /// Scopes are told apart by moments, too: the server must not be left to read these.
     shares_moments: bool,
+    /// What differs is written in several transactions.
+    turns: Option<Turns>,
+    /// What an attempt that failed has committed of them.
+    committed: Report,
     /// What there is of the table to be read ahead, if it is to be.
     extent: Option<Extent>,
     runtime: Handle,
@@ -95,26 +104,43 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
     if options.load.sources.is_empty() && options.load.batches.is_none() {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
+    if options.transactions > 1 && options.load.lanes.is_some_and(|lanes| lanes > 1) {
+        let message = "sessions and transactions cannot both share the scopes";
+        return Err(
+            Error::new(Kind::Usage, message).hint("Leave `--lanes` or `--transactions` out.")
+        );
+    }
     let mut load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
     let columns = runtime.block_on(sort_columns(&load, &options))?;
     let mut evidence = load.evidence().to_vec();
     if options.keeps_last {
         load.stage_in_order();
     }
-    let lanes = options.load.lanes.unwrap_or(1);
-    let mut shares_moments = false;
-    if lanes > 1 {
+    let (lanes, transactions) = (options.load.lanes.unwrap_or(1), options.transactions);
+    let (mut shares_moments, mut turns) = (false, None);
+    if lanes > 1 || transactions > 1 {
         match runtime.block_on(share(&load, &options, &columns))? {
-            Ok(shares) => {
+            Ok(shares) if lanes > 1 => {
                 shares_moments = shares.has_moments;
                 load.share_stage(shares.conditions(lanes));
             }
-            Err(reason) => evidence.push(format!("one session: {reason}")),
+            Ok(shares) => turns = Some(Turns { shares, count: transactions }),
+            Err(reason) if lanes > 1 => evidence.push(format!("one session: {reason}")),
+            Err(reason) => evidence.push(format!("one transaction: {reason}")),
         }
     }
-    let runtime = runtime.clone();
-    let extent = None;
-    let mut sync = Sync { load, options, columns, evidence, shares_moments, extent, runtime };
+    let (runtime, committed, extent) = (runtime.clone(), Report::default(), None);
+    let mut sync = Sync {
+        load,
+        options,
+        columns,
+        evidence,
+        shares_moments,
+        turns,
+        committed,
+        extent,
+        runtime,
+    };
     sync.extent = sync.runtime.block_on(ahead::extent(&sync))?;
     Ok(sync)
 }
@@ -170,7 +196,8 @@ async fn share(
     if columns.found_by_key || load.control().server_version() < HAS_COPY_WHERE {
         return Ok(Err("this server cannot do with more".to_owned()));
     }
-    let reads_moments = load.is_text() || load.is_stream();
+    // What several transactions share is staged already.
+    let reads_moments = options.transactions <= 1 && (load.is_text() || load.is_stream());
     let (client, table) = (&load.control().client, load.table());
     shares::choose(client, table, names, &columns.key, reads_moments).await
 }
@@ -181,7 +208,7 @@ impl Sync {
         &self.load.table().sql_name
     }
 
-    /// What was found out about the input, and why one session does it all, in words.
+    /// What was found out about the input, and why one session or transaction does it all, in words.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
@@ -273,7 +300,9 @@ impl Sync {
         let mut work = Work::new(self, &sessions, outcome.bytes_sent).since(before);
         let (connections, attempt) = (connections(&sessions), work.locked_attempt());
         let done = runtime.block_on(until_cancelled(watch, &connections, attempt));
-        let is_over = |error: &Error| work.has_begun && !write::may_pass_as_a_whole(error);
+        let (has_begun, committed) = (work.has_begun, mem::take(&mut work.progress.written));
+        self.committed = committed;
+        let is_over = |error: &Error| has_begun && !write::may_pass_as_a_whole(error);
         match done {
             Err(error) if is_over(&error) => Err(error),
             done => Ok(unless_cancelled(done)?.map(|mut report| {
@@ -363,6 +392,8 @@ impl Sync {
             scope: &self.options.scope,
             keeps_last: self.options.keeps_last,
             is_ahead: self.load.ahead().is_some(),
+            turns: self.turns.as_ref(),
+            turn: None,
         }
     }
 

@@ -1,11 +1,12 @@
-//! One session's part of a sync: the rows that it has staged, in a transaction of its own.
+//! One session's part of a sync: the rows that it has staged, in transactions of its own.
 //!
 //! Nothing is written before all sessions have found what differs and the guard has seen it.
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::doubt::Doubt;
-use super::statements::{Scope, Statements};
+use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync, ahead};
 use crate::copy::{DURABLY, LaneSession};
 use crate::measure::{Own, StatementCost};
@@ -14,21 +15,26 @@ use crate::stage::{self, Ahead};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
+/// Begins a transaction that sees one state of the table.
+pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
+
+/// Begins the transaction, unless `begin` is empty and it is open, with its settings.
+pub(super) async fn begin(session: &LaneSession, sync: &Sync, begin: &str) -> Result<()> {
+    let LaneSession { connection, .. } = session;
+    let timeout = sync.options.load.limits.lock_timeout_millis();
+    let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
+    let begun = connection.client.batch_execute(&begin).await;
+    begun.map_err(|error| connection.explain("could not begin to compare", error))
+}
+
 /// Begins the transaction and finds what differs; nothing is written yet.
 pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     let LaneSession { connection, rows } = session;
     let client = &connection.client;
     let statements = sync.build();
-    let timeout = sync.options.load.limits.lock_timeout_millis();
     let ahead = sync.load.ahead();
-    let begin = match ahead {
-        // It has staged its rows in this transaction.
-        Some(_) => "",
-        None => "begin isolation level repeatable read; ",
-    };
-    let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
-    let begun = client.batch_execute(&begin).await;
-    begun.map_err(|error| connection.explain("could not begin to compare", error))?;
+    // Where the table was read ahead it has staged its rows in this transaction.
+    begin(session, sync, if ahead.is_some() { "" } else { BEGIN }).await?;
     let (mut rows, mut is_all_in) = (*rows, true);
     if let Some(Ahead { known, .. }) = ahead {
         is_all_in = ahead::tell(connection, known).await?;
@@ -48,13 +54,18 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
 }
 
 /// Writes what was found, and commits. What was done.
-pub(super) async fn write(session: &LaneSession, sync: &Sync, found: Report) -> Result<Report> {
+pub(super) async fn write(
+    session: &LaneSession,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    found: Report,
+) -> Result<Report> {
     let LaneSession { connection, .. } = session;
     let client = &connection.client;
     let oid = sync.load.table().oid;
     let mut report = found;
     let own = Own::look(client, oid).await?;
-    let cost = change(client, sync, &sync.build(), &report).await?;
+    let cost = change(client, sync, statements, &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
     // Staging did not wait for the disk, this does.
@@ -137,6 +148,11 @@ async fn check_keys(
 /// Finds what differs, in one pass over the source and the scope.
 async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
     let failed = || server_error("could not compare".to_owned());
+    if statements.turns.is_some() {
+        // What an earlier attempt has found.
+        let drop = format!("drop table if exists {DIFF}");
+        client.batch_execute(&drop).await.map_err(failed())?;
+    }
     let diff = statements.diff();
     pin::allow_nested_loop(client, &diff).await.map_err(failed())?;
     client.batch_execute(&diff).await.map_err(failed())?;
@@ -171,6 +187,12 @@ async fn change(
         all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);
     }
     let found = report.deleted + report.updated + report.inserted;
+    if all.rows < found && statements.turn.is_some() {
+        let message = "rows that differ were changed by another session meanwhile";
+        return Err(
+            Error::new(Kind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE)
+        );
+    }
     if all.rows != found {
         let message = format!("{found} rows differ, but {} were written", all.rows);
         return Err(Error::new(Kind::Bug, message));

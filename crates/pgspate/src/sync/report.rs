@@ -31,6 +31,8 @@ pub struct Report {
     pub examples: Examples,
     /// Sessions that shared the scopes, each with a transaction of its own.
     pub sessions: usize,
+    /// Transactions that a session had for the scopes, one after the other.
+    pub transactions: usize,
     /// Seconds for staging the source.
     pub stage_seconds: f64,
     /// Seconds for comparing and writing.
@@ -106,11 +108,30 @@ impl Report {
                 delete: some(|it| &it.examples.delete),
             },
             sessions: parts.len(),
+            transactions: 1,
+            vacuum_seconds: parts.iter().filter_map(|it| it.vacuum_seconds).reduce(|a, b| a + b),
+            warnings: parts.iter().flat_map(|it| &it.warnings).cloned().collect(),
             wal_bytes: sum(|it| it.wal_bytes),
             blocks_dirtied: sum(|it| it.blocks_dirtied),
             dead_rows: sum(|it| it.dead_rows),
             ..Report::default()
         }
+    }
+
+    /// Takes in what another transaction has written, and what was left of it.
+    pub(super) fn add(&mut self, written: Report) {
+        self.inserted += written.inserted;
+        self.updated += written.updated;
+        self.updated_hot += written.updated_hot;
+        self.deleted += written.deleted;
+        self.wal_bytes += written.wal_bytes;
+        self.blocks_dirtied += written.blocks_dirtied;
+        self.dead_rows += written.dead_rows;
+        let vacuums = [self.vacuum_seconds, written.vacuum_seconds];
+        self.vacuum_seconds = vacuums.into_iter().flatten().reduce(|sum, took| sum + took);
+        let new = written.warnings.into_iter().filter(|it| !self.warnings.contains(it));
+        let new: Vec<String> = new.collect();
+        self.warnings.extend(new);
     }
 
     /// Takes in how long staging took, and what came after it.

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::statements::{DIFF, Scope};
+use super::statements::{DIFF, Scope, Statements};
 use super::{Sync, write};
 use crate::stage::pin;
 use crate::stage::{self, Stage};
@@ -61,7 +61,8 @@ pub struct Script {
 impl Sync {
     /// The sync for another session. Nothing is changed or staged by this.
     pub fn script(&self) -> Script {
-        let statements = self.build();
+        // It is one transaction, the caller's.
+        let statements = Statements { turns: None, ..self.build() };
         let table = self.load.table();
         let columns: Vec<_> = self.load.columns().iter().map(|it| it.name.clone()).collect();
         let stage = Stage::of(table, columns.iter().map(String::as_str));

@@ -1,8 +1,9 @@
-//! Scopes shared out among sessions, each of which compares and writes its own.
+//! Scopes shared out among transactions: of several sessions, each of which compares and writes its
+//! own, or of one session, one after the other.
 //!
-//! A scope is one session's as a whole, and a session never needs what another one has yet to
-//! write. They commit when they are done, each by itself, so that whatever makes one wait for
-//! another is the server's to see and to end.
+//! A scope is one transaction's as a whole, and none ever needs what another one has yet to write.
+//! Sessions commit when they are done, each by itself, so that whatever makes one wait for another
+//! is the server's to see and to end.
 
 use tokio_postgres::Client;
 
@@ -86,12 +87,18 @@ pub(super) async fn choose(
 }
 
 impl Shares {
-    /// What each of so many sessions keeps. Equal values have the same hash; NULL has one too.
+    /// What each of so many sessions keeps.
     pub(super) fn conditions(&self, sessions: usize) -> Vec<String> {
-        let values = self.columns.iter().map(|it| format!("coalesce({}::text, '')", it.name));
+        let share = self.share(sessions, |column| format!("{}::text", column.name));
+        (0..sessions).map(|nth| format!("{share} = {nth}")).collect()
+    }
+
+    /// Whose of so many a row is, from 0 on, by what `text` gives of a column. Equal values have the
+    /// same hash; NULL has one too.
+    pub(super) fn share(&self, of: usize, text: impl Fn(&SyncColumn) -> String) -> String {
+        let values = self.columns.iter().map(|it| format!("coalesce({}, '')", text(it)));
         let values = values.collect::<Vec<_>>().join(" || ',' || ");
-        let hash = format!("(hashtext(({values}) collate \"C\") & 2147483647)");
-        (0..sessions).map(|nth| format!("{hash} % {sessions} = {nth}")).collect()
+        format!("(hashtext(({values}) collate \"C\") & 2147483647) % {of}")
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::columns::{Columns, SyncColumn};
 use super::report::Examples;
+use super::turns::Turns;
 use crate::stage::NAME;
 
 /// The table of differences.
@@ -17,6 +18,8 @@ const PART: &str = "\"pgspate part\"";
 /// Of a row that the source was not seen to have: its scope is one of the source's.
 pub(super) const IS_IN: &str = "\"pgspate is in\"";
 const STAYS: &str = "\"pgspate stays\"";
+/// Of a difference: the transaction that writes it.
+const TURN: &str = "\"pgspate turn\"";
 
 /// What of the target is to be like the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,10 @@ pub(super) struct Statements<'a> {
     /// The table was read ahead: the stage is without rows that the table has, and only the table's
     /// other rows are to be looked at.
     pub(super) is_ahead: bool,
+    /// What differs is written in several transactions, one after the other.
+    pub(super) turns: Option<&'a Turns>,
+    /// Of these, the one that the writing statements are for; otherwise they write everything.
+    pub(super) turn: Option<i32>,
 }
 
 impl Statements<'_> {
@@ -83,7 +90,8 @@ impl Statements<'_> {
 
     /// Statistics of the difference, by a small sample.
     pub(super) fn analyze_diff(&self) -> String {
-        format!("set local default_statistics_target = 10; analyze {DIFF} ({TID}, {STAYS})")
+        let turn = self.turns.map_or_else(String::new, |_| format!(", {TURN}"));
+        format!("set local default_statistics_target = 10; analyze {DIFF} ({TID}, {STAYS}{turn})")
     }
 
     /// Leaves the last of rows with the same key.
@@ -145,9 +153,13 @@ impl Statements<'_> {
                 "",
             ),
         };
+        let (lives, turn) = match self.turns {
+            Some(turns) => ("preserve rows", format!(", {} as {TURN}", turns.of_row("s", "t"))),
+            None => ("drop", String::new()),
+        };
         format!(
-            "create temporary table pgspate_diff on commit drop as \
-             select t.{TID}, t.{PART}, s.ctid is not null as {STAYS}, {columns} \
+            "create temporary table pgspate_diff on commit {lives} as \
+             select t.{TID}, t.{PART}, s.ctid is not null as {STAYS}, {columns}{turn} \
              from {from} where t.{TID} is null{is_gone}{differs}"
         )
     }
@@ -184,24 +196,26 @@ impl Statements<'_> {
 
     /// How many rows of the difference are to be deleted, to be updated and to be inserted.
     pub(super) fn count(&self) -> String {
-        format!(
-            "select count(*) filter (where not {STAYS}), \
-                    count(*) filter (where {STAYS} and {TID} is not null), \
-                    count(*) filter (where {TID} is null) from {DIFF}"
-        )
+        format!("select {} from {DIFF}", counts())
+    }
+
+    /// The same for each of several transactions that has any, and which it is.
+    pub(super) fn count_turns(&self) -> String {
+        format!("select {}, {TURN} from {DIFF} group by {TURN} order by {TURN}", counts())
     }
 
     pub(super) fn delete(&self) -> String {
-        let at = self.at();
-        format!("delete from {} t using {DIFF} s where {at} and not s.{STAYS}", self.table)
+        let (at, turn) = (self.at(), self.of_turn());
+        format!("delete from {} t using {DIFF} s where {at} and not s.{STAYS}{turn}", self.table)
     }
 
     pub(super) fn update(&self) -> String {
         let set = self.columns.set().map(|it| format!("{0} = s.{0}", it.name));
         let set = set.collect::<Vec<_>>().join(", ");
-        let at = self.at();
+        let (at, turn) = (self.at(), self.of_turn());
         format!(
-            "update {} t set {set} from {DIFF} s where {at} and s.{STAYS} and s.{TID} is not null",
+            "update {} t set {set} from {DIFF} s \
+             where {at} and s.{STAYS} and s.{TID} is not null{turn}",
             self.table
         )
     }
@@ -213,8 +227,10 @@ impl Statements<'_> {
             false => "",
         };
         format!(
-            "insert into {} ({into}) {overriding}select {from} from {DIFF} s where s.{TID} is null",
-            self.table
+            "insert into {} ({into}) {overriding}\
+             select {from} from {DIFF} s where s.{TID} is null{}",
+            self.table,
+            self.of_turn()
         )
     }
 
@@ -268,12 +284,20 @@ impl Statements<'_> {
         )
     }
 
-    /// The target's version that a difference is about.
+    /// The target's version that a difference is about. In a later transaction than the one that
+    /// found it, another row may be in its place.
     fn at(&self) -> String {
-        match self.columns.found_by_key {
-            true => self.matches("t", "s"),
-            false => format!("t.ctid = s.{TID} and t.tableoid = s.{PART}"),
+        let place = format!("t.ctid = s.{TID} and t.tableoid = s.{PART}");
+        match (self.columns.found_by_key, self.turns.is_some()) {
+            (true, _) => self.matches("t", "s"),
+            (false, true) => format!("{place} and {}", self.matches("t", "s")),
+            (false, false) => place,
         }
+    }
+
+    /// Whether a difference is this transaction's to write.
+    fn of_turn(&self) -> String {
+        self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} = {turn}"))
     }
 
     /// What is kept of the place of the target's version; NULL where there is none.
@@ -286,7 +310,7 @@ impl Statements<'_> {
 
     /// The columns of a difference: the source's, and the key of a row that it does not have.
     fn found(&self) -> String {
-        if !self.columns.found_by_key {
+        if !self.columns.found_by_key && self.turns.is_none() {
             return list(self.columns.all(), "s");
         }
         let key =
@@ -321,6 +345,15 @@ impl Statements<'_> {
         }
         (!all.is_empty()).then(|| all.join(" or "))
     }
+}
+
+/// Of the table of differences: rows to delete, to update, to insert.
+fn counts() -> String {
+    format!(
+        "count(*) filter (where not {STAYS}), \
+         count(*) filter (where {STAYS} and {TID} is not null), \
+         count(*) filter (where {TID} is null)"
+    )
 }
 
 /// `t.a, t.b`; `a, b` for no table.

@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use tokio_postgres::Client;
-
 use super::Report;
 use crate::Result;
+use crate::measure;
 use crate::target::connect::Connection;
 use crate::target::server_error;
 
@@ -27,7 +26,10 @@ pub(super) async fn is_allowed(session: &Connection, table: u32) -> Result<bool>
 }
 
 /// Vacuums. What is written stays written, so that it could not be done is a warning.
-pub(super) async fn run(client: &Client, table: &str, report: &mut Report) {
+pub(super) async fn run(session: &Connection, table: &str, report: &mut Report) {
+    let client = &session.client;
+    // What is counted after it would call for another one.
+    measure::flush(client, session.server_version()).await;
     let started = Instant::now();
     match client.batch_execute(&format!("vacuum {table}")).await {
         Ok(()) => report.vacuum_seconds = Some(started.elapsed().as_secs_f64()),

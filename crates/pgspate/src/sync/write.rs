@@ -1,4 +1,7 @@
-//! The transactions that write what differs: one for each session that has staged rows.
+//! The transactions that write what differs: one for each session that has staged rows, or, for one
+//! session, several.
+
+use std::mem;
 
 use futures_util::future::join_all;
 use tokio_postgres::Client;
@@ -8,6 +11,7 @@ use super::doubt::Doubt;
 use super::part::{self, number};
 use super::report::{Facts, advice};
 use super::statements::Scope;
+use super::turns::{self, Progress};
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::measure::{self, Measurement};
@@ -63,6 +67,8 @@ pub(super) struct Work<'a> {
     before: Option<Measurement>,
     /// What each session has committed.
     done: Vec<Option<Report>>,
+    /// What one session has committed of several transactions.
+    pub(super) progress: Progress,
     /// What differs is found, and is being written or is written.
     pub(super) has_begun: bool,
 }
@@ -71,7 +77,8 @@ impl<'a> Work<'a> {
     /// Nothing is compared yet.
     pub(super) fn new(sync: &'a Sync, sessions: &'a [LaneSession], bytes_staged: u64) -> Work<'a> {
         let done = sessions.iter().map(|_| None).collect();
-        Work { sync, sessions, bytes_staged, before: None, done, has_begun: false }
+        let progress = Progress { written: sync.committed.clone(), done: 0 };
+        Work { sync, sessions, bytes_staged, before: None, done, progress, has_begun: false }
     }
 
     /// With what was counted before.
@@ -114,8 +121,26 @@ impl<'a> Work<'a> {
         }
         guard(sync, &Report::of_parts(self.done.iter().flatten().chain(&found)))?;
         self.has_begun = true;
+        match &sync.turns {
+            Some(turns) => {
+                let written = turns::write(&sessions[0], sync, turns, &mut self.progress).await;
+                written.map_err(|error| self.partly(error))?;
+                let written = mem::take(&mut self.progress.written);
+                self.done[0] = Some(Report { rows_in: found[0].rows_in, ..written });
+            }
+            None => self.write(&left, found).await?,
+        }
+        let all: Vec<Report> = self.done.iter_mut().filter_map(Option::take).collect();
+        self.report(&all).await
+    }
+
+    /// Has the sessions that are left write what each has found.
+    async fn write(&mut self, left: &[usize], found: Vec<Report>) -> Result<()> {
+        let (sync, sessions) = (self.sync, self.sessions);
+        let statements = sync.build();
         let writing = left.iter().zip(found);
-        let writing = writing.map(|(nth, found)| part::write(&sessions[*nth], sync, found));
+        let writing =
+            writing.map(|(nth, found)| part::write(&sessions[*nth], sync, &statements, found));
         let mut failure: Option<Error> = None;
         for (nth, written) in left.iter().zip(join_all(writing).await) {
             match written {
@@ -125,22 +150,22 @@ impl<'a> Work<'a> {
                 Err(_) => {}
             }
         }
-        if let Some(error) = failure {
-            return Err(self.partly(error));
-        }
-        let all: Vec<Report> = self.done.iter_mut().filter_map(Option::take).collect();
-        self.report(&all).await
+        failure.map_or(Ok(()), |error| Err(self.partly(error)))
     }
 
     /// The error, and what is committed all the same.
     fn partly(&self, error: Error) -> Error {
-        let (done, all) = (self.done.iter().flatten().count(), self.done.len());
+        let (done, all, flag) = match &self.sync.turns {
+            Some(_) if self.progress.written.is_same() => return error,
+            Some(turns) => (self.progress.done, turns.count, "--transactions"),
+            None => (self.done.iter().flatten().count(), self.done.len(), "--lanes"),
+        };
         if done == 0 {
             return error;
         }
         let rest = format!(
             "Of {all} transactions with scopes of their own {done} are committed; the same command \
-             again does the rest. `--lanes 1` makes it one transaction."
+             again does the rest. `{flag} 1` makes it one transaction."
         );
         match error.hint_text().map(|hint| format!("{hint} {rest}")) {
             Some(hint) => error.hint(hint),
@@ -156,13 +181,13 @@ impl<'a> Work<'a> {
             table: sync.load.table().sql_name.clone(),
             is_check: sync.options.is_check,
             rows_known: sync.load.ahead().map(|ahead| ahead.known.met()),
+            transactions: sync.turns.as_ref().map_or(1, |turns| turns.count),
             ..Report::of_parts(parts)
         };
         flush(&self.sessions[1..]).await;
-        if sync.options.vacuums && !report.is_check && report.dead_rows > 0 {
-            // What is counted after it would call for another one.
-            measure::flush(&first.client, first.server_version()).await;
-            vacuum::run(&first.client, sync.table(), &mut report).await;
+        let is_vacuumed = sync.turns.is_some() || report.is_check || report.dead_rows == 0;
+        if sync.options.vacuums && !is_vacuumed {
+            vacuum::run(first, sync.table(), &mut report).await;
         }
         report.advice = advice(&report, &facts(&first.client, sync).await?);
         if let Some(before) = &self.before {

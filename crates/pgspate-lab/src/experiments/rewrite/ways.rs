@@ -248,6 +248,7 @@ impl<'a> Job<'a> {
             read_ahead: When::Auto,
             is_check: false,
             vacuums: false,
+            transactions: 1,
             price_per_million: PRICE_PER_MILLION,
         };
         let watch = Arc::new(Watch::default());

@@ -1,0 +1,186 @@
+//! Scopes written in several transactions of one session, one after the other.
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::run::{session, wait_until};
+use crate::support::Case;
+use crate::{command, counts, finish, spawn, sync};
+
+const TABLE: &str = "create table t (meter int, at int, value int, note text, \
+                                     primary key (meter, at)); \
+                     alter table t set (autovacuum_enabled = off)";
+/// Forty meters, each with rows enough for a page.
+const FILL: &str = "insert into t select m, a, 1, repeat('x', 100) \
+                    from generate_series(0, 39) m, generate_series(0, 59) a";
+/// Scopes of which some rows are written and others not.
+const MIXED: &str = "select count(*) from (select from t group by meter \
+                     having min(value) <> max(value)) x";
+
+fn rows(value: u32) -> String {
+    let (mut text, note) = ("meter,at,value,note\n".to_owned(), "x".repeat(100));
+    for (meter, at) in (0..40).flat_map(|meter| (0..60).map(move |at| (meter, at))) {
+        writeln!(text, "{meter},{at},{value},{note}").unwrap();
+    }
+    text
+}
+
+fn case() -> Case {
+    let case = Case::new(TABLE);
+    case.db.run(FILL);
+    case.put("t.csv", rows(2));
+    case
+}
+
+fn report(case: &Case, args: &str) -> Value {
+    let run = sync(case, &format!("t.csv --scope-by meter --json --quiet {args}"));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+/// A meter that the first, or the last, of two transactions writes.
+fn meter_of(case: &Case, turn: u32) -> String {
+    case.value(&format!(
+        "select min(meter) from t \
+         where (hashtext((coalesce(meter::text, '')) collate \"C\") & 2147483647) % 2 = {turn}"
+    ))
+}
+
+fn waits(case: &Case) -> bool {
+    let sql = "select count(*) from pg_stat_activity where datname = current_database() \
+               and wait_event_type = 'Lock'";
+    case.value(sql) != "0"
+}
+
+#[test]
+fn each_scope_is_in_one_of_the_transactions() {
+    for ahead in ["always", "never"] {
+        let case = case();
+        let source = rows(2) + "7,60,2,\n50,0,2,\n";
+        let source: String = source
+            .lines()
+            .filter(|line| !line.starts_with("9,1"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        case.put("t.csv", source);
+        let report = report(&case, &format!("--transactions 4 --read-ahead {ahead}"));
+        let counted = ["inserted", "updated", "deleted", "unchanged", "rows_in", "transactions"];
+        let counted = counted.map(|name| report[name].as_u64().unwrap());
+        assert_eq!(counted, [2, 2389, 11, 0, 2391, 4], "{report}");
+        assert_eq!(case.value("select count(*) from t where value = 2"), "2391");
+        let scopes =
+            "select max(n) from (select count(distinct xmin::text) n from t group by meter) x";
+        assert_eq!(case.value(scopes), "1");
+        assert_eq!(case.value("select count(distinct xmin::text) from t"), "4");
+        let again = "t.csv --scope-by meter --transactions 4";
+        assert_eq!(counts(&case, again), [0, 0, 0, 2391]);
+    }
+}
+
+#[test]
+fn a_vacuum_makes_room_for_the_next_one() {
+    let (one, many) = (case(), case());
+    for (case, transactions) in [(&one, 1), (&many, 8)] {
+        let said =
+            sync(case, &format!("t.csv --scope-by meter --vacuum --transactions {transactions}"));
+        let said = said.success();
+        let words =
+            if transactions == 8 { " in 8 transactions, vacuumed in " } else { ", vacuumed in " };
+        assert!(said.contains(words), "{said}");
+        wait_until("its sessions are gone", || case.is_quiet());
+        assert_eq!(
+            case.value("select n_dead_tup from pg_stat_user_tables where relname = 't'"),
+            "0"
+        );
+    }
+    let pages =
+        |case: &Case| -> u32 { case.value("select pg_relation_size('t') / 8192").parse().unwrap() };
+    // Of the whole again, half would be little.
+    assert!(3 * pages(&many) < 2 * pages(&one), "{} of {}", pages(&many), pages(&one));
+}
+
+#[test]
+fn what_another_session_changes_in_between_is_found_again() {
+    for ahead in ["always", "never"] {
+        let case = case();
+        let (first, last) = (meter_of(&case, 0), meter_of(&case, 1));
+        let (runtime, other) = session(&case.db.dsn());
+        let lock = format!("begin; select from t where meter = {first} for update");
+        runtime.block_on(other.batch_execute(&lock)).unwrap();
+        let args =
+            format!("t.csv --scope-by meter --transactions 2 --json --quiet --read-ahead {ahead}");
+        let child = spawn(&mut command(&case, &args));
+        wait_until("the first transaction waits for the row", || waits(&case));
+        // The last one has yet to begin, and knows of these rows already.
+        case.db.run(&format!(
+            "update t set value = 9 where meter = {last} and at = 3; \
+             delete from t where meter = {last} and at = 4"
+        ));
+        runtime.block_on(other.batch_execute("commit")).unwrap();
+        let run = finish(child);
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        let report: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!([&report["updated"], &report["inserted"]], [2399, 1], "{report}");
+        assert_eq!(case.value("select count(*) from t where value = 2"), "2400");
+    }
+}
+
+#[test]
+fn what_is_committed_stays_when_another_one_is_refused() {
+    let case = case();
+    let last = meter_of(&case, 1);
+    case.db.run(&format!("alter table t add check (meter <> {last} or value = 1)"));
+    let refused = sync(&case, "t.csv --scope-by meter --transactions 2");
+    assert_eq!(refused.status, Some(2));
+    let hint = "Of 2 transactions with scopes of their own 1 are committed";
+    assert!(refused.stderr.contains(hint), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`--transactions 1` makes it one"), "{}", refused.stderr);
+    assert_eq!(case.value(MIXED), "0");
+    assert_ne!(case.value("select count(*) from t where value = 2"), "0");
+    // Nothing is written when the guard refuses.
+    case.put("t.csv", rows(3).lines().take(900).collect::<Vec<_>>().join("\n"));
+    case.db.run("update t set meter = 0, at = meter * 60 + at");
+    let refused = sync(&case, "t.csv --scope-by meter --transactions 2");
+    assert!(refused.stderr.contains("of the scope"), "{}", refused.stderr);
+    assert_eq!(case.value("select count(*) from t where value = 3"), "0");
+}
+
+#[test]
+fn an_interrupt_ends_the_transaction_that_is_open() {
+    let case = case();
+    let last = meter_of(&case, 1);
+    let (runtime, other) = session(&case.db.dsn());
+    let lock = format!("begin; select from t where meter = {last} for update");
+    runtime.block_on(other.batch_execute(&lock)).unwrap();
+    let args = "t.csv --scope-by meter --transactions 2 --vacuum --quiet";
+    let child = spawn(&mut command(&case, args));
+    wait_until("the last transaction waits for the row", || waits(&case));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let stopped = finish(child);
+    assert_eq!(stopped.status, Some(130));
+    assert!(stopped.stderr.contains("1 are committed"), "{}", stopped.stderr);
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    assert_eq!(case.value(MIXED), "0");
+    let left = case.value("select count(*) from t where value = 1").parse().unwrap();
+    assert!((60..2400).contains(&left), "{left}");
+    assert_eq!(counts(&case, "t.csv --scope-by meter --transactions 2"), [0, left, 0, 2400 - left]);
+}
+
+#[test]
+fn one_transaction_where_others_would_need_its_rows() {
+    let case = case();
+    let whole = sync(&case, "t.csv --scope all --transactions 2").success();
+    assert!(whole.contains("one transaction: only with `--scope-by`"), "{whole}");
+    let both = sync(&case, "t.csv --scope-by meter --transactions 2 --lanes 2");
+    assert_eq!(both.status, Some(2));
+    assert!(both.stderr.contains("cannot both share the scopes"), "{}", both.stderr);
+    // Rows are found by their keys, too: another one may be in a place by then.
+    let plan = sync(&case, "t.csv --scope-by meter --transactions 2 --plan");
+    let by_key = "where t.ctid = s.\"pgspate tid\" and t.tableoid = s.\"pgspate part\" \
+                  and t.meter = s.meter and t.at = s.at";
+    assert_eq!(plan.stdout.matches(by_key).count(), 2, "{}", plan.stdout);
+    let check = sync(&case, "t.csv --scope-by meter --transactions 2 --check --quiet");
+    assert_eq!(check.status, Some(0), "{}", check.stderr);
+}
