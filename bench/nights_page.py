@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 from report import describe
 
@@ -106,7 +107,10 @@ def long_run(nights: Lines) -> str:
         "ten-merge": "the staged `merge` meter by meter, fillfactor 100, no autovacuum",
         "ten-own-100": "`--vacuum`, fillfactor 100",
         "ten-own-60": "`--vacuum`, fillfactor 60",
+        "ten-turns-100": "`--vacuum --transactions 2`, fillfactor 100",
+        "ten-turns-60": "`--vacuum --transactions 2`, fillfactor 60",
         "ten-vacuum": "fillfactor 100, autovacuum between the nights",
+        "ten-vacuum-turns": "the same with `--vacuum --transactions 2`",
     }
     found = {name: mine for name in titles if (mine := of(nights, name))}
     if not found:
@@ -132,12 +136,15 @@ def few(lines: Lines) -> str:
     """A large table of which little changes."""
     if not lines:
         return ""
-    seconds = {line["what"]: line["seconds"] for line in lines}
+    load, sync = (
+        median(line["seconds"] for line in lines if line["what"] == what)
+        for what in ("load", "sync")
+    )
     return (
         "## One row in a hundred\n\n"
         f"Of a table of {lines[0]['rows']:,} rows one in a hundred differs: `pgspate sync` takes "
-        f"{seconds['sync']:.1f} s, {seconds['sync'] / seconds['load']:.2f} times as long as "
-        f"`pgspate load` of the same file into a bare table ({seconds['load']:.1f} s).\n"
+        f"{sync:.1f} s, {sync / load:.2f} times as long as `pgspate load` of the same file into a "
+        f"bare table ({load:.1f} s); medians of {len(lines) // 2} rounds.\n"
     )
 
 

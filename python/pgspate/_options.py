@@ -84,6 +84,7 @@ class ModelSyncOptions(ReadOptions, total=False):
     check: bool
     lanes: int
     vacuum: bool
+    transactions: int
     read_ahead: When
     max_delete: float | str
     allow_empty: bool

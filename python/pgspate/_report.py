@@ -163,7 +163,8 @@ class SyncReport(Report):
         deleted: Rows of the scope that the source does not have.
         unchanged: Rows that were right already.
         rows_known: Of these, those that were not staged, where the table was read ahead.
-        sessions: Transactions that shared the scopes.
+        sessions: Sessions that shared the scopes, each with a transaction of its own.
+        transactions: Transactions that a session had for the scopes, one after the other.
         is_check: Whether nothing was written.
         examples: Keys of rows to insert, to update and to delete; for a check.
         stage_seconds: Seconds for staging the source.
@@ -192,6 +193,7 @@ class SyncReport(Report):
     unchanged: int = 0
     rows_known: int | None = None
     sessions: int = 1
+    transactions: int = 1
     is_check: bool = False
     examples: dict[str, list[str]] = field(default_factory=dict)
     stage_seconds: float = 0.0

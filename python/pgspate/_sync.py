@@ -34,6 +34,7 @@ def sync(
     check: bool = False,
     lanes: int = 1,
     vacuum: bool = False,
+    transactions: int = 1,
     read_ahead: When = "auto",
     max_delete: float | str = "50%",
     allow_empty: bool = False,
@@ -75,6 +76,8 @@ def sync(
         check: Change nothing: count what differs, with examples.
         lanes: Sessions that share the scopes of ``scope_by``, each with a transaction of its own.
         vacuum: Vacuum the table afterwards, so that the next sync writes where rows died.
+        transactions: Write the scopes of ``scope_by`` in so many transactions, one after the other:
+            with ``vacuum`` each one writes where rows of the one before died.
         read_ahead: Read the table first and stage only rows that it does not have.
         max_delete: Refuse to delete more of the scope than this, in percent.
         allow_empty: Let data without rows empty the scope.

@@ -33,6 +33,8 @@ __all__ = ["load", "sync"]
 _ROWS_AHEAD = 1000
 
 
+_LEAVE_OUT = "Leave the option out, or `within=`."
+
 def load(
     bind: Any,
     model: Any,
@@ -93,7 +95,7 @@ def load(
         return _load.load(tuples, table, columns=names or None, **asked)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
-        raise UsageError(message, hint="Leave the option out, or `within=`.")
+        raise UsageError(message, hint=_LEAVE_OUT)
     connection, table = _within(within, shape)
     count = copy_rows(connection, table, names, tuples) if names else 0
     return LoadReport._of({"table": table, "rows_in": count, "rows_written": count})
@@ -165,6 +167,9 @@ def sync(
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
         return _sync.sync(tuples, table, columns=names or None, **asked)
+    for name in ("lanes", "transactions", "vacuum"):
+        if name in options:
+            raise UsageError(f"{name} has no effect within a transaction", hint=_LEAVE_OUT)
     asked["columns"] = names
     connection, called = _within(within, shape)
     # The script is made on another connection, on which the name may be another table's.

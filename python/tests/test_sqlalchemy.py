@@ -238,6 +238,10 @@ def test_within_a_transaction_there_are_no_other_options(engine):
     with orm.Session(engine) as session:
         with pytest.raises(pgspate.UsageError, match="no effect within a transaction"):
             pgspate.sqlalchemy.load(session, Order, [{"id": 1}], within=session, lanes=2)
+        with pytest.raises(pgspate.UsageError, match="transactions has no effect within"):
+            pgspate.sqlalchemy.sync(
+                session, Order, [{"id": 1}], scope=Order.id == 1, within=session, transactions=2
+            )
         with pytest.raises(pgspate.ConversionError) as error:
             rows = [{"id": 1}, {"id": object()}]
             pgspate.sqlalchemy.load(session, Order, rows, within=session)

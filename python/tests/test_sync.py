@@ -34,6 +34,9 @@ def test_sessions_may_share_the_scopes(meters, dsn):
     rows = [{"meter": m, "day": d, "kwh": float(d)} for m in (1, 2, 3) for d in (1, 2, 3, 4)]
     report = pgspate.sync(rows, "use", scope_by="meter", lanes=2, vacuum=True, to=dsn)
     assert (report.sessions, report.updated) == (2, 8) and report.vacuum_seconds is not None
+    changed = [row | {"kwh": -1.0} for row in rows]
+    turns = pgspate.sync(changed, "use", scope_by="meter", transactions=2, to=dsn)
+    assert (turns.sessions, turns.transactions, turns.updated) == (1, 2, 12)
     # Whatever the engine tells has a place.
     assert set(report.to_dict()) <= {one.name for one in dataclasses.fields(report)}
 

@@ -1114,7 +1114,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__sync)
-            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --allow-empty --retry-for --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
+            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1161,6 +1161,10 @@ _pgspate() {
                     return 0
                     ;;
                 --max-delete)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --transactions)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

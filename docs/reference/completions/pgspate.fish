@@ -103,6 +103,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d '
 always\t'Wherever it can be done'
 never\t'Not at all'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more of the scope than this' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d 'Write the scopes of --scope-by in so many transactions, one after the other: with --vacuum each one writes where rows of the one before died' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'How long to go on trying when another session is in the way' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'

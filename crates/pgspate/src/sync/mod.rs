@@ -208,7 +208,7 @@ impl Sync {
         &self.load.table().sql_name
     }
 
-    /// What was found out about the input, and why one session or transaction does it all, in words.
+    /// What was found out about the input, and why one session or transaction does it all.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }

@@ -93,8 +93,8 @@ impl Shares {
         (0..sessions).map(|nth| format!("{share} = {nth}")).collect()
     }
 
-    /// Whose of so many a row is, from 0 on, by what `text` gives of a column. Equal values have the
-    /// same hash; NULL has one too.
+    /// Whose of so many a row is, from 0 on, by what `text` gives of a column. Equal values have
+    /// the same hash; NULL has one too.
     pub(super) fn share(&self, of: usize, text: impl Fn(&SyncColumn) -> String) -> String {
         let values = self.columns.iter().map(|it| format!("coalesce({}, '')", text(it)));
         let values = values.collect::<Vec<_>>().join(" || ',' || ");

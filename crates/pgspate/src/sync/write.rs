@@ -189,12 +189,12 @@ impl<'a> Work<'a> {
         if sync.options.vacuums && !is_vacuumed {
             vacuum::run(first, sync.table(), &mut report).await;
         }
-        report.advice = advice(&report, &facts(&first.client, sync).await?);
         if let Some(before) = &self.before {
             let table = [sync.load.table().oid];
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
+        report.advice = advice(&report, &facts(&first.client, sync).await?);
         Ok(report)
     }
 }
@@ -257,6 +257,9 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
         fillfactor: row.get(0),
         unused: names.into_iter().zip(columns).collect(),
         history: [number(&row, 3), number(&row, 4)],
+        may_take_turns: matches!(sync.options.scope, Scope::By(_))
+            && sync.turns.is_none()
+            && !sync.load.is_shared(),
     })
 }
 
