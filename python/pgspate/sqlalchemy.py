@@ -31,8 +31,6 @@ __all__ = ["load", "sync"]
 
 # Rows of a stream that are looked at to see which columns they have.
 _ROWS_AHEAD = 1000
-
-
 _LEAVE_OUT = "Leave the option out, or `within=`."
 
 def load(

@@ -192,32 +192,44 @@ impl Known {
 
     /// How many of these rows, in binary COPY format, the table has. `None` if they are not whole.
     pub(crate) fn count_met(&self, mut rows: &[u8]) -> Option<u64> {
-        let mut met = 0;
+        let (mut met, mut next) = (0, 0);
         while !rows.is_empty() {
             let fields = rows.get(2..)?;
             let (row, rest) = fields.split_at(self.recognition.fields_length(fields)?);
-            met += u64::from(self.meet(row));
+            met += u64::from(self.meet(row, &mut next));
             rows = rest;
         }
         Some(met)
     }
 
     /// Whether the table has this row: its fields in binary COPY format. It is marked then.
-    fn meet(&self, row: &[u8]) -> bool {
+    /// `next`: the number of the row that is likely to be it, and then of the one that is likely to
+    /// follow, as sources are often in the order in which the table was written.
+    fn meet(&self, row: &[u8], next: &mut usize) -> bool {
         let hash = self.recognition.hash(row);
+        let found = match self.seen.rows.get(*next) {
+            Some(row) if row.hash == hash => Some(*next),
+            _ => self.find(hash),
+        };
+        *next = found.unwrap_or(*next) + 1;
+        let Some(nth) = found else { return false };
+        if self.seen.rows[nth].place.fetch_or(IS_MET, Relaxed) & IS_MET != 0 {
+            // Twice in the source: which is for the server to say, with all rows.
+            self.is_futile.store(true, Relaxed);
+        }
+        true
+    }
+
+    /// The number of the row with this hash.
+    fn find(&self, hash: Hash) -> Option<usize> {
         let mut slot = hash[0] as usize & (self.index.len() - 1);
         while let Some(nth) = self.index[slot].checked_sub(1) {
-            let known = &self.seen.rows[nth as usize];
-            if known.hash == hash {
-                if known.place.fetch_or(IS_MET, Relaxed) & IS_MET != 0 {
-                    // Twice in the source: which is for the server to say, with all rows.
-                    self.is_futile.store(true, Relaxed);
-                }
-                return true;
+            if self.seen.rows[nth as usize].hash == hash {
+                return Some(nth as usize);
             }
             slot = (slot + 1) & (self.index.len() - 1);
         }
-        false
+        None
     }
 
     /// Counts rows that were looked up, and those of them that were met.

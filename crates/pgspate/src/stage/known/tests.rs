@@ -45,7 +45,7 @@ fn places(known: &Known) -> Vec<(u32, bool)> {
 #[test]
 fn a_row_is_met_when_all_of_its_bytes_are_the_same() {
     let known = known(&[[Some("1"), Some("a")], [Some("2"), None], [Some("3"), Some("")]], &[]);
-    let meet = |fields: [Option<&str>; 2]| known.meet(&row(None, &fields)[2..]);
+    let meet = |fields: [Option<&str>; 2]| known.meet(&row(None, &fields)[2..], &mut 0);
     assert!(meet([Some("1"), Some("a")]));
     assert!(!meet([Some("1"), Some("b")]));
     assert!(!meet([Some("1a"), Some("")]));
@@ -63,7 +63,7 @@ fn a_scope_is_in_the_source_when_one_of_its_rows_is() {
     let rows: Vec<_> = rows.iter().zip(["1", "2", "3", "4", "5"]).collect();
     let rows: Vec<_> = rows.into_iter().map(|(scope, key)| [*scope, Some(key)]).collect();
     let known = known(&rows, &[0]);
-    assert!(known.meet(&row(None, &[Some("b"), Some("4")])[2..]));
+    assert!(known.meet(&row(None, &[Some("b"), Some("4")])[2..], &mut 0));
     assert_eq!(places(&known), [(0, false), (1, false), (2, true), (4, false)]);
 }
 
@@ -74,9 +74,33 @@ fn a_row_that_is_not_there_is_not_found() {
         let all: Vec<_> = keys.iter().map(|key| [Some(key.as_str()), None]).collect();
         let known = known(&all, &[]);
         for absent in 0..50 {
-            assert!(!known.meet(&row(None, &[Some(&format!("other {absent}")), None])[2..]));
+            let other = format!("other {absent}");
+            assert!(!known.meet(&row(None, &[Some(&other), None])[2..], &mut absent.clone()));
         }
         assert_eq!(places(&known).len(), rows);
+    }
+}
+
+#[test]
+fn rows_are_met_in_every_order() {
+    let keys: Vec<String> = (0..500).map(|key| key.to_string()).collect();
+    let all: Vec<_> = keys.iter().map(|key| [Some(key.as_str()), None]).collect();
+    // As they are, backwards, by leaps, and with others in between, one in place of a row.
+    let orders: [fn(usize) -> usize; 4] = [
+        |nth| nth,
+        |nth| 499 - nth,
+        |nth| nth * 7 % 500,
+        |nth| if nth % 9 == 4 { 900 } else { nth },
+    ];
+    for order in orders {
+        let (known, mut next) = (known(&all, &[]), 0);
+        for nth in (0..500).map(order) {
+            let is_met = known.meet(&row(None, &[Some(&nth.to_string()), None])[2..], &mut next);
+            assert_eq!(is_met, nth < 500);
+        }
+        let left = (0..500).filter(|nth| !(0..500).any(|at| order(at) == *nth)).count();
+        assert_eq!(places(&known).len(), left);
+        assert!(!known.is_futile());
     }
 }
 

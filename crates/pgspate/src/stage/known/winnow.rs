@@ -12,12 +12,14 @@ pub(crate) struct Winnower {
     inner: Box<dyn ChunkEncoder>,
     known: Arc<Known>,
     mode: Mode,
+    /// The row of the table that is likely to be the next one.
+    next: usize,
 }
 
 impl Winnower {
     /// Leaves `known` rows out of what `inner` encodes.
     pub(crate) fn new(inner: Box<dyn ChunkEncoder>, known: Arc<Known>) -> Winnower {
-        Winnower { inner, known, mode: Mode::Binary }
+        Winnower { inner, known, mode: Mode::Binary, next: 0 }
     }
 
     /// Takes known rows out of the binary rows from `start` on, of which there are `all`.
@@ -30,7 +32,7 @@ impl Winnower {
             let Some(end) = length.map(|length| fields + length) else {
                 return Err(Error::new(Kind::Bug, "an encoded row is not whole"));
             };
-            if self.known.meet(&out.binary[fields..end]) {
+            if self.known.meet(&out.binary[fields..end], &mut self.next) {
                 met += 1;
             } else {
                 out.binary.copy_within(read..end, write);

@@ -1,5 +1,6 @@
 //! Several sessions that read a table in one snapshot.
 
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -90,12 +91,13 @@ pub(super) async fn copy_out(
     let mut messages = pin!(messages);
     let broken = || Error::new(Kind::Bug, "rows were read in pieces");
     let mut seen = Seen::default();
-    let mut header = BINARY_HEADER;
-    let mut is_over = false;
+    let (mut is_first, mut is_over) = (true, false);
     while let Some(message) = messages.next().await {
         let message = message.map_err(failed)?;
-        let mut bytes = message.strip_prefix(header).ok_or_else(broken)?;
-        header = b"";
+        let mut bytes = &message[..];
+        if mem::take(&mut is_first) {
+            bytes = bytes.strip_prefix(BINARY_HEADER).ok_or_else(broken)?;
+        }
         let before = seen.len();
         // A message of the protocol is whole rows.
         while !bytes.is_empty() && !is_over {
