@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub mod imdb;
+mod made;
 pub mod meters;
 pub mod tpch;
 mod words;

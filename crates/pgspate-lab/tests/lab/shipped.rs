@@ -1,6 +1,6 @@
 //! Every experiment that is shipped, from its beginning to the page.
 
-use pgspate_lab::{Setup, experiments, read, report};
+use pgspate_lab::{Data, Setup, experiments, read, report};
 
 use crate::support::{options, run};
 
@@ -12,7 +12,8 @@ fn every_experiment_says_what_it_is() {
         names.push(experiment.name());
         assert!(experiment.question().ends_with('?'), "{}", experiment.question());
         assert!(!experiment.published().figures.is_empty());
-        let setup = Setup { scale: experiment.scale_default(), is_own: true };
+        let scale = experiment.scale_default();
+        let setup = Setup { scale, is_own: true, data: Data::default() };
         for factor in experiment.factors(&setup) {
             assert!(!factor.levels.is_empty(), "{}", factor.name);
         }

@@ -7,14 +7,11 @@
 mod people;
 mod titles;
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use pgspate::{Error, Kind, Result};
+use pgspate::Result;
 
+use super::made::{self, Made};
 use super::{Rows, scaled};
 
 /// The scale at which the seven files take about 60 MB.
@@ -187,52 +184,13 @@ impl Rows for Groups {
 /// The folder cannot be written, or is full.
 pub fn write(folder: &Path, scale: f64, seed: u64) -> Result<Vec<PathBuf>> {
     let folder = folder.join(format!("imdb-{scale}-{seed}"));
-    fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
-    let paths: Vec<PathBuf> = TABLES.iter().map(|table| folder.join(table.file)).collect();
-    // The two largest are as much work as the others, and most machines have two cores.
-    let (large, small) = (0..2, 2..TABLES.len());
-    let make = |part: std::ops::Range<usize>| -> Result<()> {
-        part.filter(|nth| !paths[*nth].exists())
-            .try_for_each(|nth| write_file(&TABLES[nth], &paths[nth], scale, seed))
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| make(small));
-        make(large)?;
-        other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
-    })?;
-    Ok(paths)
-}
-
-fn write_file(table: &Table, path: &Path, scale: f64, seed: u64) -> Result<()> {
-    let partial = path.with_extension("part");
-    let written = (|| {
-        let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
-        let mut out = GzEncoder::new(file, Compression::fast());
-        let mut rows = table.all(scale, seed);
-        let mut piece = format!("{}\n", table.header).into_bytes();
-        loop {
-            let has_more = rows.append(&mut piece);
-            if piece.len() > 1 << 16 || !has_more {
-                out.write_all(&piece)?;
-                piece.clear();
-            }
-            if !has_more {
-                break;
-            }
-        }
-        out.finish()?.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        fs::rename(&partial, path)
-    })();
-    written.map_err(|error| not_written(path, error))
-}
-
-fn not_written(path: &Path, error: std::io::Error) -> Error {
-    let message = format!("could not write \"{}\"", path.display());
-    Error::new(Kind::Source, message).because(error)
+    let files = TABLES.map(|table| Made { file: table.file, header: table.header });
+    made::write(&folder, &files, 2, &|nth| Box::new(TABLES[nth].all(scale, seed)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;
