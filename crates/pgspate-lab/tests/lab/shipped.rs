@@ -22,11 +22,12 @@ fn every_experiment_says_what_it_is() {
 
 /// Each trial of an experiment once, at a scale at which there is next to nothing to do.
 #[track_caller]
-fn runs_from_its_beginning_to_the_page(name: &str, scale: f64) {
+fn runs_from_its_beginning_to_the_page(name: &str, data: &[&str], scale: f64) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.experiments = vec![experiments::find(name).unwrap()];
     (options.scale, options.repeats) = (Some(scale), 1);
+    options.data = data.iter().map(|word| (*word).to_owned()).collect();
     let summary = run(&options, None).0.unwrap();
     assert!(summary.measured > 0);
     let digests = report::digests(folder.path()).unwrap();
@@ -40,10 +41,15 @@ fn runs_from_its_beginning_to_the_page(name: &str, scale: f64) {
 
 #[test]
 fn bulk() {
-    runs_from_its_beginning_to_the_page("bulk", 0.000_02);
+    runs_from_its_beginning_to_the_page("bulk", &[], 0.000_02);
 }
 
 #[test]
 fn storage() {
-    runs_from_its_beginning_to_the_page("storage", 0.000_02);
+    runs_from_its_beginning_to_the_page("storage", &[], 0.000_02);
+}
+
+#[test]
+fn storage_with_tpch() {
+    runs_from_its_beginning_to_the_page("storage", &["tpch"], 0.000_02);
 }

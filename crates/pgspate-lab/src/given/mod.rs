@@ -5,11 +5,12 @@
 //! one table, if their columns have the same names. Nothing is guessed twice: what is found out
 //! about a file is told to all contenders.
 
+mod form;
+
 use std::collections::HashSet;
 
-use pgspate::format::delimited::{Dialect, Eol, first_line, parse_records};
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, LineEnd, Overrides, Sniffed, sniff};
+use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
 use pgspate::load;
 use pgspate::plan::When;
 use pgspate::source::{self, Input};
@@ -17,14 +18,13 @@ use pgspate::target::quote_ident;
 use pgspate::{Error, Kind, Result};
 use tokio::runtime::Handle;
 
-use crate::dataset::{CopyForm, LoadFile, Loadable, TableFacts};
+use crate::dataset::{LoadFile, Loadable, TableFacts};
 use crate::ground::Ground;
 use crate::random::Random;
+use form::{copy_form, header, is_delimited, overrides};
 
 /// What is looked at of a file, as `pgspate load` does.
 const SAMPLE_BYTES: usize = 1 << 20;
-/// A quote that stands in no text, where a quote is a character like any other.
-const NO_QUOTE: u8 = 8;
 
 /// A table, by its files.
 #[derive(Debug)]
@@ -164,96 +164,6 @@ fn without_digits(name: &str) -> String {
     format!("{stem}.{extension}")
 }
 
-fn is_delimited(sniffed: &Sniffed) -> bool {
-    matches!(sniffed.format, Format::Csv | Format::Tsv | Format::Text)
-}
-
-/// The first record of a file, if it names columns.
-struct Header {
-    /// Bytes before the first row.
-    skip: u64,
-    /// The columns' names as a table that is made has them.
-    names: Vec<String>,
-    is_text: bool,
-}
-
-fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header {
-    let mut header = Header { skip: sniffed.mark_bytes as u64, names: Vec::new(), is_text: true };
-    if !is_delimited(sniffed) || !sniffed.header {
-        return header;
-    }
-    let dialect = dialect(sniffed);
-    let eol = match sniffed.line_end {
-        LineEnd::Lf => Eol::Lf,
-        LineEnd::CrLf => Eol::CrLf,
-        LineEnd::Cr => Eol::Cr,
-    };
-    let body = &sample[sniffed.mark_bytes.min(sample.len())..];
-    header.skip += first_line(&dialect, eol, body).len() as u64;
-    let first = parse_records(&dialect, eol, body, complete, 1).into_iter().next();
-    let fields = first.unwrap_or_default().into_iter().map(Option::unwrap_or_default);
-    let names: Vec<_> = fields.map(String::from_utf8).collect();
-    header.is_text = names.iter().all(Result::is_ok);
-    header.names = infer::column_names(names.into_iter().map(Result::unwrap_or_default));
-    header
-}
-
-fn dialect(sniffed: &Sniffed) -> Dialect {
-    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
-    let is_text = sniffed.format == Format::Text;
-    Dialect {
-        delimiter: sniffed.delimiter,
-        quote: if is_text { None } else { sniffed.quote },
-        escape: if is_text { base.escape } else { sniffed.escape },
-        null: sniffed.null.clone().into_bytes(),
-        trailing_delimiter: sniffed.trailing_delimiter,
-        ..base
-    }
-}
-
-/// What was found out, to be told, so that it is not found out anew.
-fn overrides(sniffed: &Sniffed) -> Overrides {
-    let is_csv = sniffed.format != Format::Text;
-    if !is_delimited(sniffed) {
-        return Overrides { format: Some(sniffed.format), ..Overrides::default() };
-    }
-    Overrides {
-        format: Some(sniffed.format),
-        delimiter: Some(sniffed.delimiter),
-        quote: is_csv.then_some(sniffed.quote),
-        escape: (is_csv && sniffed.quote.is_some()).then_some(sniffed.escape),
-        header: Some(sniffed.header),
-        null: Some(sniffed.null.clone()),
-    }
-}
-
-/// How COPY is told to read a file; in words, why it cannot.
-fn copy_form(sniffed: &Sniffed, header: &Header) -> Result<CopyForm, String> {
-    let byte = |byte: u8| format!("E'\\x{byte:02x}'");
-    let null = format!("'{}'", sniffed.null.replace('\'', "''"));
-    let delimiter = byte(sniffed.delimiter);
-    let options = match sniffed.format {
-        Format::Json | Format::Parquet | Format::Arrow => {
-            return Err(format!("it is {}", sniffed.format.name()));
-        }
-        _ if sniffed.trailing_delimiter => return Err("its lines end with a delimiter".to_owned()),
-        _ if !header.is_text => return Err("its header is not UTF-8".to_owned()),
-        Format::Text => format!("with (format text, delimiter {delimiter}, null {null})"),
-        Format::Csv | Format::Tsv => {
-            let quote = sniffed.quote.unwrap_or(NO_QUOTE);
-            let escape = sniffed.quote.map_or(NO_QUOTE, |_| sniffed.escape);
-            format!(
-                "with (format csv, delimiter {delimiter}, quote {}, escape {}, null {null})",
-                byte(quote),
-                byte(escape)
-            )
-        }
-    };
-    let names: Vec<_> = header.names.iter().map(|name| quote_ident(name)).collect();
-    let columns = if names.is_empty() { String::new() } else { format!("({})", names.join(", ")) };
-    Ok(CopyForm { skip: header.skip, columns, options })
-}
-
 /// A text that changes when a file is replaced, added or renamed.
 pub(crate) fn fingerprint(tables: &[Table]) -> String {
     let mut all = String::new();
@@ -376,31 +286,6 @@ mod tests {
         assert!(twice.to_string().ends_with("is named more than once"), "{twice}");
         let missing = found(folder, &["all/none.csv"]).unwrap_err();
         assert!(missing.to_string().contains("none.csv"), "{missing}");
-    }
-
-    #[test]
-    fn copy_is_told_what_was_found_or_why_it_cannot() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path();
-        write(
-            folder,
-            &[
-                ("a.csv", "\u{feff}id;name\n1;\"x;y\"\n2;z\n"),
-                ("b.tbl", "1|x|\n2|y|\n"),
-                ("c.json", "{\"a\": 1}\n"),
-                ("d.tsv", "id\tname\n1\t5\" disk\n2\t\\N\n"),
-            ],
-        );
-        let one = |name: &str| found(folder, &[name]).unwrap().remove(0);
-        let form = one("a.csv").files.remove(0).copy.unwrap();
-        assert_eq!((form.skip, form.columns.as_str()), (11, "(id, name)"));
-        assert!(form.options.starts_with("with (format csv, delimiter E'\\x3b', quote E'\\x22'"));
-        let why = one("b.tbl").not_copied.unwrap();
-        assert_eq!(why, "COPY does not read b.tbl: its lines end with a delimiter");
-        assert_eq!(one("c.json").not_copied.unwrap(), "COPY does not read c.json: it is json");
-        let form = one("d.tsv").files.remove(0).copy.unwrap();
-        assert!(form.options.contains("quote E'\\x08'"), "{}", form.options);
-        assert!(form.options.contains("null '\\N'"), "{}", form.options);
     }
 
     #[test]

@@ -1,0 +1,172 @@
+//! Other data than the lab's usual: TPC-H's tables, and files of the user's own.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::{lab, lines};
+
+/// As few trials as there are of all strategies; with indexes, where there are any.
+const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on --quiet";
+
+fn gzip(path: &Path, text: &str) {
+    let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::fast());
+    out.write_all(text.as_bytes()).unwrap();
+    out.finish().unwrap();
+}
+
+/// The numbers of rows that the trials of a strategy loaded.
+fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
+    let of_it = lines.iter().filter(|line| line["trial"]["strategy"] == strategy);
+    let rows = |line: &Value| {
+        let numbers = line["numbers"].as_array().unwrap();
+        numbers.iter().find(|it| it["name"] == "rows").and_then(|it| it["value"].as_f64())
+    };
+    of_it.filter_map(rows).collect()
+}
+
+fn page(folder: &Path, has: &[&str]) {
+    let report = lab(folder, "report --out page.html");
+    assert_eq!(report.status, Some(0), "{}", report.stderr);
+    let page = fs::read_to_string(folder.join("page.html")).unwrap();
+    for text in has {
+        assert!(page.contains(text), "the page has no \"{text}\"");
+    }
+    assert!(!page.contains("NaN"));
+}
+
+const STRATEGIES: [&str; 3] = ["one session", "a session per file", "pgspate"];
+
+#[test]
+fn tpch_is_loaded_by_all_strategies_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert!(done.stdout.starts_with("bulk: pgspate loads "), "{}", done.stdout);
+    let lines = lines(folder);
+    assert_eq!(lines.len(), 9);
+    for strategy in STRATEGIES {
+        // 1,200 lines of 300 orders, 40 parts of four suppliers, 30 customers, 25 nations of five
+        // regions.
+        assert_eq!(rows(&lines, strategy), [1764.0; 3], "{strategy}");
+    }
+    assert!(lines.iter().all(|line| line["conditions"]["data"]["kind"] == "tpch"));
+    page(
+        folder,
+        &[
+            "How fast do TPC-H&#39;s eight tables get",
+            "Time for all eight tables",
+            "lineitem alone.",
+            "pgspate lab run bulk --data tpch --scale 0.00002",
+            "at scale factor 0.0002",
+            "partsupp",
+        ],
+    );
+    let other = lab(folder, "run bulk --scale 0.00002 --repeats 1");
+    assert_eq!(other.status, Some(2));
+    assert_snapshot!(other.stderr, @r#""#);
+}
+
+#[test]
+fn own_files_are_loaded_by_all_strategies_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("mine")).unwrap();
+    let orders: String = (0..500).map(|nth| format!("{nth},\"a, {nth}\",{nth}.5\n")).collect();
+    gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}501,,x\n"));
+    gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
+    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
+    let run = format!("run bulk --data mine {FEW}");
+    let done = lab(folder, &run);
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(all.len(), 6);
+    for strategy in STRATEGIES {
+        assert_eq!(rows(&all, strategy), [504.0; 2], "{strategy}");
+    }
+    let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
+    let names: Vec<_> =
+        tables.iter().map(|it| (it["name"].as_str(), it["files"].as_u64())).collect();
+    assert_eq!(names, [(Some("order"), Some(1)), (Some("items"), Some(2))]);
+    page(
+        folder,
+        &[
+            "How fast do these files get into PostgreSQL",
+            "order alone.",
+            "pgspate lab run bulk --data ... --repeats 1",
+            "items: 2 files of csv",
+        ],
+    );
+    // What is measured stays as long as the files do.
+    let again = lab(folder, &run);
+    assert_eq!((again.status, lines(folder).len()), (Some(0), 6));
+    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
+    let other = lab(folder, &run);
+    assert_eq!(other.status, Some(2));
+    let said = "error: results of bulk in \"pgspate-lab\" are of another set of data: files for";
+    assert!(other.stderr.starts_with(said), "{}", other.stderr);
+}
+
+#[test]
+fn what_copy_cannot_read_leaves_it_out_and_says_why() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::write(folder.join("a.ndjson"), "{\"id\": 1}\n{\"id\": 2, \"of\": [1]}\n").unwrap();
+    fs::write(folder.join("b.csv"), "id\n1\n").unwrap();
+    let done =
+        lab(folder, &format!("run bulk storage --data a.ndjson b.csv {FEW} --only volume=x"));
+    assert_eq!(done.status, Some(2), "bulk has no volume");
+    let done = lab(folder, &format!("run bulk --data a.ndjson b.csv {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(rows(&all, "pgspate"), [3.0; 2]);
+    let left_out: Vec<_> = all.iter().filter_map(|line| line["skipped"].as_str()).collect();
+    assert_eq!(left_out, ["COPY does not read a.ndjson: it is json"; 4]);
+    assert!(
+        done.stdout
+            .contains("there is no session of COPY beside it, as COPY does not read a.ndjson"),
+        "{}",
+        done.stdout
+    );
+    page(folder, &["left out, as COPY does not read a.ndjson: it is json: one session"]);
+}
+
+#[test]
+fn a_bad_row_is_named_and_nothing_is_left() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    gzip(&folder.join("good.csv.gz"), "id,name\n1,a\n2,b\n");
+    gzip(&folder.join("bad.csv.gz"), "id,name\n1,a\n2,b\n3,c,d\n");
+    let done = lab(folder, "run bulk --data good.csv.gz bad.csv.gz --repeats 1 --quiet");
+    assert_eq!((done.status, done.stdout.as_str()), (Some(2), ""));
+    assert_snapshot!(done.stderr, @r#""#);
+    let mut left: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["bad.csv.gz", "good.csv.gz"]);
+}
+
+#[test]
+fn data_that_cannot_be_are_refused_before_anything_is_started() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::write(folder.join("a.csv"), "id\n1\n").unwrap();
+    for (args, said) in [
+        ("run rewrite --data tpch", "error: rewrite has data of its own, and takes no others"),
+        ("run bulk --data a.csv --scale 0.1", "error: files of one's own have no scale"),
+        ("run bulk --data a.csv tpch", "error: \"tpch\" is among the names of files"),
+        ("run bulk --data none.csv", "error: \"none.csv\" does not exist"),
+        ("run bulk --data a.csv ./a.csv -", "error: \"-\" can be read only once"),
+    ] {
+        let refused = lab(folder, args);
+        assert_eq!(refused.status, Some(2), "{args}");
+        assert!(refused.stderr.starts_with(said), "{args}: {}", refused.stderr);
+    }
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+}
