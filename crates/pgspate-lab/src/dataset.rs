@@ -4,7 +4,7 @@
 //! alike. Where a table's form follows from files of the user's own, it is found before the first
 //! trial, and is the same for all of them.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::source::{self, Input};
@@ -12,7 +12,7 @@ use pgspate::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::data::{imdb, tpch};
+use crate::data::{Table, imdb, tpch};
 use crate::given;
 use crate::ground::Ground;
 
@@ -128,50 +128,42 @@ impl Dataset {
     /// The tables, the largest first. Files are made in the ground's folder; how tables of given
     /// files have to be is found by loading these once.
     pub(crate) fn tables(&self, ground: &Ground) -> Result<Vec<Loadable>> {
-        let (scratch, seed, runtime) = (ground.scratch(), ground.seed(), ground.runtime());
-        let generated = |path: &PathBuf, header: &str| -> Result<Vec<LoadFile>> {
-            let source = path.display().to_string();
-            let named = std::slice::from_ref(&source);
-            let inputs = source::resolve(named, &source::Options::default(), runtime.clone())?;
-            let copy = CopyForm { skip: header.len() as u64 + 1, ..CopyForm::default() };
-            let file = |input| LoadFile { source: source.clone(), input, copy: Some(copy.clone()) };
-            Ok(inputs.into_iter().map(file).collect())
-        };
-        match self.kind() {
+        let (scratch, seed) = (ground.scratch(), ground.seed());
+        let (tables, scale, paths) = match self.kind() {
             Data::Imdb => {
-                let paths = imdb::write(scratch, ground.scale(), seed)?;
-                let table = |(table, path): (&imdb::Table, &PathBuf)| {
-                    Ok(Loadable {
-                        name: table.name.to_owned(),
-                        create: table.create.to_owned(),
-                        indexes: table.indexes,
-                        rows: table.rows_at(ground.scale()),
-                        read: text_with_header(),
-                        columns: Some(snake_case(table.header)),
-                        files: generated(path, table.header)?,
-                    })
-                };
-                imdb::TABLES.iter().zip(&paths).map(table).collect()
+                let scale = ground.scale();
+                (&imdb::TABLES[..], scale, imdb::write(scratch, scale, seed)?)
             }
             Data::Tpch => {
-                let factor = ground.scale() * tpch::FACTOR_AT_SCALE_1;
-                let paths = tpch::write(scratch, factor, seed)?;
-                let table = |(table, path): (&tpch::Table, &PathBuf)| {
-                    Ok(Loadable {
-                        name: table.name.to_owned(),
-                        create: table.create.to_owned(),
-                        indexes: table.indexes,
-                        rows: table.rows_at(factor),
-                        read: text_with_header(),
-                        columns: None,
-                        files: generated(path, table.header)?,
-                    })
-                };
-                tpch::TABLES.iter().zip(&paths).map(table).collect()
+                let factor = tpch::factor(ground.scale());
+                (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed)?)
             }
-            Data::Files => self.given.iter().map(|table| given::try_out(table, ground)).collect(),
-        }
+            Data::Files => {
+                return self.given.iter().map(|table| given::try_out(table, ground)).collect();
+            }
+        };
+        let pairs = tables.iter().zip(&paths);
+        pairs.map(|(table, path)| generated(table, scale, path, ground)).collect()
     }
+}
+
+/// A generated table, whose file is there.
+fn generated(table: &Table, scale: f64, path: &Path, ground: &Ground) -> Result<Loadable> {
+    let source = path.display().to_string();
+    let named = std::slice::from_ref(&source);
+    let inputs = source::resolve(named, &source::Options::default(), ground.runtime().clone())?;
+    let copy = CopyForm { skip: table.header.len() as u64 + 1, ..CopyForm::default() };
+    let file = |input| LoadFile { source: source.clone(), input, copy: Some(copy.clone()) };
+    let read = Overrides { format: Some(Format::Text), header: Some(true), ..Overrides::default() };
+    Ok(Loadable {
+        name: table.name.to_owned(),
+        create: table.create.to_owned(),
+        indexes: table.indexes,
+        rows: table.rows_at(scale),
+        read,
+        columns: Some(snake_case(table.header)),
+        files: inputs.into_iter().map(file).collect(),
+    })
 }
 
 /// A table, and the files that go into it.
@@ -215,11 +207,7 @@ pub(crate) struct CopyForm {
     pub(crate) options: String,
 }
 
-fn text_with_header() -> Overrides {
-    Overrides { format: Some(Format::Text), header: Some(true), ..Overrides::default() }
-}
-
-/// The columns by IMDb's header, whose names have capitals where those of the table have `_`.
+/// The columns by a header; the names in IMDb's have capitals where those of the tables have `_`.
 fn snake_case(header: &str) -> Vec<String> {
     let name = |field: &str| {
         let mut name = String::new();

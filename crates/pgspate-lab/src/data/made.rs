@@ -1,6 +1,7 @@
-//! Generated rows as compressed files.
+//! Tables with generated rows, and these rows as compressed files.
 //!
-//! A file is complete when it has its name, and a complete file is not made again.
+//! A file is complete when it has its name, and a complete file of the same scale and seed is not
+//! made again.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -12,35 +13,61 @@ use pgspate::{Error, Kind, Result};
 
 use super::Rows;
 
-/// A file to be made.
+/// A table, and the file that has its rows: COPY text under a header.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
-    /// Its name.
-    pub(super) file: &'static str,
-    /// Its first line.
-    pub(super) header: &'static str,
+pub struct Table {
+    /// The table's name, unquoted.
+    pub name: &'static str,
+    /// The file's name.
+    pub file: &'static str,
+    /// `create table`, without keys.
+    pub create: &'static str,
+    /// Its key, and indexes that queries want, as statements.
+    pub indexes: &'static [&'static str],
+    /// The first line of the file.
+    pub header: &'static str,
+    /// Rows at a scale.
+    pub(super) count: fn(f64) -> u64,
+    /// Its rows at a scale, from a seed.
+    pub(super) make: fn(f64, u64) -> Box<dyn Rows>,
 }
 
-/// Makes the files in a folder and returns their paths. `rows` gives the rows of a file by its
-/// place. The first `large` of them are about as much work as the others together: most machines
-/// have two cores.
+impl Table {
+    /// Rows at a scale.
+    pub fn rows_at(&self, scale: f64) -> u64 {
+        (self.count)(scale)
+    }
+
+    /// All its rows, as COPY text without the header.
+    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn Rows> {
+        (self.make)(scale, seed)
+    }
+}
+
+/// Makes the tables' files in a folder of their own inside `folder`, whose name begins with `name`,
+/// and returns their paths in the tables' order. The first `large` of them are about as much work
+/// as the others together: most machines have two cores.
 ///
 /// # Errors
 /// The folder cannot be written, or is full.
 pub(super) fn write(
-    folder: &Path,
-    files: &[Made],
+    tables: &[Table],
     large: usize,
-    rows: &(dyn Fn(usize) -> Box<dyn Rows> + Sync),
+    folder: &Path,
+    name: &str,
+    (scale, seed): (f64, u64),
 ) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(folder).map_err(|error| not_written(folder, error))?;
-    let paths: Vec<PathBuf> = files.iter().map(|made| folder.join(made.file)).collect();
+    let folder = folder.join(format!("{name}-{scale}-{seed}"));
+    fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
+    let paths: Vec<PathBuf> = tables.iter().map(|table| folder.join(table.file)).collect();
     let make = |part: std::ops::Range<usize>| -> Result<()> {
-        part.filter(|nth| !paths[*nth].exists())
-            .try_for_each(|nth| write_file(files[nth].header, &mut *rows(nth), &paths[nth]))
+        part.filter(|nth| !paths[*nth].exists()).try_for_each(|nth| {
+            let mut rows = tables[nth].all(scale, seed);
+            write_file(tables[nth].header, &mut *rows, &paths[nth])
+        })
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| make(large..files.len()));
+        let other = scope.spawn(|| make(large..tables.len()));
         make(0..large)?;
         other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
     })?;

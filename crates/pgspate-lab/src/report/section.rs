@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::figure::{Figure, Plot, Table};
 use super::svg::escape;
 use super::{bars, described, lines, words};
-use crate::data::tpch::FACTOR_AT_SCALE_1;
+use crate::data::tpch;
 use crate::dataset::{Data, TableFacts};
 use crate::experiment::{Experiment, Picture, Published, Trial, Unit};
 use crate::results::{Conditions, Line, Results};
@@ -257,7 +257,7 @@ fn loaded(conditions: &Conditions) -> Vec<String> {
         Data::Tpch => vec![format!(
             "TPC-H's eight tables at scale factor {}, from a generator of the lab's own: no result \
              of that benchmark",
-            conditions.scale * FACTOR_AT_SCALE_1
+            tpch::factor(conditions.scale)
         )],
         Data::Files => conditions.data.tables.iter().map(table).collect(),
     }

@@ -27,7 +27,7 @@ fn imdb_shaped_rows_fit_their_tables_and_keys() {
     with_client(&database.dsn(), async |client| {
         for table in &imdb::TABLES {
             client.batch_execute(table.create).await.unwrap();
-            let rows = copy(client, table.name, &mut table.all(0.0002, 1)).await.unwrap();
+            let rows = copy(client, table.name, &mut *table.all(0.0002, 1)).await.unwrap();
             assert_eq!(rows, table.rows_at(0.0002), "{}", table.name);
             for index in table.indexes {
                 client.batch_execute(index).await.unwrap();

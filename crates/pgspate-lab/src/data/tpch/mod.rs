@@ -11,37 +11,20 @@ use std::path::{Path, PathBuf};
 
 use pgspate::Result;
 
-use super::made::{self, Made};
-use super::{Rows, put, scaled};
+use super::made::{self, Table};
+use super::{put, scaled};
 pub use lineitem::{CREATE, ROWS, TABLE, rows};
 
-/// The scale factor that is scale 1 of a load: of those the benchmark knows, the one that is
-/// nearest to the size of IMDb's files in rows.
-pub const FACTOR_AT_SCALE_1: f64 = 10.0;
-
-/// One of the eight.
-#[derive(Debug, Clone, Copy)]
-pub struct Table {
-    /// The table's name, unquoted.
-    pub name: &'static str,
-    /// The file's name.
-    pub file: &'static str,
-    /// `create table`, without keys.
-    pub create: &'static str,
-    /// Its primary key, and an index for each foreign key that it does not begin with.
-    pub indexes: &'static [&'static str],
-    /// The first line of the file: the columns' names.
-    pub header: &'static str,
-    /// Rows at a scale factor.
-    count: fn(&Sizes) -> u64,
-    /// Its rows from sizes and seed.
-    make: fn(Sizes, u64) -> Box<dyn Rows>,
+/// TPC-H's scale factor at a scale: 10 at scale 1, as of those that the benchmark knows this one is
+/// nearest to IMDb's files in rows.
+pub fn factor(scale: f64) -> f64 {
+    // Without the last digits of a product, which would be read by people.
+    (scale * 10.0 * 1e9).round() / 1e9
 }
 
 /// How many rows the tables have that others refer to.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    factor: f64,
     suppliers: u64,
     customers: u64,
     parts: u64,
@@ -53,7 +36,6 @@ impl Sizes {
     fn at(factor: f64) -> Sizes {
         let lines = scaled(ROWS, factor);
         Sizes {
-            factor,
             // A part has four of them.
             suppliers: scaled(10_000, factor).max(SUPPLIERS_OF_A_PART),
             customers: scaled(150_000, factor),
@@ -66,7 +48,8 @@ impl Sizes {
 
 const SUPPLIERS_OF_A_PART: u64 = 4;
 
-/// The eight tables, the largest first.
+/// The eight tables, the largest first. What is a scale elsewhere is a scale factor here. Indexes
+/// are the primary key, and one for each foreign key that it does not begin with.
 pub const TABLES: [Table; 8] = [
     Table {
         name: TABLE,
@@ -79,8 +62,8 @@ pub const TABLES: [Table; 8] = [
         header: "l_orderkey\tl_partkey\tl_suppkey\tl_linenumber\tl_quantity\tl_extendedprice\t\
                  l_discount\tl_tax\tl_returnflag\tl_linestatus\tl_shipdate\tl_commitdate\t\
                  l_receiptdate\tl_shipinstruct\tl_shipmode\tl_comment",
-        count: |sizes| sizes.lines,
-        make: |sizes, seed| Box::new(rows(sizes.factor, seed)),
+        count: |factor| Sizes::at(factor).lines,
+        make: |factor, seed| Box::new(rows(factor, seed)),
     },
     Table {
         name: "orders",
@@ -94,8 +77,8 @@ pub const TABLES: [Table; 8] = [
         ],
         header: "o_orderkey\to_custkey\to_orderstatus\to_totalprice\to_orderdate\t\
                  o_orderpriority\to_clerk\to_shippriority\to_comment",
-        count: |sizes| sizes.orders,
-        make: others::orders,
+        count: |factor| Sizes::at(factor).orders,
+        make: |factor, seed| others::orders(Sizes::at(factor), seed),
     },
     Table {
         name: "partsupp",
@@ -107,8 +90,8 @@ pub const TABLES: [Table; 8] = [
             "create index partsupp_supplier on partsupp (ps_suppkey)",
         ],
         header: "ps_partkey\tps_suppkey\tps_availqty\tps_supplycost\tps_comment",
-        count: |sizes| sizes.parts * SUPPLIERS_OF_A_PART,
-        make: others::partsupp,
+        count: |factor| Sizes::at(factor).parts * SUPPLIERS_OF_A_PART,
+        make: |factor, seed| others::partsupp(Sizes::at(factor), seed),
     },
     Table {
         name: "part",
@@ -119,8 +102,8 @@ pub const TABLES: [Table; 8] = [
         indexes: &["alter table part add primary key (p_partkey)"],
         header: "p_partkey\tp_name\tp_mfgr\tp_brand\tp_type\tp_size\tp_container\t\
                  p_retailprice\tp_comment",
-        count: |sizes| sizes.parts,
-        make: others::part,
+        count: |factor| Sizes::at(factor).parts,
+        make: |factor, seed| others::part(Sizes::at(factor), seed),
     },
     Table {
         name: "customer",
@@ -134,8 +117,8 @@ pub const TABLES: [Table; 8] = [
         ],
         header: "c_custkey\tc_name\tc_address\tc_nationkey\tc_phone\tc_acctbal\tc_mktsegment\t\
                  c_comment",
-        count: |sizes| sizes.customers,
-        make: others::customer,
+        count: |factor| Sizes::at(factor).customers,
+        make: |factor, seed| others::customer(Sizes::at(factor), seed),
     },
     Table {
         name: "supplier",
@@ -148,8 +131,8 @@ pub const TABLES: [Table; 8] = [
             "create index supplier_nation on supplier (s_nationkey)",
         ],
         header: "s_suppkey\ts_name\ts_address\ts_nationkey\ts_phone\ts_acctbal\ts_comment",
-        count: |sizes| sizes.suppliers,
-        make: others::supplier,
+        count: |factor| Sizes::at(factor).suppliers,
+        make: |factor, seed| others::supplier(Sizes::at(factor), seed),
     },
     Table {
         name: "nation",
@@ -162,7 +145,7 @@ pub const TABLES: [Table; 8] = [
         ],
         header: "n_nationkey\tn_name\tn_regionkey\tn_comment",
         count: |_| others::NATIONS,
-        make: others::nation,
+        make: |factor, seed| others::nation(Sizes::at(factor), seed),
     },
     Table {
         name: "region",
@@ -171,21 +154,9 @@ pub const TABLES: [Table; 8] = [
         indexes: &["alter table region add primary key (r_regionkey)"],
         header: "r_regionkey\tr_name\tr_comment",
         count: |_| others::REGIONS,
-        make: others::region,
+        make: |factor, seed| others::region(Sizes::at(factor), seed),
     },
 ];
-
-impl Table {
-    /// Rows at a scale factor.
-    pub fn rows_at(&self, factor: f64) -> u64 {
-        (self.count)(&Sizes::at(factor))
-    }
-
-    /// All its rows, as COPY text without the header.
-    pub fn all(&self, factor: f64, seed: u64) -> Box<dyn Rows> {
-        (self.make)(Sizes::at(factor), seed)
-    }
-}
 
 /// Makes the eight files in a folder of their own inside `folder`, and returns their paths in the
 /// order of [`TABLES`].
@@ -193,9 +164,7 @@ impl Table {
 /// # Errors
 /// The folder cannot be written, or is full.
 pub fn write(folder: &Path, factor: f64, seed: u64) -> Result<Vec<PathBuf>> {
-    let folder = folder.join(format!("tpch-{factor}-{seed}"));
-    let files = TABLES.map(|table| Made { file: table.file, header: table.header });
-    made::write(&folder, &files, 1, &|nth| TABLES[nth].all(factor, seed))
+    made::write(&TABLES, 1, folder, "tpch", (factor, seed))
 }
 
 /// The key of an order by its number from 0: with gaps, as TPC-H's are.
