@@ -135,17 +135,17 @@ fn find(path: &str, source: String, input: Input) -> Result<Found> {
 /// Which files an input is of one table with, as a text that they share, and what the table is
 /// called with one file and with several.
 fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
-    let names = [infer::table_name(name), infer::table_name(&without_digits(name))];
+    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+    let names = [infer::table_name(file), shared_name(file)];
     if is_pattern(path) && path != name {
         return (path.to_owned(), names);
     }
     let below = name.strip_prefix(path).map(|rest| rest.trim_start_matches('/'));
-    if let Some((folder, _)) = below.and_then(|below| below.split_once('/')) {
-        let table = infer::table_name(folder);
-        return (format!("{path}/{folder}/"), [table.clone(), table]);
+    if let Some((within, _)) = below.and_then(|below| below.split_once('/')) {
+        let table = infer::table_name(within);
+        return (format!("{path}/{within}/"), [table.clone(), table]);
     }
-    let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
-    (format!("{folder}/{}", without_digits(name)), names)
+    (format!("{folder}/{}", without_digits(file)), names)
 }
 
 /// In a URL of a web server a question mark is none.
@@ -156,12 +156,15 @@ fn is_pattern(path: &str) -> bool {
     }
 }
 
-/// A file's name without folders and the digits that count its like.
+/// A name without the digits that count its like.
 fn without_digits(name: &str) -> String {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    let (stem, extension) = file.split_once('.').unwrap_or((file, ""));
-    let stem: String = stem.chars().filter(|c| !c.is_ascii_digit()).collect();
-    format!("{stem}.{extension}")
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// What the table of files like this one is called.
+fn shared_name(file: &str) -> String {
+    let stem = without_digits(file.split('.').next().unwrap_or(file));
+    infer::table_name(if stem.contains(char::is_alphabetic) { &stem } else { "data" })
 }
 
 /// A text that changes when a file is replaced, added or renamed.
@@ -264,6 +267,8 @@ mod tests {
                 ("all/order.csv", "id,x\n1,2\n"),
                 ("all/part-0001.csv", "b,a\n1,2\n"),
                 ("all/part-0002.csv", "a,b\n1,2\n"),
+                ("all/2023.csv", "x\n1\n"),
+                ("all/2024.csv", "x\n2\n"),
                 ("all/t1.csv", "c\n1\n"),
                 ("all/t2.csv", "d\n1\n"),
                 ("all/lines/year=2024/x.csv", "e\n1\n"),
@@ -274,7 +279,7 @@ mod tests {
             all.iter().map(|(name, files)| ((*name).to_owned(), *files)).collect()
         };
         let tables = found(folder, &["all"]).unwrap();
-        let expected = [("lines", 2), ("order", 1), ("part", 2), ("t1", 1), ("t2", 1)];
+        let expected = [("data", 2), ("lines", 2), ("order", 1), ("part", 2), ("t1", 1), ("t2", 1)];
         assert_eq!(named(&tables), owned(&expected));
         let one = found(folder, &["all/t*.csv"]).unwrap();
         assert_eq!(named(&one), owned(&[("t1", 1), ("t2", 1)]));
