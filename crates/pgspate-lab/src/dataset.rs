@@ -61,11 +61,11 @@ impl DataFacts {
         *self == DataFacts::default()
     }
 
-    /// In a few words.
+    /// In a word, or with the tables of the files.
     pub(crate) fn said(&self) -> String {
         match self.kind {
-            Data::Imdb => "IMDb-shaped files".to_owned(),
-            Data::Tpch => "TPC-H-shaped files".to_owned(),
+            Data::Imdb => "imdb".to_owned(),
+            Data::Tpch => "tpch".to_owned(),
             Data::Files => {
                 let names: Vec<&str> = self.tables.iter().map(|it| it.name.as_str()).collect();
                 format!("files for {} ({})", names.join(", "), self.fingerprint)

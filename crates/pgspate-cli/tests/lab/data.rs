@@ -70,7 +70,11 @@ fn tpch_is_loaded_by_all_strategies_alike() {
     );
     let other = lab(folder, "run bulk --scale 0.00002 --repeats 1");
     assert_eq!(other.status, Some(2));
-    assert_snapshot!(other.stderr, @r#""#);
+    assert_snapshot!(other.stderr, @r#"
+    error: results of bulk in "pgspate-lab" are of another set of data: tpch, not imdb
+
+    hint: Give another folder with `--results`, or drop what is measured with `--fresh`.
+    "#);
 }
 
 #[test]
@@ -129,12 +133,9 @@ fn what_copy_cannot_read_leaves_it_out_and_says_why() {
     assert_eq!(rows(&all, "pgspate"), [3.0; 2]);
     let left_out: Vec<_> = all.iter().filter_map(|line| line["skipped"].as_str()).collect();
     assert_eq!(left_out, ["COPY does not read a.ndjson: it is json"; 4]);
-    assert!(
-        done.stdout
-            .contains("there is no session of COPY beside it, as COPY does not read a.ndjson"),
-        "{}",
-        done.stdout
-    );
+    let said = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "there is no session of COPY beside it, as COPY does not read a.ndjson: it is json.";
+    assert!(said.starts_with("bulk: pgspate loads 3 rows in ") && said.ends_with(why), "{said}");
     page(folder, &["left out, as COPY does not read a.ndjson: it is json: one session"]);
 }
 
@@ -146,7 +147,13 @@ fn a_bad_row_is_named_and_nothing_is_left() {
     gzip(&folder.join("bad.csv.gz"), "id,name\n1,a\n2,b\n3,c,d\n");
     let done = lab(folder, "run bulk --data good.csv.gz bad.csv.gz --repeats 1 --quiet");
     assert_eq!((done.status, done.stdout.as_str()), (Some(2), ""));
-    assert_snapshot!(done.stderr, @r#""#);
+    assert_snapshot!(done.stderr, @r#"
+    error: could not load "bad.csv.gz" into pgspate_lab.bad
+      caused by: extra data after last expected column
+      at: bad.csv.gz, line 4, byte 16
+
+    hint: Expected 2 fields, found 3. Mend the row, or load without this file.
+    "#);
     let mut left: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();

@@ -26,6 +26,9 @@ use form::{copy_form, header, is_delimited, overrides};
 /// What is looked at of a file, as `pgspate load` does.
 const SAMPLE_BYTES: usize = 1 << 20;
 
+/// What to do about a row that does not fit the others.
+const MEND: &str = "Mend the row, or load without this file.";
+
 /// A table, by its files.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -194,14 +197,11 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
         ..load::Options::default()
     };
     let report = ground.load(options).map_err(|error| {
-        let is_of_a_row = error.place().is_some_and(|place| place.line.is_some());
-        match is_of_a_row && error.hint_text().is_none() {
-            true => error.hint(
-                "The lab loads files as they are, all rows of them. Mend the row, or leave the \
-                 file out.",
-            ),
-            false => error,
+        if error.place().is_none_or(|place| place.line.is_none()) {
+            return error;
         }
+        let known = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
+        error.hint(format!("{known}{MEND}"))
     })?;
     let columns = columns(&name, ground)?;
     ground.sql("drop a table that was tried out", &format!("drop table {name}"))?;

@@ -132,8 +132,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
         let data = DataFacts { kind: Data::Tpch, ..DataFacts::default() };
         let error = differ(&known, &Conditions { data, ..now.clone() }, Path::new("lab"), "bulk");
-        let expected = "results of bulk in \"lab\" are of another set of data: IMDb-shaped files, \
-                        not TPC-H-shaped files";
+        let expected = "results of bulk in \"lab\" are of another set of data: imdb, not tpch";
         assert_eq!(error.to_string(), expected);
     }
 }
