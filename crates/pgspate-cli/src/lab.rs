@@ -59,7 +59,7 @@ struct RunArgs {
     names: Vec<String>,
 
     /// What bulk and storage load: imdb, tpch, or files, folders and patterns of your own
-    #[arg(long, value_name = "imdb|tpch|PATH", num_args = 1.., default_value = "imdb")]
+    #[arg(long, value_name = "DATA", num_args = 1.., default_value = "imdb")]
     data: Vec<String>,
 
     /// How large: 1 is the published size; by default what takes some minutes

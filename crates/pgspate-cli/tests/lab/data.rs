@@ -106,6 +106,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
             "order alone.",
             "pgspate lab run bulk --data ... --repeats 1",
             "items: 2 files of csv",
+            "Files do not tell of keys",
         ],
     );
     // What is measured stays as long as the files do.

@@ -42,7 +42,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
                  files are done.",
                 words.its_name
             ),
-            bars(results, &by_settings, "largest file"),
+            bars(results, &by_settings, largest_number(results.data().kind)),
         ),
         Figure::new(
             words.each,
@@ -52,8 +52,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ),
         Figure::new(
             "One thing changed at a time",
-            "Indexes are there before the load: the sessions keep them up row by row, pgspate \
-             drops them and makes them again where that pays, and that is in its time.",
+            words.changes,
             bars(results, &one_at_a_time, "seconds"),
         ),
         Figure::new(
@@ -61,12 +60,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             "Of all of PostgreSQL's processes.",
             bars(results, &by_settings, "server CPU"),
         ),
-        Figure::new(
-            "WAL",
-            "With indexes, each row's entry is logged; an index that is built afterwards is logged \
-             once.",
-            bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL"),
-        ),
+        Figure::new("WAL", words.wal, bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL")),
     ]
 }
 
@@ -76,6 +70,16 @@ struct Words {
     largest: &'static str,
     its_name: String,
     each: &'static str,
+    changes: &'static str,
+    wal: &'static str,
+}
+
+/// What the seconds of the largest are called.
+pub(super) fn largest_number(data: Data) -> &'static str {
+    match data {
+        Data::Imdb => "largest file",
+        Data::Tpch | Data::Files => "largest table",
+    }
 }
 
 impl Words {
@@ -92,7 +96,19 @@ impl Words {
             Data::Imdb => ("Time for the largest file", "File by file"),
             Data::Tpch | Data::Files => ("Time for the largest table", "Table by table"),
         };
-        Words { all, largest, its_name: its_name.to_owned(), each }
+        let (changes, wal) = match data.kind {
+            Data::Imdb | Data::Tpch => (
+                "Indexes are there before the load: the sessions keep them up row by row, pgspate \
+                 drops them and makes them again where that pays, and that is in its time.",
+                "With indexes, each row's entry is logged; an index that is built afterwards is \
+                 logged once.",
+            ),
+            Data::Files => (
+                "Files do not tell of keys, so nothing is measured with indexes.",
+                "What is written to the log for the same rows.",
+            ),
+        };
+        Words { all, largest, its_name: its_name.to_owned(), each, changes, wal }
     }
 }
 

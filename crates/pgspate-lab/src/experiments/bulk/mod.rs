@@ -113,6 +113,7 @@ impl Experiment for Bulk {
         vec![
             "seconds",
             "largest file",
+            "largest table",
             "server CPU",
             "client CPU",
             "WAL",
@@ -152,7 +153,8 @@ impl Experiment for Bulk {
         let (rows, largest) = strategies::load(trial.level("strategy"), ground, &mut outcome)?;
         outcome.number("rows", rows as f64, Unit::Count);
         outcome.number("rows a second", rows as f64 / outcome.seconds(), Unit::PerSecond);
-        outcome.number("largest file", largest, Unit::Seconds);
+        let name = figures::largest_number(ground.data().kind());
+        outcome.number(name, largest, Unit::Seconds);
         Ok(outcome)
     }
 

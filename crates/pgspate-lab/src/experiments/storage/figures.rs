@@ -86,7 +86,8 @@ pub(super) fn answer(results: &Results) -> String {
     else {
         return match (bulk::left_out(results), free(PGSPATE)) {
             (Some(why), Some(ours)) => format!(
-                "Without a limit pgspate takes {}; there is no session of COPY beside it, as {why}.",
+                "Without a limit pgspate takes {}; there is no session of COPY beside it, as \
+                 {why}.",
                 words::value(ours, Unit::Seconds)
             ),
             _ => "Too little is measured to compare.".to_owned(),
