@@ -120,6 +120,33 @@ fn own_files_are_loaded_by_all_strategies_alike() {
 }
 
 #[test]
+fn odd_files_are_the_same_to_all_strategies() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("odd")).unwrap();
+    for (name, text) in [
+        ("crlf.csv", "id,txt\r\n1,\"a \"\"q\"\" b\"\r\n2,\r\n3,\"\"\r\n4,\"two\r\nlines\"\r\n"),
+        ("mark.csv", "\u{feff}id;näme\n1;x\n2;\"y;z\"\n"),
+        ("bare mark.csv", "\u{feff}1,a\n2,b\n"),
+        ("names.csv", "\"id\",\"a, b\",\"select\"\n1,2,\"3\"\n4,5,\"6\"\n"),
+        ("escapes.csv", "id,txt\n1,\"a \\\" b\"\n2,\"c \\\" d\"\n"),
+        ("nulls.csv", "id,v\n1,NULL\n2,3\n3,4\n"),
+        ("empty lines.csv", "name\nx\n\ny\n"),
+        ("notes.tsv", "id\tnote\n1\t5\" disk\n2\t\\N\n3\t\"half\n"),
+        ("server.copy", "1\ta\\tb\t\\N\n2\tc\\\\d\tx\n"),
+    ] {
+        fs::write(folder.join("odd").join(name), text).unwrap();
+    }
+    // What strategies leave is compared by the run.
+    let done = lab(folder, &format!("run bulk --data odd {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    for strategy in STRATEGIES {
+        assert_eq!(rows(&all, strategy), [23.0; 2], "{strategy}");
+    }
+}
+
+#[test]
 fn what_copy_cannot_read_leaves_it_out_and_says_why() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
