@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate::{Error, Kind, Result};
 use pgspate_lab::report::{self, Digest};
-use pgspate_lab::{Event, Experiment, Options, Setup, Stop, Summary, experiments, run_time};
+use pgspate_lab::{Data, Event, Experiment, Options, Setup, Stop, Summary, experiments, run_time};
 use serde::Serialize;
 
 use crate::Answer;
@@ -57,6 +57,10 @@ struct RunArgs {
     /// Names of experiments, or all
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
+
+    /// What bulk and storage load: imdb, tpch, or files, folders and patterns of your own
+    #[arg(long, value_name = "DATA", num_args = 1.., default_value = "imdb")]
+    data: Vec<String>,
 
     /// How large: 1 is the published size; by default what takes some minutes
     #[arg(long, value_name = "X", value_parser = scale)]
@@ -128,6 +132,7 @@ struct Listed {
     name: &'static str,
     title: &'static str,
     question: &'static str,
+    data: Vec<&'static str>,
     factors: Vec<(&'static str, Vec<String>)>,
     scale: f64,
     trials: usize,
@@ -137,13 +142,14 @@ struct Listed {
 fn list(args: &ListArgs) -> Result<Answer> {
     let listed = |experiment: &dyn Experiment| {
         let scale = args.scale.unwrap_or_else(|| experiment.scale_default());
-        let setup = Setup { scale, is_own: true };
+        let setup = Setup { scale, is_own: true, data: Data::default() };
         let (trials, seconds_each_repeat) = run_time(experiment, &setup);
         let factors = experiment.factors(&setup).into_iter();
         Listed {
             name: experiment.name(),
             title: experiment.title(),
             question: experiment.question(),
+            data: if experiment.takes_data() { vec!["imdb", "tpch", "PATH"] } else { Vec::new() },
             factors: factors.map(|factor| (factor.name, factor.levels)).collect(),
             scale,
             trials,
@@ -160,6 +166,10 @@ fn list(args: &ListArgs) -> Result<Answer> {
     for it in &all {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}\n{}", style.strong(it.name), wrapped(it.question, INDENT));
+        if !it.data.is_empty() {
+            let line = "--data: imdb, tpch, or files of your own";
+            let _ = writeln!(text, "{}", style.dim(&wrapped(line, INDENT)));
+        }
         for (factor, levels) in &it.factors {
             let line = format!("{factor}: {}", levels.join(", "));
             let _ = writeln!(text, "{}", style.dim(&wrapped(&line, INDENT)));
@@ -185,6 +195,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     };
     let options = Options {
         experiments: chosen(&args.names)?,
+        data: args.data.clone(),
         scale: args.scale,
         repeats: args.repeats,
         seed: args.seed,

@@ -9,6 +9,7 @@ use pgspate::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::dataset::Data;
 use crate::ground::Ground;
 use crate::report::figure::Figure;
 use crate::results::Results;
@@ -26,6 +27,21 @@ pub trait Experiment: Sync {
 
     /// What others have published of the same question.
     fn published(&self) -> Published;
+
+    /// Whether it loads whatever data it is given, instead of data that belong to its question.
+    fn takes_data(&self) -> bool {
+        false
+    }
+
+    /// Its name with these data.
+    fn title_with(&self, _data: Data) -> &'static str {
+        self.title()
+    }
+
+    /// What it asks with these data.
+    fn question_with(&self, _data: Data) -> &'static str {
+        self.question()
+    }
 
     /// What is varied; the first level of each is the baseline.
     fn factors(&self, setup: &Setup) -> Vec<Factor>;
@@ -96,6 +112,8 @@ pub struct Setup {
     pub scale: f64,
     /// Whether the server is the lab's own, whose settings can be others for each trial.
     pub is_own: bool,
+    /// Whose data are loaded, by an experiment that takes any.
+    pub data: Data,
 }
 
 /// What others have published.

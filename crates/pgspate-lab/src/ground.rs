@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pgspate::load::{self, Report, Watch};
 use pgspate::target::connect::{Connection, Dsn};
@@ -14,6 +14,7 @@ use pgspate::{Error, Kind, Result};
 use pgspate_embedded::Throwaway;
 use tokio::runtime::Handle;
 
+use crate::dataset::{Dataset, Loadable};
 use crate::probe::{self, Probe};
 use crate::stop::Stop;
 use crate::throttle::{Throttle, Throttled};
@@ -32,6 +33,9 @@ pub(crate) struct Shared {
     /// What tuning for a bulk load would set.
     pub(crate) tuned: Mutex<Vec<(String, String)>>,
     pub(crate) agreed: Mutex<BTreeMap<String, String>>,
+    pub(crate) data: Arc<Dataset>,
+    /// What of it is to be loaded, once that is known.
+    pub(crate) tables: OnceLock<Vec<Loadable>>,
 }
 
 /// A server that is ready for a trial, and what belongs to it.
@@ -96,6 +100,24 @@ impl Ground {
     /// A folder for the experiment's files. It stays for all trials, and is gone after the last.
     pub fn scratch(&self) -> &Path {
         &self.shared.scratch
+    }
+
+    /// The data that an experiment loads which takes any.
+    pub(crate) fn data(&self) -> &Dataset {
+        &self.shared.data
+    }
+
+    /// Their tables, the largest first. Asked for the first time, it makes what has to be made, in
+    /// an empty schema, which is empty again afterwards.
+    ///
+    /// # Errors
+    /// Files cannot be made, or those that were given do not fit any table.
+    pub(crate) fn tables(&self) -> Result<&[Loadable]> {
+        if let Some(known) = self.shared.tables.get() {
+            return Ok(known);
+        }
+        let made = self.shared.data.tables(self)?;
+        Ok(self.shared.tables.get_or_init(|| made))
     }
 
     /// What drives connections.

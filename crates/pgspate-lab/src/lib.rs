@@ -7,10 +7,12 @@
 //! measured alike for all contenders, and what is unfavourable to pgspate stays.
 
 pub mod data;
+mod dataset;
 mod experiment;
 pub mod experiments;
 mod facts;
 mod foreign;
+mod given;
 mod ground;
 mod own;
 mod probe;
@@ -22,6 +24,7 @@ mod spread;
 mod stop;
 mod throttle;
 
+pub use dataset::{Data, DataFacts, TableFacts};
 pub use experiment::{
     Experiment, Factor, Number, Outcome, Phase, Picture, Published, Series, Setup, Trial, Unit,
 };

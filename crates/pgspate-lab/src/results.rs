@@ -11,6 +11,7 @@ use pgspate::{Error, Kind, Place, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::dataset::DataFacts;
 use crate::experiment::{Outcome, Picture, Trial, Unit};
 use crate::facts::Facts;
 use crate::spread::Spread;
@@ -33,6 +34,9 @@ pub struct Conditions {
     pub postgres: String,
     /// pgspate's version.
     pub pgspate: String,
+    /// What is loaded, where that is not what the experiment loads unless it is told.
+    #[serde(default, skip_serializing_if = "DataFacts::is_usual")]
+    pub data: DataFacts,
 }
 
 /// A trial that was made.
@@ -146,6 +150,16 @@ impl Writer {
         self.file.sync_data().map_err(failed)
     }
 
+    /// Takes the file away, and the folder, if there is nothing in them: a run that came to nothing
+    /// leaves nothing.
+    pub(crate) fn tidy(&self) {
+        let is_empty = self.file.metadata().is_ok_and(|found| found.len() == 0);
+        if is_empty && fs::remove_file(&self.path).is_ok() {
+            // Others may have put something there.
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+
     /// Writes the file anew with these lines only.
     pub(crate) fn keep(&mut self, lines: &[Line]) -> Result<()> {
         let failed = |error| file_error("write", &self.path, error);
@@ -197,6 +211,11 @@ impl Results {
     /// All lines, also of trials that were left out.
     pub fn lines(&self) -> &[Line] {
         &self.lines
+    }
+
+    /// What was loaded.
+    pub fn data(&self) -> DataFacts {
+        self.lines.first().map_or_else(DataFacts::default, |line| line.conditions.data.clone())
     }
 
     /// Whether nothing was measured.
@@ -297,6 +316,7 @@ pub(crate) mod tests {
                 target: "own".to_owned(),
                 postgres: "15.1".to_owned(),
                 pgspate: "0.1.0".to_owned(),
+                data: DataFacts::default(),
             },
             skipped: None,
             outcome,

@@ -758,12 +758,16 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__lab__subcmd__run)
-            opts="-q -h --scale --repeats --seed --results --to --only --fresh --json --quiet --help"
+            opts="-q -h --data --scale --repeats --seed --results --to --only --fresh --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --data)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --scale)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -209,6 +209,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l scale -d 'How large: 1 is the published size; by default what takes some minutes' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l json -d 'Print it as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'What bulk and storage load: imdb, tpch, or files, folders and patterns of your own' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l scale -d 'How large: 1 is the published size; by default what takes some minutes' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l repeats -d 'How often each trial is made' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'What generated data and the order of the trials follow from' -r

@@ -1,5 +1,6 @@
 //! `pgspate lab` as users meet it: what there is, runs that are stopped and go on, the page.
 
+mod data;
 #[allow(dead_code, reason = "other tests need more of it")]
 #[path = "../support/run.rs"]
 mod run;
@@ -111,6 +112,7 @@ fn every_experiment_is_listed_with_its_question() {
         assert!(text.contains(it["name"].as_str().unwrap()));
     }
     assert!(text.contains("for each repeat at scale 0.5"), "{text}");
+    assert_eq!(text.matches("--data: imdb, tpch, or files of your own").count(), 2, "{text}");
     assert!(fs::read_dir(temp.path()).unwrap().next().is_none(), "it only lists");
 }
 

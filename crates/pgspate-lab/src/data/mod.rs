@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub mod imdb;
+mod made;
 pub mod meters;
 pub mod tpch;
 mod words;
@@ -18,6 +19,7 @@ use pgspate::{Error, Kind, Result};
 use tokio_postgres::Client;
 
 pub use crate::random::Random;
+pub use made::Table;
 
 /// Bytes that are sent to the server at once, at least.
 const PIECE_BYTES: usize = 256 << 10;

@@ -20,6 +20,7 @@ use std::path::Path;
 use pgspate::{Error, Kind, Result};
 use serde::Serialize;
 
+use crate::dataset::Data;
 use crate::experiment::{Experiment, Setup, Trial};
 use crate::experiments;
 use crate::facts::Machine;
@@ -75,7 +76,7 @@ pub fn digests(folder: &Path) -> Result<Vec<Digest>> {
     let measured = all.filter(|(_, results)| !results.is_empty());
     let digest = |(experiment, results): (&'static dyn Experiment, Results)| Digest {
         experiment: experiment.name(),
-        question: experiment.question(),
+        question: experiment.question_with(results.data().kind),
         answer: experiment.answer(&results),
         trials: results.trials().into_iter().map(|trial| trial_digest(trial, &results)).collect(),
     };
@@ -123,7 +124,8 @@ fn results(experiment: &dyn Experiment, lines: &[Line], folder: &Path) -> Result
     let own = lines.iter().filter(|line| line.experiment == experiment.name());
     let mut own: Vec<Line> = own.cloned().collect();
     let scale = own.first().map_or(1.0, |line| line.conditions.scale);
-    let trials = runner::trials(experiment, &Setup { scale, is_own: true });
+    let data = own.first().map_or(Data::default(), |line| line.conditions.data.kind);
+    let trials = runner::trials(experiment, &Setup { scale, is_own: true, data });
     own.sort_by_key(|line| {
         let nth = trials.iter().position(|trial| *trial == line.trial).unwrap_or(usize::MAX);
         (nth, line.repeat)
@@ -168,13 +170,13 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
         escape(&servers.join(", ")),
         escape(&machines.join("; "))
     );
-    for (experiment, _) in all {
-        let name = escape(experiment.name());
+    for (experiment, results) in all {
+        let (name, data) = (escape(experiment.name()), results.data().kind);
         let _ = writeln!(
             html,
             "<li><a href=\"#{name}\">{}</a><span>{}</span></li>",
-            escape(experiment.title()),
-            escape(experiment.question())
+            escape(experiment.title_with(data)),
+            escape(experiment.question_with(data))
         );
     }
     html.push_str("</ul>\n</header>\n");

@@ -8,8 +8,10 @@ use std::fmt::Write as _;
 use super::figure::{Figure, Plot, Table};
 use super::svg::escape;
 use super::{bars, described, lines, words};
-use crate::experiment::{Experiment, Picture, Published, Trial};
-use crate::results::{Line, Results};
+use crate::data::tpch;
+use crate::dataset::{Data, TableFacts};
+use crate::experiment::{Experiment, Picture, Published, Trial, Unit};
+use crate::results::{Conditions, Line, Results};
 use crate::spread::Spread;
 
 /// Pixels of a figure on a wide and on a narrow page.
@@ -24,18 +26,21 @@ struct Factor<'a> {
 
 /// Adds the section.
 pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut String) {
+    let data = results.data().kind;
     let _ = write!(
         html,
         "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
         escape(experiment.name()),
-        escape(experiment.title()),
-        escape(experiment.question())
+        escape(experiment.title_with(data)),
+        escape(experiment.question_with(data))
     );
     if results.is_empty() {
         html.push_str("<p class=\"answer\">Nothing of it could be measured on this server.</p>\n");
     } else {
         let _ = writeln!(html, "<p class=\"answer\">{}</p>", escape(&experiment.answer(results)));
-        published(&experiment.published(), html);
+        if data == Data::default() {
+            published(&experiment.published(), html);
+        }
         for figure in experiment.figures(results).iter().filter(|figure| !figure.is_empty()) {
             draw(figure, html);
         }
@@ -199,10 +204,14 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
     let conditions = &first.conditions;
     let repeats = results.lines().iter().map(|line| line.repeat + 1).max().unwrap_or(1);
     let to = if conditions.target == "own" { "" } else { " --to ..." };
+    let data = match conditions.data.kind {
+        Data::Imdb => format!("--scale {}", conditions.scale),
+        Data::Tpch => format!("--data tpch --scale {}", conditions.scale),
+        Data::Files => "--data ...".to_owned(),
+    };
     let command = format!(
-        "pgspate lab run {} --scale {} --repeats {repeats} --seed {}{to}",
+        "pgspate lab run {} {data} --repeats {repeats} --seed {}{to}",
         experiment.name(),
-        conditions.scale,
         conditions.seed
     );
     let server = match conditions.target.as_str() {
@@ -219,7 +228,7 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
         escape(&server),
         escape(&described(&first.facts.machine))
     );
-    for line in settings(results) {
+    for line in loaded(conditions).into_iter().chain(settings(results)) {
         let _ = writeln!(html, "<li>{}</li>", escape(&line));
     }
     let mut notes: Vec<&String> =
@@ -234,6 +243,24 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
         let _ = writeln!(html, "<li>{}</li>", escape(&text));
     }
     html.push_str("</ul>\n</details>\n");
+}
+
+/// What was loaded, where that is not what the experiment loads unless it is told.
+fn loaded(conditions: &Conditions) -> Vec<String> {
+    let table = |table: &TableFacts| {
+        let files = if table.files == 1 { "file" } else { "files" };
+        let bytes = words::value(table.bytes as f64, Unit::Bytes);
+        format!("{}: {} {files} of {}, {bytes}", table.name, table.files, table.format)
+    };
+    match conditions.data.kind {
+        Data::Imdb => Vec::new(),
+        Data::Tpch => vec![format!(
+            "TPC-H's eight tables at scale factor {}, from a generator of the lab's own: no result \
+             of that benchmark",
+            tpch::factor(conditions.scale)
+        )],
+        Data::Files => conditions.data.tables.iter().map(table).collect(),
+    }
 }
 
 /// The settings of all trials, then those that only some have.

@@ -10,7 +10,7 @@ mod place;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use pgspate::measure::Measurement;
@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
+use crate::dataset::{Data, Dataset};
 use crate::experiment::{Experiment, Outcome, Setup, Trial, Unit};
 use crate::facts::{self, Facts, Machine};
 use crate::ground::{Ground, SCHEMA, Shared};
@@ -40,7 +41,10 @@ const SETTLED_PAUSE: Duration = Duration::from_millis(10);
 pub struct Options {
     /// The experiments, in this order.
     pub experiments: Vec<&'static dyn Experiment>,
-    /// 1 is the published size; each experiment's own by default.
+    /// `imdb`, `tpch`, or paths, folders, patterns and URLs of the user's own files, for
+    /// experiments that load whatever they are given; IMDb-shaped files by default.
+    pub data: Vec<String>,
+    /// 1 is the published size; each experiment's own by default. Own files are loaded whole.
     pub scale: Option<f64>,
     /// How often each trial is made.
     pub repeats: u32,
@@ -124,7 +128,39 @@ pub fn run(
     if options.repeats == 0 {
         return Err(Error::new(Kind::Usage, "the number of repeats must be at least 1"));
     }
+    let data = Arc::new(data(options, runtime)?);
     let mut writer = Writer::open(&options.folder)?;
+    let done = run_with(options, &data, &mut writer, runtime, stop, show);
+    if done.is_err() {
+        writer.tidy();
+    }
+    done
+}
+
+/// The data that were asked for, if all experiments can do with them.
+fn data(options: &Options, runtime: &Handle) -> Result<Dataset> {
+    let data = Dataset::find(&options.data, runtime)?;
+    let has_its_own = |it: &&&dyn Experiment| !it.takes_data() && data.kind() != Data::default();
+    if let Some(one) = options.experiments.iter().find(has_its_own) {
+        let message = format!("{} has data of its own, and takes no others", one.name());
+        return Err(Error::new(Kind::Usage, message)
+            .hint("Leave `--data` out for it; bulk and storage load any data."));
+    }
+    if data.kind() == Data::Files && options.scale.is_some() {
+        return Err(Error::new(Kind::Usage, "files of one's own have no scale")
+            .hint("They are loaded whole: leave `--scale` out, or name fewer files."));
+    }
+    Ok(data)
+}
+
+fn run_with(
+    options: &Options,
+    data: &Arc<Dataset>,
+    writer: &mut Writer,
+    runtime: &Handle,
+    stop: &Stop,
+    show: &dyn Fn(&Event<'_>),
+) -> Result<Summary> {
     let mut lines = results::read(&options.folder)?;
     if options.fresh {
         let is_kept =
@@ -144,7 +180,8 @@ pub fn run(
             stop,
             show,
             place: &place,
-            writer: &mut writer,
+            data,
+            writer,
             summary: &mut summary,
         };
         ended = course.run(&lines);
@@ -173,6 +210,7 @@ struct Course<'a> {
     stop: &'a Stop,
     show: &'a dyn Fn(&Event<'_>),
     place: &'a Place,
+    data: &'a Arc<Dataset>,
     writer: &'a mut Writer,
     summary: &'a mut Summary,
 }
@@ -180,13 +218,17 @@ struct Course<'a> {
 impl Course<'_> {
     fn run(&mut self, lines: &[Line]) -> Result<()> {
         let name = self.experiment.name();
-        let scale = self.options.scale.unwrap_or_else(|| self.experiment.scale_default());
-        let conditions = self.place.conditions(scale, self.options.seed);
+        let scale = match self.data.kind() {
+            Data::Files => 1.0,
+            _ => self.options.scale.unwrap_or_else(|| self.experiment.scale_default()),
+        };
+        let facts = self.data.facts.clone();
+        let conditions = self.place.conditions(scale, self.options.seed, facts);
         let known: Vec<&Line> = lines.iter().filter(|line| line.experiment == name).collect();
         if let Some(other) = known.iter().find(|line| line.conditions != conditions) {
             return Err(differ(&other.conditions, &conditions, &self.options.folder, name));
         }
-        let setup = Setup { scale, is_own: self.place.is_own() };
+        let setup = Setup { scale, is_own: self.place.is_own(), data: self.data.kind() };
         let mut trials = trials(self.experiment, &setup);
         only(&mut trials, &self.options.only, name)?;
         let all = order(&trials, self.options.repeats, self.options.seed, name);
@@ -211,6 +253,8 @@ impl Course<'_> {
             stop: self.stop.clone(),
             tuned: Mutex::default(),
             agreed: Mutex::default(),
+            data: Arc::clone(self.data),
+            tables: OnceLock::new(),
         });
         let base = self.prepare(&shared)?;
         let began = Instant::now();
@@ -250,9 +294,17 @@ impl Course<'_> {
             }
         };
         let show = |step: &Step| (self.show)(&Event::Server(step));
+        let schema = format!("create schema {SCHEMA}");
+        if self.data.kind() == Data::Files {
+            // Elsewhere, so that trials do not begin with what that leaves in the WAL.
+            let other = Own::start(installation, &show)?;
+            let ground = Ground::on_own(shared, other.base())?;
+            ground.sql("make the lab's schema", &schema)?;
+            ground.tables()?;
+        }
         let own = Own::start(installation, &show)?;
         let ground = Ground::on_own(shared, own.base())?;
-        ground.sql("make the lab's schema", &format!("create schema {SCHEMA}"))?;
+        ground.sql("make the lab's schema", &schema)?;
         let connection = ground.connect()?;
         ground.block_on(tune(shared, &connection))?;
         drop(connection);

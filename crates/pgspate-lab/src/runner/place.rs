@@ -10,6 +10,7 @@ use pgspate_embedded::{Installation, Step, locate};
 use tokio::runtime::Handle;
 
 use super::{Event, Options};
+use crate::dataset::DataFacts;
 use crate::foreign::Foreign;
 use crate::ground::stopped;
 use crate::own;
@@ -48,7 +49,7 @@ impl Place {
         matches!(self, Place::Own(_))
     }
 
-    pub(super) fn conditions(&self, scale: f64, seed: u64) -> Conditions {
+    pub(super) fn conditions(&self, scale: f64, seed: u64, data: DataFacts) -> Conditions {
         let (target, postgres) = match self {
             Place::Own(found) => ("own".to_owned(), found.version.clone()),
             Place::Foreign(foreign) => {
@@ -57,7 +58,7 @@ impl Place {
             }
         };
         let pgspate = env!("CARGO_PKG_VERSION").to_owned();
-        Conditions { scale, seed, target, postgres, pgspate }
+        Conditions { scale, seed, target, postgres, pgspate, data }
     }
 
     pub(super) fn close(self, runtime: &Handle) -> Result<()> {
@@ -70,7 +71,9 @@ impl Place {
 
 /// That results are there which cannot stand beside those that are asked for.
 pub(super) fn differ(known: &Conditions, now: &Conditions, folder: &Path, name: &str) -> Error {
-    let (what, then, now) = if known.scale != now.scale {
+    let (what, then, now) = if known.data != now.data {
+        ("set of data", known.data.said(), now.data.said())
+    } else if known.scale != now.scale {
         ("scale", known.scale.to_string(), now.scale.to_string())
     } else if known.seed != now.seed {
         ("seed", known.seed.to_string(), now.seed.to_string())
@@ -111,6 +114,7 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::Data;
 
     #[test]
     fn conditions_that_differ_are_named() {
@@ -120,10 +124,15 @@ mod tests {
             target: "own".to_owned(),
             postgres: "15.1".to_owned(),
             pgspate: "0.1.0".to_owned(),
+            data: DataFacts::default(),
         };
         let now = Conditions { scale: 0.2, ..known.clone() };
         let error = differ(&known, &now, Path::new("lab"), "bulk");
         let expected = "results of bulk in \"lab\" are of another scale: 0.1, not 0.2";
+        assert_eq!(error.to_string(), expected);
+        let data = DataFacts { kind: Data::Tpch, ..DataFacts::default() };
+        let error = differ(&known, &Conditions { data, ..now.clone() }, Path::new("lab"), "bulk");
+        let expected = "results of bulk in \"lab\" are of another set of data: imdb, not tpch";
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -26,6 +26,7 @@ fn run(name: &str, scale: f64, on: &On<'_>, only: &[(&str, &str)]) -> (TempDir, 
     let options = Options {
         experiments: vec![experiments::find(name).unwrap()],
         only: only.iter().map(owned).collect(),
+        data: Vec::new(),
         scale: Some(scale),
         repeats: 1,
         seed: 7,

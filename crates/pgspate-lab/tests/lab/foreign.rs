@@ -107,3 +107,32 @@ fn a_ledger_is_as_it_was_or_is_not() {
         assert_eq!((everything(&database), look()), (before, ledger));
     }
 }
+
+#[test]
+fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
+    let files = tempfile::tempdir().unwrap();
+    // A server has a table of that name already: it is not this one.
+    std::fs::write(files.path().join("mine.csv"), "id,order\n1,a\n2,\n").unwrap();
+    let database = database();
+    database.run("create table mine (id int); insert into mine values (1)");
+    let before = everything(&database);
+    let results = tempfile::tempdir().unwrap();
+    let mut options = options(results.path());
+    options.experiments = vec![experiments::find("bulk").unwrap()];
+    options.data = vec![files.path().display().to_string()];
+    (options.scale, options.repeats) = (None, 1);
+    options.to = Some(dsn(&database.dsn()));
+    let summary = run(&options, None).0.unwrap();
+    assert_eq!((summary.measured, summary.skipped.len()), (3, 9));
+    assert_eq!(everything(&database), before);
+    assert_eq!(database.query("select count(*) from mine")[0][0].as_deref(), Some("1"));
+    for line in read(results.path()).unwrap().iter().filter(|line| line.skipped.is_none()) {
+        assert_eq!(line.value("rows"), Some(2.0), "{}", line.trial.label());
+        assert_eq!(line.conditions.data.tables[0].name, "mine");
+    }
+    std::fs::write(files.path().join("mine.csv"), "id,order\n1,a\n2,b,c\n").unwrap();
+    options.fresh = true;
+    let error = run(&options, None).0.unwrap_err();
+    assert_eq!(error.place().and_then(|place| place.line), Some(3), "{error}");
+    assert_eq!(everything(&database), before);
+}

@@ -1,6 +1,6 @@
 //! Every experiment that is shipped, from its beginning to the page.
 
-use pgspate_lab::{Setup, experiments, read, report};
+use pgspate_lab::{Data, Setup, experiments, read, report};
 
 use crate::support::{options, run};
 
@@ -12,7 +12,8 @@ fn every_experiment_says_what_it_is() {
         names.push(experiment.name());
         assert!(experiment.question().ends_with('?'), "{}", experiment.question());
         assert!(!experiment.published().figures.is_empty());
-        let setup = Setup { scale: experiment.scale_default(), is_own: true };
+        let scale = experiment.scale_default();
+        let setup = Setup { scale, is_own: true, data: Data::default() };
         for factor in experiment.factors(&setup) {
             assert!(!factor.levels.is_empty(), "{}", factor.name);
         }
@@ -21,11 +22,14 @@ fn every_experiment_says_what_it_is() {
 
 /// Each trial of an experiment once, at a scale at which there is next to nothing to do.
 #[track_caller]
-fn runs_from_its_beginning_to_the_page(name: &str, scale: f64) {
+fn runs_from_its_beginning_to_the_page(name: &str, data: &str, only: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.experiments = vec![experiments::find(name).unwrap()];
-    (options.scale, options.repeats) = (Some(scale), 1);
+    (options.scale, options.repeats) = (Some(0.000_02), 1);
+    options.data = vec![data.to_owned()];
+    let owned = |(factor, level): &(&str, &str)| ((*factor).to_owned(), (*level).to_owned());
+    options.only = only.iter().map(owned).collect();
     let summary = run(&options, None).0.unwrap();
     assert!(summary.measured > 0);
     let digests = report::digests(folder.path()).unwrap();
@@ -39,10 +43,15 @@ fn runs_from_its_beginning_to_the_page(name: &str, scale: f64) {
 
 #[test]
 fn bulk() {
-    runs_from_its_beginning_to_the_page("bulk", 0.000_02);
+    runs_from_its_beginning_to_the_page("bulk", "imdb", &[]);
 }
 
 #[test]
 fn storage() {
-    runs_from_its_beginning_to_the_page("storage", 0.000_02);
+    runs_from_its_beginning_to_the_page("storage", "imdb", &[]);
+}
+
+#[test]
+fn storage_with_tpch() {
+    runs_from_its_beginning_to_the_page("storage", "tpch", &[("volume", "no limit")]);
 }

@@ -119,6 +119,7 @@ pub(crate) static TOY: Toy = Toy;
 pub(crate) fn options(folder: &Path) -> Options {
     Options {
         experiments: vec![&TOY],
+        data: Vec::new(),
         scale: Some(0.5),
         repeats: 2,
         seed: 1,

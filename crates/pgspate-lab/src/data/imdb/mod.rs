@@ -7,39 +7,18 @@
 mod people;
 mod titles;
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use pgspate::{Error, Kind, Result};
+use pgspate::Result;
 
+use super::made::{self, Table};
 use super::{Rows, scaled};
 
 /// The scale at which the seven files take about 60 MB.
 pub const SCALE_SMALL: f64 = 0.04;
 
-/// One of the seven.
-#[derive(Debug, Clone, Copy)]
-pub struct Table {
-    /// The table's name, unquoted.
-    pub name: &'static str,
-    /// The file's name.
-    pub file: &'static str,
-    /// `create table`, without keys.
-    pub create: &'static str,
-    /// The key and an index that queries want, as statements.
-    pub indexes: &'static [&'static str],
-    /// Rows at scale 1.
-    pub rows: u64,
-    /// The first line of the file.
-    pub header: &'static str,
-    /// Appends the rows of a title or person, as many as there is room for, and returns how many.
-    group: Group,
-}
-
-/// From sizes, the number of the title or person, and the rows there is room for.
+/// Appends the rows of a title or person, as many as there is room for, and returns how many: from
+/// sizes, the number of the title or person, and the room.
 type Group = fn(&Sizes, u64, u64, &mut Vec<u8>) -> u64;
 
 /// What references have to know.
@@ -55,6 +34,12 @@ const PEOPLE: u64 = 13_000_000;
 /// Titles in `title.basics` at scale 1.
 const TITLES: u64 = 10_400_000;
 
+/// Rows of the other tables at scale 1.
+const PRINCIPALS: u64 = 59_400_000;
+const AKAS: u64 = 37_000_000;
+const EPISODES: u64 = 7_900_000;
+const RATINGS: u64 = 1_370_000;
+
 /// The seven tables, the largest first.
 pub const TABLES: [Table; 7] = [
     Table {
@@ -66,9 +51,9 @@ pub const TABLES: [Table; 7] = [
             "alter table title_principals add primary key (tconst, ordering)",
             "create index title_principals_nconst on title_principals (nconst)",
         ],
-        rows: 59_400_000,
         header: "tconst\tordering\tnconst\tcategory\tjob\tcharacters",
-        group: people::principals,
+        count: |scale| scaled(PRINCIPALS, scale),
+        make: |scale, seed| all(PRINCIPALS, people::principals, scale, seed),
     },
     Table {
         name: "title_akas",
@@ -79,9 +64,9 @@ pub const TABLES: [Table; 7] = [
             "alter table title_akas add primary key (title_id, ordering)",
             "create index title_akas_title on title_akas (title)",
         ],
-        rows: 37_000_000,
         header: "titleId\tordering\ttitle\tregion\tlanguage\ttypes\tattributes\tisOriginalTitle",
-        group: titles::akas,
+        count: |scale| scaled(AKAS, scale),
+        make: |scale, seed| all(AKAS, titles::akas, scale, seed),
     },
     Table {
         name: "name_basics",
@@ -92,9 +77,9 @@ pub const TABLES: [Table; 7] = [
             "alter table name_basics add primary key (nconst)",
             "create index name_basics_primary_name on name_basics (primary_name)",
         ],
-        rows: PEOPLE,
         header: "nconst\tprimaryName\tbirthYear\tdeathYear\tprimaryProfession\tknownForTitles",
-        group: people::basics,
+        count: |scale| scaled(PEOPLE, scale),
+        make: |scale, seed| all(PEOPLE, people::basics, scale, seed),
     },
     Table {
         name: "title_basics",
@@ -106,19 +91,19 @@ pub const TABLES: [Table; 7] = [
             "alter table title_basics add primary key (tconst)",
             "create index title_basics_start_year on title_basics (start_year)",
         ],
-        rows: TITLES,
         header: "tconst\ttitleType\tprimaryTitle\toriginalTitle\tisAdult\tstartYear\tendYear\t\
                  runtimeMinutes\tgenres",
-        group: titles::basics,
+        count: |scale| scaled(TITLES, scale),
+        make: |scale, seed| all(TITLES, titles::basics, scale, seed),
     },
     Table {
         name: "title_crew",
         file: "title.crew.tsv.gz",
         create: "create table title_crew (tconst text, directors text, writers text)",
         indexes: &["alter table title_crew add primary key (tconst)"],
-        rows: TITLES,
         header: "tconst\tdirectors\twriters",
-        group: titles::crew,
+        count: |scale| scaled(TITLES, scale),
+        make: |scale, seed| all(TITLES, titles::crew, scale, seed),
     },
     Table {
         name: "title_episode",
@@ -129,9 +114,9 @@ pub const TABLES: [Table; 7] = [
             "alter table title_episode add primary key (tconst)",
             "create index title_episode_parent on title_episode (parent_tconst)",
         ],
-        rows: 7_900_000,
         header: "tconst\tparentTconst\tseasonNumber\tepisodeNumber",
-        group: titles::episodes,
+        count: |scale| scaled(EPISODES, scale),
+        make: |scale, seed| all(EPISODES, titles::episodes, scale, seed),
     },
     Table {
         name: "title_ratings",
@@ -139,27 +124,16 @@ pub const TABLES: [Table; 7] = [
         create: "create table title_ratings (tconst text, average_rating numeric(3, 1), \
                  num_votes int)",
         indexes: &["alter table title_ratings add primary key (tconst)"],
-        rows: 1_370_000,
         header: "tconst\taverageRating\tnumVotes",
-        group: titles::ratings,
+        count: |scale| scaled(RATINGS, scale),
+        make: |scale, seed| all(RATINGS, titles::ratings, scale, seed),
     },
 ];
 
-impl Table {
-    /// Rows at a scale.
-    pub fn rows_at(&self, scale: f64) -> u64 {
-        scaled(self.rows, scale)
-    }
-
-    /// All its rows, as COPY text without the header.
-    pub fn all(&self, scale: f64, seed: u64) -> impl Rows + use<> {
-        Groups {
-            sizes: Sizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) },
-            group: self.group,
-            next: 1,
-            left: self.rows_at(scale),
-        }
-    }
+/// Rows of a table that has so many at scale 1.
+fn all(rows: u64, group: Group, scale: f64, seed: u64) -> Box<dyn Rows> {
+    let sizes = Sizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) };
+    Box::new(Groups { sizes, group, next: 1, left: scaled(rows, scale) })
 }
 
 struct Groups {
@@ -186,53 +160,12 @@ impl Rows for Groups {
 /// # Errors
 /// The folder cannot be written, or is full.
 pub fn write(folder: &Path, scale: f64, seed: u64) -> Result<Vec<PathBuf>> {
-    let folder = folder.join(format!("imdb-{scale}-{seed}"));
-    fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
-    let paths: Vec<PathBuf> = TABLES.iter().map(|table| folder.join(table.file)).collect();
-    // The two largest are as much work as the others, and most machines have two cores.
-    let (large, small) = (0..2, 2..TABLES.len());
-    let make = |part: std::ops::Range<usize>| -> Result<()> {
-        part.filter(|nth| !paths[*nth].exists())
-            .try_for_each(|nth| write_file(&TABLES[nth], &paths[nth], scale, seed))
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| make(small));
-        make(large)?;
-        other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
-    })?;
-    Ok(paths)
-}
-
-fn write_file(table: &Table, path: &Path, scale: f64, seed: u64) -> Result<()> {
-    let partial = path.with_extension("part");
-    let written = (|| {
-        let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
-        let mut out = GzEncoder::new(file, Compression::fast());
-        let mut rows = table.all(scale, seed);
-        let mut piece = format!("{}\n", table.header).into_bytes();
-        loop {
-            let has_more = rows.append(&mut piece);
-            if piece.len() > 1 << 16 || !has_more {
-                out.write_all(&piece)?;
-                piece.clear();
-            }
-            if !has_more {
-                break;
-            }
-        }
-        out.finish()?.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        fs::rename(&partial, path)
-    })();
-    written.map_err(|error| not_written(path, error))
-}
-
-fn not_written(path: &Path, error: std::io::Error) -> Error {
-    let message = format!("could not write \"{}\"", path.display());
-    Error::new(Kind::Source, message).because(error)
+    made::write(&TABLES, 2, folder, "imdb", (scale, seed))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;

@@ -1,8 +1,9 @@
 //! What `bulk` shows.
 
-use super::strategies::{EACH, ONE, PGSPATE};
+use super::strategies::{AT_ONCE, EACH, ONE, PGSPATE};
 use super::{AS_IT_COMES, TUNED};
-use crate::data::imdb::{TABLES, Table};
+use crate::data::{imdb, tpch};
+use crate::dataset::Data;
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
 use crate::report::words;
@@ -26,29 +27,32 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ("synchronous_commit off", changed(&[("synchronous_commit", "off")])),
         ("with indexes", changed(&[("indexes", "present")])),
     ];
+    let words = Words::of(results);
     vec![
         Figure::new(
-            "Time for all seven files",
+            words.all,
             "From the first byte to the last commit. Tuned settings are those that pgspate tune \
              proposes for this machine.",
             bars(results, &by_settings, "seconds"),
         ),
         Figure::new(
-            "Time for the largest file",
-            "title.principals alone. A session per file has its processors to itself only when \
-             the smaller files are done.",
-            bars(results, &by_settings, "largest file"),
+            words.largest,
+            &format!(
+                "{} alone. A session per file has its processors to itself only when the smaller \
+                 files are done.",
+                words.its_name
+            ),
+            bars(results, &by_settings, largest_number(results.data().kind)),
         ),
         Figure::new(
-            "File by file",
+            words.each,
             "Settings as they come. Small files show what a load costs before its first row: \
              pgspate looks at file and table, keeps a ledger and opens a session for each lane.",
-            by_file(results),
+            by_table(results),
         ),
         Figure::new(
             "One thing changed at a time",
-            "Indexes are there before the load: the sessions keep them up row by row, pgspate \
-             drops them and makes them again where that pays, and that is in its time.",
+            words.changes,
             bars(results, &one_at_a_time, "seconds"),
         ),
         Figure::new(
@@ -56,13 +60,56 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             "Of all of PostgreSQL's processes.",
             bars(results, &by_settings, "server CPU"),
         ),
-        Figure::new(
-            "WAL",
-            "With indexes, each row's entry is logged; an index that is built afterwards is logged \
-             once.",
-            bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL"),
-        ),
+        Figure::new("WAL", words.wal, bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL")),
     ]
+}
+
+/// What the figures are called, by what was loaded.
+struct Words {
+    all: &'static str,
+    largest: &'static str,
+    its_name: String,
+    each: &'static str,
+    changes: &'static str,
+    wal: &'static str,
+}
+
+/// What the seconds of the largest are called.
+pub(super) fn largest_number(data: Data) -> &'static str {
+    match data {
+        Data::Imdb => "largest file",
+        Data::Tpch | Data::Files => "largest table",
+    }
+}
+
+impl Words {
+    fn of(results: &Results) -> Words {
+        let data = results.data();
+        let (all, its_name) = match data.kind {
+            Data::Imdb => ("Time for all seven files", imdb::TABLES[0].name),
+            Data::Tpch => ("Time for all eight tables", tpch::TABLES[0].name),
+            Data::Files => {
+                ("Time for all files", data.tables.first().map_or("", |table| &table.name))
+            }
+        };
+        let (largest, each) = match data.kind {
+            Data::Imdb => ("Time for the largest file", "File by file"),
+            Data::Tpch | Data::Files => ("Time for the largest table", "Table by table"),
+        };
+        let (changes, wal) = match data.kind {
+            Data::Imdb | Data::Tpch => (
+                "Indexes are there before the load: the sessions keep them up row by row, pgspate \
+                 drops them and makes them again where that pays, and that is in its time.",
+                "With indexes, each row's entry is logged; an index that is built afterwards is \
+                 logged once.",
+            ),
+            Data::Files => (
+                "Files do not tell of keys, so nothing is measured with indexes.",
+                "What is written to the log for the same rows.",
+            ),
+        };
+        Words { all, largest, its_name: its_name.to_owned(), each, changes, wal }
+    }
 }
 
 /// The base with some levels changed.
@@ -90,17 +137,26 @@ fn bars(results: &Results, groups: &[(&str, Levels)], number: &str) -> Plot {
     Plot::Bars(Bars { unit: Some(unit), groups })
 }
 
+/// Tables that are drawn, the largest ones.
+const TABLES_MAX: usize = 12;
+
 /// Only where files are loaded one after the other.
-fn by_file(results: &Results) -> Plot {
-    let group = |table: &Table| {
-        let number = format!("phase: {}", table.name);
+fn by_table(results: &Results) -> Plot {
+    let mut names: Vec<&str> = Vec::new();
+    for phase in results.measured().flat_map(|line| &line.outcome.phases) {
+        if phase.name != AT_ONCE && !names.contains(&phase.name.as_str()) {
+            names.push(&phase.name);
+        }
+    }
+    let group = |name: &&str| {
+        let number = format!("phase: {name}");
         let bar = |strategy: &&str| {
             Some(Bar::measured(strategy, results.spread(&of(strategy, &BASE), &number)?))
         };
-        let name = table.file.trim_end_matches(".tsv.gz").to_owned();
-        Group { name, bars: [ONE, PGSPATE].iter().filter_map(bar).collect() }
+        Group { name: (*name).to_owned(), bars: [ONE, PGSPATE].iter().filter_map(bar).collect() }
     };
-    Plot::Bars(Bars { unit: Some(Unit::Seconds), groups: TABLES.iter().map(group).collect() })
+    let groups = names.iter().take(TABLES_MAX).map(group).collect();
+    Plot::Bars(Bars { unit: Some(Unit::Seconds), groups })
 }
 
 fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
@@ -109,11 +165,26 @@ fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
     all
 }
 
+/// Why there is no session to compare with, if its trials were left out.
+pub(crate) fn left_out(results: &Results) -> Option<String> {
+    let of_one = results.lines().iter().filter(|line| line.trial.is("strategy", ONE));
+    of_one.into_iter().find_map(|line| line.skipped.clone())
+}
+
 pub(super) fn answer(results: &Results) -> String {
     let seconds = |strategy, levels: &Levels| results.median(&of(strategy, levels), "seconds");
     let tuned = changed(&[("settings", TUNED)]);
     let indexed = changed(&[("indexes", "present")]);
-    let (Some(ours), Some(one)) = (seconds(PGSPATE, &BASE), seconds(ONE, &BASE)) else {
+    let (ours, one) = (seconds(PGSPATE, &BASE), seconds(ONE, &BASE));
+    if let (Some(ours), None, Some(why)) = (ours, one, left_out(results)) {
+        let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();
+        return format!(
+            "pgspate loads {} rows in {}; there is no session of COPY beside it, as {why}.",
+            words::value(rows, Unit::Count),
+            words::value(ours, Unit::Seconds)
+        );
+    }
+    let (Some(ours), Some(one)) = (ours, one) else {
         return "Too little is measured to compare.".to_owned();
     };
     let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `bulk`: seven compressed files into empty tables.
+//! `bulk`: seven compressed files into empty tables; or TPC-H's eight, or files of the user's own.
 //!
 //! All strategies load the same rows; what they leave is compared, row by row, by a checksum.
 //! Settings are looked at for every strategy; autovacuum, synchronous_commit and indexes are
@@ -8,12 +8,14 @@ mod figures;
 pub(crate) mod strategies;
 
 use pgspate::Result;
+use pgspate::target::quote_ident;
 
-use crate::data::imdb::{self, TABLES};
+use crate::dataset::Data;
 use crate::experiment::{Experiment, Factor, Outcome, Published, Setup, Trial, Unit};
 use crate::ground::Ground;
 use crate::report::figure::Figure;
 use crate::results::Results;
+pub(crate) use figures::left_out;
 use strategies::{EACH, ONE, PGSPATE};
 
 /// Seven files, by three strategies.
@@ -48,18 +50,52 @@ impl Experiment for Bulk {
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+    fn takes_data(&self) -> bool {
+        true
+    }
+
+    fn title_with(&self, data: Data) -> &'static str {
+        match data {
+            Data::Imdb => self.title(),
+            Data::Tpch => "Loading TPC-H's eight tables from compressed files",
+            Data::Files => "Loading files of one's own",
+        }
+    }
+
+    fn question_with(&self, data: Data) -> &'static str {
+        match data {
+            Data::Imdb => self.question(),
+            Data::Tpch => {
+                "How fast do TPC-H's eight tables get from compressed files into PostgreSQL: by \
+                 one session, by a session for each file, or by pgspate with all its lanes within \
+                 each table; and what do settings, autovacuum, synchronous_commit and keys with \
+                 their indexes change?"
+            }
+            Data::Files => {
+                "How fast do these files get into PostgreSQL: by one session, by a session for \
+                 each file, or by pgspate with all its lanes within each table; and what do \
+                 settings, autovacuum and synchronous_commit change?"
+            }
+        }
+    }
+
+    fn factors(&self, setup: &Setup) -> Vec<Factor> {
+        // Files of one's own do not tell of keys.
+        let indexes: &[&str] = match setup.data {
+            Data::Files => &["none"],
+            Data::Imdb | Data::Tpch => &["none", "present"],
+        };
         vec![
             Factor::new("strategy", &[ONE, EACH, PGSPATE]),
             Factor::new("settings", &[AS_IT_COMES, TUNED]),
             Factor::new("autovacuum", &["on", "off"]),
             Factor::new("synchronous_commit", &["on", "off"]),
-            Factor::new("indexes", &["none", "present"]),
+            Factor::new("indexes", indexes),
         ]
     }
 
     fn makes_sense(&self, trial: &Trial) -> bool {
-        let setup = Setup { scale: 1.0, is_own: true };
+        let setup = Setup { scale: 1.0, is_own: true, data: Data::Imdb };
         // Whatever the strategy, one other factor at most.
         let factors = self.factors(&setup);
         trial.changed(&factors[1..]) <= 1
@@ -77,6 +113,7 @@ impl Experiment for Bulk {
         vec![
             "seconds",
             "largest file",
+            "largest table",
             "server CPU",
             "client CPU",
             "WAL",
@@ -99,23 +136,25 @@ impl Experiment for Bulk {
         settings
     }
 
+    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
+        strategies::refusal(trial.level("strategy"), ground)
+    }
+
     fn prepare(&self, ground: &Ground) -> Result<()> {
-        imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
-        ground.sql("make the tables", &TABLES.map(|table| table.create).join(";\n"))
+        prepare(ground)
     }
 
     fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let files = imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
         if trial.is("indexes", "present") {
-            let all: Vec<&str> = TABLES.iter().flat_map(|it| it.indexes.iter().copied()).collect();
-            ground.sql("make the indexes", &all.join(";\n"))?;
+            let all = ground.tables()?.iter().flat_map(|table| table.indexes.iter().copied());
+            ground.sql("make the indexes", &all.collect::<Vec<_>>().join(";\n"))?;
         }
         let mut outcome = Outcome::default();
-        let strategy = trial.level("strategy");
-        let (rows, largest) = strategies::load(strategy, &files, ground, &mut outcome)?;
+        let (rows, largest) = strategies::load(trial.level("strategy"), ground, &mut outcome)?;
         outcome.number("rows", rows as f64, Unit::Count);
         outcome.number("rows a second", rows as f64 / outcome.seconds(), Unit::PerSecond);
-        outcome.number("largest file", largest, Unit::Seconds);
+        let name = figures::largest_number(ground.data().kind());
+        outcome.number(name, largest, Unit::Seconds);
         Ok(outcome)
     }
 
@@ -132,14 +171,21 @@ impl Experiment for Bulk {
     }
 }
 
+/// Makes the tables, which takes knowing them.
+pub(crate) fn prepare(ground: &Ground) -> Result<()> {
+    let tables = ground.tables()?.iter().map(|table| table.create.as_str());
+    ground.sql("make the tables", &tables.collect::<Vec<_>>().join(";\n"))
+}
+
 /// Compares rows and a checksum of all values with what the trials before left.
 pub(crate) fn verify(ground: &Ground) -> Result<()> {
     let connection = ground.connect()?;
-    for table in TABLES {
-        let name = table.name;
+    for table in ground.tables()? {
+        let name = &table.name;
         let sql = format!(
             "select count(*)::text || ' rows, ' || sum(hashtextextended(t::text, 0))::text \
-             from {name} t"
+             from {} t",
+            quote_ident(name)
         );
         let found = ground.block_on(async {
             let row = connection.client.query_one(&sql, &[]).await;
@@ -147,9 +193,9 @@ pub(crate) fn verify(ground: &Ground) -> Result<()> {
                 .map_err(|error| connection.explain(format!("could not look at {name}"), error))?;
             Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
         })?;
-        let rows = table.rows_at(ground.scale());
-        ground.agree(&format!("the number of rows in {name}"), &rows.to_string())?;
-        let counted = found.split(' ').next().unwrap_or_default();
+        // Of no rows there is no sum.
+        let counted = if found.is_empty() { "0" } else { found.split(' ').next().unwrap_or("0") };
+        ground.agree(&format!("the number of rows in {name}"), &table.rows.to_string())?;
         ground.agree(&format!("the number of rows in {name}"), counted)?;
         ground.agree(&format!("the content of {name}"), &found)?;
     }

@@ -1,25 +1,22 @@
-//! Ways to load several compressed files.
+//! Ways to load several files.
 //!
-//! All of them load the same files into the same empty tables, read COPY text of the server's own,
+//! All of them load the same files into the same empty tables, are told the same about the files,
 //! and decompress beside the sending, as `gzip -dc | psql` would.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bytes::Bytes;
-use flate2::bufread::MultiGzDecoder;
 use futures_util::SinkExt as _;
 use futures_util::future::try_join_all;
-use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load;
 use pgspate::plan::When;
+use pgspate::source::{Input, error_of};
 use pgspate::target::connect::Connection;
+use pgspate::target::quote_ident;
 use pgspate::{Error, Kind, Result};
 use tokio::sync::mpsc;
 
-use crate::data::imdb::{TABLES, Table};
+use crate::dataset::{LoadFile, Loadable};
 use crate::experiment::{Outcome, Phase};
 use crate::ground::Ground;
 
@@ -27,101 +24,110 @@ use crate::ground::Ground;
 pub(crate) const ONE: &str = "one session";
 /// A session for each file, all at once.
 pub(crate) const EACH: &str = "a session per file";
-/// One file after the other, each by all lanes.
+/// One table after the other, each by all lanes.
 pub(crate) const PGSPATE: &str = "pgspate";
+
+/// The phase in which all tables are loaded.
+pub(super) const AT_ONCE: &str = "all files at once";
 
 /// Bytes in a message.
 const PIECE_BYTES: usize = 256 << 10;
 /// Messages that may wait for the server.
 const PIECES_AHEAD: usize = 8;
 
-/// Loads the seven files by one of the strategies. Each file is a phase, but where all are loaded
-/// at once; returns rows, and the seconds of the largest file.
-pub(crate) fn load(
-    strategy: &str,
-    files: &[PathBuf],
-    ground: &Ground,
-    outcome: &mut Outcome,
-) -> Result<(u64, f64)> {
+/// Sessions that a server takes beside those of others, if it is as it comes.
+const SESSIONS_MAX: usize = 80;
+
+/// Why a strategy cannot load the files, if it cannot.
+pub(crate) fn refusal(strategy: &str, ground: &Ground) -> Option<String> {
+    let files = ground.data().files();
     match strategy {
-        ONE => one(files, ground, outcome),
-        EACH => each(files, ground, outcome),
-        PGSPATE => pgspate(files, ground, outcome),
+        EACH if files > SESSIONS_MAX => {
+            Some(format!("{files} files are more than the sessions that a server has room for"))
+        }
+        ONE | EACH => ground.data().not_copied(),
+        _ => None,
+    }
+}
+
+/// Loads all files by one of the strategies. Each table is a phase, but where all are loaded at
+/// once; returns rows, and the seconds of the largest table.
+pub(crate) fn load(strategy: &str, ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
+    let tables = ground.tables()?;
+    match strategy {
+        ONE => one(tables, ground, outcome),
+        EACH => each(tables, ground, outcome),
+        PGSPATE => pgspate(tables, ground, outcome),
         other => Err(Error::new(Kind::Bug, format!("there is no strategy \"{other}\""))),
     }
 }
 
-fn one(files: &[PathBuf], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
+fn one(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
     let connection = ground.connect()?;
     let mut all = 0;
-    for (table, file) in TABLES.iter().zip(files) {
-        all +=
-            outcome.phase(table.name, || Ok(ground.block_on(copy(&connection, table, file))?.0))?;
+    for table in tables {
+        all += outcome.phase(&table.name, || {
+            ground.block_on(async {
+                let mut rows = 0;
+                for file in &table.files {
+                    rows += copy(&connection, table, file).await?.0;
+                }
+                Ok(rows)
+            })
+        })?;
     }
-    Ok((all, largest(outcome)))
+    Ok((all, largest(tables, outcome)))
 }
 
-fn each(files: &[PathBuf], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
-    let connections = ground.block_on(try_join_all(TABLES.iter().map(|_| ground.open())))?;
-    let copied = outcome.phase("all files at once", || {
-        let sessions = TABLES.iter().zip(files).zip(&connections);
+fn each(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
+    let files: Vec<(&Loadable, &LoadFile)> =
+        tables.iter().flat_map(|table| table.files.iter().map(move |file| (table, file))).collect();
+    let connections = ground.block_on(try_join_all(files.iter().map(|_| ground.open())))?;
+    let copied = outcome.phase(AT_ONCE, || {
+        let sessions = files.iter().zip(&connections);
         let copies = sessions.map(|((table, file), connection)| copy(connection, table, file));
         ground.block_on(try_join_all(copies))
     })?;
     let rows = copied.iter().map(|(rows, _)| rows).sum();
-    Ok((rows, copied.first().map_or(0.0, |(_, seconds)| *seconds)))
+    let of_the_largest = tables.first().map_or(0, |table| table.files.len());
+    let last = copied.iter().take(of_the_largest).map(|(_, seconds)| *seconds);
+    Ok((rows, last.fold(0.0, f64::max)))
 }
 
-fn pgspate(files: &[PathBuf], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
+fn pgspate(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
     let mut all = 0;
-    for (table, file) in TABLES.iter().zip(files) {
+    for table in tables {
         let options = load::Options {
-            sources: vec![file.display().to_string()],
-            table: Some(ground.table(table.name)),
-            read: Overrides {
-                format: Some(Format::Text),
-                header: Some(true),
-                ..Overrides::default()
-            },
-            columns: Some(columns(table)),
+            sources: table.files.iter().map(|file| file.source.clone()).collect(),
+            table: Some(ground.table(&quote_ident(&table.name))),
+            read: table.read.clone(),
+            columns: table.columns.clone(),
             // Nobody else does one.
             analyze: When::Never,
             restart: true,
             ..load::Options::default()
         };
-        let report = outcome.phase(table.name, || ground.load(options))?;
+        let report = outcome.phase(&table.name, || ground.load(options))?;
         all += report.rows_written;
     }
-    Ok((all, largest(outcome)))
+    Ok((all, largest(tables, outcome)))
 }
 
-/// The columns by the header, whose names have capitals where those of the table have `_`.
-fn columns(table: &Table) -> Vec<String> {
-    let name = |field: &str| {
-        let mut name = String::new();
-        for c in field.chars() {
-            if c.is_ascii_uppercase() {
-                name.push('_');
-            }
-            name.push(c.to_ascii_lowercase());
-        }
-        name
-    };
-    table.header.split('\t').map(name).collect()
-}
-
-fn largest(outcome: &Outcome) -> f64 {
-    let is_largest = |phase: &&Phase| phase.name == TABLES[0].name;
+fn largest(tables: &[Loadable], outcome: &Outcome) -> f64 {
+    let is_largest = |phase: &&Phase| tables.first().is_some_and(|table| table.name == phase.name);
     outcome.phases.iter().find(is_largest).map_or(0.0, |phase| phase.seconds)
 }
 
 /// Copies a file into its table; rows and seconds.
-async fn copy(connection: &Connection, table: &Table, file: &Path) -> Result<(u64, f64)> {
+async fn copy(connection: &Connection, table: &Loadable, file: &LoadFile) -> Result<(u64, f64)> {
     let began = Instant::now();
-    let name = table.name;
+    let name = quote_ident(&table.name);
     let failed = |error| connection.explain(format!("could not copy into {name}"), error);
-    let mut pieces = inflate(file);
-    let sql = format!("copy {name} from stdin");
+    let form = file.copy.as_ref().ok_or_else(|| {
+        Error::new(Kind::Bug, format!("COPY was to read \"{}\"", file.input.name()))
+    })?;
+    let mut pieces = read_ahead(file, form.skip);
+    let sql = format!("copy {name} {} from stdin {}", form.columns, form.options);
     let sink = connection.client.copy_in(&sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     while let Some(piece) = pieces.recv().await {
@@ -131,29 +137,38 @@ async fn copy(connection: &Connection, table: &Table, file: &Path) -> Result<(u6
     Ok((rows, began.elapsed().as_secs_f64()))
 }
 
-/// The file's rows without its header, decompressed by a thread of their own. It ends when nobody
-/// wants them any more.
-fn inflate(path: &Path) -> mpsc::Receiver<Result<Bytes>> {
+/// The file's bytes but for the first so many, decompressed by a thread of their own. It ends when
+/// nobody wants them any more.
+fn read_ahead(file: &LoadFile, skip: u64) -> mpsc::Receiver<Result<Bytes>> {
     let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
-    let path = path.to_owned();
+    let input = file.input.clone();
     std::thread::spawn(move || {
         let send = |piece| sender.blocking_send(piece).is_ok();
-        if let Err(error) = read(&path, &|piece| send(Ok(piece))) {
-            let message = format!("could not read \"{}\"", path.display());
-            send(Err(Error::new(Kind::Source, message).because(error)));
+        if let Err(error) = read(&input, skip, &|piece| send(Ok(piece))) {
+            send(Err(error));
         }
     });
     receiver
 }
 
-fn read(path: &Path, send: &dyn Fn(Bytes) -> bool) -> std::io::Result<()> {
-    let file = BufReader::with_capacity(PIECE_BYTES, File::open(path)?);
-    let mut text = BufReader::with_capacity(PIECE_BYTES, MultiGzDecoder::new(file));
-    text.read_until(b'\n', &mut Vec::new())?;
+fn read(input: &Input, skip: u64, send: &dyn Fn(Bytes) -> bool) -> Result<()> {
+    let mut reader = input.reader()?;
+    let failed = |error| error_of(error, input.name());
+    let mut left = skip as usize;
     loop {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
-        text.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
-        if piece.is_empty() || !send(Bytes::from(piece)) {
+        while piece.len() < PIECE_BYTES {
+            let missing = PIECE_BYTES - piece.len();
+            if reader.read_into(&mut piece, missing).map_err(failed)? == 0 {
+                break;
+            }
+        }
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let passed = left.min(piece.len());
+        left -= passed;
+        if !send(Bytes::from(piece).slice(passed..)) {
             return Ok(());
         }
     }

@@ -1,5 +1,6 @@
 //! What `storage` shows.
 
+use super::bulk;
 use super::strategies::{EACH, ONE, PGSPATE};
 use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
 use crate::experiment::Unit;
@@ -83,7 +84,14 @@ pub(super) fn answer(results: &Results) -> String {
     let (Some(((one, ours), how)), Some(free_one), Some(free_ours)) =
         (pair.or_else(computed), free(ONE), free(PGSPATE))
     else {
-        return "Too little is measured to compare.".to_owned();
+        return match (bulk::left_out(results), free(PGSPATE)) {
+            (Some(why), Some(ours)) => format!(
+                "Without a limit pgspate takes {}; there is no session of COPY beside it, as \
+                 {why}.",
+                words::value(ours, Unit::Seconds)
+            ),
+            _ => "Too little is measured to compare.".to_owned(),
+        };
     };
     let value = |seconds| words::value(seconds, Unit::Seconds);
     let lead = |ours: f64, one: f64| words::faster(ours, one);

@@ -11,7 +11,7 @@ use pgspate::{Error, Kind, Result};
 
 use super::bulk;
 use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
-use crate::data::imdb::{self, TABLES};
+use crate::dataset::Data;
 use crate::experiment::{Experiment, Factor, Outcome, Published, Setup, Trial, Unit};
 use crate::ground::Ground;
 use crate::report::figure::Figure;
@@ -80,6 +80,18 @@ impl Experiment for Storage {
         }
     }
 
+    fn takes_data(&self) -> bool {
+        true
+    }
+
+    fn title_with(&self, data: Data) -> &'static str {
+        match data {
+            Data::Imdb => self.title(),
+            Data::Tpch => "Loading TPC-H's eight tables on smaller volumes",
+            Data::Files => "Loading files of one's own on smaller volumes",
+        }
+    }
+
     fn factors(&self, _setup: &Setup) -> Vec<Factor> {
         let volumes = VOLUMES.map(|(name, _)| name);
         let levels = [&[UNLIMITED], volumes.as_slice()].concat();
@@ -103,17 +115,16 @@ impl Experiment for Storage {
     }
 
     fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
-        let limits = limits(trial.level("volume"))?;
-        ground.throttle(&throttle(&limits)).err()
+        let limits = limits(trial.level("volume"));
+        let refused = limits.and_then(|limits| ground.throttle(&throttle(&limits)).err());
+        refused.or_else(|| strategies::refusal(trial.level("strategy"), ground))
     }
 
     fn prepare(&self, ground: &Ground) -> Result<()> {
-        imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
-        ground.sql("make the tables", &TABLES.map(|table| table.create).join(";\n"))
+        bulk::prepare(ground)
     }
 
     fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let files = imdb::write(ground.scratch(), ground.scale(), ground.seed())?;
         let limited = match limits(trial.level("volume")) {
             Some(limits) => Some(ground.throttle(&throttle(&limits)).map_err(|reason| {
                 Error::new(Kind::Plan, format!("could not limit the server: {reason}"))
@@ -125,7 +136,7 @@ impl Experiment for Storage {
             other => other,
         };
         let mut outcome = Outcome::default();
-        let (rows, _) = strategies::load(strategy, &files, ground, &mut outcome)?;
+        let (rows, _) = strategies::load(strategy, ground, &mut outcome)?;
         outcome.phase("checkpoint", || checkpoint(ground))?;
         drop(limited);
         outcome.number("rows", rows as f64, Unit::Count);

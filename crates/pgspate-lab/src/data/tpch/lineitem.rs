@@ -1,15 +1,15 @@
-//! Lineitem-shaped rows: the columns of TPC-H's largest table, with a generator of our own.
+//! Lineitem-shaped rows: the columns of TPC-H's largest table.
 //!
-//! The types, lengths and number of distinct values are about TPC-H's; the values are not, and no
-//! result with them is one of that benchmark. 6 million rows, 720 MB, at scale 1.
+//! 6 million rows, 720 MB, at scale factor 1. An order has four lines.
 
-use super::words::Soup;
-use super::{Numbered, Random, Rows, put, scaled};
+use super::{Sizes, order_key, price_cents, put_date, supplier_of};
+use crate::data::words::Soup;
+use crate::data::{Numbered, Random, Rows, put, scaled};
 
 /// The table's name.
 pub const TABLE: &str = "lineitem";
 
-/// Rows at scale 1.
+/// Rows at scale factor 1.
 pub const ROWS: u64 = 6_000_000;
 
 /// Makes the table.
@@ -23,25 +23,23 @@ l_comment varchar(44))";
 const INSTRUCTIONS: [&str; 4] = ["DELIVER IN PERSON", "COLLECT COD", "NONE", "TAKE BACK RETURN"];
 const MODES: [&str; 7] = ["REG AIR", "AIR", "RAIL", "SHIP", "TRUCK", "MAIL", "FOB"];
 /// Lines of an order.
-const LINES: u64 = 4;
+pub(super) const LINES: u64 = 4;
 
-/// The rows at a scale, as COPY text.
-pub fn rows(scale: f64, seed: u64) -> impl Rows {
+/// The rows at a scale factor, as COPY text.
+pub fn rows(factor: f64, seed: u64) -> impl Rows {
     let soup = Soup::new(seed);
-    let (parts, suppliers) = (scaled(200_000, scale), scaled(10_000, scale));
-    Numbered::new(0..scaled(ROWS, scale), move |nth, out| {
+    let sizes = Sizes::at(factor);
+    Numbered::new(0..scaled(ROWS, factor), move |nth, out| {
         let mut random = Random::at(seed, 40, nth);
-        // Orders are numbered with gaps, as TPC-H's are.
-        let order = nth / LINES;
-        let order = order / 8 * 32 + order % 8 + 1;
-        let part = 1 + random.below(parts);
+        let order = order_key(nth / LINES);
+        let part = 1 + random.below(sizes.parts);
         let quantity = 1 + random.below(50);
-        let cents = quantity * (90_000 + part % 20_001 * 10 + part % 1000 * 100) / 100;
+        let cents = quantity * price_cents(part) / 100;
         put(
             out,
             format_args!(
                 "{order}\t{part}\t{}\t{}\t{quantity}.00\t{cents}.{:02}\t0.{:02}\t0.{:02}\t",
-                1 + random.below(suppliers),
+                supplier_of(part, random.below(4), sizes.suppliers),
                 nth % LINES + 1,
                 random.below(100),
                 random.below(11),
@@ -54,12 +52,9 @@ pub fn rows(scale: f64, seed: u64) -> impl Rows {
             _ => (random.pick(&["R", "A"]), "F"),
         };
         put(out, format_args!("{flag}\t{status}\t"));
-        let day = |out: &mut Vec<u8>, day: u64| {
-            put(out, format_args!("{}-{:03}\t", 1992 + day / 365, day % 365 + 1));
-        };
-        day(out, shipped);
-        day(out, (shipped + 60).saturating_sub(random.below(120)));
-        day(out, shipped + 1 + random.below(30));
+        put_date(out, shipped);
+        put_date(out, (shipped + 60).saturating_sub(random.below(120)));
+        put_date(out, shipped + 1 + random.below(30));
         let bytes = 10 + random.below(34) as usize;
         let comment = soup.cut(&mut random, bytes).trim();
         let (instruction, mode) = (random.pick(&INSTRUCTIONS), random.pick(&MODES));

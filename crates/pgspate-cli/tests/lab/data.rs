@@ -1,0 +1,208 @@
+//! Other data than the lab's usual: TPC-H's tables, and files of the user's own.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::{lab, lines};
+
+/// As few trials as there are of all strategies; with indexes, where there are any.
+const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on --quiet";
+
+fn gzip(path: &Path, text: &str) {
+    let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::fast());
+    out.write_all(text.as_bytes()).unwrap();
+    out.finish().unwrap();
+}
+
+/// The numbers of rows that the trials of a strategy loaded.
+fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
+    let of_it = lines.iter().filter(|line| line["trial"]["strategy"] == strategy);
+    let rows = |line: &Value| {
+        let numbers = line["numbers"].as_array().unwrap();
+        numbers.iter().find(|it| it["name"] == "rows").and_then(|it| it["value"].as_f64())
+    };
+    of_it.filter_map(rows).collect()
+}
+
+fn page(folder: &Path, has: &[&str]) {
+    let report = lab(folder, "report --out page.html");
+    assert_eq!(report.status, Some(0), "{}", report.stderr);
+    let page = fs::read_to_string(folder.join("page.html")).unwrap();
+    for text in has {
+        assert!(page.contains(text), "the page has no \"{text}\"");
+    }
+    assert!(!page.contains("NaN"));
+}
+
+const STRATEGIES: [&str; 3] = ["one session", "a session per file", "pgspate"];
+
+#[test]
+fn tpch_is_loaded_by_all_strategies_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert!(done.stdout.starts_with("bulk: pgspate loads "), "{}", done.stdout);
+    let lines = lines(folder);
+    assert_eq!(lines.len(), 9);
+    for strategy in STRATEGIES {
+        // 1,200 lines of 300 orders, 40 parts of four suppliers, 30 customers, 25 nations of five
+        // regions.
+        assert_eq!(rows(&lines, strategy), [1764.0; 3], "{strategy}");
+    }
+    assert!(lines.iter().all(|line| line["conditions"]["data"]["kind"] == "tpch"));
+    page(
+        folder,
+        &[
+            "How fast do TPC-H&#39;s eight tables get",
+            "Time for all eight tables",
+            "lineitem alone.",
+            "pgspate lab run bulk --data tpch --scale 0.00002",
+            "at scale factor 0.0002",
+            "partsupp",
+        ],
+    );
+    let other = lab(folder, "run bulk --scale 0.00002 --repeats 1");
+    assert_eq!(other.status, Some(2));
+    assert_snapshot!(other.stderr, @r#"
+    error: results of bulk in "pgspate-lab" are of another set of data: tpch, not imdb
+
+    hint: Give another folder with `--results`, or drop what is measured with `--fresh`.
+    "#);
+}
+
+#[test]
+fn own_files_are_loaded_by_all_strategies_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("mine")).unwrap();
+    // The last price is no number, and further down than pgspate looks before it makes a table.
+    let orders: String = (0..10_100).map(|nth| format!("{nth},\"a, {nth}\",{nth}.5\n")).collect();
+    gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
+    gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
+    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
+    let run = format!("run bulk --data mine {FEW}");
+    let done = lab(folder, &run);
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(all.len(), 6);
+    for strategy in STRATEGIES {
+        assert_eq!(rows(&all, strategy), [10_104.0; 2], "{strategy}");
+    }
+    let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
+    let names: Vec<_> =
+        tables.iter().map(|it| (it["name"].as_str(), it["files"].as_u64())).collect();
+    assert_eq!(names, [(Some("order"), Some(1)), (Some("items"), Some(2))]);
+    page(
+        folder,
+        &[
+            "How fast do these files get into PostgreSQL",
+            "order alone.",
+            "pgspate lab run bulk --data ... --repeats 1",
+            "items: 2 files of csv",
+            "Files do not tell of keys",
+        ],
+    );
+    // What is measured stays as long as the files do.
+    let again = lab(folder, &run);
+    assert_eq!((again.status, lines(folder).len()), (Some(0), 6));
+    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
+    let other = lab(folder, &run);
+    assert_eq!(other.status, Some(2));
+    let said = "error: results of bulk in \"pgspate-lab\" are of another set of data: files for";
+    assert!(other.stderr.starts_with(said), "{}", other.stderr);
+}
+
+#[test]
+fn odd_files_are_the_same_to_all_strategies() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("odd")).unwrap();
+    for (name, text) in [
+        ("crlf.csv", "id,txt\r\n1,\"a \"\"q\"\" b\"\r\n2,\r\n3,\"\"\r\n4,\"two\r\nlines\"\r\n"),
+        ("mark.csv", "\u{feff}id;näme\n1;x\n2;\"y;z\"\n"),
+        ("bare mark.csv", "\u{feff}1,a\n2,b\n"),
+        ("names.csv", "\"id\",\"a, b\",\"select\"\n1,2,\"3\"\n4,5,\"6\"\n"),
+        ("escapes.csv", "id,txt\n1,\"a \\\" b\"\n2,\"c \\\" d\"\n"),
+        ("nulls.csv", "id,v\n1,NULL\n2,3\n3,4\n"),
+        ("empty lines.csv", "name\nx\n\ny\n"),
+        ("notes.tsv", "id\tnote\n1\t5\" disk\n2\t\\N\n3\t\"half\n"),
+        ("server.copy", "1\ta\\tb\t\\N\n2\tc\\\\d\tx\n"),
+    ] {
+        fs::write(folder.join("odd").join(name), text).unwrap();
+    }
+    // What strategies leave is compared by the run.
+    let done = lab(folder, &format!("run bulk --data odd {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    for strategy in STRATEGIES {
+        assert_eq!(rows(&all, strategy), [23.0; 2], "{strategy}");
+    }
+}
+
+#[test]
+fn what_copy_cannot_read_leaves_it_out_and_says_why() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::write(folder.join("a.ndjson"), "{\"id\": 1}\n{\"id\": 2, \"of\": [1]}\n").unwrap();
+    fs::write(folder.join("b.csv"), "id\n1\n").unwrap();
+    let done =
+        lab(folder, &format!("run bulk storage --data a.ndjson b.csv {FEW} --only volume=x"));
+    assert_eq!(done.status, Some(2), "bulk has no volume");
+    let done = lab(folder, &format!("run bulk --data a.ndjson b.csv {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(rows(&all, "pgspate"), [3.0; 2]);
+    let left_out: Vec<_> = all.iter().filter_map(|line| line["skipped"].as_str()).collect();
+    assert_eq!(left_out, ["COPY does not read a.ndjson: it is json"; 4]);
+    let said = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "there is no session of COPY beside it, as COPY does not read a.ndjson: it is json.";
+    assert!(said.starts_with("bulk: pgspate loads 3 rows in ") && said.ends_with(why), "{said}");
+    page(folder, &["left out, as COPY does not read a.ndjson: it is json: one session"]);
+}
+
+#[test]
+fn a_bad_row_is_named_and_nothing_is_left() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    gzip(&folder.join("good.csv.gz"), "id,name\n1,a\n2,b\n");
+    gzip(&folder.join("bad.csv.gz"), "id,name\n1,a\n2,b\n3,c,d\n");
+    let done = lab(folder, "run bulk --data good.csv.gz bad.csv.gz --repeats 1 --quiet");
+    assert_eq!((done.status, done.stdout.as_str()), (Some(2), ""));
+    assert_snapshot!(done.stderr, @r#"
+    error: could not load "bad.csv.gz" into pgspate_lab.bad
+      caused by: extra data after last expected column
+      at: bad.csv.gz, line 4, byte 16
+
+    hint: Expected 2 fields, found 3. Mend the row, or load without this file.
+    "#);
+    let mut left: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["bad.csv.gz", "good.csv.gz"]);
+}
+
+#[test]
+fn data_that_cannot_be_are_refused_before_anything_is_started() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::write(folder.join("a.csv"), "id\n1\n").unwrap();
+    for (args, said) in [
+        ("run rewrite --data tpch", "error: rewrite has data of its own, and takes no others"),
+        ("run bulk --data a.csv --scale 0.1", "error: files of one's own have no scale"),
+        ("run bulk --data a.csv tpch", "error: \"tpch\" is among the names of files"),
+        ("run bulk --data none.csv", "error: \"none.csv\" does not exist"),
+        ("run bulk --data a.csv ./a.csv -", "error: \"-\" can be read only once"),
+    ] {
+        let refused = lab(folder, args);
+        assert_eq!(refused.status, Some(2), "{args}");
+        assert!(refused.stderr.starts_with(said), "{args}: {}", refused.stderr);
+    }
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+}

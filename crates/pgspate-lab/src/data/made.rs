@@ -1,0 +1,102 @@
+//! Tables with generated rows, and these rows as compressed files.
+//!
+//! A file is complete when it has its name, and a complete file of the same scale and seed is not
+//! made again.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pgspate::{Error, Kind, Result};
+
+use super::Rows;
+
+/// A table, and the file that has its rows: COPY text under a header.
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    /// The table's name, unquoted.
+    pub name: &'static str,
+    /// The file's name.
+    pub file: &'static str,
+    /// `create table`, without keys.
+    pub create: &'static str,
+    /// Its key, and indexes that queries want, as statements.
+    pub indexes: &'static [&'static str],
+    /// The first line of the file.
+    pub header: &'static str,
+    /// Rows at a scale.
+    pub(super) count: fn(f64) -> u64,
+    /// Its rows at a scale, from a seed.
+    pub(super) make: fn(f64, u64) -> Box<dyn Rows>,
+}
+
+impl Table {
+    /// Rows at a scale.
+    pub fn rows_at(&self, scale: f64) -> u64 {
+        (self.count)(scale)
+    }
+
+    /// All its rows, as COPY text without the header.
+    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn Rows> {
+        (self.make)(scale, seed)
+    }
+}
+
+/// Makes the tables' files in a folder of their own inside `folder`, whose name begins with `name`,
+/// and returns their paths in the tables' order. The first `large` of them are about as much work
+/// as the others together: most machines have two cores.
+///
+/// # Errors
+/// The folder cannot be written, or is full.
+pub(super) fn write(
+    tables: &[Table],
+    large: usize,
+    folder: &Path,
+    name: &str,
+    (scale, seed): (f64, u64),
+) -> Result<Vec<PathBuf>> {
+    let folder = folder.join(format!("{name}-{scale}-{seed}"));
+    fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
+    let paths: Vec<PathBuf> = tables.iter().map(|table| folder.join(table.file)).collect();
+    let make = |part: std::ops::Range<usize>| -> Result<()> {
+        part.filter(|nth| !paths[*nth].exists()).try_for_each(|nth| {
+            let mut rows = tables[nth].all(scale, seed);
+            write_file(tables[nth].header, &mut *rows, &paths[nth])
+        })
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| make(large..tables.len()));
+        make(0..large)?;
+        other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
+    })?;
+    Ok(paths)
+}
+
+fn write_file(header: &str, rows: &mut dyn Rows, path: &Path) -> Result<()> {
+    let partial = path.with_extension("part");
+    let written = (|| {
+        let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
+        let mut out = GzEncoder::new(file, Compression::fast());
+        let mut piece = format!("{header}\n").into_bytes();
+        loop {
+            let has_more = rows.append(&mut piece);
+            if piece.len() > 1 << 16 || !has_more {
+                out.write_all(&piece)?;
+                piece.clear();
+            }
+            if !has_more {
+                break;
+            }
+        }
+        out.finish()?.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+        fs::rename(&partial, path)
+    })();
+    written.map_err(|error| not_written(path, error))
+}
+
+fn not_written(path: &Path, error: std::io::Error) -> Error {
+    let message = format!("could not write \"{}\"", path.display());
+    Error::new(Kind::Source, message).because(error)
+}
