@@ -150,6 +150,14 @@ impl Ground {
         self.own.as_ref().map(|own| own.data.as_path())
     }
 
+    /// Has the system write what it has put off, so that it is not in the way of what is measured
+    /// next; where the server is the lab's own, and so on this machine.
+    pub fn settle_disk(&self) {
+        if self.is_own() {
+            rustix::fs::sync();
+        }
+    }
+
     /// The settings that `pgspate tune` would make for a bulk load on this machine.
     pub fn tuned(&self) -> Vec<(String, String)> {
         self.shared.tuned.lock().expect("no panic while held").clone()

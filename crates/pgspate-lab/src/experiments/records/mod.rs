@@ -143,6 +143,7 @@ impl Experiment for Records {
                 let done = connection.client.batch_execute(&analyze).await;
                 done.map_err(failed(&connection, "analyze the table"))
             })?;
+            ground.settle_disk();
             let batch = records / BATCH_ROWS_SHARE;
             let count = if writing == Writing::Single { records } else { batch * BATCHES };
             let batches = writing.batches(id..id + count, batch.max(1), &all);
