@@ -75,6 +75,13 @@ fn headers_show_by_types_names_and_uniqueness() {
         ("some text! (really),other text?\nmore of it...,and more\n", false),
         ("id,name\n", false),
         ("dep_time,arr_time\nNA,NA\n517,830\n533,850\n", true),
+        // Names that are words of booleans, and booleans.
+        ("id,t\n1,a\n2,b\n", true),
+        ("id,t\n1,t\n2,f\n", true),
+        ("no,on\nx,y z\n", true),
+        ("abc,t\ndef,f\n", false),
+        ("t,f\nt,t\n", false),
+        ("y,1\nn,2\n", false),
     ] {
         assert_eq!(told("x.csv", sample).header, header, "{sample:?}");
     }

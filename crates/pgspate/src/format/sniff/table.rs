@@ -325,7 +325,9 @@ fn judge_header(
         }
     }
     let is_null = |field: &Field| !field.quoted && field.text == sniffed.null.as_bytes();
-    if first.iter().any(|field| !field.text.is_empty() && classify(&field.text) != Class::Text) {
+    // `t`, `no` and `on` are words of booleans and names of columns.
+    let is_word = |field: &Field| matches!(classify(&field.text), Class::Text | Class::Boolean);
+    if first.iter().any(|field| !field.text.is_empty() && !is_word(field)) {
         return (false, "the first line holds values");
     }
     // One name may be missing: exports often leave that of the index column empty.
@@ -337,18 +339,23 @@ fn judge_header(
     if rest.is_empty() {
         return (false, "there is only one line");
     }
-    let typed = (0..first.len()).any(|column| {
+    // More than half, as columns have words for unknown values in between.
+    let are_mostly = |column: usize, is: fn(Class) -> bool| {
         let values = rest.iter().filter_map(|r| r.get(column)).filter(|f| !is_null(f));
-        let (mut typed, mut total) = (0, 0);
+        let (mut found, mut total) = (0, 0);
         for field in values {
             total += 1;
-            typed += usize::from(!matches!(classify(&field.text), Class::Text));
+            found += usize::from(is(classify(&field.text)));
         }
-        // More than half, as columns have words for unknown values in between.
-        typed * 2 > total
-    });
-    if typed {
+        found * 2 > total
+    };
+    let is_bool = |column: usize| classify(&first[column].text) == Class::Boolean;
+    if (0..first.len()).any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != Class::Text)) {
         return (true, "names in the first line, values below");
+    }
+    if (0..first.len()).any(|nth| is_bool(nth) && are_mostly(nth, |class| class == Class::Boolean))
+    {
+        return (false, "the first line holds values");
     }
     let plain = first.iter().all(|field| is_name(field.text.trim_ascii()));
     let again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
