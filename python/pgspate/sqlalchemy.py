@@ -33,6 +33,7 @@ __all__ = ["load", "sync"]
 _ROWS_AHEAD = 1000
 _LEAVE_OUT = "Leave the option out, or `within=`."
 
+
 def load(
     bind: Any,
     model: Any,

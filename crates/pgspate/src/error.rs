@@ -117,6 +117,15 @@ impl Error {
         self
     }
 
+    /// Adds to what the user can do already.
+    #[must_use]
+    pub fn hint_also(self, more: &str) -> Error {
+        match self.hint_text().map(|hint| format!("{hint} {more}")) {
+            Some(hint) => self.hint(hint),
+            None => self.hint(more),
+        }
+    }
+
     /// Adds the error that caused this one.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {

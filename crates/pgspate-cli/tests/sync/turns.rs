@@ -133,7 +133,7 @@ fn what_is_committed_stays_when_another_one_is_refused() {
     case.db.run(&format!("alter table t add check (meter <> {last} or value = 1)"));
     let refused = sync(&case, "t.csv --scope-by meter --transactions 2");
     assert_eq!(refused.status, Some(2));
-    let hint = "Of 2 transactions with scopes of their own 1 are committed";
+    let hint = "What 1 transaction wrote is committed; the same command again does the rest";
     assert!(refused.stderr.contains(hint), "{}", refused.stderr);
     assert!(refused.stderr.contains("`--transactions 1` makes it one"), "{}", refused.stderr);
     assert_eq!(case.value(MIXED), "0");
@@ -160,12 +160,92 @@ fn an_interrupt_ends_the_transaction_that_is_open() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130));
-    assert!(stopped.stderr.contains("1 are committed"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_eq!(case.value(MIXED), "0");
     let left = case.value("select count(*) from t where value = 1").parse().unwrap();
     assert!((60..2400).contains(&left), "{left}");
     assert_eq!(counts(&case, "t.csv --scope-by meter --transactions 2"), [0, left, 0, 2400 - left]);
+}
+
+#[test]
+fn an_interrupt_ends_a_vacuum_in_between() {
+    let case = case();
+    let (runtime, other) = session(&case.db.dsn());
+    // It is in the way of a vacuum and of nothing else.
+    let lock = "begin; lock table t in share update exclusive mode";
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let args = "t.csv --scope-by meter --transactions 2 --vacuum --quiet";
+    let child = spawn(&mut command(&case, args));
+    wait_until("the vacuum waits", || waits(&case));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let stopped = finish(child);
+    assert_eq!(stopped.status, Some(130), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    assert_ne!(case.value("select count(*) from t where value = 1"), "0");
+}
+
+#[test]
+fn what_another_session_inserts_in_between_is_seen() {
+    for unique in [true, false] {
+        let case = case();
+        if !unique {
+            case.db.run("alter table t drop constraint t_pkey");
+        }
+        let (first, last) = (meter_of(&case, 0), meter_of(&case, 1));
+        case.put("t.csv", rows(2) + &format!("{last},60,2,\n"));
+        let (runtime, other) = session(&case.db.dsn());
+        let lock = format!("begin; select from t where meter = {first} for update");
+        runtime.block_on(other.batch_execute(&lock)).unwrap();
+        let args = "t.csv --scope-by meter --key meter,at --transactions 2 --read-ahead never";
+        let child = spawn(&mut command(&case, args));
+        wait_until("the first transaction waits for the row", || waits(&case));
+        case.db.run(&format!("insert into t values ({last}, 60, 7, '')"));
+        runtime.block_on(other.batch_execute("commit")).unwrap();
+        finish(child).success();
+        assert_eq!(case.value("select count(*) from t where value = 2"), "2401");
+        assert_eq!(case.value("select count(*) from t"), "2401");
+    }
+}
+
+#[test]
+fn equal_keys_are_refused_before_anything_is_written() {
+    for ahead in ["always", "never"] {
+        let case = case();
+        let last = meter_of(&case, 1);
+        let row = format!("\n{last},5,2,");
+        // One of them is a row of the table already.
+        let source = rows(2);
+        let twice = source.replace(&row, &format!("\n{last},5,1,")) + row.trim_start() + "\n";
+        case.put("t.csv", twice);
+        let args = format!("t.csv --scope-by meter --transactions 2 --read-ahead {ahead}");
+        let refused = sync(&case, &args);
+        assert_eq!(refused.status, Some(2));
+        assert!(refused.stderr.contains("more than once"), "{}", refused.stderr);
+        assert_eq!(case.value("select count(*) from t where value = 1"), "2400");
+    }
+}
+
+#[test]
+fn a_trigger_that_moves_rows_is_told_from_another_session() {
+    let case = case();
+    case.db.run(
+        "create function f() returns trigger language plpgsql as \
+         'begin update t set note = ''y'' where meter = old.meter and at = old.at + 1; \
+                return null; end'; \
+         create trigger g after delete on t for each row execute function f()",
+    );
+    let less: String = rows(2)
+        .lines()
+        .filter(|line| !line.starts_with("7,3,"))
+        .fold(String::new(), |text, line| text + line + "\n");
+    case.put("t.csv", less);
+    let refused = sync(&case, "t.csv --scope-by meter --transactions 2 --retry-for 600");
+    assert_eq!(refused.status, Some(2));
+    assert!(!refused.stderr.contains("another session"), "{}", refused.stderr);
+    assert_eq!(case.value(MIXED), "0");
 }
 
 #[test]

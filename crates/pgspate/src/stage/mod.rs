@@ -82,19 +82,20 @@ impl Stage {
 }
 
 /// For temporary space that ran out: how much there was to stage, and what to change.
-pub(crate) fn hint_space(error: Error, staged_bytes: u64) -> Error {
+pub(crate) fn hint_space(error: Error, staged_bytes: u64, is_untouched: bool) -> Error {
     let megabytes = staged_bytes.div_ceil(1 << 20);
+    let state = if is_untouched { " The table is as it was." } else { "" };
     match error.sqlstate().map(SqlState::code) {
         Some("53400") => error.hint(format!(
             "{megabytes} MiB are staged, and comparing them may take as much again in temporary \
              files: raise temp_file_limit to at least {} MB for this role, or sync fewer rows at a \
-             time with `--scope`. The table is as it was.",
+             time with `--scope`.{state}",
             2 * megabytes
         )),
         Some("53100") => error.hint(format!(
             "{megabytes} MiB are staged, and comparing them may take as much again: there is too \
              little space where temp_tablespaces points to, or else in the database's own \
-             tablespace. The table is as it was."
+             tablespace.{state}"
         )),
         _ => error,
     }

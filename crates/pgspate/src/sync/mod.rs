@@ -42,7 +42,7 @@ use ahead::{Extent, Held};
 use columns::Columns;
 use shares::Shares;
 use statements::Statements;
-use turns::Turns;
+use turns::{Committed, Turns};
 use write::Work;
 
 /// From here on COPY takes a condition.
@@ -89,7 +89,9 @@ pub struct Sync {
     /// What differs is written in several transactions.
     turns: Option<Turns>,
     /// What an attempt that failed has committed of them.
-    committed: Report,
+    committed: Committed,
+    /// What was counted before it.
+    before: Option<Measurement>,
     /// What there is of the table to be read ahead, if it is to be.
     extent: Option<Extent>,
     runtime: Handle,
@@ -129,7 +131,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
             Err(reason) => evidence.push(format!("one transaction: {reason}")),
         }
     }
-    let (runtime, committed, extent) = (runtime.clone(), Report::default(), None);
+    let (runtime, committed, before, extent) = (runtime.clone(), Committed::default(), None, None);
     let mut sync = Sync {
         load,
         options,
@@ -138,6 +140,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
         shares_moments,
         turns,
         committed,
+        before,
         extent,
         runtime,
     };
@@ -297,16 +300,17 @@ impl Sync {
             return Ok(None);
         }
         let (stage_seconds, written) = (started.elapsed().as_secs_f64(), Instant::now());
-        let mut work = Work::new(self, &sessions, outcome.bytes_sent).since(before);
+        let work = Work::new(self, &sessions, outcome.bytes_sent, watch);
+        let mut work = work.since(before, Committed::default());
         let (connections, attempt) = (connections(&sessions), work.locked_attempt());
         let done = runtime.block_on(until_cancelled(watch, &connections, attempt));
-        let (has_begun, committed) = (work.has_begun, mem::take(&mut work.progress.written));
-        self.committed = committed;
+        let (has_begun, committed, before) = (work.has_begun, work.committed, work.before);
+        (self.committed, self.before) = (committed, before);
         let is_over = |error: &Error| has_begun && !write::may_pass_as_a_whole(error);
         match done {
             Err(error) if is_over(&error) => Err(error),
             done => Ok(unless_cancelled(done)?.map(|mut report| {
-                report.set_seconds(stage_seconds, written.elapsed());
+                report.set_seconds(stage_seconds, written.elapsed(), None);
                 report
             })),
         }
@@ -340,18 +344,26 @@ impl Sync {
 
     /// Stages all rows.
     fn run_whole(mut self, watch: &Arc<Watch>, started: Instant) -> Result<Report> {
-        let (sessions, outcome) = self.stage(watch)?;
+        let staged = self.stage(watch);
+        let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let mut patience = Patience::new(self.options.load.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();
-        let mut work = Work::new(&self, &sessions, outcome.bytes_sent);
+        let (committed, before) = (mem::take(&mut self.committed), self.before.take());
+        let (vacuumed, mut known) = (committed.written.vacuum_seconds, committed.transactions);
+        let work = Work::new(&self, &sessions, outcome.bytes_sent, watch);
+        let mut work = work.since(before, committed);
         let mut report = loop {
             let attempt = work.attempt();
             match runtime.block_on(until_cancelled(watch, &connections(&sessions), attempt)) {
                 Ok(report) => break report,
                 Err(error) if write::may_pass(&error) && !is_any_closed(&sessions) => {
                     let is_cancelled = || watch.copy.is_cancelled();
+                    if work.committed.transactions > known {
+                        known = work.committed.transactions;
+                        patience.renew();
+                    }
                     if !patience.wait(is_cancelled) && !is_cancelled() {
                         return Err(self.failed(error));
                     }
@@ -359,13 +371,15 @@ impl Sync {
                 Err(error) => return Err(self.failed(error)),
             }
         };
-        report.set_seconds(stage_seconds, written.elapsed());
+        report.set_seconds(stage_seconds, written.elapsed(), vacuumed);
         Ok(report)
     }
 
     /// Stages all rows; the sessions that have them, and what it took.
     fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<LaneSession>, Outcome)> {
-        let no_space = |error| stage::hint_space(error, watch.copy.sent.load(Relaxed));
+        let is_untouched = self.committed.is_empty();
+        let no_space =
+            |error| stage::hint_space(error, watch.copy.sent.load(Relaxed), is_untouched);
         let staged = self.load.stage(watch).map_err(no_space);
         let is_sure = match &staged {
             Ok((_, outcome)) => outcome.rows_as_text == 0,

@@ -74,6 +74,24 @@ pub(super) async fn write(
     Ok(report)
 }
 
+/// Looks whether what an earlier transaction has found is as it was: rows to write are at their
+/// places, and keys to insert are not there.
+pub(super) async fn look_again(
+    client: &Client,
+    statements: &Statements<'_>,
+    found: &Report,
+) -> Result<()> {
+    let failed = || server_error("could not look again at what differs".to_owned());
+    let sql = statements.look_again();
+    pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+    if number(&row, 0) == found.deleted + found.updated && number(&row, 1) == 0 {
+        return Ok(());
+    }
+    let message = "rows that differ were changed by another session meanwhile";
+    Err(Error::new(Kind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
+}
+
 /// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
 async fn check_source(
     client: &Client,
@@ -122,8 +140,9 @@ async fn check_keys(
         return Ok(());
     }
     let known = sync.known();
-    if known > 0 && report.inserted > 0 && sync.options.is_check {
-        // Elsewhere the insert is refused.
+    let is_late = sync.options.is_check || sync.turns.is_some();
+    if known > 0 && report.inserted > 0 && is_late {
+        // Elsewhere the insert is refused, and nothing is written then.
         let taken = statements.taken();
         pin::allow_nested_loop(client, &taken).await.map_err(failed())?;
         if number(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
@@ -187,12 +206,6 @@ async fn change(
         all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);
     }
     let found = report.deleted + report.updated + report.inserted;
-    if all.rows < found && statements.turn.is_some() {
-        let message = "rows that differ were changed by another session meanwhile";
-        return Err(
-            Error::new(Kind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE)
-        );
-    }
     if all.rows != found {
         let message = format!("{found} rows differ, but {} were written", all.rows);
         return Err(Error::new(Kind::Bug, message));

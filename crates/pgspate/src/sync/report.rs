@@ -134,11 +134,21 @@ impl Report {
         self.warnings.extend(new);
     }
 
-    /// Takes in how long staging took, and what came after it.
-    pub(super) fn set_seconds(&mut self, stage: f64, written: Duration) {
+    /// Takes in how long staging took, and what came after it; `vacuumed`: seconds of vacuums
+    /// before that.
+    pub(super) fn set_seconds(&mut self, stage: f64, written: Duration, vacuumed: Option<f64>) {
         self.stage_seconds = stage;
-        let vacuumed = self.vacuum_seconds.unwrap_or_default();
-        self.write_seconds = written.as_secs_f64() - vacuumed;
+        let meanwhile = self.vacuum_seconds.unwrap_or_default() - vacuumed.unwrap_or_default();
+        self.write_seconds = written.as_secs_f64() - meanwhile;
+    }
+
+    /// Whether its updates and deletes have made the table much larger.
+    pub(super) fn has_grown(&self) -> bool {
+        let [Some(before), Some(after)] = self.table_bytes else { return false };
+        let grown = after.saturating_sub(before);
+        // New rows alone make it grow as well.
+        let is_of_updates = self.dead_rows >= self.inserted;
+        grown >= GROWTH_THAT_TELLS && grown * 5 >= before && before > 0 && is_of_updates
     }
 
     /// Takes in what its statements took.
@@ -217,15 +227,11 @@ pub(super) fn advice(report: &Report, facts: &Facts) -> Vec<String> {
 /// makes room for the others.
 fn turns_advice(report: &Report, facts: &Facts) -> Option<String> {
     let [Some(before), Some(after)] = report.table_bytes else { return None };
-    let grown = after.saturating_sub(before);
-    let is_much = grown >= GROWTH_THAT_TELLS && grown * 5 >= before && before > 0;
-    // New rows alone make it grow as well.
-    let is_of_updates = report.dead_rows >= report.inserted;
-    (facts.may_take_turns && is_much && is_of_updates).then(|| {
+    (facts.may_take_turns && report.has_grown()).then(|| {
         format!(
             "the table grew by {} %, as new rows had no room where the old ones died: with \
              `--vacuum --transactions 2`, or more, later ones write into what the first one left",
-            100 * grown / before
+            100 * after.saturating_sub(before) / before.max(1)
         )
     })
 }

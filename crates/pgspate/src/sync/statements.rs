@@ -204,6 +204,18 @@ impl Statements<'_> {
         format!("select {}, {TURN} from {DIFF} group by {TURN} order by {TURN}", counts())
     }
 
+    /// How many rows of what differs are at their places, and how many to insert are there.
+    pub(super) fn look_again(&self) -> String {
+        let (table, at, turn) = (self.table, self.at(), self.of_turn());
+        let (matches, scope) = (self.matches("t", "s"), self.in_its_scope());
+        format!(
+            "select (select count(*) from {table} t join {DIFF} s on {at} \
+                     where s.{TID} is not null and (s.{STAYS} or true{scope}){turn}), \
+                    (select count(*) from {table} t join {DIFF} s on {matches} \
+                     where s.{TID} is null{turn})"
+        )
+    }
+
     pub(super) fn delete(&self) -> String {
         let (at, turn) = (self.at(), self.of_turn());
         format!("delete from {} t using {DIFF} s where {at} and not s.{STAYS}{turn}", self.table)
@@ -295,6 +307,12 @@ impl Statements<'_> {
         }
     }
 
+    /// For a row to delete in a later transaction: that it is still in the scope it was found in.
+    fn in_its_scope(&self) -> String {
+        let columns = self.scope_columns();
+        columns.iter().map(|column| format!(" and {}", column.matches("t", "s"))).collect()
+    }
+
     /// Whether a difference is this transaction's to write.
     fn of_turn(&self) -> String {
         self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} = {turn}"))
@@ -308,15 +326,21 @@ impl Statements<'_> {
         }
     }
 
-    /// The columns of a difference: the source's, and the key of a row that it does not have.
+    /// The columns of a difference: the source's, and of a row that it does not have the key, for a
+    /// later transaction with the scope.
     fn found(&self) -> String {
         if !self.columns.found_by_key && self.turns.is_none() {
             return list(self.columns.all(), "s");
         }
-        let key =
-            self.columns.key.iter().map(|it| format!("coalesce(s.{0}, t.{0}) as {0}", it.name));
-        let others = self.columns.others.iter().map(|it| format!("s.{}", it.name));
-        key.chain(others).collect::<Vec<_>>().join(", ")
+        let scope = if self.turns.is_some() { self.scope_columns() } else { Vec::new() };
+        let found = |it: &SyncColumn| match (self.columns.key.contains(it), scope.contains(&it)) {
+            (true, _) => format!("coalesce(s.{0}, t.{0}) as {0}", it.name),
+            (false, true) => {
+                format!("case when s.ctid is null then t.{0} else s.{0} end as {0}", it.name)
+            }
+            (false, false) => format!("s.{}", it.name),
+        };
+        self.columns.all().map(found).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn matches(&self, left: &str, right: &str) -> String {

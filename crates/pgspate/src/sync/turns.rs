@@ -1,18 +1,19 @@
 //! What one session writes in several transactions, one after the other.
 //!
 //! All that differs is found, and seen by the guard, before the first of them, in one snapshot.
-//! A row is written if it is still at its place with its key; where another session was faster,
-//! all is found again. No snapshot is held in between, so that a vacuum there gives free what has
-//! died, and the next transaction writes into that space.
+//! Each looks first whether its rows are still at their places and the new ones still missing; where
+//! another session was faster, all is found again. No snapshot is held in between, so that a vacuum
+//! there gives free what has died, and the next transaction writes into that space.
 
 use super::columns::SyncColumn;
-use super::part::{self, number};
+use super::part::{self, number, some};
 use super::shares::Shares;
 use super::statements::Statements;
 use super::{Report, Sync, vacuum};
-use crate::Result;
 use crate::copy::LaneSession;
+use crate::load::Watch;
 use crate::target::server_error;
+use crate::{Error, Kind, Result};
 
 /// The transactions.
 #[derive(Debug, Clone)]
@@ -32,29 +33,49 @@ impl Turns {
     }
 }
 
-/// How far they are.
+/// What is committed of them, over all attempts.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// What is committed, over all attempts.
+pub(super) struct Committed {
     pub(super) written: Report,
-    /// Transactions of this attempt that are committed, or had nothing to write.
-    pub(super) done: usize,
+    pub(super) transactions: usize,
+}
+
+impl Committed {
+    /// Whether it is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.transactions == 0
+    }
+
+    /// An error, with the hint that not all was rolled back, if so.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        if self.is_empty() {
+            return error;
+        }
+        let rest = format!(
+            "What {} wrote is committed; the same command again does the rest. `--transactions 1` \
+             makes it one.",
+            some(self.transactions as u64, "transaction")
+        );
+        error.hint_also(&rest)
+    }
 }
 
 /// Writes what was found in the transaction that is open, after its end.
 pub(super) async fn write(
     session: &LaneSession,
     sync: &Sync,
-    turns: &Turns,
-    progress: &mut Progress,
+    watch: &Watch,
+    committed: &mut Committed,
 ) -> Result<()> {
     let client = &session.connection.client;
     let failed = || server_error("could not begin to write what differs".to_owned());
     let statements = sync.build();
     let all = client.query(&statements.count_turns(), &[]).await.map_err(failed())?;
     client.batch_execute("commit").await.map_err(failed())?;
-    progress.done = turns.count - all.len();
     for row in all {
+        if watch.copy.is_cancelled() {
+            return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+        }
         let found = Report {
             deleted: number(&row, 0),
             updated: number(&row, 1),
@@ -63,12 +84,13 @@ pub(super) async fn write(
         };
         part::begin(session, sync, part::BEGIN).await?;
         let statements = Statements { turn: Some(row.get(3)), ..sync.build() };
+        part::look_again(client, &statements, &found).await?;
         let mut written = part::write(session, sync, &statements, found).await?;
         if sync.options.vacuums && written.dead_rows > 0 {
             vacuum::run(&session.connection, sync.table(), &mut written).await;
         }
-        progress.written.add(written);
-        progress.done += 1;
+        committed.written.add(written);
+        committed.transactions += 1;
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! The transactions that write what differs: one for each session that has staged rows, or, for one
 //! session, several.
 
-use std::mem;
-
 use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -11,9 +9,10 @@ use super::doubt::Doubt;
 use super::part::{self, number};
 use super::report::{Facts, advice};
 use super::statements::Scope;
-use super::turns::{self, Progress};
+use super::turns::{self, Committed};
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
+use crate::load::Watch;
 use crate::measure::{self, Measurement};
 use crate::stage;
 use crate::target::connect::Connection;
@@ -63,27 +62,33 @@ pub(super) struct Work<'a> {
     sync: &'a Sync,
     sessions: &'a [LaneSession],
     bytes_staged: u64,
+    watch: &'a Watch,
     /// What was counted before the first attempt.
-    before: Option<Measurement>,
+    pub(super) before: Option<Measurement>,
     /// What each session has committed.
     done: Vec<Option<Report>>,
     /// What one session has committed of several transactions.
-    pub(super) progress: Progress,
+    pub(super) committed: Committed,
     /// What differs is found, and is being written or is written.
     pub(super) has_begun: bool,
 }
 
 impl<'a> Work<'a> {
     /// Nothing is compared yet.
-    pub(super) fn new(sync: &'a Sync, sessions: &'a [LaneSession], bytes_staged: u64) -> Work<'a> {
-        let done = sessions.iter().map(|_| None).collect();
-        let progress = Progress { written: sync.committed.clone(), done: 0 };
-        Work { sync, sessions, bytes_staged, before: None, done, progress, has_begun: false }
+    pub(super) fn new(
+        sync: &'a Sync,
+        sessions: &'a [LaneSession],
+        bytes_staged: u64,
+        watch: &'a Watch,
+    ) -> Work<'a> {
+        let (done, committed) = (sessions.iter().map(|_| None).collect(), Committed::default());
+        let (before, has_begun) = (None, false);
+        Work { sync, sessions, bytes_staged, watch, before, done, committed, has_begun }
     }
 
-    /// With what was counted before.
-    pub(super) fn since(self, before: Option<Measurement>) -> Work<'a> {
-        Work { before, ..self }
+    /// With what was counted before, and committed since then.
+    pub(super) fn since(self, before: Option<Measurement>, committed: Committed) -> Work<'a> {
+        Work { before, committed, ..self }
     }
 
     /// Compares and writes what is not done yet. Where several sessions share the scopes, what the
@@ -106,7 +111,10 @@ impl<'a> Work<'a> {
             // What a transaction has failed of is told; if the session is gone, so is its work.
             roll_back(self.sessions).await;
         }
-        result.map_err(|error| stage::hint_space(error, self.bytes_staged))
+        result.map_err(|error| {
+            let is_untouched = self.committed.is_empty() && self.sessions_done() == 0;
+            self.explain(stage::hint_space(error, self.bytes_staged, is_untouched))
+        })
     }
 
     async fn carry_out(&mut self) -> Result<Report> {
@@ -122,10 +130,9 @@ impl<'a> Work<'a> {
         guard(sync, &Report::of_parts(self.done.iter().flatten().chain(&found)))?;
         self.has_begun = true;
         match &sync.turns {
-            Some(turns) => {
-                let written = turns::write(&sessions[0], sync, turns, &mut self.progress).await;
-                written.map_err(|error| self.partly(error))?;
-                let written = mem::take(&mut self.progress.written);
+            Some(_) => {
+                turns::write(&sessions[0], sync, self.watch, &mut self.committed).await?;
+                let written = self.committed.written.clone();
                 self.done[0] = Some(Report { rows_in: found[0].rows_in, ..written });
             }
             None => self.write(&left, found).await?,
@@ -150,27 +157,24 @@ impl<'a> Work<'a> {
                 Err(_) => {}
             }
         }
-        failure.map_or(Ok(()), |error| Err(self.partly(error)))
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// How many of several sessions have committed their parts.
+    fn sessions_done(&self) -> usize {
+        self.done.iter().flatten().count()
     }
 
     /// The error, and what is committed all the same.
-    fn partly(&self, error: Error) -> Error {
-        let (done, all, flag) = match &self.sync.turns {
-            Some(_) if self.progress.written.is_same() => return error,
-            Some(turns) => (self.progress.done, turns.count, "--transactions"),
-            None => (self.done.iter().flatten().count(), self.done.len(), "--lanes"),
-        };
-        if done == 0 {
-            return error;
+    fn explain(&self, error: Error) -> Error {
+        let (done, all) = (self.sessions_done(), self.sessions.len());
+        if self.sync.turns.is_some() || done == 0 {
+            return self.committed.explain(error);
         }
-        let rest = format!(
+        error.hint_also(&format!(
             "Of {all} transactions with scopes of their own {done} are committed; the same command \
-             again does the rest. `{flag} 1` makes it one transaction."
-        );
-        match error.hint_text().map(|hint| format!("{hint} {rest}")) {
-            Some(hint) => error.hint(hint),
-            None => error.hint(rest),
-        }
+             again does the rest. `--lanes 1` makes it one transaction."
+        ))
     }
 
     /// What all of them have come to, and what follows.
@@ -181,7 +185,7 @@ impl<'a> Work<'a> {
             table: sync.load.table().sql_name.clone(),
             is_check: sync.options.is_check,
             rows_known: sync.load.ahead().map(|ahead| ahead.known.met()),
-            transactions: sync.turns.as_ref().map_or(1, |turns| turns.count),
+            transactions: self.committed.transactions.max(1),
             ..Report::of_parts(parts)
         };
         flush(&self.sessions[1..]).await;
@@ -194,7 +198,9 @@ impl<'a> Work<'a> {
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        report.advice = advice(&report, &facts(&first.client, sync).await?);
+        let may_take_turns = report.has_grown() && may_take_turns(sync, first).await;
+        let facts = Facts { may_take_turns, ..facts(&first.client, sync).await? };
+        report.advice = advice(&report, &facts);
         Ok(report)
     }
 }
@@ -257,10 +263,16 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
         fillfactor: row.get(0),
         unused: names.into_iter().zip(columns).collect(),
         history: [number(&row, 3), number(&row, 4)],
-        may_take_turns: matches!(sync.options.scope, Scope::By(_))
-            && sync.turns.is_none()
-            && !sync.load.is_shared(),
+        may_take_turns: false,
     })
+}
+
+/// Whether several transactions could have written what one did, with a vacuum after each.
+async fn may_take_turns(sync: &Sync, session: &Connection) -> bool {
+    let is_one = sync.turns.is_none() && !sync.load.is_shared();
+    let may = vacuum::is_allowed(session, sync.load.table().oid).await;
+    let shares = super::share(&sync.load, &sync.options, &sync.columns).await;
+    is_one && may.unwrap_or(false) && shares.is_ok_and(|shares| shares.is_ok())
 }
 
 /// What two syncs of the same rows of a table have in common.
