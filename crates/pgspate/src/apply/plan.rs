@@ -58,7 +58,6 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let slot = match found {
         Found::Slot(slot) => *slot,
         Found::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => {
             let rows = runtime.block_on(read_parts(&dsn, &stream))?;
             return of_topics(stream, &topics, &rows, &mark, options.follows);
@@ -100,7 +99,6 @@ fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Pl
     }
 }
 
-#[cfg(feature = "kafka")]
 fn of_topics(
     stream: String,
     topics: &super::kafka::Topics,
@@ -119,7 +117,7 @@ fn of_topics(
     };
     Ok(Plan {
         stream,
-        sources: topics.address.topics.iter().map(of).collect(),
+        sources: topics.names().iter().map(of).collect(),
         events_before: mark.ordinal,
         begins: partitions.iter().map(begin).collect(),
         ends: match follows {
@@ -132,7 +130,6 @@ fn of_topics(
 }
 
 /// The parts of a stream that the ledger knows, and where they are.
-#[cfg(feature = "kafka")]
 pub(super) async fn read_parts(dsn: &Dsn, stream: &str) -> Result<Vec<(String, Mark)>> {
     let connection = dsn.connect("pgspate apply").await?;
     let parts = ledger::read_parts(&connection.client, stream).await;

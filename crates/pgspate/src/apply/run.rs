@@ -123,7 +123,6 @@ pub(super) enum Origin {
     Inputs(Vec<Input>),
     Slot(Box<Slot>, Begin),
     /// With where each partition begins, once that is known.
-    #[cfg(feature = "kafka")]
     Topics(Box<kafka::Topics>, Vec<kafka::Partition>),
 }
 
@@ -131,7 +130,6 @@ pub(super) enum Origin {
 pub(super) enum Found {
     Inputs(Vec<Input>),
     Slot(Box<Slot>),
-    #[cfg(feature = "kafka")]
     Topics(Box<kafka::Topics>),
 }
 
@@ -157,21 +155,12 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
     }
     if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
         alone("a list of topics")?;
-        return topics(source, options);
+        let topics = kafka::Topics::look(source, options.follows)?;
+        return Ok(Found::Topics(Box::new(topics)));
     }
     let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
     Ok(Found::Inputs(inputs))
-}
-
-#[cfg(feature = "kafka")]
-fn topics(source: &str, options: &Options) -> Result<Found> {
-    kafka::Topics::look(source, options.follows).map(|topics| Found::Topics(Box::new(topics)))
-}
-
-#[cfg(not(feature = "kafka"))]
-fn topics(_: &str, _: &Options) -> Result<Found> {
-    Err(kafka::is_left_out())
 }
 
 /// The stream's name in the ledger.
@@ -179,7 +168,6 @@ pub(super) fn name(options: &Options, found: &Found) -> String {
     let first = || match found {
         Found::Slot(slot) => slot.title(),
         Found::Inputs(inputs) => inputs.first().map_or("-", Input::name).to_owned(),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => topics.title(),
     };
     options.stream.clone().unwrap_or_else(first)
@@ -210,7 +198,6 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             Found::Inputs(inputs) => {
                 Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect())
             }
-            #[cfg(feature = "kafka")]
             Found::Topics(_) => Inputs::Topics(Arc::default()),
         },
     };
@@ -218,7 +205,6 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let mark = runtime.block_on(mark)?;
     let origin = match found {
         Found::Inputs(inputs) => Origin::Inputs(inputs),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => Origin::Topics(topics, Vec::new()),
         Found::Slot(slot) => {
             let (creates, copies) = (options.creates_slot, options.copies_rows);
@@ -260,7 +246,6 @@ impl Apply {
         let (mut writer, begun) = self.open(watch, runtime)?;
         let events_before = writer.mark().ordinal;
         let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
-        #[cfg(feature = "kafka")]
         self.begin_topics(&mut writer, watch, runtime)?;
         let follows = self.options.follows;
         let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
@@ -327,7 +312,6 @@ impl Apply {
     }
 
     /// Finds out where partitions begin, which nobody else moves on from now on.
-    #[cfg(feature = "kafka")]
     fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
         let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
         let rows = runtime.block_on(super::plan::read_parts(&self.dsn, &self.stream))?;
@@ -395,7 +379,6 @@ fn feed(
         inputs: writer.inputs().clone(),
         slot,
         from: writer.mark().clone(),
-        #[cfg(feature = "kafka")]
         stream: writer.stream().to_owned(),
         dead_letters_max: options.dead_letters_max,
         watch: Arc::clone(watch),
@@ -405,7 +388,6 @@ fn feed(
 /// What it takes to read.
 struct Starting<'a> {
     origin: Origin,
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "of no use to files and slots"))]
     stream: &'a str,
     options: &'a Options,
     from: Option<Lsn>,
@@ -420,16 +402,13 @@ struct Starting<'a> {
 impl Reading {
     /// Starts to read.
     fn start(starting: Starting<'_>) -> Reading {
-        #[cfg(feature = "kafka")]
-        let stream = starting.stream.to_owned();
-        let Starting { origin, options, from, begun, confirmed, pieces, watch, runtime, .. } =
+        let Starting { origin, stream, options, from, begun, confirmed, pieces, watch, runtime } =
             starting;
         match (origin, from) {
-            #[cfg(feature = "kafka")]
             (Origin::Topics(topics, partitions), _) => {
                 let pump = kafka::Pump {
                     topics: *topics,
-                    stream,
+                    stream: stream.to_owned(),
                     partitions,
                     follows: options.follows,
                     retry_for: options.limits.retry_for,

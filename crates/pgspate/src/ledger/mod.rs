@@ -25,7 +25,6 @@ pub(crate) use job::{
 };
 pub(crate) use lock::{hold, release};
 pub(crate) use parts::PartMove;
-#[cfg(feature = "kafka")]
 pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};

@@ -93,7 +93,6 @@ impl Writer {
     }
 
     /// The stream's name.
-    #[cfg(feature = "kafka")]
     pub(crate) fn stream(&self) -> &str {
         self.stream.name()
     }
@@ -269,7 +268,6 @@ impl Writer {
     }
 
     /// Gives parts of the stream their rows, before they are read.
-    #[cfg(feature = "kafka")]
     pub(crate) async fn begin_parts(&mut self, moves: &[ledger::PartMove]) -> Result<()> {
         if moves.is_empty() {
             return Ok(());
