@@ -19,7 +19,7 @@ use super::inputs::Inputs;
 use super::kafka;
 use super::names::Names;
 use super::open::Opening;
-use super::plan::read_mark;
+use super::plan::{WHERE, read_mark, read_parts};
 use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
@@ -142,8 +142,9 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
         _ => Err(Error::new(Kind::Usage, format!("{what} is a stream of its own"))
             .hint("Name it alone, and apply files under another `--stream`.")),
     };
+    let stall = options.limits.stall_timeout;
     for source in &options.sources {
-        let looked = in_time(options.limits.stall_timeout, "look at the slot", Slot::look(source));
+        let looked = in_time(stall, "look at the slot", Slot::look(source));
         let Some(slot) = runtime.block_on(looked)? else { continue };
         alone("a replication slot")?;
         return Ok(Found::Slot(Box::new(slot)));
@@ -155,7 +156,7 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
     }
     if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
         alone("a list of topics")?;
-        let topics = kafka::Topics::look(source, options.follows)?;
+        let topics = kafka::Topics::look(source, options.follows, stall)?;
         return Ok(Found::Topics(Box::new(topics)));
     }
     let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
@@ -201,7 +202,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             Found::Topics(_) => Inputs::Topics(Arc::default()),
         },
     };
-    let mark = in_time(stall, "look where the stream is", read_mark(&dsn, &stream));
+    let mark = in_time(stall, WHERE, read_mark(&dsn, &stream));
     let mark = runtime.block_on(mark)?;
     let origin = match found {
         Found::Inputs(inputs) => Origin::Inputs(inputs),
@@ -314,8 +315,10 @@ impl Apply {
     /// Finds out where partitions begin, which nobody else moves on from now on.
     fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
         let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
-        let rows = runtime.block_on(super::plan::read_parts(&self.dsn, &self.stream))?;
-        topics.ask()?;
+        let stall = self.options.limits.stall_timeout;
+        let rows = in_time(stall, WHERE, read_parts(&self.dsn, &self.stream));
+        let rows = runtime.block_on(rows)?;
+        topics.ask(stall)?;
         *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
         watch.counts_messages.store(true, Relaxed);
@@ -412,6 +415,7 @@ impl Reading {
                     partitions,
                     follows: options.follows,
                     retry_for: options.limits.retry_for,
+                    stall_timeout: options.limits.stall_timeout,
                     watch: Arc::clone(watch),
                 };
                 let read = move || {

@@ -1,6 +1,7 @@
 //! Topics in a build that cannot read them: there are none.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use super::read::{Partition, Pump};
 use crate::apply::feed::Piece;
@@ -15,14 +16,14 @@ impl Topics {
     ///
     /// # Errors
     /// Always.
-    pub(crate) fn look(_: &str, _: bool) -> Result<Topics> {
+    pub(crate) fn look(_: &str, _: bool, _: Duration) -> Result<Topics> {
         Err(Error::new(Kind::Usage, "this pgspate was built without Kafka").hint(
             "Build it with `cargo build --release -p pgspate-cli --features kafka`, or with \
              `--features kafka-tls` for brokers that want TLS.",
         ))
     }
 
-    pub(crate) fn ask(&mut self) -> Result<()> {
+    pub(crate) fn ask(&mut self, _: Duration) -> Result<()> {
         match *self {}
     }
 
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_build_without_it_says_how_to_build_with_it() {
-        let error = Topics::look("kafka://127.0.0.1:9092/t", false).err().unwrap();
+        let error = Topics::look("kafka://127.0.0.1:9092/t", false, Duration::ZERO).err().unwrap();
         assert_eq!(error.kind(), Kind::Usage);
         assert!(error.hint_text().unwrap().contains("--features kafka"), "{error}");
     }

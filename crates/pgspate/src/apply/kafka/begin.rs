@@ -1,7 +1,9 @@
 //! Where each partition begins, and whether all that the ledger has not seen is still there.
 
+use std::time::Duration;
+
 use super::address::Address;
-use super::client::{Client, bounds, client, partitions};
+use super::client::{Answers, Client, bounds, client, partitions};
 use super::read::{Partition, is_another, name, next_of};
 use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
@@ -26,27 +28,28 @@ pub(crate) struct Bounds {
 }
 
 impl Topics {
-    /// Asks the brokers. Blocks.
+    /// Asks the brokers, who have so long to answer. Blocks.
     ///
     /// # Errors
-    /// What is no address, brokers that are not there, topics that are not.
-    pub(crate) fn look(source: &str, follows: bool) -> Result<Topics> {
+    /// What is no address, brokers that are not there or do not answer, topics that are not there.
+    pub(crate) fn look(source: &str, follows: bool, limit: Duration) -> Result<Topics> {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let address = Address::parse(source, environment)?;
         let client = client(&address, follows)?;
         let mut topics = Topics { address, client, partitions: Vec::new() };
-        topics.ask()?;
+        topics.ask(limit)?;
         Ok(topics)
     }
 
     /// Asks them again, and forgets what they said before.
-    pub(crate) fn ask(&mut self) -> Result<()> {
+    pub(crate) fn ask(&mut self, limit: Duration) -> Result<()> {
+        let answers = Answers::within(limit);
         let mut found = Vec::new();
         for topic in &self.address.topics {
-            for number in partitions(&self.client, topic)? {
-                let (first, end) = bounds(&self.client, topic, number)?;
+            for number in partitions(&self.client, topic, &answers)? {
+                let (first, end) = bounds(&self.client, topic, number, &answers)?;
                 found.push(Bounds { topic: topic.clone(), number, first, end });
             }
         }

@@ -14,7 +14,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::begin::{Bounds, check};
-use super::client::{Told, bounds};
+use super::client::{Answers, Told, bounds};
 use super::errors::{is_of_group, is_passing, of_request};
 use super::read::{Message, Partition, Pump, Taken};
 use crate::apply::feed::Piece;
@@ -212,9 +212,11 @@ impl Pump {
         });
         new.sort_unstable();
         let mut list = TopicPartitionList::new();
+        let answers = Answers::within(self.stall_timeout);
         for (topic, number) in new {
             // One that cannot be asked for yet is told of again.
-            let Ok((first, end)) = bounds(&self.topics.client, topic, *number) else { continue };
+            let bounds = bounds(&self.topics.client, topic, *number, &answers);
+            let Ok((first, end)) = bounds else { continue };
             let (topic, number) = (topic.clone(), *number);
             let (mark, reads_again) = (None, false);
             let found = Partition { topic, number, mark, next: first, reads_again, end };
@@ -243,9 +245,10 @@ impl Pump {
 
     /// A message that was asked for is not there: which one, and why.
     fn out_of_range(&self, places: &[Place]) -> Error {
+        let answers = Answers::within(self.stall_timeout);
         for place in places {
             let Place { topic, number, next, .. } = place;
-            let (first, end) = match bounds(&self.topics.client, topic, *number) {
+            let (first, end) = match bounds(&self.topics.client, topic, *number, &answers) {
                 Ok(found) => found,
                 Err(error) => return error,
             };

@@ -18,6 +18,8 @@ pub(crate) struct Pump {
     pub(crate) partitions: Vec<Partition>,
     pub(crate) follows: bool,
     pub(crate) retry_for: Duration,
+    /// How long to wait for answers to what is asked meanwhile.
+    pub(crate) stall_timeout: Duration,
     pub(crate) watch: Arc<Watch>,
 }
 

@@ -273,12 +273,17 @@ impl Writer {
             return Ok(());
         }
         self.reopen(None).await?;
-        let Some(session) = &mut self.session else { return Ok(()) };
-        session.begin().await?;
-        // Only who has the stream may do so.
-        self.stream.advance(&session.connection.client, &self.stream.mark, &[]).await?;
-        self.stream.advance_parts(&session.connection.client, moves).await?;
-        session.commit().await
+        let vigil = self.vigil();
+        let (Some(session), Some(vigil)) = (&mut self.session, vigil) else { return Ok(()) };
+        let stream = &self.stream;
+        let begun = async {
+            session.begin().await?;
+            // Only who has the stream may do so.
+            stream.advance(&session.connection.client, &stream.mark, &[]).await?;
+            stream.advance_parts(&session.connection.client, moves).await?;
+            session.commit().await
+        };
+        vigil.over("note where partitions begin", begun).await
     }
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
