@@ -10,7 +10,6 @@ mod received;
 mod rows;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -148,7 +147,10 @@ impl Feed {
             topics: messages::State::default(),
         };
         let mut lines = Lines::default();
-        let Err(error) = self.read(&mut lines, &mut making) else { return };
+        let error = match self.read(&mut lines, &mut making) {
+            Err(error) if error.kind() != Kind::Cancelled => error,
+            _ => return,
+        };
         // Whole transactions before it are applied first.
         making.go_back();
         if self.hand_over(&mut making).is_ok() {
@@ -161,7 +163,7 @@ impl Feed {
             return Ok(());
         }
         loop {
-            if self.watch.is_cancelled() || self.watch.gone.load(Relaxed) {
+            if self.watch.is_unwanted() {
                 return Ok(());
             }
             let wait = match (making.began, making.is_between && !making.batch.is_empty()) {
