@@ -142,3 +142,44 @@ fn keys_of_two_spellings_are_one() {
     assert_eq!(staged, direct);
     assert!(staged.0.ends_with(",2)"), "{}", staged.0);
 }
+
+/// What keeps one batch from being sent as a whole need not be there for the next one.
+#[test]
+fn a_lock_that_came_too_late_is_no_reason_for_ever() {
+    for code in ["55P03", "57014"] {
+        let tables = format!(
+            "create table log (sql text); create sequence n; \
+             create function note() returns trigger language plpgsql as $$ begin \
+               if nextval('n') = 1 then raise exception 'once' using errcode = '{code}'; end if; \
+               insert into log values (current_query()); return null; end $$; \
+             create table t (id int primary key); \
+             create trigger seen after insert on t for each statement execute function note()"
+        );
+        let events = r#"{"op":"insert","table":"t","row":{"id":1}}
+{"op":"insert","table":"t","row":{"id":2}}
+"#;
+        let case = Case::new(&tables);
+        let report = applied(&case, events, "--batch-rows 1");
+        assert_eq!((rows(&case, "t").as_str(), counts(&report)), ("(1) (2)", [2, 0, 0, 0]));
+        let direct = "select count(*) from log where sql like '%unnest(case%$1::%'";
+        assert_eq!(case.value(direct), "1", "{code}");
+    }
+}
+
+/// Triggers run under the same settings either way.
+#[test]
+fn settings_are_the_same_without_a_stage() {
+    let tables = "create table log (sql text); create table set (way text); \
+                  create function note() returns trigger language plpgsql as $$ begin \
+                    insert into log values (current_query()); \
+                    insert into set select string_agg(name || setting, ' ' order by name) \
+                      from pg_settings where name ~ '^enable_|^jit$|^work_mem$|^plan_|_mem$'; \
+                    return null; end $$; \
+                  create table t (id int primary key); \
+                  create trigger seen after insert on t for each statement \
+                    execute function note()";
+    let events = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
+    let [staged, direct] = both(tables, events, "", "set");
+    assert_eq!(staged.0, direct.0);
+    assert!(direct.0.contains("enable_hashjoinoff") && direct.2 == 1, "{}", direct.0);
+}

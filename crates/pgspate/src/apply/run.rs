@@ -283,6 +283,7 @@ impl Apply {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
         }
         let position = writer.mark().source.clone();
+        let uncounted = writer.uncounted;
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
         if is_stopped && !follows {
@@ -291,7 +292,7 @@ impl Apply {
                 events_before + counts.events
             )));
         }
-        let warnings = warnings(counts.missing, &tables);
+        let warnings = warnings(counts.missing, uncounted, &tables);
         let tables = tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
         let seconds = started.elapsed().as_secs_f64();
         Ok(Report {
@@ -478,12 +479,19 @@ impl Reading {
 }
 
 /// What the user should know in the end.
-fn warnings(missing: u64, tables: &[Arc<Facts>]) -> Vec<String> {
+fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if missing > 0 {
         warnings.push(format!(
             "{missing} updates or deletes found no row: the tables were not as the stream takes \
              them to be"
+        ));
+    }
+    if uncounted > 0 {
+        warnings.push(format!(
+            "{uncounted} {} committed, but answers that say what was done were lost: rows are in \
+             the tables that are not in the counts",
+            if uncounted == 1 { "batch was" } else { "batches were" }
         ));
     }
     if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {

@@ -48,6 +48,8 @@ pub(crate) struct Writer {
     lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
+    /// Batches that are committed, but did more than is counted, as the answers were lost.
+    pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
     pending: Pending,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Writer {
 struct Pending {
     counts: Counts,
     letters: Vec<DeadLetter>,
+    /// The counts are not all, as answers were lost.
+    lacks: bool,
     /// Batches that are in the open transaction and are kept by nobody.
     spilled: u64,
 }
@@ -82,9 +86,16 @@ impl Writer {
             Ok((session, stream))
         };
         let (session, stream) = in_time(limit, "open the stream", open).await?;
-        let (counts, pending) = (Counts::default(), Pending::default());
-        let session = Some(session);
-        Ok(Writer { settings, runtime, session, stream, lost_pid: None, counts, pending })
+        Ok(Writer {
+            settings,
+            runtime,
+            session: Some(session),
+            stream,
+            lost_pid: None,
+            counts: Counts::default(),
+            uncounted: 0,
+            pending: Pending::default(),
+        })
     }
 
     /// What the stream is read from.
@@ -186,12 +197,17 @@ impl Writer {
         let session = self.session.as_mut().expect("just opened");
         let is_whole = self.pending.spilled == 0 && session.takes_parameters;
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
-            let written = direct::write(session, batch, &self.stream).await?;
-            if let Some(counts) = written {
-                self.pending.counts = counts;
+            let mut done = direct::Done::default();
+            // Until it is known, also where a silent session is given up.
+            self.pending.lacks = true;
+            let written = direct::write(session, batch, &self.stream, &mut done).await;
+            // If only the answer to the commit is lost, all this was done.
+            (self.pending.counts, self.pending.lacks) = (done.counts, !done.is_all);
+            if written? {
                 self.note_commit(batch);
                 return Ok(());
             }
+            self.pending = Pending::default();
         }
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut sifting = sift::Sifting {
@@ -222,6 +238,7 @@ impl Writer {
     fn note_commit(&mut self, batch: &Batch) {
         let pending = std::mem::take(&mut self.pending);
         self.counts.add(&pending.counts);
+        self.uncounted += u64::from(pending.lacks);
         self.counts.dead_letters += pending.letters.len() as u64;
         self.counts.note(batch);
         self.counts.batches += u64::from(batch.events > 0);
