@@ -112,6 +112,51 @@ fn what_the_commit_refuses_is_not_there() {
     assert_eq!(refusals[0], refusals[1]);
 }
 
+/// What only the commit refuses is found, too, however it comes: the child may come before its
+/// parent.
+#[test]
+fn what_only_the_commit_refuses_is_set_aside() {
+    let child =
+        |id, p| format!("\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"p\":{p}}}");
+    let parent = |id| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
+    let each = |all: &[String]| all.iter().map(|it| format!("{{{it}}}\n")).collect::<String>();
+    let together = |tx: u32, all: &[String]| {
+        let (last, first) = all.split_last().unwrap();
+        let first = first.iter().map(|it| format!("{{{it},\"tx\":{tx}}}\n")).collect::<String>();
+        format!("{first}{{{last},\"tx\":{tx},\"end\":true}}\n")
+    };
+    let long =
+        "\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":99,\"v\":\"long\",\"p\":1}".to_owned();
+    let histories = [
+        // Each event for itself, in batches that have all of them.
+        (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
+        (each(&[child(2, 9), parent(9), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
+        // Whole transactions, one of which has what the commit refuses in its middle.
+        (
+            together(1, &[child(2, 9), parent(9)])
+                + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
+                + &together(3, &[child(8, 1), long, child(10, 1)]),
+            2,
+        ),
+    ];
+    for (events, letters) in histories {
+        let args = "--batch-delay 1000 --max-dead-letters 9";
+        let [staged, direct] = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
+            let case = Case::new(REFERRING);
+            let report = applied(&case, &events, &format!("{args} {way}"));
+            assert_eq!(report["dead_letters"], letters, "{events}");
+            let codes = "select string_agg(sqlstate || ' ' || position, ', ' order by position) \
+                         from pgspate.dead_letter";
+            (rows(&case, "t"), counts(&report), case.value(codes))
+        });
+        assert_eq!(staged, direct);
+        let orphans = [",4)", ",6)", "long"];
+        assert!(!orphans.iter().any(|it| staged.0.contains(it)), "{}", staged.0);
+        assert!(staged.0.contains("(2,") && staged.0.contains("(4,"), "{}", staged.0);
+        assert!(staged.2.contains("23503"), "{}", staged.2);
+    }
+}
+
 /// What the server refuses is found as in other batches.
 #[test]
 fn events_that_are_refused_are_found() {

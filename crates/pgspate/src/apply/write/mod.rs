@@ -217,7 +217,8 @@ impl Writer {
             letters: Vec::new(),
             watch,
         };
-        let counts = sifting.write(session, self.pending.spilled > 0).await?;
+        let is_open = self.pending.spilled > 0;
+        let counts = sifting.write(session, is_open).await?;
         self.pending.letters.append(&mut sifting.letters);
         self.pending.counts.add(&counts);
         if !batch.commits {
@@ -226,7 +227,10 @@ impl Writer {
             self.pending.counts.note(batch);
             return Ok(());
         }
-        session.run("set constraints all immediate", "check deferred constraints").await?;
+        if is_open {
+            // What came before this batch is not at hand any more, should it be refused.
+            session.run("set constraints all immediate", "check deferred constraints").await?;
+        }
         let client = &session.connection.client;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
         self.stream.advance_parts(client, &batch.parts).await?;
