@@ -1,8 +1,11 @@
 //! What others hold is waited for, and what nobody answers is not.
 
+use crate::plan::{At, Fault, Plan};
+use crate::proxy::Proxy;
 use crate::run::{finish, session, spawn, wait_until};
 use crate::support::Case;
-use crate::{command, rows};
+use crate::wire::Side;
+use crate::{apply, command, rows};
 
 const PARTED: &str = "\
 create table t (id int primary key) partition by range (id);
@@ -32,4 +35,27 @@ fn a_lock_on_a_table_that_is_looked_up_is_no_silence() {
         finish(spawn(&mut command(&case, "s.ndjson --quiet --stream u --lock-timeout 1")));
     assert_eq!(refusal.status, Some(2));
     assert!(refusal.stderr.contains("lock timeout (SQLSTATE 55P03)"), "{}", refusal.stderr);
+}
+
+/// The last thing that a run asks after a refusal is to roll back.
+#[test]
+fn a_rollback_that_nobody_answers_ends() {
+    let case = Case::new("create table t (id int primary key, v int check (v < 5))");
+    case.put("s.ndjson", r#"{"op":"insert","table":"t","row":{"id":1,"v":9}}"#);
+    let args = "s.ndjson --quiet --direct-rows 0 --stall-timeout 1 --retry-for 1";
+    // The ledger is there then.
+    let refusal = apply(&case, args).refusal();
+    let run = |plan| {
+        let proxy = Proxy::start(&case.db.dsn(), plan);
+        let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
+        let run = finish(spawn(command.args(args.split_whitespace())));
+        (run.refusal(), proxy)
+    };
+    let (again, proxy) = run(None);
+    assert_eq!(again, refusal);
+    let asked = proxy.log().matches(" -> Q ").count() as u64;
+    let last = Plan::new(Fault::Stall, At::Kind(Side::Client, b'Q', asked));
+    let (again, proxy) = run(Some(last));
+    assert!(proxy.has_fired());
+    assert_eq!(again, refusal);
 }

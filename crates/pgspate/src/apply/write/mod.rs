@@ -332,8 +332,11 @@ impl Writer {
     /// After a failure: a session that is as new, or none.
     async fn roll_back_after(&mut self, error: &Error) {
         let Some(session) = &mut self.session else { return };
+        let limit = self.settings.limits.stall_timeout;
         // One that has fallen silent would not answer to this either.
-        if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
+        if error.kind() == Kind::Connect
+            || in_time(limit, "roll back", session.roll_back()).await.is_err()
+        {
             self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }
