@@ -127,6 +127,8 @@ pub struct Load {
     identity: Option<Identity>,
     known: Known,
     opened: Option<Opened>,
+    /// Rows that earlier runs had written when the job was opened.
+    rows_at_first: u64,
     /// The first lane's session, if it is being opened already.
     early: Early,
     /// What rows are staged in, if they are not for the table itself.
