@@ -12,6 +12,7 @@ mod failed;
 mod indexes;
 mod patient;
 mod prepare;
+mod program;
 mod reading;
 mod record;
 mod rejects;
