@@ -27,13 +27,15 @@ def stored(db, sql="select * from t order by 1"):
     "rows, row, column, words",
     [
         # Within a block the columns are read one after the other.
-        ([(1, "a")] * 40 + [(1, {})] + [(1, "a")] * 9 + [(b"", "a")], 41, "value 2", "a dict"),
-        ([(1, "a")] * 40 + [(b"", "a")] + [(1, "a")] * 9 + [(1, {})], 41, "value 1", "bytes"),
-        ([(1, "a")] * 40 + [(b"", {})], 41, "value 1", "bytes"),
+        ([(1, "a")] * 40 + [(1, {})] + [(1, "a")] * 9 + [(b"", "a")], 41, "b", "a dict"),
+        ([(1, "a")] * 40 + [(b"", "a")] + [(1, "a")] * 9 + [(1, {})], 41, "a", "bytes"),
+        ([(1, "a")] * 40 + [(b"", {})], 41, "a", "bytes"),
         ([(1, "a")] * 3000 + [(1,)], 3001, None, "the row has 1 values, expected 2"),
-        ([(1, "a")] * 40 + [(1, {}), (1,)], 41, "value 2", "a dict"),
+        ([(1, "a")] * 40 + [(1, {}), (1,)], 41, "b", "a dict"),
         ([[1, "a"]] * 1500 + [[1, "a", 2]], 1501, None, "the row has 3 values, expected 2"),
         ([(1, "a")] * 5 + ["ab"], 6, None, "expected 2"),
+        ([{"a": 1, "b": "a"}] * 40 + [{"a": 1, "b": {}}], 41, "b", "a dict"),
+        ([{"b": "a", "a": 1}] * 40 + [{"b": "a", "a": b""}], 41, "a", "bytes"),
     ],
 )
 @pytest.mark.parametrize("kind", [list, iter])
@@ -43,6 +45,18 @@ def test_the_first_bad_row_is_the_one_told(db, dsn, kind, rows, row, column, wor
         pgspate.load(kind(rows), "t", to=dsn)
     assert (caught.value.place.row, caught.value.place.column) == (row, column)
     assert stored(db) == []
+
+
+def test_the_column_has_its_name_whoever_refuses_the_value(db, dsn):
+    db.execute('create table t (id int primary key, "of day" time)')
+    for value in ["noon", b""]:
+        for row in [(1, value), {"of day": value, "id": 1}]:
+            with pytest.raises(pgspate.Error) as caught:
+                pgspate.load([row], "t", to=dsn)
+            assert caught.value.place.column == "of day"
+    with pytest.raises(pgspate.ConversionError) as caught:
+        pgspate.sync([(1, b"")], "t", scope="all", to=dsn)
+    assert caught.value.place.column == "of day"
 
 
 def test_keys_that_come_and_go(db, dsn):

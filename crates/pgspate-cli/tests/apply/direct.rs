@@ -112,6 +112,51 @@ fn what_the_commit_refuses_is_not_there() {
     assert_eq!(refusals[0], refusals[1]);
 }
 
+/// What only the commit refuses is found, too, however it comes: the child may come before its
+/// parent.
+#[test]
+fn what_only_the_commit_refuses_is_set_aside() {
+    let child =
+        |id, p| format!("\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"p\":{p}}}");
+    let parent = |id| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
+    let each = |all: &[String]| all.iter().map(|it| format!("{{{it}}}\n")).collect::<String>();
+    let together = |tx: u32, all: &[String]| {
+        let (last, first) = all.split_last().unwrap();
+        let first = first.iter().map(|it| format!("{{{it},\"tx\":{tx}}}\n")).collect::<String>();
+        format!("{first}{{{last},\"tx\":{tx},\"end\":true}}\n")
+    };
+    let long =
+        "\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":99,\"v\":\"long\",\"p\":1}".to_owned();
+    let histories = [
+        // Each event for itself, in batches that have all of them.
+        (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
+        (each(&[child(2, 9), parent(9), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
+        // Whole transactions, one of which has what the commit refuses in its middle.
+        (
+            together(1, &[child(2, 9), parent(9)])
+                + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
+                + &together(3, &[child(8, 1), long, child(10, 1)]),
+            2,
+        ),
+    ];
+    for (events, letters) in histories {
+        let args = "--batch-delay 1000 --max-dead-letters 9";
+        let [staged, direct] = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
+            let case = Case::new(REFERRING);
+            let report = applied(&case, &events, &format!("{args} {way}"));
+            assert_eq!(report["dead_letters"], letters, "{events}");
+            let codes = "select string_agg(sqlstate || ' ' || position, ', ' order by position) \
+                         from pgspate.dead_letter";
+            (rows(&case, "t"), counts(&report), case.value(codes))
+        });
+        assert_eq!(staged, direct);
+        let orphans = [",4)", ",6)", "long"];
+        assert!(!orphans.iter().any(|it| staged.0.contains(it)), "{}", staged.0);
+        assert!(staged.0.contains("(2,") && staged.0.contains("(4,"), "{}", staged.0);
+        assert!(staged.2.contains("23503"), "{}", staged.2);
+    }
+}
+
 /// What the server refuses is found as in other batches.
 #[test]
 fn events_that_are_refused_are_found() {
@@ -141,4 +186,45 @@ fn keys_of_two_spellings_are_one() {
     let [staged, direct] = both(tables, events, "--batch-delay 1000", "t");
     assert_eq!(staged, direct);
     assert!(staged.0.ends_with(",2)"), "{}", staged.0);
+}
+
+/// What keeps one batch from being sent as a whole need not be there for the next one.
+#[test]
+fn a_lock_that_came_too_late_is_no_reason_for_ever() {
+    for code in ["55P03", "57014"] {
+        let tables = format!(
+            "create table log (sql text); create sequence n; \
+             create function note() returns trigger language plpgsql as $$ begin \
+               if nextval('n') = 1 then raise exception 'once' using errcode = '{code}'; end if; \
+               insert into log values (current_query()); return null; end $$; \
+             create table t (id int primary key); \
+             create trigger seen after insert on t for each statement execute function note()"
+        );
+        let events = r#"{"op":"insert","table":"t","row":{"id":1}}
+{"op":"insert","table":"t","row":{"id":2}}
+"#;
+        let case = Case::new(&tables);
+        let report = applied(&case, events, "--batch-rows 1");
+        assert_eq!((rows(&case, "t").as_str(), counts(&report)), ("(1) (2)", [2, 0, 0, 0]));
+        let direct = "select count(*) from log where sql like '%unnest(case%$1::%'";
+        assert_eq!(case.value(direct), "1", "{code}");
+    }
+}
+
+/// Triggers run under the same settings either way.
+#[test]
+fn settings_are_the_same_without_a_stage() {
+    let tables = "create table log (sql text); create table set (way text); \
+                  create function note() returns trigger language plpgsql as $$ begin \
+                    insert into log values (current_query()); \
+                    insert into set select string_agg(name || setting, ' ' order by name) \
+                      from pg_settings where name ~ '^enable_|^jit$|^work_mem$|^plan_|_mem$'; \
+                    return null; end $$; \
+                  create table t (id int primary key); \
+                  create trigger seen after insert on t for each statement \
+                    execute function note()";
+    let events = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
+    let [staged, direct] = both(tables, events, "", "set");
+    assert_eq!(staged.0, direct.0);
+    assert!(direct.0.contains("enable_hashjoinoff") && direct.2 == 1, "{}", direct.0);
 }

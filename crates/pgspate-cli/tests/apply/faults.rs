@@ -9,6 +9,7 @@ use crate::plan::{At, Fault, Plan};
 use crate::proxy::{Proxy, Release};
 use crate::run::{finish, finish_within, spawn, wait_until};
 use crate::support::Case;
+use crate::wire::Side;
 use crate::{apply, counts, rows};
 
 const TABLES: &str = "\
@@ -114,6 +115,38 @@ fn a_lost_answer_loses_no_counts() {
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [2, 0, 0, 0]));
     assert_eq!(rows(&case, "t"), "(1) (3) (9)");
+}
+
+/// The same of a batch that is sent as a whole: what it did has been answered before, or the run
+/// says that it is not counted.
+#[test]
+fn a_lost_answer_loses_no_counts_without_a_stage() {
+    let case = Case::new("create table t (id int primary key, v int); insert into t values (9, 0)");
+    let run = |id: u64, plan| {
+        let event = |op, id| {
+            let row = format!("{{\"id\":{id},\"v\":{}}}", id + 1);
+            format!("{{\"op\":\"{op}\",\"table\":\"t\",\"row\":{row}}}\n")
+        };
+        let file = format!("{id}.ndjson");
+        case.put(&file, [event("insert", id), event("delete", id - 1)].concat());
+        let proxy = Proxy::start(&case.db.dsn(), plan);
+        let mut command = case.command(&["apply", "--to", &proxy.dsn(), &file, "--json"]);
+        let run = finish(spawn(command.args(["--quiet", "--batch-delay", "60000"])));
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        assert_eq!(proxy.has_fired(), plan.is_some());
+        let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        (report, proxy.log().matches(" <- C ").count() as u64)
+    };
+    // The ledger is there then.
+    run(10, None);
+    let (report, answers) = run(11, None);
+    assert_eq!(counts(&report), [1, 0, 1, 0], "{report}");
+    let last = Plan::new(Fault::Cut, At::Kind(Side::Server, b'C', answers));
+    let (report, _) = run(12, Some(last));
+    assert_eq!((counts(&report), &report["warnings"]), ([1, 0, 1, 0], &serde_json::json!([])));
+    let (report, _) = run(13, Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
+    assert!(report["warnings"][0].as_str().unwrap().contains("1 batch was"), "{report}");
+    assert_eq!(rows(&case, "t"), "(13,14)");
 }
 
 #[test]

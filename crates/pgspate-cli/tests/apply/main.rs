@@ -28,6 +28,7 @@ mod source;
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
+mod waits;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/wire.rs"]
 mod wire;

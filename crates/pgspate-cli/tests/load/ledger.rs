@@ -334,3 +334,55 @@ fn a_lock_that_is_not_let_go_is_named() {
     "#);
     runtime.block_on(holder.batch_execute("commit")).unwrap();
 }
+
+/// Whoever forgets a job under way is told of, and nothing is loaded a second time.
+#[test]
+fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
+    let case = case();
+    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+    let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
+    wait_until("chunks are written", || {
+        case.value("select to_regclass('pgspate.ledger') is not null") == "t"
+            && count(&case, "pgspate.ledger") >= 3
+    });
+    // Sessions that come back find it gone.
+    let (other_runtime, other) = session(&case.db.dsn());
+    let end = "begin; delete from pgspate.ledger; \
+               select pg_terminate_backend(pid) from pg_stat_activity \
+               where datname = current_database() and application_name like 'pgspate load%'; \
+               lock table pgspate.job; delete from pgspate.job; commit";
+    other_runtime.block_on(other.batch_execute(end)).unwrap();
+    let written = count(&case, "t");
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    let refusal = finish(child).refusal();
+    assert!(refusal.contains("job 1 is not in the ledger any more"), "{refusal}");
+    assert_eq!(count(&case, "t"), written);
+}
+
+/// A partition that is locked is waited for as any lock is, and is no server out of reach.
+#[test]
+fn a_lock_on_a_partition_is_waited_for() {
+    let case = Case::new(
+        "create table t (id int) partition by range (id); \
+         create table t1 partition of t for values from (0) to (10)",
+    );
+    case.put("t.csv", "id\n1\n");
+    let (runtime, other) = session(&case.db.dsn());
+    let lock = "begin; lock table t1 in access exclusive mode";
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let dsn = format!("{} connect_timeout=2", case.db.dsn());
+    let load = |args: &str| {
+        let mut command = case.command(&["load", "t.csv", "--to", &dsn, "--table", "t"]);
+        spawn(command.args(args.split_whitespace()))
+    };
+    let refusal = finish(load("--quiet --lock-timeout 1")).refusal();
+    assert!(refusal.contains("lock timeout (SQLSTATE 55P03)"), "{refusal}");
+    let child = load("--quiet");
+    let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
+                 where not l.granted and a.datname = current_database() \
+                   and clock_timestamp() - a.query_start > '3 s'";
+    wait_until("it waits", || case.value(waits) == "1");
+    runtime.block_on(other.batch_execute("rollback")).unwrap();
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t"), "1");
+}

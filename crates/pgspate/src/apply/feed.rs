@@ -5,13 +5,11 @@
 //! between transactions, but for one that is larger than batches may be: its parts are written in
 //! one transaction of the target.
 
-#[cfg(feature = "kafka")]
 mod messages;
 mod received;
 mod rows;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -58,7 +56,6 @@ pub(crate) enum Piece {
     /// Events of a slot.
     Received(Received),
     /// What comes of topics.
-    #[cfg(feature = "kafka")]
     Topics(super::kafka::Taken),
 }
 
@@ -79,7 +76,6 @@ pub(crate) struct Feed {
     /// Events before this are applied already.
     pub(crate) from: Mark,
     /// The stream's name.
-    #[cfg(feature = "kafka")]
     pub(crate) stream: String,
     pub(crate) dead_letters_max: u64,
     pub(crate) watch: Arc<Watch>,
@@ -103,7 +99,6 @@ struct Making {
     last: Last,
     boundary: Boundary,
     slot: received::State,
-    #[cfg(feature = "kafka")]
     topics: messages::State,
 }
 
@@ -149,11 +144,13 @@ impl Feed {
             last: Last::default(),
             boundary: Boundary::default(),
             slot: received::State::default(),
-            #[cfg(feature = "kafka")]
             topics: messages::State::default(),
         };
         let mut lines = Lines::default();
-        let Err(error) = self.read(&mut lines, &mut making) else { return };
+        let error = match self.read(&mut lines, &mut making) {
+            Err(error) if error.kind() != Kind::Cancelled => error,
+            _ => return,
+        };
         // Whole transactions before it are applied first.
         making.go_back();
         if self.hand_over(&mut making).is_ok() {
@@ -166,7 +163,7 @@ impl Feed {
             return Ok(());
         }
         loop {
-            if self.watch.is_cancelled() || self.watch.gone.load(Relaxed) {
+            if self.watch.is_unwanted() {
                 return Ok(());
             }
             let wait = match (making.began, making.is_between && !making.batch.is_empty()) {
@@ -180,7 +177,6 @@ impl Feed {
                         return Ok(());
                     }
                 }
-                #[cfg(feature = "kafka")]
                 Ok(Ok(Piece::Topics(taken))) => {
                     if !self.topics(taken, making)? {
                         return Ok(());
@@ -235,7 +231,6 @@ impl Feed {
                  the input has its end.",
             ));
         }
-        #[cfg(feature = "kafka")]
         making.topics.wind_up();
         // The writer says why, if it is gone.
         let _ = self.hand_over(making);
@@ -427,7 +422,6 @@ impl Feed {
 
     fn hand_over(&self, making: &mut Making) -> Result<(), Gone> {
         let mut batch = std::mem::take(&mut making.batch);
-        #[cfg(feature = "kafka")]
         if making.is_between {
             batch.parts = making.topics.moves(batch.events > 0);
         }
@@ -453,7 +447,6 @@ impl Feed {
         batch.upto = batch.log.len();
         batch.end = self.mark(making.ordinal, &boundary.last);
         batch.lsn = boundary.last.end;
-        #[cfg(feature = "kafka")]
         if batch.lsn.is_none() {
             batch.lsn = making.topics.reached();
         }
@@ -479,7 +472,6 @@ impl Feed {
 impl Making {
     /// A transaction of the source has ended.
     fn note_boundary(&mut self) {
-        #[cfg(feature = "kafka")]
         self.topics.settle();
         let (batch, boundary) = (&self.batch, &mut self.boundary);
         boundary.ordinal = self.ordinal;
@@ -493,7 +485,6 @@ impl Making {
 
     /// Notes where the stream is after a record.
     fn note(&mut self, stand: (u32, u64)) {
-        #[cfg(feature = "kafka")]
         self.topics.arrive();
         self.last = Last { stand, digest: self.digest, end: None };
         if self.is_between {
@@ -519,7 +510,6 @@ struct Digest(u64);
 
 impl Digest {
     /// As the ledger has it; the first one for what is none.
-    #[cfg(feature = "kafka")]
     fn parse(text: &str) -> Digest {
         Digest(u64::from_str_radix(text, 16).unwrap_or_default())
     }

@@ -1,7 +1,6 @@
 //! Where the events of a stream stand, in words: files and lines, a place in a server's log, or
 //! partitions and offsets.
 
-#[cfg(feature = "kafka")]
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::replication::Lsn;
@@ -15,7 +14,6 @@ pub(crate) enum Inputs {
     /// A replication slot, by what people call it; events stand where their transaction commits.
     Slot(String),
     /// Partitions of topics by their names, of which there may be more; events stand at offsets.
-    #[cfg(feature = "kafka")]
     Topics(Arc<RwLock<Vec<String>>>),
 }
 
@@ -42,7 +40,6 @@ impl Inputs {
         match self {
             Inputs::Files(names) => (names.get(input as usize).cloned().unwrap_or_default(), line),
             Inputs::Slot(name) => (format!("{name}, transaction at {}", Lsn(line)), 0),
-            #[cfg(feature = "kafka")]
             Inputs::Topics(names) => {
                 let names = names.read().unwrap_or_else(PoisonError::into_inner);
                 let name = names.get(input as usize).map_or("", String::as_str);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::plan::read_mark;
+use super::plan::{WHERE, read_mark};
 use super::replication::Replication;
 use super::run::{Options, Origin};
 use super::silence::in_time;
@@ -89,7 +89,7 @@ impl Opening<'_> {
                 again => again?,
             };
             let now = read_mark(&self.settings.dsn, self.stream);
-            let now = self.runtime.block_on(self.in_time("look where the stream is", now))?;
+            let now = self.runtime.block_on(self.in_time(WHERE, now))?;
             if !may_pass && now == *mark {
                 return Err(error);
             }

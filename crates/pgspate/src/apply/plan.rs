@@ -6,8 +6,10 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::names::Names;
+use super::replication::PublishedTable;
 use super::route::Router;
 use super::run::{Found, Options, find, name};
+use super::silence::in_time;
 use super::slot::{Begin, Slot};
 use crate::Result;
 use crate::ledger::{self, Mark};
@@ -54,20 +56,21 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(options, runtime)?;
     let stream = name(options, &found);
-    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
+    let stall = options.limits.stall_timeout;
+    let mark = runtime.block_on(in_time(stall, WHERE, read_mark(&dsn, &stream)))?;
     let slot = match found {
         Found::Slot(slot) => *slot,
         Found::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => {
-            let rows = runtime.block_on(read_parts(&dsn, &stream))?;
+            let rows = runtime.block_on(in_time(stall, WHERE, read_parts(&dsn, &stream)))?;
             return of_topics(stream, &topics, &rows, &mark, options.follows);
         }
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
     let (names, unknown) = (names.without_ledger(), options.unknown_columns);
     let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
-    let router = runtime.block_on(router)?;
+    let router = runtime.block_on(in_time(stall, "look at the target", router))?;
+    let published = in_time(stall, "list the publication's tables", slot.tables());
     Ok(Plan {
         stream,
         sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],
@@ -77,7 +80,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
             true => "never: what is committed is applied as it comes".to_owned(),
             false => format!("at {}, where the source's log ends now", slot.log_end),
         },
-        tables: tables(&slot, &router, runtime)?,
+        tables: tables(runtime.block_on(published)?, &router)?,
     })
 }
 
@@ -100,7 +103,6 @@ fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Pl
     }
 }
 
-#[cfg(feature = "kafka")]
 fn of_topics(
     stream: String,
     topics: &super::kafka::Topics,
@@ -119,7 +121,7 @@ fn of_topics(
     };
     Ok(Plan {
         stream,
-        sources: topics.address.topics.iter().map(of).collect(),
+        sources: topics.names().iter().map(of).collect(),
         events_before: mark.ordinal,
         begins: partitions.iter().map(begin).collect(),
         ends: match follows {
@@ -132,13 +134,15 @@ fn of_topics(
 }
 
 /// The parts of a stream that the ledger knows, and where they are.
-#[cfg(feature = "kafka")]
 pub(super) async fn read_parts(dsn: &Dsn, stream: &str) -> Result<Vec<(String, Mark)>> {
     let connection = dsn.connect("pgspate apply").await?;
     let parts = ledger::read_parts(&connection.client, stream).await;
     connection.close().await;
     parts
 }
+
+/// What reading it is, after "could not".
+pub(super) const WHERE: &str = "look where the stream is";
 
 pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
     let connection = dsn.connect("pgspate apply").await?;
@@ -164,9 +168,9 @@ fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
     begins
 }
 
-fn tables(slot: &Slot, router: &Router, runtime: &Handle) -> Result<Vec<PlanTable>> {
+fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<PlanTable>> {
     let mut tables = Vec::new();
-    for table in runtime.block_on(slot.tables())? {
+    for table in published {
         let schema = table.name.schema.as_deref().unwrap_or_default();
         let from = format!("{schema}.{}", table.name.table);
         tables.push(match router.facts(&table.name) {

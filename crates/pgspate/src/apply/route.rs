@@ -15,15 +15,23 @@ use super::facts::Facts;
 use super::fold;
 use super::log::{Change, Log, RowAt};
 use super::names::Names;
-use super::silence::in_time;
+use super::silence::{Vigil, in_time};
 use super::watch::Watch;
-use crate::copy::{Limits, Patience};
+use crate::copy::{Limits, Patience, heeding, timeouts};
 use crate::target::Session;
 use crate::target::connect::{Connection, Dsn};
 use crate::{Error, Kind, Result};
 
 /// What the server calls the session.
 const NAME: &str = "pgspate apply";
+
+/// Opens the session that looks at tables.
+async fn open(dsn: &Dsn, limits: &Limits) -> Result<Connection> {
+    let connection = dsn.connect(NAME).await?;
+    let set = connection.client.batch_execute(&timeouts(limits)).await;
+    set.map_err(|error| connection.explain("could not set up the session", error))?;
+    Ok(connection)
+}
 
 /// What becomes of columns that the target does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,7 +115,7 @@ impl Router {
         limits: Limits,
         runtime: Handle,
     ) -> Result<Router> {
-        let connection = dsn.connect(NAME).await?;
+        let connection = open(&dsn, &limits).await?;
         let session = Session::read(&connection.client).await?;
         let inner = Inner {
             dsn,
@@ -280,14 +288,14 @@ impl Inner {
     /// The facts of a table; in a new session, if the one there was is lost.
     fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
         let mut patience = Patience::new(self.limits.retry_for);
-        let runtime = self.runtime.clone();
+        let (runtime, watch) = (self.runtime.clone(), self.watch.clone());
+        let is_over = || watch.as_ref().is_some_and(|watch| watch.is_unwanted());
         loop {
-            let limit = self.limits.stall_timeout;
-            let read = in_time(limit, "look up a table", self.try_read(sql));
-            match runtime.block_on(read) {
+            match runtime.block_on(self.try_read(sql, is_over)) {
+                Err(_) if is_over() => {
+                    return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+                }
                 Err(error) if error.is_retryable() => {
-                    let watch = &self.watch;
-                    let is_over = || watch.as_ref().is_some_and(|watch| watch.is_cancelled());
                     if watch.is_none() || !patience.wait(is_over) {
                         return Err(error);
                     }
@@ -298,12 +306,17 @@ impl Inner {
         }
     }
 
-    async fn try_read(&mut self, sql: &str) -> Result<Option<Facts>> {
+    /// The same once. What is locked is waited for as long as `--lock-timeout` says, or until it
+    /// `is_over`.
+    async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<Facts>> {
+        let (what, limit) = ("look up a table", self.limits.stall_timeout);
         if self.has_lost || self.connection.is_closed() {
-            self.connection = self.dsn.connect(NAME).await?;
+            self.connection = in_time(limit, what, open(&self.dsn, &self.limits)).await?;
             self.has_lost = false;
         }
-        Facts::read(&self.connection.client, &self.session, sql).await
+        let vigil = Vigil::new(&self.dsn, &self.connection, limit);
+        let read = Facts::read(&self.connection.client, &self.session, sql);
+        heeding(is_over, &[self.connection.canceller()], vigil.over(what, read)).await
     }
 
     /// Reads a table again that lacks a column: it may have got it meanwhile.

@@ -19,7 +19,7 @@ use super::inputs::Inputs;
 use super::kafka;
 use super::names::Names;
 use super::open::Opening;
-use super::plan::read_mark;
+use super::plan::{WHERE, read_mark, read_parts};
 use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
@@ -123,7 +123,6 @@ pub(super) enum Origin {
     Inputs(Vec<Input>),
     Slot(Box<Slot>, Begin),
     /// With where each partition begins, once that is known.
-    #[cfg(feature = "kafka")]
     Topics(Box<kafka::Topics>, Vec<kafka::Partition>),
 }
 
@@ -131,7 +130,6 @@ pub(super) enum Origin {
 pub(super) enum Found {
     Inputs(Vec<Input>),
     Slot(Box<Slot>),
-    #[cfg(feature = "kafka")]
     Topics(Box<kafka::Topics>),
 }
 
@@ -144,8 +142,9 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
         _ => Err(Error::new(Kind::Usage, format!("{what} is a stream of its own"))
             .hint("Name it alone, and apply files under another `--stream`.")),
     };
+    let stall = options.limits.stall_timeout;
     for source in &options.sources {
-        let looked = in_time(options.limits.stall_timeout, "look at the slot", Slot::look(source));
+        let looked = in_time(stall, "look at the slot", Slot::look(source));
         let Some(slot) = runtime.block_on(looked)? else { continue };
         alone("a replication slot")?;
         return Ok(Found::Slot(Box::new(slot)));
@@ -157,21 +156,12 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
     }
     if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
         alone("a list of topics")?;
-        return topics(source, options);
+        let topics = kafka::Topics::look(source, options.follows, stall)?;
+        return Ok(Found::Topics(Box::new(topics)));
     }
     let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
     Ok(Found::Inputs(inputs))
-}
-
-#[cfg(feature = "kafka")]
-fn topics(source: &str, options: &Options) -> Result<Found> {
-    kafka::Topics::look(source, options.follows).map(|topics| Found::Topics(Box::new(topics)))
-}
-
-#[cfg(not(feature = "kafka"))]
-fn topics(_: &str, _: &Options) -> Result<Found> {
-    Err(kafka::is_left_out())
 }
 
 /// The stream's name in the ledger.
@@ -179,7 +169,6 @@ pub(super) fn name(options: &Options, found: &Found) -> String {
     let first = || match found {
         Found::Slot(slot) => slot.title(),
         Found::Inputs(inputs) => inputs.first().map_or("-", Input::name).to_owned(),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => topics.title(),
     };
     options.stream.clone().unwrap_or_else(first)
@@ -210,15 +199,13 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             Found::Inputs(inputs) => {
                 Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect())
             }
-            #[cfg(feature = "kafka")]
             Found::Topics(_) => Inputs::Topics(Arc::default()),
         },
     };
-    let mark = in_time(stall, "look where the stream is", read_mark(&dsn, &stream));
+    let mark = in_time(stall, WHERE, read_mark(&dsn, &stream));
     let mark = runtime.block_on(mark)?;
     let origin = match found {
         Found::Inputs(inputs) => Origin::Inputs(inputs),
-        #[cfg(feature = "kafka")]
         Found::Topics(topics) => Origin::Topics(topics, Vec::new()),
         Found::Slot(slot) => {
             let (creates, copies) = (options.creates_slot, options.copies_rows);
@@ -260,7 +247,6 @@ impl Apply {
         let (mut writer, begun) = self.open(watch, runtime)?;
         let events_before = writer.mark().ordinal;
         let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
-        #[cfg(feature = "kafka")]
         self.begin_topics(&mut writer, watch, runtime)?;
         let follows = self.options.follows;
         let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
@@ -297,6 +283,7 @@ impl Apply {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
         }
         let position = writer.mark().source.clone();
+        let uncounted = writer.uncounted;
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
         if is_stopped && !follows {
@@ -305,7 +292,7 @@ impl Apply {
                 events_before + counts.events
             )));
         }
-        let warnings = warnings(counts.missing, &tables);
+        let warnings = warnings(counts.missing, uncounted, &tables);
         let tables = tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
         let seconds = started.elapsed().as_secs_f64();
         Ok(Report {
@@ -327,11 +314,12 @@ impl Apply {
     }
 
     /// Finds out where partitions begin, which nobody else moves on from now on.
-    #[cfg(feature = "kafka")]
     fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
         let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
-        let rows = runtime.block_on(super::plan::read_parts(&self.dsn, &self.stream))?;
-        topics.ask()?;
+        let stall = self.options.limits.stall_timeout;
+        let rows = in_time(stall, WHERE, read_parts(&self.dsn, &self.stream));
+        let rows = runtime.block_on(rows)?;
+        topics.ask(stall)?;
         *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
         watch.counts_messages.store(true, Relaxed);
@@ -395,7 +383,6 @@ fn feed(
         inputs: writer.inputs().clone(),
         slot,
         from: writer.mark().clone(),
-        #[cfg(feature = "kafka")]
         stream: writer.stream().to_owned(),
         dead_letters_max: options.dead_letters_max,
         watch: Arc::clone(watch),
@@ -405,7 +392,6 @@ fn feed(
 /// What it takes to read.
 struct Starting<'a> {
     origin: Origin,
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "of no use to files and slots"))]
     stream: &'a str,
     options: &'a Options,
     from: Option<Lsn>,
@@ -420,19 +406,17 @@ struct Starting<'a> {
 impl Reading {
     /// Starts to read.
     fn start(starting: Starting<'_>) -> Reading {
-        #[cfg(feature = "kafka")]
-        let stream = starting.stream.to_owned();
-        let Starting { origin, options, from, begun, confirmed, pieces, watch, runtime, .. } =
+        let Starting { origin, stream, options, from, begun, confirmed, pieces, watch, runtime } =
             starting;
         match (origin, from) {
-            #[cfg(feature = "kafka")]
             (Origin::Topics(topics, partitions), _) => {
                 let pump = kafka::Pump {
                     topics: *topics,
-                    stream,
+                    stream: stream.to_owned(),
                     partitions,
                     follows: options.follows,
                     retry_for: options.limits.retry_for,
+                    stall_timeout: options.limits.stall_timeout,
                     watch: Arc::clone(watch),
                 };
                 let read = move || {
@@ -495,12 +479,19 @@ impl Reading {
 }
 
 /// What the user should know in the end.
-fn warnings(missing: u64, tables: &[Arc<Facts>]) -> Vec<String> {
+fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if missing > 0 {
         warnings.push(format!(
             "{missing} updates or deletes found no row: the tables were not as the stream takes \
              them to be"
+        ));
+    }
+    if uncounted > 0 {
+        warnings.push(format!(
+            "{uncounted} {} committed, but answers that say what was done were lost: rows are in \
+             the tables that are not in the counts",
+            if uncounted == 1 { "batch was" } else { "batches were" }
         ));
     }
     if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {

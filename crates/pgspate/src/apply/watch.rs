@@ -134,6 +134,11 @@ impl Watch {
         self.cancelled.load(Relaxed)
     }
 
+    /// Whether nobody wants more events: the run is to stop, or the writer has failed.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.is_cancelled() || self.gone.load(Relaxed)
+    }
+
     /// The writer is given a batch.
     pub(crate) fn begin_batch(&self) {
         self.handed.fetch_add(1, Relaxed);

@@ -7,8 +7,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::identity::Identity;
+use super::new::{self, NewRow, begin_unknown};
 use super::{Change, change, lock, schema, shadow};
-use crate::target::{Ask, Parameter, server_error};
+use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// A job's number.
@@ -288,43 +289,6 @@ pub(crate) async fn open(
     Ok(Opened { job, done: Done::default(), is_clean: false })
 }
 
-/// Begins a job in a ledger that knows nothing of it, in one round trip. `None` where it knows
-/// something after all, or another session is at it. Nothing is begun then.
-async fn begin_unknown(
-    client: &Client,
-    identity: &Identity,
-    made_table: bool,
-) -> Result<Option<Opened>> {
-    let refused = |error| schema::refused(failed()(error));
-    // What is looked up is looked up under the lock.
-    let insert = format!(
-        "with held as materialized ( \
-             select from pg_locks l where l.pid = pg_backend_pid() and {}) \
-         {INSERT} from held where not exists (select from pgspate.job where key = $1 \
-                                              and (finished is null or fingerprint = $2)) \
-         returning job",
-        lock::is_held(identity.lock_key())
-    );
-    let row = NewRow::of(identity, made_table);
-    let values = row.values();
-    let (held, begun, pruned, is_left) = tokio::join!(
-        biased;
-        lock::try_hold(client, identity.lock_key()),
-        client.ask_opt(&insert, &values),
-        prune(client),
-        change::is_left_on(client, identity.table_oid)
-    );
-    held?;
-    let begun = match begun {
-        // Another session has begun it, and has not said so when this one looked.
-        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(None),
-        begun => begun.map_err(refused)?,
-    };
-    pruned?;
-    let is_clean = !is_left?;
-    Ok(begun.map(|row| Opened { job: JobId(row.get(0)), done: Done::default(), is_clean }))
-}
-
 /// Drops the shadow table of an unfinished job that no longer counts.
 async fn drop_shadow(client: &Client, identity: &Identity) -> Result<()> {
     let sql = "select job from pgspate.job where key = $1 and finished is null";
@@ -351,52 +315,6 @@ async fn begin_in_place(client: &Client, identity: &Identity, made_table: bool) 
     ended.map(|()| job)
 }
 
-/// A job's row, but for where it comes from: the values of [`NewRow`].
-const INSERT: &str = "\
-insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, sources, \
-                         options) \
-select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb";
-
-/// The values of a job's row.
-struct NewRow {
-    key: String,
-    fingerprint: String,
-    command: &'static str,
-    table_oid: u32,
-    table: String,
-    made_table: bool,
-    sources: String,
-    options: String,
-}
-
-impl NewRow {
-    fn of(identity: &Identity, made_table: bool) -> NewRow {
-        NewRow {
-            key: identity.key(),
-            fingerprint: identity.fingerprint(),
-            command: identity.command,
-            table_oid: identity.table_oid,
-            table: identity.table.clone(),
-            made_table,
-            sources: identity.sources_json(),
-            options: identity.options_json(),
-        }
-    }
-
-    fn values(&self) -> [&dyn Parameter; 8] {
-        [
-            &self.key,
-            &self.fingerprint,
-            &self.command,
-            &self.table_oid,
-            &self.table,
-            &self.made_table,
-            &self.sources,
-            &self.options,
-        ]
-    }
-}
-
 /// Begins a job. An unfinished one that no longer counts is forgotten, but not how to put back
 /// what it has changed on its table.
 async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
@@ -410,7 +328,7 @@ async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result
     let gone = client.ask_all(sql, &[&identity.key()]).await.map_err(refused)?;
     let gone: Vec<i64> = gone.iter().map(|row| row.get(0)).collect();
     let row = NewRow::of(identity, made_table);
-    let row = client.ask_one(&format!("{INSERT} returning job"), &row.values()).await;
+    let row = client.ask_one(&new::insert_sql(), &row.values()).await;
     let row = row.map_err(refused)?;
     let job: i64 = row.get(0);
     if !gone.is_empty() {
@@ -447,7 +365,7 @@ async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
 }
 
 /// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay.
-async fn prune(client: &Client) -> Result<()> {
+pub(super) async fn prune(client: &Client) -> Result<()> {
     let sql = "with old as (select job from pgspate.job \
                             where finished < now() - interval '7 days'), \
                     chunks as (delete from pgspate.ledger using old where ledger.job = old.job), \
@@ -463,6 +381,25 @@ async fn with_patience(client: &Client, sql: &str) -> Result<()> {
     // Both are one transaction.
     let sql = format!("set local lock_timeout = '10s'; {sql}");
     client.batch_execute(&sql).await.map_err(failed())
+}
+
+/// The chunks of a job that was opened which are written by now.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when another session has forgotten the job: nothing tells then which of its
+/// rows are in the table.
+pub(crate) async fn reread_done(client: &Client, job: JobId) -> Result<Done> {
+    let sql = "select exists (select from pgspate.job where job = $1)";
+    // Chunks first: they are not forgotten after the job.
+    let done = read_done(client, job).await?;
+    if client.ask_one(sql, &[&job.0]).await.map_err(failed())?.get(0) {
+        return Ok(done);
+    }
+    let message = format!("job {} is not in the ledger any more", job.0);
+    Err(Error::new(Kind::Ledger, message).hint(
+        "Another session has forgotten it while this load was away. Look which of its rows are in \
+         the table before you run the same command again: that begins anew.",
+    ))
 }
 
 /// The chunks of a job that are written.

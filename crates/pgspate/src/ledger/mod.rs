@@ -8,6 +8,7 @@ mod change;
 mod identity;
 mod job;
 mod lock;
+mod new;
 mod parts;
 mod reject;
 mod schema;
@@ -22,10 +23,10 @@ pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use job::{
     JobId, Known, clear, emptied_sql, finish, is_finished, is_taken, move_to, open, read_done,
+    reread_done,
 };
 pub(crate) use lock::{hold, release};
 pub(crate) use parts::PartMove;
-#[cfg(feature = "kafka")]
 pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};

@@ -91,7 +91,6 @@ impl Stream {
 }
 
 /// All parts of a stream that the ledger knows, and where they are.
-#[cfg(feature = "kafka")]
 pub(crate) async fn read_parts(client: &Client, stream: &str) -> Result<Vec<(String, Mark)>> {
     if !super::schema::has_streams(client).await? {
         return Ok(Vec::new());

@@ -5,7 +5,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, create};
-use crate::Error;
+use crate::{Error, Kind};
 
 impl Load {
     /// The load's error, after the table that was made for it is gone again.
@@ -21,7 +21,7 @@ impl Load {
             Some(_) => format!("could not sync {} with {from}", self.plan.table),
         };
         let kind = error.kind();
-        let mut error = error;
+        let mut error = self.forgotten(error);
         if self.plan.encoding.is_none() {
             error = hint_encoding(error);
         }
@@ -58,6 +58,17 @@ impl Load {
         match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
             Some(hint) => error.hint(hint),
             None => error.hint(go_on),
+        }
+    }
+
+    /// For a chunk whose job is gone: that it is, and what the server said of it.
+    fn forgotten(&mut self, error: Error) -> Error {
+        match error.sqlstate() {
+            Some(&SqlState::FOREIGN_KEY_VIOLATION) => match self.reopen_job() {
+                Err(gone) if gone.kind() == Kind::Ledger => gone.because(error),
+                _ => error,
+            },
+            _ => error,
         }
     }
 

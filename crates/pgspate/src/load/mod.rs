@@ -12,6 +12,7 @@ mod failed;
 mod indexes;
 mod patient;
 mod prepare;
+mod program;
 mod reading;
 mod record;
 mod rejects;
@@ -127,6 +128,8 @@ pub struct Load {
     identity: Option<Identity>,
     known: Known,
     opened: Option<Opened>,
+    /// Rows that earlier runs had written when the job was opened.
+    rows_at_first: u64,
     /// The first lane's session, if it is being opened already.
     early: Early,
     /// What rows are staged in, if they are not for the table itself.

@@ -9,7 +9,6 @@ use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
-use crate::Result;
 use crate::copy::{Early, Lanes};
 use crate::ledger::{self, Known};
 use crate::plan::{Plan, Request, Wish};
@@ -17,6 +16,7 @@ use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
 use crate::target::{Ask, Session, Table, Upkeep, server_error};
+use crate::{Error, Result};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
 /// only to look at, and rolled back. Blocks; call it from a thread that is not one of `runtime`'s.
@@ -79,19 +79,38 @@ struct First<'a> {
     table: &'a str,
 }
 
+/// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
+/// which has a limit of its own. One transaction, so that the setting is nobody else's.
+const HARDLY_WAIT: [&str; 2] =
+    ["begin isolation level read committed; set local lock_timeout = '100ms'", "rollback"];
+
+impl First<'_> {
+    /// Asks between statements that bound how long locks are waited for.
+    async fn between(
+        &self,
+        client: &Client,
+        [begin, end]: [&str; 2],
+    ) -> <Self as Question>::Answer {
+        let (_, session, table, free, has_ledger, doubtful_owner, _) = tokio::join!(
+            biased;
+            client.batch_execute(begin),
+            Session::read(client),
+            Table::read(client, self.table),
+            free_connections(client),
+            ledger::is_there(client),
+            ledger::doubtful_owner(client),
+            client.batch_execute(end)
+        );
+        (session, table, free, has_ledger, doubtful_owner)
+    }
+}
+
 impl Question for First<'_> {
     type Answer =
         (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>, Result<Option<String>>);
 
     async fn ask(&self, client: &Client) -> Self::Answer {
-        tokio::join!(
-            biased;
-            Session::read(client),
-            Table::read(client, self.table),
-            free_connections(client),
-            ledger::is_there(client),
-            ledger::doubtful_owner(client)
-        )
+        self.between(client, HARDLY_WAIT).await
     }
 }
 
@@ -111,7 +130,13 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
     let name = table_name(&options, &inputs);
     let first = First { table: &name };
     let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
-    let (connection, (session, table, free, has_ledger, doubtful_owner)) = asked?;
+    let (connection, mut answers) = asked?;
+    if answers.1.as_ref().is_err_and(is_locked) {
+        let begin = format!("set lock_timeout = {}", options.limits.lock_timeout_millis());
+        let again = first.between(&connection.client, [&begin, "reset lock_timeout"]);
+        answers = runtime.block_on(again);
+    }
+    let (session, table, free, has_ledger, doubtful_owner) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);
     let known: Option<Vec<String>> = table
         .as_ref()
@@ -148,6 +173,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         identity: None,
         known: Known::default(),
         opened: None,
+        rows_at_first: 0,
         early: Early::default(),
         stage: None,
         is_silent: false,
@@ -156,6 +182,12 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         standing: care::Standing::default(),
     };
     Ok((load, Looked { has_ledger, doubtful_owner }))
+}
+
+/// Whether somebody else held a lock for too long, now or in the same transaction before.
+fn is_locked(error: &Error) -> bool {
+    let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IN_FAILED_SQL_TRANSACTION];
+    error.sqlstate().is_some_and(|code| codes.contains(code))
 }
 
 /// What plans depend on besides facts. PGCLIENTENCODING tells of text that names no other encoding.

@@ -7,7 +7,7 @@ use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
 
 use super::watch::Watch;
-use super::{Options, sample};
+use super::{Options, program, sample};
 use crate::copy::Job;
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
@@ -150,11 +150,15 @@ impl Reading {
         let chunk_bytes = plan.chunk_bytes;
         let map = self.mapping(plan);
         let types = self.types(plan);
+        let names = match &self.shape {
+            Shape::Columns { schema, .. } => program::Names::of(schema, plan),
+            _ => program::Names::default(),
+        };
         let open: OpenCutter = Box::new(move |nth| {
             let input = &reading.inputs[nth];
             let cutter = match &reading.shape {
                 Shape::Columns { origin: Origin::Program(batches), .. } => {
-                    let cutter = |it| BatchesCutter::new(it, nth).of_program();
+                    let cutter = |it| BatchesCutter::new(names.tell(it), nth).of_program();
                     batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
                 _ => reading.open(nth, chunk_bytes, &map, &watch),

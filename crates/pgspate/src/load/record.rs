@@ -103,8 +103,8 @@ impl Load {
     pub(super) fn before(&self) -> (Option<i64>, u64) {
         match (&self.known.found, &self.opened) {
             (Found::Finished(record), _) => (Some(record.job), record.rows_written.unsigned_abs()),
-            (Found::Unfinished(_, _, rows), Some(opened)) => (Some(opened.job.0), *rows),
-            (Found::Nothing, opened) => (opened.as_ref().map(|opened| opened.job.0), 0),
+            // What was known before may have been another run's since.
+            (_, Some(opened)) => (Some(opened.job.0), self.rows_at_first),
             (_, None) => (None, 0),
         }
     }
@@ -119,6 +119,7 @@ impl Load {
         let opened = self.persist(watch, async |client: &Client| {
             ledger::open(client, &identity, &known, restart, made).await
         })?;
+        self.rows_at_first = opened.done.rows_written();
         self.opened = Some(opened);
         Ok(())
     }
@@ -127,7 +128,7 @@ impl Load {
     pub(super) fn reopen_job(&mut self) -> Result<()> {
         self.reconnect()?;
         let Some(job) = self.opened.as_ref().map(|opened| opened.job) else { return Ok(()) };
-        let done = self.ask(async |client: &Client| ledger::read_done(client, job).await)?;
+        let done = self.ask(async |client: &Client| ledger::reread_done(client, job).await)?;
         if let Some(opened) = &mut self.opened {
             opened.done = done;
         }
@@ -220,5 +221,38 @@ impl Load {
         let Some(opened) = self.opened.take() else { return };
         // It would be forgotten when the load is run again, too.
         let _ = self.ask(async |client: &Client| ledger::clear(client, opened.job, true).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pgspate_embedded::testing;
+
+    use crate::load::{Options, Watch, prepare};
+    use crate::target::connect::{Dsn, Environment};
+
+    #[test]
+    fn what_another_run_has_written_since_it_was_looked_at_is_counted() {
+        let db = testing::database();
+        db.run("create table t (id int)");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.csv");
+        std::fs::write(&file, "id\n1\n2\n").unwrap();
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let load = || {
+            let sources = vec![file.display().to_string()];
+            let options = Options { sources, table: Some("t".to_owned()), ..Options::default() };
+            prepare(options, dsn.clone(), runtime.handle()).unwrap()
+        };
+        let first = load();
+        load().run(&Arc::new(Watch::default())).unwrap();
+        // It has died before it could say so.
+        db.run("update pgspate.job set finished = null");
+        let report = first.run(&Arc::new(Watch::default())).unwrap();
+        assert_eq!((report.rows_written, report.rows_before), (0, 2));
     }
 }

@@ -26,7 +26,6 @@ pub use moments::Unit;
 pub use sniff::{DecodeOptions, Format, of, sniff};
 pub use wal2json::Wal2json;
 
-#[cfg(feature = "kafka")]
 pub(crate) use json::is_nothing;
 
 use super::event::{Event, Name};

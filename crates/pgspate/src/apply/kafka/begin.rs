@@ -1,8 +1,11 @@
 //! Where each partition begins, and whether all that the ledger has not seen is still there.
 
+use std::time::Duration;
+
 use super::address::Address;
-use super::client::{Client, bounds, client, partitions};
-use crate::ledger::{Mark, PartMove};
+use super::client::{Answers, Client, bounds, client, partitions};
+use super::read::{Partition, is_another, name, next_of};
+use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
 
 /// Topics, and what their brokers say of them.
@@ -24,84 +27,29 @@ pub(crate) struct Bounds {
     pub(crate) end: i64,
 }
 
-/// A partition that is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Partition {
-    pub(crate) topic: String,
-    pub(crate) number: i32,
-    /// Where it is in the ledger; `None` for one that the ledger does not know.
-    pub(crate) mark: Option<Mark>,
-    /// The first message that is to be applied.
-    pub(crate) next: i64,
-    /// The message before that is still there, and is read again, to be compared.
-    pub(crate) reads_again: bool,
-    /// Where it ended when it was asked for.
-    pub(crate) end: i64,
-}
-
-impl Partition {
-    /// What people, the ledger and dead letters call it.
-    pub(crate) fn name(&self) -> String {
-        name(&self.topic, self.number)
-    }
-
-    /// The first message to be read.
-    pub(crate) fn from(&self) -> i64 {
-        self.next - i64::from(self.reads_again)
-    }
-}
-
-fn name(topic: &str, number: i32) -> String {
-    format!("{topic}/{number}")
-}
-
-/// The place in the ledger of a partition that goes on at `next`: its last message, as people read
-/// it.
-pub(crate) fn source_of(next: i64) -> String {
-    match next {
-        0 => String::new(),
-        next => format!("offset {}", next - 1),
-    }
-}
-
-/// The message after that place.
-///
-/// # Errors
-/// Of [`Kind::Ledger`] for what is none.
-pub(crate) fn next_of(source: &str) -> Result<i64> {
-    let last = match source {
-        "" => Some(-1),
-        source => source.strip_prefix("offset ").and_then(|last| last.parse::<i64>().ok()),
-    };
-    last.and_then(|last| last.checked_add(1)).filter(|next| *next >= 0).ok_or_else(|| {
-        let message = format!("the ledger's place of a partition is no offset: \"{source}\"");
-        Error::new(Kind::Ledger, message)
-            .hint("Write the last offset that is applied: `offset 41`.")
-    })
-}
-
 impl Topics {
-    /// Asks the brokers. Blocks.
+    /// Asks the brokers, who have so long to answer. Blocks.
     ///
     /// # Errors
-    /// What is no address, brokers that are not there, topics that are not.
-    pub(crate) fn look(source: &str, follows: bool) -> Result<Topics> {
+    /// What is no address, brokers that are not there or do not answer, topics that are not there.
+    pub(crate) fn look(source: &str, follows: bool, limit: Duration) -> Result<Topics> {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let address = Address::parse(source, environment)?;
         let client = client(&address, follows)?;
         let mut topics = Topics { address, client, partitions: Vec::new() };
-        topics.ask()?;
+        topics.ask(limit)?;
         Ok(topics)
     }
 
     /// Asks them again, and forgets what they said before.
-    pub(crate) fn ask(&mut self) -> Result<()> {
+    pub(crate) fn ask(&mut self, limit: Duration) -> Result<()> {
+        let answers = Answers::within(limit);
         let mut found = Vec::new();
         for topic in &self.address.topics {
-            for number in partitions(&self.client, topic)? {
-                let (first, end) = bounds(&self.client, topic, number)?;
+            for number in partitions(&self.client, topic, &answers)? {
+                let (first, end) = bounds(&self.client, topic, number, &answers)?;
                 found.push(Bounds { topic: topic.clone(), number, first, end });
             }
         }
@@ -112,6 +60,11 @@ impl Topics {
     /// The stream's name by default. Topics that are named after the first may come and go.
     pub(crate) fn title(&self) -> String {
         format!("topic {}", self.address.topics[0])
+    }
+
+    /// Their names.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.address.topics
     }
 
     /// Where each partition begins, by where the stream is and the ledger's rows of its parts.
@@ -203,30 +156,6 @@ fn is_lost(name: &str, stream: &str, next: i64, first: i64) -> Error {
     ))
 }
 
-/// What to do when a topic is not the one that it was.
-pub(crate) fn is_another(name: &str, stream: &str) -> String {
-    let topic = name.rsplit_once('/').map_or(name, |(topic, _)| topic);
-    format!(
-        "The topic was made anew, is one of another cluster, or has lost its last messages with a \
-         broker. To apply it from its beginning, give it a stream of its own with `--stream NAME`, \
-         or run `delete from pgspate.stream where stream = '{}' and starts_with(partition, \
-         '{topic}/')`.",
-        stream.replace('\'', "''"),
-    )
-}
-
-/// What the ledger is to know of partitions that it does not, before they are read: where they
-/// begin is not where they would begin another time.
-pub(crate) fn rows(partitions: &mut [Partition]) -> Vec<PartMove> {
-    let mut moves = Vec::new();
-    for partition in partitions.iter_mut().filter(|it| it.mark.is_none()) {
-        let to = Mark { ordinal: 0, source: source_of(partition.next), digest: String::new() };
-        moves.push(PartMove { part: partition.name(), from: None, to: to.clone() });
-        partition.mark = Some(to);
-    }
-    moves
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,12 +201,6 @@ mod tests {
             refusal(0, 41).to_string(),
             "t/0 ends before offset 41, but the stream is applied up to offset 41"
         );
-        for source in ["offset", "offset x", "0/12", "offset -2"] {
-            assert_eq!(next_of(source).unwrap_err().kind(), Kind::Ledger, "{source}");
-        }
-        for next in [0, 1, 42] {
-            assert_eq!(next_of(&source_of(next)).unwrap(), next);
-        }
     }
 
     #[test]
@@ -289,16 +212,5 @@ mod tests {
         for source in ["a.ndjson, line 7", "0/16B3748"] {
             assert_eq!(check_stream("s", &at(source)).unwrap_err().kind(), Kind::Ledger);
         }
-    }
-
-    #[test]
-    fn new_partitions_get_their_rows_once() {
-        let begin = |number, rows: &[_]| begin(&bounds(number, 0, 9), "s", rows, false).unwrap();
-        let known = row("t/0", "offset 3", "");
-        let mut all = [begin(0, std::slice::from_ref(&known)), begin(1, &[known])];
-        let moves = rows(&mut all);
-        assert_eq!(moves.len(), 1);
-        assert_eq!((moves[0].part.as_str(), &moves[0].from), ("t/1", &None));
-        assert!(rows(&mut all).is_empty());
     }
 }

@@ -17,7 +17,7 @@ use super::address::Address;
 use super::errors::{is_passing, is_refusal, of_client, of_request};
 use crate::{Error, Kind, Result};
 
-/// How long an answer may take before the run begins.
+/// How long an answer may take, at most.
 const ANSWER: Duration = Duration::from_secs(15);
 /// How often one who waits for it looks what else there is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,9 +30,38 @@ const TELLS: &str = "1000";
 /// A client that reads.
 pub(crate) type Client = BaseConsumer<Context>;
 
+/// How long several answers may take: each no longer than the one time, and all no longer than the
+/// other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answers {
+    each: Duration,
+    all: Duration,
+    begun: Instant,
+}
+
+impl Answers {
+    /// That are waited for from now on, for so long in all.
+    pub(crate) fn within(all: Duration) -> Answers {
+        Answers { each: ANSWER.min(all), all, begun: Instant::now() }
+    }
+
+    /// How long the next one may take.
+    fn next(&self) -> Duration {
+        self.each.min(self.all.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// The time that was not enough, in words.
+    fn words(&self) -> String {
+        let limit = if self.begun.elapsed() < self.all { self.each } else { self.all };
+        format!("no answer within {} s", limit.as_secs())
+    }
+}
+
 /// Hears what librdkafka says of itself.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
+    /// Those that it was told of.
+    brokers: String,
     heard: Mutex<Heard>,
 }
 
@@ -62,6 +91,10 @@ pub(crate) struct Reached {
 }
 
 impl Context {
+    fn new(brokers: &str) -> Context {
+        Context { brokers: brokers.to_owned(), heard: Mutex::default() }
+    }
+
     /// What it told since it was asked last.
     pub(crate) fn take_told(&self) -> Option<Told> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).told.take()
@@ -182,22 +215,25 @@ pub(crate) fn client(address: &Address, follows: bool) -> Result<Client> {
         config.set(name, value);
     }
     config.set_log_level(RDKafkaLogLevel::Error);
-    Client::from_config_and_context(&config, Context::default()).map_err(of_client)
+    let context = Context::new(&address.brokers);
+    Client::from_config_and_context(&config, context).map_err(of_client)
 }
 
 /// The partitions of a topic, by their numbers.
 ///
 /// # Errors
-/// Brokers that are not there or do not let us in, and a topic that is not there.
-pub(crate) fn partitions(client: &Client, topic: &str) -> Result<Vec<i32>> {
-    let what = format!("ask for the partitions of topic \"{topic}\"");
-    let found = ask(client, topic);
-    let found = found.map_err(|error| of_request(&what, error, client.context().said()))?;
+/// Brokers that are not there, do not let us in or do not answer, and a topic that is not there.
+pub(crate) fn partitions(client: &Client, topic: &str, answers: &Answers) -> Result<Vec<i32>> {
+    let what = format!("for the partitions of topic \"{topic}\"");
+    let found = ask(client, topic, answers.next());
+    let found = found.map_err(|error| unanswered(client, &what, error, answers))?;
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
-        return Err(Error::new(Kind::Source, what).because("the brokers do not say"));
+        let message = format!("could not ask {what}");
+        return Err(Error::new(Kind::Source, message).because("the brokers do not say"));
     };
     if let Some(error) = found.error() {
-        return Err(of_request(&what, KafkaError::MetadataFetch(error.into()), None));
+        let error = KafkaError::MetadataFetch(error.into());
+        return Err(of_request(&format!("ask {what}"), error, None));
     }
     let mut numbers: Vec<_> = found.partitions().iter().map(|it| it.id()).collect();
     numbers.sort_unstable();
@@ -205,10 +241,10 @@ pub(crate) fn partitions(client: &Client, topic: &str) -> Result<Vec<i32>> {
 }
 
 /// Asks about a topic, but no longer when it shows that nobody will answer. Nothing is read yet.
-fn ask(client: &Client, topic: &str) -> Result<Metadata, KafkaError> {
+fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaError> {
     let begun = Instant::now();
     loop {
-        let error = match client.fetch_metadata(Some(topic), LOOK) {
+        let error = match client.fetch_metadata(Some(topic), LOOK.min(limit)) {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
@@ -221,7 +257,7 @@ fn ask(client: &Client, topic: &str) -> Result<Metadata, KafkaError> {
             }
         }
         let may_pass = error.rdkafka_error_code().is_some_and(is_passing);
-        if !may_pass || begun.elapsed() >= ANSWER {
+        if !may_pass || begun.elapsed() >= limit {
             return Err(error);
         }
     }
@@ -230,13 +266,30 @@ fn ask(client: &Client, topic: &str) -> Result<Metadata, KafkaError> {
 /// Where a partition begins and ends now, for those who read what is committed.
 ///
 /// # Errors
-/// Brokers that are not there.
-pub(crate) fn bounds(client: &Client, topic: &str, partition: i32) -> Result<(i64, i64)> {
-    let found = client.fetch_watermarks(topic, partition, ANSWER);
+/// Brokers that are not there, or do not answer.
+pub(crate) fn bounds(
+    client: &Client,
+    topic: &str,
+    partition: i32,
+    answers: &Answers,
+) -> Result<(i64, i64)> {
+    let found = client.fetch_watermarks(topic, partition, answers.next());
     found.map_err(|error| {
-        let what = format!("ask where {topic}/{partition} begins and ends");
-        of_request(&what, error, client.context().said())
+        let what = format!("where {topic}/{partition} begins and ends");
+        unanswered(client, &what, error, answers)
     })
+}
+
+/// The error of a question, with who was asked, and for how long where that was not enough.
+fn unanswered(client: &Client, what: &str, error: KafkaError, answers: &Answers) -> Error {
+    let context = client.context();
+    let is_late = error.rdkafka_error_code().is_some_and(is_passing);
+    let said = match (context.said(), is_late) {
+        (said, false) => said,
+        (None, true) => Some(answers.words()),
+        (Some(said), true) => Some(format!("{said}; {}", answers.words())),
+    };
+    of_request(&format!("ask {} {what}", context.brokers), error, said)
 }
 
 #[cfg(test)]
@@ -263,6 +316,28 @@ mod tests {
         assert_eq!(context.take_told(), None);
         context.stats_raw(b"{");
         assert_eq!(context.take_told(), None);
+    }
+
+    #[test]
+    fn brokers_that_say_nothing_are_not_waited_for_for_long() {
+        // It takes connections, and nothing else.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap();
+        let address = Address::parse(&format!("kafka://{place}/t"), std::iter::empty()).unwrap();
+        let client = client(&address, false).unwrap();
+        let answers = Answers::within(Duration::from_secs(1));
+        let questions = [
+            partitions(&client, "t", &answers).err().unwrap(),
+            bounds(&client, "t", 3, &answers).err().unwrap(),
+        ];
+        for (error, what) in
+            questions.iter().zip(["for the partitions of topic \"t\"", "where t/3 begins and ends"])
+        {
+            assert_eq!(error.kind(), Kind::Connect);
+            assert_eq!(error.to_string(), format!("could not ask {place} {what}"));
+            let words = crate::apply::write::words(error);
+            assert!(words.contains("no answer within 1 s"), "{words}");
+        }
     }
 
     #[test]

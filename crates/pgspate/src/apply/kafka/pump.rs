@@ -4,7 +4,6 @@
 //! the order of its partition; librdkafka connects again by itself, and goes on where it was.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -14,13 +13,12 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Headers, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::begin::{Bounds, Partition, Topics, check};
-use super::client::{Told, bounds};
+use super::begin::{Bounds, check};
+use super::client::{Answers, Told, bounds};
 use super::errors::{is_of_group, is_passing, of_request};
-use super::{Message, Taken};
+use super::read::{Message, Partition, Pump, Taken};
 use crate::apply::feed::Piece;
 use crate::apply::replication::Lsn;
-use crate::apply::watch::Watch;
 use crate::{Error, Kind, Result};
 
 /// How long it waits for a message before it looks whether it is to stop.
@@ -30,16 +28,6 @@ const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 /// How the headers begin that are handed on.
 const HEADER: &str = "__debezium.";
-
-/// Reads topics.
-pub(crate) struct Pump {
-    pub(crate) topics: Topics,
-    pub(crate) stream: String,
-    pub(crate) partitions: Vec<Partition>,
-    pub(crate) follows: bool,
-    pub(crate) retry_for: Duration,
-    pub(crate) watch: Arc<Watch>,
-}
 
 /// Where the reading of a partition is.
 struct Place {
@@ -182,7 +170,7 @@ impl Pump {
     }
 
     fn is_over(&self) -> bool {
-        self.watch.is_cancelled() || self.watch.gone.load(Relaxed)
+        self.watch.is_unwanted()
     }
 
     fn see_end(&self, places: &[Place]) {
@@ -224,9 +212,11 @@ impl Pump {
         });
         new.sort_unstable();
         let mut list = TopicPartitionList::new();
+        let answers = Answers::within(self.stall_timeout);
         for (topic, number) in new {
             // One that cannot be asked for yet is told of again.
-            let Ok((first, end)) = bounds(&self.topics.client, topic, *number) else { continue };
+            let bounds = bounds(&self.topics.client, topic, *number, &answers);
+            let Ok((first, end)) = bounds else { continue };
             let (topic, number) = (topic.clone(), *number);
             let (mark, reads_again) = (None, false);
             let found = Partition { topic, number, mark, next: first, reads_again, end };
@@ -255,9 +245,10 @@ impl Pump {
 
     /// A message that was asked for is not there: which one, and why.
     fn out_of_range(&self, places: &[Place]) -> Error {
+        let answers = Answers::within(self.stall_timeout);
         for place in places {
             let Place { topic, number, next, .. } = place;
-            let (first, end) = match bounds(&self.topics.client, topic, *number) {
+            let (first, end) = match bounds(&self.topics.client, topic, *number, &answers) {
                 Ok(found) => found,
                 Err(error) => return error,
             };
@@ -331,7 +322,7 @@ impl Taking {
 }
 
 fn hand_on(taken: Taken, pieces: &Pieces) -> Result<(), Gone> {
-    pieces.send(Ok(Piece::Topics(taken))).map_err(|_| Gone)
+    pieces.send(Ok(Piece::from(taken))).map_err(|_| Gone)
 }
 
 fn not_assigned(error: KafkaError) -> Error {

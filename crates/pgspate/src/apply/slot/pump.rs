@@ -109,7 +109,7 @@ impl Pump {
     }
 
     fn is_over(&self) -> bool {
-        self.watch.is_cancelled() || self.watch.gone.load(Relaxed)
+        self.watch.is_unwanted()
     }
 
     fn connect(&self, from: Lsn) -> Result<Replication> {

@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use bytes::{BufMut, BytesMut};
 use futures_util::future::{MaybeDone, maybe_done};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
@@ -47,44 +48,64 @@ pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
         && batch.prepared.iter().all(takes)
 }
 
-/// Writes and commits a batch. `None`: nothing of it is there, as the server refuses something.
-/// What is no fault of the rows keeps the session from trying again.
+/// Writes and commits a batch, of which `done` then says what it did. False: nothing of it is
+/// there, as the server refuses something. What is no fault of the rows, and will not pass, keeps
+/// the session from trying again.
 ///
 /// # Errors
 /// A session that is lost, and what may be tried again as a whole; a stream that is another's now.
+/// If it was committed all the same, `done` is what the server had said by then.
 pub(super) async fn write(
     session: &mut Session,
     batch: &Batch,
     stream: &Stream,
-) -> Result<Option<Counts>> {
+    done: &mut Done,
+) -> Result<bool> {
     let parts = round::parts(&batch.tables, &batch.prepared, Source::Parameters, false);
     let steps = round::steps(&parts);
-    match send(session, &parts, &steps, batch, stream).await {
-        Ok(answers) => {
-            let mut counts = Counts::default();
-            counts.missing += parts.iter().map(|part| part.prepared.missing).sum::<u64>();
-            for (step, rows) in steps.iter().zip(answers) {
-                round::count(step, &parts[step.part], rows, &mut counts);
-            }
-            Ok(Some(counts))
-        }
+    let mut answers = Vec::with_capacity(steps.len());
+    let sent = send(session, &parts, &steps, batch, stream, &mut answers).await;
+    done.is_all = answers.len() == steps.len();
+    done.counts.missing += parts.iter().map(|part| part.prepared.missing).sum::<u64>();
+    for (step, rows) in steps.iter().zip(answers) {
+        round::count(step, &parts[step.part], rows, &mut done.counts);
+    }
+    match sent {
+        Ok(()) => Ok(true),
         Err(error) if error.is_retryable() || error.kind() != Kind::Server => Err(error),
         Err(error) => {
+            *done = Done::default();
             // Such as a table that has got a column: its rows are other ones now.
-            session.takes_parameters &= is_of_data(&error);
-            Ok(None)
+            session.takes_parameters &= is_of_data(&error) || is_passing(&error);
+            Ok(false)
         }
     }
 }
 
-/// Sends all that makes up the transaction. What each of the steps has given.
+/// What a batch did, by the server's answers.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) counts: Counts,
+    /// All have come.
+    pub(super) is_all: bool,
+}
+
+/// Whether another batch may well be taken: a lock came too late, or somebody ended a statement.
+fn is_passing(error: &Error) -> bool {
+    let passing = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
+    error.sqlstate().is_some_and(|code| passing.contains(code))
+}
+
+/// Sends all that makes up the transaction. `answers`: what steps have given, also when what came
+/// after them was lost.
 async fn send(
     session: &mut Session,
     parts: &[Part<'_>],
     steps: &[Step],
     batch: &Batch,
     stream: &Stream,
-) -> Result<Vec<u64>> {
+    answers: &mut Vec<u64>,
+) -> Result<()> {
     let mut statements = Vec::with_capacity(steps.len());
     for step in steps {
         statements.push(session.prepare(&step.sql, &step.what).await?);
@@ -122,12 +143,11 @@ async fn send(
     moved.as_mut().await;
     commit.as_mut().await;
     taken(begin.take_output())?;
-    let answers: Result<Vec<u64>> =
-        asked.iter_mut().map(|one| taken(one.as_mut().take_output())).collect();
-    let answers = answers?;
+    for one in &mut asked {
+        answers.push(taken(one.as_mut().take_output())?);
+    }
     taken(moved.take_output())?;
-    taken(commit.take_output())?;
-    Ok(answers)
+    taken(commit.take_output())
 }
 
 fn taken<T>(output: Option<Result<T>>) -> Result<T> {

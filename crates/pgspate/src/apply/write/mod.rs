@@ -48,6 +48,8 @@ pub(crate) struct Writer {
     lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
+    /// Batches that are committed, but did more than is counted, as the answers were lost.
+    pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
     pending: Pending,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Writer {
 struct Pending {
     counts: Counts,
     letters: Vec<DeadLetter>,
+    /// The counts are not all, as answers were lost.
+    lacks: bool,
     /// Batches that are in the open transaction and are kept by nobody.
     spilled: u64,
 }
@@ -82,9 +86,16 @@ impl Writer {
             Ok((session, stream))
         };
         let (session, stream) = in_time(limit, "open the stream", open).await?;
-        let (counts, pending) = (Counts::default(), Pending::default());
-        let session = Some(session);
-        Ok(Writer { settings, runtime, session, stream, lost_pid: None, counts, pending })
+        Ok(Writer {
+            settings,
+            runtime,
+            session: Some(session),
+            stream,
+            lost_pid: None,
+            counts: Counts::default(),
+            uncounted: 0,
+            pending: Pending::default(),
+        })
     }
 
     /// What the stream is read from.
@@ -93,7 +104,6 @@ impl Writer {
     }
 
     /// The stream's name.
-    #[cfg(feature = "kafka")]
     pub(crate) fn stream(&self) -> &str {
         self.stream.name()
     }
@@ -187,12 +197,17 @@ impl Writer {
         let session = self.session.as_mut().expect("just opened");
         let is_whole = self.pending.spilled == 0 && session.takes_parameters;
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
-            let written = direct::write(session, batch, &self.stream).await?;
-            if let Some(counts) = written {
-                self.pending.counts = counts;
+            let mut done = direct::Done::default();
+            // Until it is known, also where a silent session is given up.
+            self.pending.lacks = true;
+            let written = direct::write(session, batch, &self.stream, &mut done).await;
+            // If only the answer to the commit is lost, all this was done.
+            (self.pending.counts, self.pending.lacks) = (done.counts, !done.is_all);
+            if written? {
                 self.note_commit(batch);
                 return Ok(());
             }
+            self.pending = Pending::default();
         }
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut sifting = sift::Sifting {
@@ -202,7 +217,8 @@ impl Writer {
             letters: Vec::new(),
             watch,
         };
-        let counts = sifting.write(session, self.pending.spilled > 0).await?;
+        let is_open = self.pending.spilled > 0;
+        let counts = sifting.write(session, is_open).await?;
         self.pending.letters.append(&mut sifting.letters);
         self.pending.counts.add(&counts);
         if !batch.commits {
@@ -211,7 +227,10 @@ impl Writer {
             self.pending.counts.note(batch);
             return Ok(());
         }
-        session.run("set constraints all immediate", "check deferred constraints").await?;
+        if is_open {
+            // What came before this batch is not at hand any more, should it be refused.
+            session.run("set constraints all immediate", "check deferred constraints").await?;
+        }
         let client = &session.connection.client;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
         self.stream.advance_parts(client, &batch.parts).await?;
@@ -223,6 +242,7 @@ impl Writer {
     fn note_commit(&mut self, batch: &Batch) {
         let pending = std::mem::take(&mut self.pending);
         self.counts.add(&pending.counts);
+        self.uncounted += u64::from(pending.lacks);
         self.counts.dead_letters += pending.letters.len() as u64;
         self.counts.note(batch);
         self.counts.batches += u64::from(batch.events > 0);
@@ -269,18 +289,22 @@ impl Writer {
     }
 
     /// Gives parts of the stream their rows, before they are read.
-    #[cfg(feature = "kafka")]
     pub(crate) async fn begin_parts(&mut self, moves: &[ledger::PartMove]) -> Result<()> {
         if moves.is_empty() {
             return Ok(());
         }
         self.reopen(None).await?;
-        let Some(session) = &mut self.session else { return Ok(()) };
-        session.begin().await?;
-        // Only who has the stream may do so.
-        self.stream.advance(&session.connection.client, &self.stream.mark, &[]).await?;
-        self.stream.advance_parts(&session.connection.client, moves).await?;
-        session.commit().await
+        let vigil = self.vigil();
+        let (Some(session), Some(vigil)) = (&mut self.session, vigil) else { return Ok(()) };
+        let stream = &self.stream;
+        let begun = async {
+            session.begin().await?;
+            // Only who has the stream may do so.
+            stream.advance(&session.connection.client, &stream.mark, &[]).await?;
+            stream.advance_parts(&session.connection.client, moves).await?;
+            session.commit().await
+        };
+        vigil.over("note where partitions begin", begun).await
     }
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
@@ -308,8 +332,11 @@ impl Writer {
     /// After a failure: a session that is as new, or none.
     async fn roll_back_after(&mut self, error: &Error) {
         let Some(session) = &mut self.session else { return };
+        let limit = self.settings.limits.stall_timeout;
         // One that has fallen silent would not answer to this either.
-        if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
+        if error.kind() == Kind::Connect
+            || in_time(limit, "roll back", session.roll_back()).await.is_err()
+        {
             self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }

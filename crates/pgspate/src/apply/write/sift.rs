@@ -4,7 +4,10 @@
 //! Events are looked at by halves, each under a savepoint and in their order, until one alone is
 //! refused. So also what only works one after the other is applied: values that move between rows
 //! of a unique index, rows that change what they refer to while that goes. A row that is refused
-//! under another key, as others still refer to it, is given that key where it is.
+//! under another key, as others still refer to it, is given that key where it is. What is refused
+//! only when deferred constraints are checked is looked for after that.
+
+mod late;
 
 use std::ops::Range;
 
@@ -34,12 +37,17 @@ pub(super) struct Sifting<'a> {
     pub(super) watch: &'a Watch,
 }
 
+/// What the server refuses, and whether it does so only when it checks what is deferred.
+struct Refused {
+    error: Error,
+    is_late: bool,
+}
+
 impl Sifting<'_> {
     /// Writes the batch into a transaction, an open one or a new one, and leaves that open.
     pub(super) async fn write(&mut self, session: &mut Session, is_open: bool) -> Result<Counts> {
-        self.letters.clone_from(&self.batch.rejected);
-        let rejected = self.letters.len() as u64;
-        if let Some(first) = self.letters.get(usize::try_from(self.room).unwrap_or(usize::MAX)) {
+        let (rejected, room) = (self.batch.rejected.len() as u64, self.room);
+        if let Some(first) = self.batch.rejected.get(usize::try_from(room).unwrap_or(usize::MAX)) {
             let place = Place {
                 source: Some(first.source.clone()),
                 line: Some(first.line).filter(|line| *line > 0),
@@ -47,6 +55,7 @@ impl Sifting<'_> {
             };
             return Err(no_event(Error::new(Kind::Format, first.message.clone()).at(place)));
         }
+        self.letters.clone_from(&self.batch.rejected);
         self.room -= rejected;
         if !is_open && self.batch.additions.is_empty() {
             // Made outside of the transaction, they outlive it.
@@ -67,7 +76,7 @@ impl Sifting<'_> {
                     session.release().await?;
                     return Ok(counts);
                 }
-                Ok(counts) => return Ok(counts),
+                Ok(counts) => return self.end(session, counts, room).await,
                 Err(error) => error,
             };
             if !is_of_data(&error) || *upto == 0 {
@@ -81,7 +90,13 @@ impl Sifting<'_> {
             if frees || !may_free || error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
                 session.begin().await?;
                 self.add_columns(session).await?;
-                return self.by_halves(session, error).await;
+                let known = Some(Refused { error, is_late: false });
+                let all = Vec::from([(0, *upto)]);
+                let counts = self.by_halves(session, all, known, None).await?;
+                return match is_open {
+                    true => Ok(counts),
+                    false => self.end(session, counts, room).await,
+                };
             }
             // Values may have moved between rows that stay.
             frees = true;
@@ -95,24 +110,55 @@ impl Sifting<'_> {
         Ok(())
     }
 
-    async fn by_halves(&mut self, session: &mut Session, refused: Error) -> Result<Counts> {
+    /// All is written but for the position: whether it may be committed so.
+    async fn end(&mut self, session: &mut Session, counts: Counts, room: u64) -> Result<Counts> {
+        match self.batch.commits {
+            true => match check(session).await? {
+                None => Ok(counts),
+                Some(refused) => self.find_late(session, refused, room).await,
+            },
+            false => Ok(counts),
+        }
+    }
+
+    /// Writes ranges of events, the last one first; the first of them is `known` to be refused.
+    /// `late`: deferred constraints are checked where transactions end, and what they refuse is
+    /// set aside there.
+    async fn by_halves(
+        &mut self,
+        session: &mut Session,
+        mut ranges: Vec<(usize, usize)>,
+        mut known: Option<Refused>,
+        mut late: Option<&mut late::Late>,
+    ) -> Result<Counts> {
         let keyings: Vec<_> = self.batch.tables.iter().map(|facts| &facts.keying).collect();
         let cuts = fold::cuts(&self.batch.log, 0..self.batch.upto, &keyings)?;
+        let wholes: Vec<usize> =
+            cuts.iter().copied().filter(|at| late.is_some() && self.is_boundary(*at)).collect();
         let mut counts = Counts::default();
-        let mut ranges = Vec::from([(0, self.batch.upto)]);
-        let mut known = Some(refused);
         while let Some((start, end)) = ranges.pop() {
             // One event alone has not been tried in every way.
-            let error = match known.take().filter(|_| end - start > 1) {
-                Some(error) => error,
-                None => match self.some(session, start..end, &mut counts).await? {
+            let refused = match known.take().filter(|_| end - start > 1) {
+                Some(refused) => refused,
+                None => match self.some(session, start..end, &mut counts, late.is_some()).await? {
                     None => continue,
-                    Some(error) => error,
+                    Some(refused) => refused,
                 },
             };
-            if let Some(middle) = middle(&cuts, start, end) {
+            let Refused { error, is_late } = refused;
+            let at = match late {
+                // Transactions are checked as a whole.
+                Some(_) => middle(&wholes, start, end)
+                    .or_else(|| middle(&cuts, start, end).filter(|_| !is_late)),
+                None => middle(&cuts, start, end),
+            };
+            if let Some(middle) = at {
                 ranges.push((middle, end));
                 ranges.push((start, middle));
+                continue;
+            }
+            if let (Some(late), true) = (&mut late, is_late) {
+                self.leave_out(session, start..end, &cuts, error, late, &mut counts).await?;
                 continue;
             }
             if end - start > 1 {
@@ -132,18 +178,34 @@ impl Sifting<'_> {
         Ok(counts)
     }
 
-    /// Writes some events. What is refused of them leaves nothing behind.
+    /// Whether no transaction of the source is open before an event.
+    fn is_boundary(&self, at: usize) -> bool {
+        let before = at.checked_sub(1).and_then(|before| self.batch.log.changes().get(before));
+        at == self.batch.upto || before.is_none_or(|change| change.ends)
+    }
+
+    /// Writes some events. What is refused of them leaves nothing behind. `checks`: also by
+    /// deferred constraints, if these are whole transactions.
     async fn some(
         &self,
         session: &mut Session,
         range: Range<usize>,
         counts: &mut Counts,
-    ) -> Result<Option<Error>> {
+        checks: bool,
+    ) -> Result<Option<Refused>> {
         let batch = self.batch;
+        let is_whole = self.is_boundary(range.start) && self.is_boundary(range.end);
         let prepared = prepare(&batch.log, range, &batch.tables)?;
         session.set_savepoint().await?;
         match round::write(session, &batch.tables, &prepared, true, self.watch).await {
             Ok(written) => {
+                if checks
+                    && is_whole
+                    && let Some(error) = check(session).await?
+                {
+                    session.go_back().await?;
+                    return Ok(Some(Refused { error, is_late: true }));
+                }
                 session.release().await?;
                 session.clear_stages().await?;
                 counts.add(&written);
@@ -153,7 +215,7 @@ impl Sifting<'_> {
                 session.go_back().await?;
                 let is_moved = self.move_row(session, &prepared).await?;
                 counts.updated += u64::from(is_moved);
-                Ok(Some(error).filter(|_| !is_moved))
+                Ok((!is_moved).then_some(Refused { error, is_late: false }))
             }
             Err(error) => Err(error),
         }
@@ -208,6 +270,15 @@ impl Sifting<'_> {
             message: words(error),
             payload: plain::write(&self.batch.log, change, facts),
         }
+    }
+}
+
+/// Has what is deferred checked, which stays deferred. What is refused of it.
+async fn check(session: &Session) -> Result<Option<Error>> {
+    let sql = "set constraints all immediate; set constraints all deferred";
+    match session.run(sql, "check deferred constraints").await {
+        Err(error) if is_of_data(&error) => Ok(Some(error)),
+        done => done.map(|()| None),
     }
 }
 
