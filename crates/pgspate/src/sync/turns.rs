@@ -1,9 +1,9 @@
 //! What one session writes in several transactions, one after the other.
 //!
 //! All that differs is found, and seen by the guard, before the first of them, in one snapshot.
-//! Each looks first whether its rows are still at their places and the new ones still missing; where
-//! another session was faster, all is found again. No snapshot is held in between, so that a vacuum
-//! there gives free what has died, and the next transaction writes into that space.
+//! Each looks first whether its rows are still at their places and the new ones still missing;
+//! where another session was faster, all is found again. No snapshot is held in between, so that a
+//! vacuum there gives free what has died, and the next transaction writes into that space.
 
 use super::columns::SyncColumn;
 use super::part::{self, number, some};
