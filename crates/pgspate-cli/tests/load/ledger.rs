@@ -347,7 +347,7 @@ fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
     });
     // Sessions that come back find it gone.
     let (other_runtime, other) = session(&case.db.dsn());
-    let end = "begin; delete from pgspate.ledger; \
+    let end = "begin; lock table pgspate.ledger; delete from pgspate.ledger; \
                select pg_terminate_backend(pid) from pg_stat_activity \
                where datname = current_database() and application_name like 'pgspate load%'; \
                lock table pgspate.job; delete from pgspate.job; commit";
