@@ -2,8 +2,8 @@
 //!
 //! A file is a table, as `pgspate load` would make it. Files of a pattern, of a folder within the
 //! folder that was named, and files side by side whose names differ in digits alone are parts of
-//! one table, if their columns have the same names. Nothing is guessed twice: what is found out
-//! about a file is told to all contenders.
+//! one table, if their columns have the same names and they are delimited and quoted alike. Nothing
+//! is guessed twice: what is found out about a table's files is told to all contenders.
 
 mod form;
 
@@ -21,10 +21,13 @@ use tokio::runtime::Handle;
 use crate::dataset::{LoadFile, Loadable, TableFacts};
 use crate::ground::Ground;
 use crate::random::Random;
-use form::{copy_form, header, is_delimited, overrides};
+use form::{Header, copy_form, header, is_delimited, overrides};
 
 /// What is looked at of a file, as `pgspate load` does.
 const SAMPLE_BYTES: usize = 1 << 20;
+
+/// The quote that is looked for where none is given.
+const QUOTE: u8 = b'"';
 
 /// What to do about a row that does not fit the others.
 const MEND: &str = "Mend the row, or load without this file.";
@@ -58,13 +61,61 @@ impl Table {
 
 /// A file as it was found.
 struct Found {
-    /// Which files are of one table: those for which this is the same.
+    /// Which files are of one table: those for which this is the same, if quotes do not differ.
     key: String,
     /// What the table is called if this is its only file, and if it is one of several.
     names: [String; 2],
-    file: LoadFile,
+    source: String,
+    input: Input,
     sniffed: Sniffed,
-    not_copied: Option<String>,
+    header: Header,
+    /// Quote and escape, if there are any quotes to know them by.
+    quotes: Option<(Option<u8>, u8)>,
+}
+
+/// The files of one table. All are read alike, as `pgspate load` reads all by the first one.
+struct Group {
+    files: Vec<Found>,
+    /// How: as the first, but for quotes and escapes; they are those of the first that has any.
+    sniffed: Sniffed,
+    quotes: Option<(Option<u8>, u8)>,
+}
+
+impl Group {
+    fn of(one: Found) -> Group {
+        Group { sniffed: one.sniffed.clone(), quotes: one.quotes, files: vec![one] }
+    }
+
+    fn fits(&self, one: &Found) -> bool {
+        let are_alike = |(own, other)| own == other;
+        self.files[0].key == one.key && self.quotes.zip(one.quotes).is_none_or(are_alike)
+    }
+
+    fn push(&mut self, one: Found) {
+        if self.quotes.is_none() {
+            self.quotes = one.quotes;
+            if let Some((quote, escape)) = one.quotes {
+                (self.sniffed.quote, self.sniffed.escape) = (quote, escape);
+            }
+        }
+        self.files.push(one);
+    }
+
+    fn table(self, name: String) -> Table {
+        let mut not_copied = None;
+        let file = |one: Found| {
+            let copy = copy_form(&self.sniffed, &one.header);
+            if let Err(why) = &copy {
+                let name = one.input.name().rsplit('/').next().unwrap_or_default();
+                let reason = || format!("COPY does not read {name}: {why}");
+                not_copied.get_or_insert_with(reason);
+            }
+            LoadFile { source: one.source, input: one.input, copy: copy.ok() }
+        };
+        let files = self.files.into_iter().map(file).collect();
+        let (format, read) = (self.sniffed.format, overrides(&self.sniffed));
+        Table { name, format, read, files, not_copied }
+    }
 }
 
 /// The tables that these paths, folders, patterns and URLs stand for, the largest first.
@@ -72,7 +123,7 @@ struct Found {
 /// # Errors
 /// One of them is not there, can be read only once, or is of no format that can be read.
 pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
-    let mut groups: Vec<Vec<Found>> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     let mut seen = HashSet::new();
     for path in paths {
         let options = source::Options::default();
@@ -86,25 +137,19 @@ pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
             // The name of a URL lacks what must not be shown.
             let source = if is_only && !is_pattern(path) { path } else { input.name() }.to_owned();
             let one = find(path, source, input)?;
-            match groups.iter_mut().find(|group| group[0].key == one.key) {
+            match groups.iter_mut().find(|group| group.fits(&one)) {
                 Some(group) => group.push(one),
-                None => groups.push(vec![one]),
+                None => groups.push(Group::of(one)),
             }
         }
     }
     let mut tables: Vec<Table> = Vec::new();
     for group in groups {
-        let plain = &group[0].names[usize::from(group.len() > 1)];
+        let plain = &group.files[0].names[usize::from(group.files.len() > 1)];
         let named = |nth: usize| if nth == 1 { plain.clone() } else { format!("{plain}_{nth}") };
         let is_free = |name: &String| tables.iter().all(|table| table.name != *name);
         let name = (1..).map(named).find(is_free).unwrap_or_default();
-        tables.push(Table {
-            name,
-            format: group[0].sniffed.format,
-            read: overrides(&group[0].sniffed),
-            not_copied: group.iter().find_map(|one| one.not_copied.clone()),
-            files: group.into_iter().map(|one| one.file).collect(),
-        });
+        tables.push(group.table(name));
     }
     tables.sort_by_key(|table| std::cmp::Reverse(table.bytes()));
     Ok(tables)
@@ -124,15 +169,16 @@ fn find(path: &str, source: String, input: Input) -> Result<Found> {
     let (place, names) = belongs(path, input.name());
     let mut columns = header.names.clone();
     columns.sort();
-    let count = if is_delimited(&sniffed) { sniffed.columns } else { 0 };
-    let key = format!("{place}\n{}\n{count}\n{columns:?}", sniffed.format.name());
-    let form = copy_form(&sniffed, &header);
-    let not_copied = form.as_ref().err().map(|why| {
-        let name = input.name().rsplit('/').next().unwrap_or_default();
-        format!("COPY does not read {name}: {why}")
-    });
-    let file = LoadFile { source, input, copy: form.ok() };
-    Ok(Found { key, names, file, sniffed, not_copied })
+    let mut key = format!("{place}\n{}\n{columns:?}", sniffed.format.name());
+    let mut quotes = None;
+    if is_delimited(&sniffed) {
+        let (count, delimiter) = (sniffed.columns, sniffed.delimiter);
+        key += &format!("\n{count} {delimiter} {}", sniffed.trailing_delimiter);
+        // Without any, each way of quoting reads the same rows.
+        let has_quotes = sample.contains(&QUOTE);
+        quotes = has_quotes.then_some((sniffed.quote, sniffed.escape));
+    }
+    Ok(Found { key, names, source, input, sniffed, header, quotes })
 }
 
 /// Which files an input is of one table with, as a text that they share, and what the table is
@@ -235,6 +281,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::dataset::CopyForm;
 
     fn write(folder: &std::path::Path, files: &[(&str, &str)]) {
         for (name, text) in files {
@@ -291,6 +338,42 @@ mod tests {
         assert!(twice.to_string().ends_with("is named more than once"), "{twice}");
         let missing = found(folder, &["all/none.csv"]).unwrap_err();
         assert!(missing.to_string().contains("none.csv"), "{missing}");
+    }
+
+    #[test]
+    fn files_of_one_table_are_read_by_one_dialect() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("null-1.csv", "id,v\n1,\\N\n2,x\n"),
+                ("null-2.csv", "id,v\n3,\n4,y\n"),
+                ("tab-1.tsv", "id\tv\n1\tx\n2\ty\n"),
+                ("tab-2.tsv", "id\tv\n3\t5\" disk\n4\tz\n"),
+                ("tab-3.tsv", "id\tv\n5\t\"q\"\n6\tz\n"),
+                ("cut-1.csv", "id,v\n1,x\n2,y\n"),
+                ("cut-2.csv", "id;v\n1;x\n2;y\n"),
+            ],
+        );
+        let forms = |paths: &[&str]| -> Vec<Vec<CopyForm>> {
+            let copy = |file: &LoadFile| file.copy.clone().unwrap();
+            let of = |table: &Table| table.files.iter().map(copy).collect();
+            found(folder, paths).unwrap().iter().map(of).collect()
+        };
+        // As the first one says, although the second has another spelling, or none.
+        let nulls = forms(&["null-1.csv", "null-2.csv"]);
+        assert_eq!(nulls[0].len(), 2);
+        assert!(nulls[0].iter().all(|form| form.options.contains("null '\\N'")), "{nulls:?}");
+        // What has no quotes can be read with those of the next.
+        let tabs = forms(&["tab-1.tsv", "tab-2.tsv", "tab-3.tsv"]);
+        let sizes: Vec<_> = tabs.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [2, 1]);
+        assert!(tabs[0].iter().all(|form| form.options.contains("quote E'\\x08'")), "{tabs:?}");
+        assert!(tabs[1][0].options.contains("quote E'\\x22'"), "{tabs:?}");
+        let read = &found(folder, &["tab-1.tsv", "tab-2.tsv"]).unwrap()[0].read;
+        assert_eq!(read.quote, Some(None));
+        assert_eq!(forms(&["cut-1.csv", "cut-2.csv"]).len(), 2);
     }
 
     #[test]
