@@ -171,7 +171,7 @@ fn generated(table: &Table, scale: f64, path: &Path, ground: &Ground) -> Result<
 pub(crate) struct Loadable {
     /// Its name, unquoted.
     pub(crate) name: String,
-    /// `create table`, without keys.
+    /// `create table` in the lab's schema, without keys.
     pub(crate) create: String,
     /// Its key and what queries want, as statements.
     pub(crate) indexes: &'static [&'static str],

@@ -163,7 +163,8 @@ impl Ground {
         self.shared.tuned.lock().expect("no panic while held").clone()
     }
 
-    /// A table's name for SQL that runs in any session.
+    /// A table's name, quoted where it has to be, for SQL that runs in any session, and for names
+    /// that may be those of a catalog's tables, which are found before the lab's.
     pub fn table(&self, name: &str) -> String {
         format!("{SCHEMA}.{name}")
     }
@@ -190,7 +191,8 @@ impl Ground {
         })
     }
 
-    /// A new session that finds the experiment's tables by their bare names.
+    /// A new session that finds the experiment's tables by their bare names, unless these are names
+    /// of the catalog.
     ///
     /// # Errors
     /// As [`Dsn::connect`].

@@ -232,10 +232,10 @@ pub(crate) fn fingerprint(tables: &[Table]) -> String {
 /// # Errors
 /// A row that does not fit the others, with its file and line.
 pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
-    let name = quote_ident(&table.name);
+    let name = ground.table(&quote_ident(&table.name));
     let options = load::Options {
         sources: table.files.iter().map(|file| file.source.clone()).collect(),
-        table: Some(ground.table(&name)),
+        table: Some(name.clone()),
         read: table.read.clone(),
         create: true,
         no_ledger: true,
