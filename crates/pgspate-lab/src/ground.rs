@@ -227,6 +227,15 @@ impl Ground {
         })
     }
 
+    /// Has the server write all its pages. On a server that is not ours the role may not be allowed
+    /// to have that done; they are written later then.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        match self.sql("make a checkpoint", "checkpoint") {
+            Err(error) if !self.is_own() && error.sqlstate().is_some() => Ok(()),
+            other => other,
+        }
+    }
+
     /// Loads through pgspate. The table of `options` should be named by [`Ground::table`].
     ///
     /// # Errors

@@ -137,7 +137,7 @@ impl Experiment for Storage {
         };
         let mut outcome = Outcome::default();
         let (rows, _) = strategies::load(strategy, ground, &mut outcome)?;
-        outcome.phase("checkpoint", || checkpoint(ground))?;
+        outcome.phase("checkpoint", || ground.checkpoint())?;
         drop(limited);
         outcome.number("rows", rows as f64, Unit::Count);
         Ok(outcome)
@@ -153,14 +153,6 @@ impl Experiment for Storage {
 
     fn answer(&self, results: &Results) -> String {
         figures::answer(results)
-    }
-}
-
-/// On a server that is not ours the role may not be allowed to; its pages are written later then.
-fn checkpoint(ground: &Ground) -> Result<()> {
-    match ground.sql("make a checkpoint", "checkpoint") {
-        Err(error) if !ground.is_own() && error.sqlstate().is_some() => Ok(()),
-        other => other,
     }
 }
 
