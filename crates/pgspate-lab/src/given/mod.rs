@@ -227,11 +227,12 @@ pub(crate) fn fingerprint(tables: &[Table]) -> String {
 }
 
 /// Loads a table's files once, as `pgspate load --create` does, to know which columns all of their
-/// rows fit, and how many there are. The table is gone afterwards.
+/// rows fit, how many there are, and how many bytes they are for COPY. The table is gone
+/// afterwards.
 ///
 /// # Errors
 /// A row that does not fit the others, with its file and line.
-pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
+pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)> {
     let name = ground.table(&quote_ident(&table.name));
     let options = load::Options {
         sources: table.files.iter().map(|file| file.source.clone()).collect(),
@@ -251,7 +252,7 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
     })?;
     let columns = columns(&name, ground)?;
     ground.sql("drop a table that was tried out", &format!("drop table {name}"))?;
-    Ok(Loadable {
+    let table = Loadable {
         name: table.name.clone(),
         create: format!("create table {name} ({columns})"),
         indexes: &[],
@@ -259,7 +260,8 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
         read: table.read.clone(),
         columns: None,
         files: table.files.clone(),
-    })
+    };
+    Ok((report.bytes_sent, table))
 }
 
 /// The columns of a table with their types, as SQL writes them.
