@@ -106,7 +106,7 @@ impl Group {
         let file = |one: Found| {
             let copy = copy_form(&self.sniffed, &one.header);
             if let Err(why) = &copy {
-                let name = one.input.name().rsplit('/').next().unwrap_or_default();
+                let (_, name) = split(one.input.name());
                 let reason = || format!("COPY does not read {name}: {why}");
                 not_copied.get_or_insert_with(reason);
             }
@@ -143,14 +143,11 @@ pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
             }
         }
     }
-    let mut tables: Vec<Table> = Vec::new();
-    for group in groups {
-        let plain = &group.files[0].names[usize::from(group.files.len() > 1)];
-        let named = |nth: usize| if nth == 1 { plain.clone() } else { format!("{plain}_{nth}") };
-        let is_free = |name: &String| tables.iter().all(|table| table.name != *name);
-        let name = (1..).map(named).find(is_free).unwrap_or_default();
-        tables.push(group.table(name));
-    }
+    let plain = |group: &Group| group.files[0].names[usize::from(group.files.len() > 1)].clone();
+    // As columns of one table: short enough, and none twice.
+    let names = infer::column_names(groups.iter().map(plain));
+    let pairs = groups.into_iter().zip(names);
+    let mut tables: Vec<Table> = pairs.map(|(group, name)| group.table(name)).collect();
     tables.sort_by_key(|table| std::cmp::Reverse(table.bytes()));
     Ok(tables)
 }
@@ -181,11 +178,21 @@ fn find(path: &str, source: String, input: Input) -> Result<Found> {
     Ok(Found { key, names, source, input, sniffed, header, quotes })
 }
 
+/// A name's folder, and the file's name in it. What a URL asks for beside them is left out: it may
+/// be a signature, which is another one each time.
+fn split(name: &str) -> (&str, &str) {
+    let path = match name.contains("://") {
+        true => name.split(['?', '#']).next().unwrap_or(name),
+        false => name,
+    };
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
 /// Which files an input is of one table with, as a text that they share, and what the table is
 /// called with one file and with several.
 fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
-    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-    let names = [infer::table_name(file), shared_name(file)];
+    let (folder, file) = split(name);
+    let names = [infer::table_name(name), shared_name(file)];
     if is_pattern(path) && path != name {
         return (path.to_owned(), names);
     }
@@ -220,7 +227,7 @@ fn shared_name(file: &str) -> String {
 pub(crate) fn fingerprint(tables: &[Table]) -> String {
     let mut all = String::new();
     for file in tables.iter().flat_map(|table| &table.files) {
-        let name = file.input.name().rsplit('/').next().unwrap_or_default();
+        let (_, name) = split(file.input.name());
         all += &format!("{name} {}\n", file.input.fingerprint().unwrap_or_default());
     }
     format!("{:016x}", Random::new(0, &all).next())
@@ -340,6 +347,35 @@ mod tests {
         assert!(twice.to_string().ends_with("is named more than once"), "{twice}");
         let missing = found(folder, &["all/none.csv"]).unwrap_err();
         assert!(missing.to_string().contains("none.csv"), "{missing}");
+    }
+
+    #[test]
+    fn a_url_is_named_after_its_file() {
+        let signed = |file: &str, date: &str| {
+            let name = format!("https://h.example/in/{file}?X-Amz-Date={date}&X-Amz-Signature=...");
+            belongs(&name, &name)
+        };
+        let (place, names) = signed("x-1.csv.gz", "20241104");
+        assert_eq!(names, ["x_1", "x"]);
+        assert_eq!(place, "https://h.example/in/x-.csv.gz");
+        assert_eq!(signed("x-2.csv.gz", "20241105"), (place, ["x_2", "x"].map(str::to_owned)));
+        assert_eq!(split("https://h.example/in/x.csv?a=b/c#d").1, "x.csv");
+        assert_eq!(split("in/what?.csv"), ("in", "what?.csv"));
+    }
+
+    #[test]
+    fn names_are_cut_and_stay_different() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let long = "n".repeat(70);
+        write(folder, &[(&format!("a/{long}x.csv"), "id\n1\n")]);
+        write(folder, &[(&format!("a/{long}y.csv"), "id\n1\n"), ("a/b.csv", "id\n1\n")]);
+        write(folder, &[("c/b.csv", "id\n1\n")]);
+        let tables = found(folder, &["a", "c/b.csv"]).unwrap();
+        let mut names: Vec<_> = tables.iter().map(|table| table.name.clone()).collect();
+        names.sort();
+        let (first, second) = ("n".repeat(63), format!("{}_2", "n".repeat(61)));
+        assert_eq!(names, ["b".to_owned(), "b_2".to_owned(), second, first]);
     }
 
     #[test]
