@@ -3,10 +3,13 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow_array::{Int64Array, RecordBatch};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
+use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 
 use crate::{lab, lines};
@@ -87,6 +90,9 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
     gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
     gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
+    // Of no rows, but of a table that is there.
+    gzip(&folder.join("mine/items-3.csv.gz"), "item,at\n");
+    fs::write(folder.join("mine/part-3.csv"), "").unwrap();
     // Stored it is the largest.
     let long = format!("id,text\n1,{}\n2,y\n", "x".repeat(200_000));
     fs::write(folder.join("mine/long.csv"), long).unwrap();
@@ -104,7 +110,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
     let names: Vec<_> =
         tables.iter().map(|it| (it["name"].as_str(), it["files"].as_u64())).collect();
-    let expected = [("long", 1), ("order", 1), ("items", 2), ("part", 2)];
+    let expected = [("long", 1), ("order", 1), ("items", 3), ("part", 3)];
     let expected = expected.map(|(name, files)| (Some(name), Some(files)));
     assert_eq!(names, expected);
     page(
@@ -113,7 +119,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
             "How fast do these files get into PostgreSQL",
             "order alone.",
             "pgspate lab run bulk --data ... --repeats 1",
-            "items: 2 files of csv",
+            "items: 3 files of csv",
             "Files do not tell of keys",
         ],
     );
@@ -125,6 +131,36 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     assert_eq!(other.status, Some(2));
     let said = "error: results of bulk in \"pgspate-lab\" are of another set of data: files for";
     assert!(other.stderr.starts_with(said), "{}", other.stderr);
+}
+
+#[test]
+fn files_with_schemas_and_keys_are_of_one_table_if_these_are_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("mine")).unwrap();
+    let parquet = |name: &str, column: &str| {
+        let ids: arrow_array::ArrayRef = Arc::new(Int64Array::from_iter_values(0..10));
+        let batch = RecordBatch::try_from_iter([(column, ids)]).unwrap();
+        let file = File::create(folder.join("mine").join(name)).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    for (name, column) in [("t1.parquet", "a"), ("t2.parquet", "b"), ("t3.parquet", "a")] {
+        parquet(name, column);
+    }
+    fs::write(folder.join("mine/u1.ndjson"), "{\"a\": 1}\n").unwrap();
+    fs::write(folder.join("mine/u2.ndjson"), "{\"b\": 1, \"a\": 2}\n").unwrap();
+    fs::write(folder.join("mine/u3.ndjson"), "").unwrap();
+    let done = lab(folder, &format!("run bulk --data mine {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(rows(&all, "pgspate"), [32.0; 2]);
+    let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
+    let mut names: Vec<_> =
+        tables.iter().map(|it| (it["name"].as_str().unwrap(), it["files"].as_u64())).collect();
+    names.sort();
+    assert_eq!(names, [("t", Some(2)), ("t2", Some(1)), ("u", Some(3))]);
 }
 
 #[test]

@@ -1,19 +1,18 @@
 //! Files of the user's own as the tables of an experiment.
 //!
-//! A file is a table, as `pgspate load` would make it. Files of a pattern, of a folder within the
-//! folder that was named, and files side by side whose names differ in digits alone are parts of
-//! one table, if their columns have the same names and they are delimited and quoted alike. Nothing
-//! is guessed twice: what is found out about a table's files is told to all contenders.
+//! A file is a table, or several that are its parts, as `pgspate load` would make it of them.
+//! Nothing is guessed twice: what is found out about a table's files is told to all contenders.
 
 mod form;
+mod found;
 
 use std::collections::HashSet;
 
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
+use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load;
 use pgspate::plan::When;
-use pgspate::source::{self, Input};
+use pgspate::source;
 use pgspate::target::quote_ident;
 use pgspate::{Error, Kind, Result};
 use tokio::runtime::Handle;
@@ -21,13 +20,7 @@ use tokio::runtime::Handle;
 use crate::dataset::{LoadFile, Loadable, TableFacts};
 use crate::ground::Ground;
 use crate::random::Random;
-use form::{Header, copy_form, header, is_delimited, overrides};
-
-/// What is looked at of a file, as `pgspate load` does.
-const SAMPLE_BYTES: usize = 1 << 20;
-
-/// The quote that is looked for where none is given.
-const QUOTE: u8 = b'"';
+use found::{Found, Group, is_pattern, split};
 
 /// What to do about a row that does not fit the others.
 const MEND: &str = "Mend the row, or load without this file.";
@@ -59,71 +52,13 @@ impl Table {
     }
 }
 
-/// A file as it was found.
-struct Found {
-    /// Which files are of one table: those for which this is the same, if quotes do not differ.
-    key: String,
-    /// What the table is called if this is its only file, and if it is one of several.
-    names: [String; 2],
-    source: String,
-    input: Input,
-    sniffed: Sniffed,
-    header: Header,
-    /// Quote and escape, if there are any quotes to know them by.
-    quotes: Option<(Option<u8>, u8)>,
-}
-
-/// The files of one table. All are read alike, as `pgspate load` reads all by the first one.
-struct Group {
-    files: Vec<Found>,
-    /// How: as the first, but for quotes and escapes; they are those of the first that has any.
-    sniffed: Sniffed,
-    quotes: Option<(Option<u8>, u8)>,
-}
-
-impl Group {
-    fn of(one: Found) -> Group {
-        Group { sniffed: one.sniffed.clone(), quotes: one.quotes, files: vec![one] }
-    }
-
-    fn fits(&self, one: &Found) -> bool {
-        let are_alike = |(own, other)| own == other;
-        self.files[0].key == one.key && self.quotes.zip(one.quotes).is_none_or(are_alike)
-    }
-
-    fn push(&mut self, one: Found) {
-        if self.quotes.is_none() {
-            self.quotes = one.quotes;
-            if let Some((quote, escape)) = one.quotes {
-                (self.sniffed.quote, self.sniffed.escape) = (quote, escape);
-            }
-        }
-        self.files.push(one);
-    }
-
-    fn table(self, name: String) -> Table {
-        let mut not_copied = None;
-        let file = |one: Found| {
-            let copy = copy_form(&self.sniffed, &one.header);
-            if let Err(why) = &copy {
-                let (_, name) = split(one.input.name());
-                let reason = || format!("COPY does not read {name}: {why}");
-                not_copied.get_or_insert_with(reason);
-            }
-            LoadFile { source: one.source, input: one.input, copy: copy.ok() }
-        };
-        let files = self.files.into_iter().map(file).collect();
-        let (format, read) = (self.sniffed.format, overrides(&self.sniffed));
-        Table { name, format, read, files, not_copied }
-    }
-}
-
 /// The tables that these paths, folders, patterns and URLs stand for, the largest first.
 ///
 /// # Errors
-/// One of them is not there, can be read only once, or is of no format that can be read.
+/// One of them is not there, can be read only once, is of no format that can be read, or is empty
+/// with no other file of its table.
 pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
-    let mut groups: Vec<Group> = Vec::new();
+    let mut found = Vec::new();
     let mut seen = HashSet::new();
     for path in paths {
         let options = source::Options::default();
@@ -136,91 +71,16 @@ pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
             }
             // The name of a URL lacks what must not be shown.
             let source = if is_only && !is_pattern(path) { path } else { input.name() }.to_owned();
-            let one = find(path, source, input)?;
-            match groups.iter_mut().find(|group| group.fits(&one)) {
-                Some(group) => group.push(one),
-                None => groups.push(Group::of(one)),
-            }
+            found.push(Found::look(path, source, input)?);
         }
     }
-    let plain = |group: &Group| group.files[0].names[usize::from(group.files.len() > 1)].clone();
+    let groups = Group::all(found)?;
     // As columns of one table: short enough, and none twice.
-    let names = infer::column_names(groups.iter().map(plain));
+    let names = infer::column_names(groups.iter().map(Group::name));
     let pairs = groups.into_iter().zip(names);
     let mut tables: Vec<Table> = pairs.map(|(group, name)| group.table(name)).collect();
     tables.sort_by_key(|table| std::cmp::Reverse(table.bytes()));
     Ok(tables)
-}
-
-/// Looks at one file of those that a path stands for.
-fn find(path: &str, source: String, input: Input) -> Result<Found> {
-    if input.is_stream() {
-        let message = format!("\"{}\" can be read only once", input.name());
-        return Err(Error::new(Kind::Usage, message)
-            .hint("Every trial reads the data anew: save it to a file, and name the file."));
-    }
-    let sample = input.peek(SAMPLE_BYTES)?;
-    let complete = sample.len() < SAMPLE_BYTES;
-    let sniffed = sniff(input.name(), &sample, complete, None, &Overrides::default())?;
-    let header = header(&sniffed, &sample, complete);
-    let (place, names) = belongs(path, input.name());
-    let mut columns = header.names.clone();
-    columns.sort();
-    let mut key = format!("{place}\n{}\n{columns:?}", sniffed.format.name());
-    let mut quotes = None;
-    if is_delimited(&sniffed) {
-        let (count, delimiter) = (sniffed.columns, sniffed.delimiter);
-        key += &format!("\n{count} {delimiter} {}", sniffed.trailing_delimiter);
-        // Without any, each way of quoting reads the same rows.
-        let has_quotes = sample.contains(&QUOTE);
-        quotes = has_quotes.then_some((sniffed.quote, sniffed.escape));
-    }
-    Ok(Found { key, names, source, input, sniffed, header, quotes })
-}
-
-/// A name's folder, and the file's name in it. What a URL asks for beside them is left out: it may
-/// be a signature, which is another one each time.
-fn split(name: &str) -> (&str, &str) {
-    let path = match name.contains("://") {
-        true => name.split(['?', '#']).next().unwrap_or(name),
-        false => name,
-    };
-    path.rsplit_once('/').unwrap_or(("", path))
-}
-
-/// Which files an input is of one table with, as a text that they share, and what the table is
-/// called with one file and with several.
-fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
-    let (folder, file) = split(name);
-    let names = [infer::table_name(name), shared_name(file)];
-    if is_pattern(path) && path != name {
-        return (path.to_owned(), names);
-    }
-    let below = name.strip_prefix(path).map(|rest| rest.trim_start_matches('/'));
-    if let Some((within, _)) = below.and_then(|below| below.split_once('/')) {
-        let table = infer::table_name(within);
-        return (format!("{path}/{within}/"), [table.clone(), table]);
-    }
-    (format!("{folder}/{}", without_digits(file)), names)
-}
-
-/// In a URL of a web server a question mark is none.
-fn is_pattern(path: &str) -> bool {
-    match path.contains("://") {
-        true => path.contains('*'),
-        false => path.contains(['*', '?', '[', '{']),
-    }
-}
-
-/// A name without the digits that count its like.
-fn without_digits(name: &str) -> String {
-    name.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
-/// What the table of files like this one is called.
-fn shared_name(file: &str) -> String {
-    let stem = without_digits(file.split('.').next().unwrap_or(file));
-    infer::table_name(if stem.contains(char::is_alphabetic) { &stem } else { "data" })
 }
 
 /// A text that changes when a file is replaced, added or renamed.
@@ -350,20 +210,6 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_named_after_its_file() {
-        let signed = |file: &str, date: &str| {
-            let name = format!("https://h.example/in/{file}?X-Amz-Date={date}&X-Amz-Signature=...");
-            belongs(&name, &name)
-        };
-        let (place, names) = signed("x-1.csv.gz", "20241104");
-        assert_eq!(names, ["x_1", "x"]);
-        assert_eq!(place, "https://h.example/in/x-.csv.gz");
-        assert_eq!(signed("x-2.csv.gz", "20241105"), (place, ["x_2", "x"].map(str::to_owned)));
-        assert_eq!(split("https://h.example/in/x.csv?a=b/c#d").1, "x.csv");
-        assert_eq!(split("in/what?.csv"), ("in", "what?.csv"));
-    }
-
-    #[test]
     fn names_are_cut_and_stay_different() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
@@ -412,6 +258,62 @@ mod tests {
         let read = &found(folder, &["tab-1.tsv", "tab-2.tsv"]).unwrap()[0].read;
         assert_eq!(read.quote, Some(None));
         assert_eq!(forms(&["cut-1.csv", "cut-2.csv"]).len(), 2);
+    }
+
+    #[test]
+    fn files_without_rows_are_parts_of_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("all/item-1.csv", "at,item\n"),
+                ("all/item-2.csv", "item,at\n1,2024-01-01\n2,2024-02-29\n"),
+                ("all/item-3.csv", ""),
+                ("all/item-4.csv", "\u{feff}"),
+                ("all/other-1.csv", "item,no\n"),
+                ("all/word-1.csv", "a,b\n"),
+                ("all/word-2.csv", "1,2\n3,4\n"),
+                ("all/word-3.csv", "5,6\n"),
+                ("none/x.csv", ""),
+            ],
+        );
+        let tables = found(folder, &["all"]).unwrap();
+        let names = named(&tables);
+        let sizes: Vec<_> = names.iter().map(|(name, files)| (name.as_str(), *files)).collect();
+        // What has a header alone and no like is a row, as it is for `pgspate load`.
+        assert_eq!(sizes, [("item", 4), ("other_1", 1), ("word", 3)]);
+        let item = tables.iter().find(|table| table.name == "item").unwrap();
+        assert_eq!(item.read.header, Some(true));
+        let forms: Vec<_> = item
+            .files
+            .iter()
+            .map(|file| file.copy.as_ref().unwrap())
+            .map(|form| (form.skip, form.columns.as_str()))
+            .collect();
+        assert_eq!(forms, [(8, "(item, at)"), (8, "(at, item)"), (0, ""), (3, "")]);
+        let error = found(folder, &["all", "none"]).unwrap_err();
+        assert!(error.to_string().ends_with("x.csv\" is empty"), "{error}");
+    }
+
+    #[test]
+    fn records_with_keys_are_of_one_table_if_they_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("t1.ndjson", "{\"a\": 1}\n"),
+                ("t2.ndjson", "{\"b\": 1}\n"),
+                ("u1.ndjson", "{\"a\": 1}\n"),
+                ("u2.ndjson", "{\"b\": 1, \"a\": 2}\n"),
+                ("u3.ndjson", ""),
+            ],
+        );
+        let tables = found(folder, &["."]).unwrap();
+        let names = named(&tables);
+        let sizes: Vec<_> = names.iter().map(|(name, files)| (name.as_str(), *files)).collect();
+        assert_eq!(sizes, [("t1", 1), ("t2", 1), ("u", 3)]);
     }
 
     #[test]

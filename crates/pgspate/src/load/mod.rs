@@ -34,6 +34,7 @@ use tokio::runtime::Handle;
 pub use create::{NewTable, Widened};
 pub use prepare::prepare;
 pub(crate) use prepare::prepare_stage;
+pub use reading::schema;
 pub use report::{PlanReport, Report};
 pub use restore::restore;
 pub use watch::Watch;
