@@ -3,9 +3,10 @@
 //! Both follow from one look at the file, so that both see the same rows; or COPY cannot read it,
 //! and the reason is said.
 
-use pgspate::format::delimited::{self, Dialect, Eol, parse_records};
+use pgspate::format::delimited::{self, Eol, parse_records};
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed};
+use pgspate::load;
 use pgspate::target::quote_ident;
 
 use crate::dataset::CopyForm;
@@ -49,7 +50,8 @@ pub(super) fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header
 
 /// The first line of delimited text, if there is any.
 pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Option<FirstLine> {
-    let (dialect, eol) = (dialect(sniffed), Eol::from(sniffed.line_end));
+    let dialect = load::dialect(sniffed, &load::Options::default());
+    let eol = Eol::from(sniffed.line_end);
     let body = &sample[sniffed.mark_bytes.min(sample.len())..];
     let mut records = parse_records(&dialect, eol, body, complete, 2).into_iter();
     let mut fields = records.next()?;
@@ -62,19 +64,6 @@ pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Op
         names: infer::column_names(names.into_iter().map(Result::unwrap_or_default)),
     };
     Some(FirstLine { header, is_all: records.next().is_none() })
-}
-
-fn dialect(sniffed: &Sniffed) -> Dialect {
-    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
-    let is_text = sniffed.format == Format::Text;
-    Dialect {
-        delimiter: sniffed.delimiter,
-        quote: if is_text { None } else { sniffed.quote },
-        escape: if is_text { base.escape } else { sniffed.escape },
-        null: sniffed.null.clone().into_bytes(),
-        trailing_delimiter: sniffed.trailing_delimiter,
-        ..base
-    }
 }
 
 /// What was found out, to be told, so that it is not found out anew.

@@ -8,15 +8,13 @@
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
 use pgspate::load;
-use pgspate::source::Input;
+use pgspate::source::{self, Input};
 use pgspate::{Error, Kind, Result};
 
 use super::Table;
 use super::form::{Header, copy_form, first_line, header, is_delimited, overrides};
 use crate::dataset::LoadFile;
 
-/// What is looked at of a file, as `pgspate load` does.
-const SAMPLE_BYTES: usize = 1 << 20;
 /// The quote that is looked for where none is given.
 const QUOTE: u8 = b'"';
 /// What may stand before the first byte of a text.
@@ -49,8 +47,8 @@ impl Found {
             return Err(Error::new(Kind::Usage, message)
                 .hint("Every trial reads the data anew: save it to a file, and name the file."));
         }
-        let sample = input.peek(SAMPLE_BYTES)?;
-        let complete = sample.len() < SAMPLE_BYTES;
+        let sample = input.peek(load::SAMPLE_BYTES)?;
+        let complete = sample.len() < load::SAMPLE_BYTES;
         let is_empty = sample.is_empty() || sample == MARK;
         // Nothing can be found out about it, and that is no fault yet.
         let given = Overrides { format: is_empty.then_some(Format::Csv), ..Overrides::default() };
@@ -250,7 +248,7 @@ fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
 pub(super) fn is_pattern(path: &str) -> bool {
     match path.contains("://") {
         true => path.contains('*'),
-        false => path.contains(['*', '?', '[', '{']),
+        false => source::is_pattern(path),
     }
 }
 

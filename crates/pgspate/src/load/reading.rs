@@ -483,7 +483,8 @@ fn columnar(schema: &SchemaRef, origin: Origin) -> (Shape, Vec<(String, String)>
     (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
 }
 
-fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
+/// How delimited text is read of which this was found out.
+pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
     let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
     let is_text = base.family == Family::Text;
     Dialect {
