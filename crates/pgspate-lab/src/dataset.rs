@@ -34,7 +34,7 @@ pub enum Data {
 pub struct DataFacts {
     /// Whose they are.
     pub kind: Data,
-    /// The tables of files of the user's own, the largest first.
+    /// The tables of files of the user's own, those of the largest files first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<TableFacts>,
     /// Changes with the names, sizes and times of those files.
@@ -139,7 +139,11 @@ impl Dataset {
                 (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed)?)
             }
             Data::Files => {
-                return self.given.iter().map(|table| given::try_out(table, ground)).collect();
+                let tried = self.given.iter().map(|table| given::try_out(table, ground));
+                let mut tables = tried.collect::<Result<Vec<_>>>()?;
+                // Stored bytes do not tell: they may be compressed, or not.
+                tables.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+                return Ok(tables.into_iter().map(|(_, table)| table).collect());
             }
         };
         let pairs = tables.iter().zip(&paths);
@@ -171,7 +175,7 @@ fn generated(table: &Table, scale: f64, path: &Path, ground: &Ground) -> Result<
 pub(crate) struct Loadable {
     /// Its name, unquoted.
     pub(crate) name: String,
-    /// `create table`, without keys.
+    /// `create table` in the lab's schema, without keys.
     pub(crate) create: String,
     /// Its key and what queries want, as statements.
     pub(crate) indexes: &'static [&'static str],

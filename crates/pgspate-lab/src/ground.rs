@@ -163,7 +163,8 @@ impl Ground {
         self.shared.tuned.lock().expect("no panic while held").clone()
     }
 
-    /// A table's name for SQL that runs in any session.
+    /// A table's name, quoted where it has to be, for SQL that runs in any session, and for names
+    /// that may be those of a catalog's tables, which are found before the lab's.
     pub fn table(&self, name: &str) -> String {
         format!("{SCHEMA}.{name}")
     }
@@ -190,7 +191,8 @@ impl Ground {
         })
     }
 
-    /// A new session that finds the experiment's tables by their bare names.
+    /// A new session that finds the experiment's tables by their bare names, unless these are names
+    /// of the catalog.
     ///
     /// # Errors
     /// As [`Dsn::connect`].
@@ -223,6 +225,15 @@ impl Ground {
             connection.close().await;
             Ok(())
         })
+    }
+
+    /// Has the server write all its pages. On a server that is not ours the role may not be allowed
+    /// to have that done; they are written later then.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        match self.sql("make a checkpoint", "checkpoint") {
+            Err(error) if !self.is_own() && error.sqlstate().is_some() => Ok(()),
+            other => other,
+        }
     }
 
     /// Loads through pgspate. The table of `options` should be named by [`Ground::table`].

@@ -3,10 +3,13 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow_array::{Int64Array, RecordBatch};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
+use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 
 use crate::{lab, lines};
@@ -87,25 +90,36 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
     gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
     gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
+    // Of no rows, but of a table that is there.
+    gzip(&folder.join("mine/items-3.csv.gz"), "item,at\n");
+    fs::write(folder.join("mine/part-3.csv"), "").unwrap();
+    // Stored it is the largest.
+    let long = format!("id,text\n1,{}\n2,y\n", "x".repeat(200_000));
+    fs::write(folder.join("mine/long.csv"), long).unwrap();
+    // Each by itself has another spelling of NULL.
+    fs::write(folder.join("mine/part-1.csv"), "id,v\n1,\\N\n2,x\n").unwrap();
+    fs::write(folder.join("mine/part-2.csv"), "id,v\n3,\n4,y\n").unwrap();
     let run = format!("run bulk --data mine {FEW}");
     let done = lab(folder, &run);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
     assert_eq!(all.len(), 6);
     for strategy in STRATEGIES {
-        assert_eq!(rows(&all, strategy), [10_104.0; 2], "{strategy}");
+        assert_eq!(rows(&all, strategy), [10_110.0; 2], "{strategy}");
     }
     let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
     let names: Vec<_> =
         tables.iter().map(|it| (it["name"].as_str(), it["files"].as_u64())).collect();
-    assert_eq!(names, [(Some("order"), Some(1)), (Some("items"), Some(2))]);
+    let expected = [("long", 1), ("order", 1), ("items", 3), ("part", 3)];
+    let expected = expected.map(|(name, files)| (Some(name), Some(files)));
+    assert_eq!(names, expected);
     page(
         folder,
         &[
             "How fast do these files get into PostgreSQL",
             "order alone.",
             "pgspate lab run bulk --data ... --repeats 1",
-            "items: 2 files of csv",
+            "items: 3 files of csv",
             "Files do not tell of keys",
         ],
     );
@@ -117,6 +131,36 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     assert_eq!(other.status, Some(2));
     let said = "error: results of bulk in \"pgspate-lab\" are of another set of data: files for";
     assert!(other.stderr.starts_with(said), "{}", other.stderr);
+}
+
+#[test]
+fn files_with_schemas_and_keys_are_of_one_table_if_these_are_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    fs::create_dir(folder.join("mine")).unwrap();
+    let parquet = |name: &str, column: &str| {
+        let ids: arrow_array::ArrayRef = Arc::new(Int64Array::from_iter_values(0..10));
+        let batch = RecordBatch::try_from_iter([(column, ids)]).unwrap();
+        let file = File::create(folder.join("mine").join(name)).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    for (name, column) in [("t1.parquet", "a"), ("t2.parquet", "b"), ("t3.parquet", "a")] {
+        parquet(name, column);
+    }
+    fs::write(folder.join("mine/u1.ndjson"), "{\"a\": 1}\n").unwrap();
+    fs::write(folder.join("mine/u2.ndjson"), "{\"b\": 1, \"a\": 2}\n").unwrap();
+    fs::write(folder.join("mine/u3.ndjson"), "").unwrap();
+    let done = lab(folder, &format!("run bulk --data mine {FEW}"));
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let all = lines(folder);
+    assert_eq!(rows(&all, "pgspate"), [32.0; 2]);
+    let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
+    let mut names: Vec<_> =
+        tables.iter().map(|it| (it["name"].as_str().unwrap(), it["files"].as_u64())).collect();
+    names.sort();
+    assert_eq!(names, [("t", Some(2)), ("t2", Some(1)), ("u", Some(3))]);
 }
 
 #[test]
@@ -133,6 +177,8 @@ fn odd_files_are_the_same_to_all_strategies() {
         ("nulls.csv", "id,v\n1,NULL\n2,3\n3,4\n"),
         ("empty lines.csv", "name\nx\n\ny\n"),
         ("notes.tsv", "id\tnote\n1\t5\" disk\n2\t\\N\n3\t\"half\n"),
+        // PostgreSQL has a view of that name, which is found first.
+        ("pg_settings.csv", "name,setting\nx,1\n"),
         ("server.copy", "1\ta\\tb\t\\N\n2\tc\\\\d\tx\n"),
     ] {
         fs::write(folder.join("odd").join(name), text).unwrap();
@@ -142,7 +188,7 @@ fn odd_files_are_the_same_to_all_strategies() {
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
     for strategy in STRATEGIES {
-        assert_eq!(rows(&all, strategy), [23.0; 2], "{strategy}");
+        assert_eq!(rows(&all, strategy), [24.0; 2], "{strategy}");
     }
 }
 

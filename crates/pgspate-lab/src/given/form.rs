@@ -3,9 +3,10 @@
 //! Both follow from one look at the file, so that both see the same rows; or COPY cannot read it,
 //! and the reason is said.
 
-use pgspate::format::delimited::{Dialect, Eol, first_line, parse_records};
+use pgspate::format::delimited::{self, Eol, parse_records};
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, LineEnd, Overrides, Sniffed};
+use pgspate::format::sniff::{Format, Overrides, Sniffed};
+use pgspate::load;
 use pgspate::target::quote_ident;
 
 use crate::dataset::CopyForm;
@@ -28,39 +29,41 @@ pub(super) struct Header {
     is_text: bool,
 }
 
-/// The header of a file that begins with this sample.
-pub(super) fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header {
-    let mut header = Header { skip: sniffed.mark_bytes as u64, names: Vec::new(), is_text: true };
-    if !is_delimited(sniffed) || !sniffed.header {
-        return header;
-    }
-    let dialect = dialect(sniffed);
-    let eol = match sniffed.line_end {
-        LineEnd::Lf => Eol::Lf,
-        LineEnd::CrLf => Eol::CrLf,
-        LineEnd::Cr => Eol::Cr,
-    };
-    let body = &sample[sniffed.mark_bytes.min(sample.len())..];
-    header.skip += first_line(&dialect, eol, body).len() as u64;
-    let first = parse_records(&dialect, eol, body, complete, 1).into_iter().next();
-    let fields = first.unwrap_or_default().into_iter().map(Option::unwrap_or_default);
-    let names: Vec<_> = fields.map(String::from_utf8).collect();
-    header.is_text = names.iter().all(Result::is_ok);
-    header.names = infer::column_names(names.into_iter().map(Result::unwrap_or_default));
-    header
+/// The first line of a file.
+pub(super) struct FirstLine {
+    /// As a header.
+    pub(super) header: Header,
+    /// Whether nothing follows.
+    pub(super) is_all: bool,
 }
 
-fn dialect(sniffed: &Sniffed) -> Dialect {
-    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
-    let is_text = sniffed.format == Format::Text;
-    Dialect {
-        delimiter: sniffed.delimiter,
-        quote: if is_text { None } else { sniffed.quote },
-        escape: if is_text { base.escape } else { sniffed.escape },
-        null: sniffed.null.clone().into_bytes(),
-        trailing_delimiter: sniffed.trailing_delimiter,
-        ..base
+/// The header of a file that begins with this sample.
+pub(super) fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header {
+    if is_delimited(sniffed)
+        && sniffed.header
+        && let Some(first) = first_line(sniffed, sample, complete)
+    {
+        return first.header;
     }
+    Header { skip: sniffed.mark_bytes as u64, names: Vec::new(), is_text: true }
+}
+
+/// The first line of delimited text, if there is any.
+pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Option<FirstLine> {
+    let dialect = load::dialect(sniffed, &load::Options::default());
+    let eol = Eol::from(sniffed.line_end);
+    let body = &sample[sniffed.mark_bytes.min(sample.len())..];
+    let mut records = parse_records(&dialect, eol, body, complete, 2).into_iter();
+    let mut fields = records.next()?;
+    fields.truncate(fields.len().saturating_sub(usize::from(sniffed.trailing_delimiter)));
+    let names = fields.into_iter().map(Option::unwrap_or_default).map(String::from_utf8);
+    let names: Vec<_> = names.collect();
+    let header = Header {
+        skip: (sniffed.mark_bytes + delimited::first_line(&dialect, eol, body).len()) as u64,
+        is_text: names.iter().all(Result::is_ok),
+        names: infer::column_names(names.into_iter().map(Result::unwrap_or_default)),
+    };
+    Some(FirstLine { header, is_all: records.next().is_none() })
 }
 
 /// What was found out, to be told, so that it is not found out anew.

@@ -1,19 +1,18 @@
 //! Files of the user's own as the tables of an experiment.
 //!
-//! A file is a table, as `pgspate load` would make it. Files of a pattern, of a folder within the
-//! folder that was named, and files side by side whose names differ in digits alone are parts of
-//! one table, if their columns have the same names. Nothing is guessed twice: what is found out
-//! about a file is told to all contenders.
+//! A file is a table, or several that are its parts, as `pgspate load` would make it of them.
+//! Nothing is guessed twice: what is found out about a table's files is told to all contenders.
 
 mod form;
+mod found;
 
 use std::collections::HashSet;
 
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
+use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load;
 use pgspate::plan::When;
-use pgspate::source::{self, Input};
+use pgspate::source;
 use pgspate::target::quote_ident;
 use pgspate::{Error, Kind, Result};
 use tokio::runtime::Handle;
@@ -21,10 +20,7 @@ use tokio::runtime::Handle;
 use crate::dataset::{LoadFile, Loadable, TableFacts};
 use crate::ground::Ground;
 use crate::random::Random;
-use form::{copy_form, header, is_delimited, overrides};
-
-/// What is looked at of a file, as `pgspate load` does.
-const SAMPLE_BYTES: usize = 1 << 20;
+use found::{Found, Group, is_pattern, split};
 
 /// What to do about a row that does not fit the others.
 const MEND: &str = "Mend the row, or load without this file.";
@@ -56,23 +52,13 @@ impl Table {
     }
 }
 
-/// A file as it was found.
-struct Found {
-    /// Which files are of one table: those for which this is the same.
-    key: String,
-    /// What the table is called if this is its only file, and if it is one of several.
-    names: [String; 2],
-    file: LoadFile,
-    sniffed: Sniffed,
-    not_copied: Option<String>,
-}
-
 /// The tables that these paths, folders, patterns and URLs stand for, the largest first.
 ///
 /// # Errors
-/// One of them is not there, can be read only once, or is of no format that can be read.
+/// One of them is not there, can be read only once, is of no format that can be read, or is empty
+/// with no other file of its table.
 pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
-    let mut groups: Vec<Vec<Found>> = Vec::new();
+    let mut found = Vec::new();
     let mut seen = HashSet::new();
     for path in paths {
         let options = source::Options::default();
@@ -85,111 +71,39 @@ pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
             }
             // The name of a URL lacks what must not be shown.
             let source = if is_only && !is_pattern(path) { path } else { input.name() }.to_owned();
-            let one = find(path, source, input)?;
-            match groups.iter_mut().find(|group| group[0].key == one.key) {
-                Some(group) => group.push(one),
-                None => groups.push(vec![one]),
-            }
+            found.push(Found::look(path, source, input)?);
         }
     }
-    let mut tables: Vec<Table> = Vec::new();
-    for group in groups {
-        let plain = &group[0].names[usize::from(group.len() > 1)];
-        let named = |nth: usize| if nth == 1 { plain.clone() } else { format!("{plain}_{nth}") };
-        let is_free = |name: &String| tables.iter().all(|table| table.name != *name);
-        let name = (1..).map(named).find(is_free).unwrap_or_default();
-        tables.push(Table {
-            name,
-            format: group[0].sniffed.format,
-            read: overrides(&group[0].sniffed),
-            not_copied: group.iter().find_map(|one| one.not_copied.clone()),
-            files: group.into_iter().map(|one| one.file).collect(),
-        });
-    }
+    let groups = Group::all(found)?;
+    // As columns of one table: short enough, and none twice.
+    let names = infer::column_names(groups.iter().map(Group::name));
+    let pairs = groups.into_iter().zip(names);
+    let mut tables: Vec<Table> = pairs.map(|(group, name)| group.table(name)).collect();
     tables.sort_by_key(|table| std::cmp::Reverse(table.bytes()));
     Ok(tables)
-}
-
-/// Looks at one file of those that a path stands for.
-fn find(path: &str, source: String, input: Input) -> Result<Found> {
-    if input.is_stream() {
-        let message = format!("\"{}\" can be read only once", input.name());
-        return Err(Error::new(Kind::Usage, message)
-            .hint("Every trial reads the data anew: save it to a file, and name the file."));
-    }
-    let sample = input.peek(SAMPLE_BYTES)?;
-    let complete = sample.len() < SAMPLE_BYTES;
-    let sniffed = sniff(input.name(), &sample, complete, None, &Overrides::default())?;
-    let header = header(&sniffed, &sample, complete);
-    let (place, names) = belongs(path, input.name());
-    let mut columns = header.names.clone();
-    columns.sort();
-    let count = if is_delimited(&sniffed) { sniffed.columns } else { 0 };
-    let key = format!("{place}\n{}\n{count}\n{columns:?}", sniffed.format.name());
-    let form = copy_form(&sniffed, &header);
-    let not_copied = form.as_ref().err().map(|why| {
-        let name = input.name().rsplit('/').next().unwrap_or_default();
-        format!("COPY does not read {name}: {why}")
-    });
-    let file = LoadFile { source, input, copy: form.ok() };
-    Ok(Found { key, names, file, sniffed, not_copied })
-}
-
-/// Which files an input is of one table with, as a text that they share, and what the table is
-/// called with one file and with several.
-fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
-    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-    let names = [infer::table_name(file), shared_name(file)];
-    if is_pattern(path) && path != name {
-        return (path.to_owned(), names);
-    }
-    let below = name.strip_prefix(path).map(|rest| rest.trim_start_matches('/'));
-    if let Some((within, _)) = below.and_then(|below| below.split_once('/')) {
-        let table = infer::table_name(within);
-        return (format!("{path}/{within}/"), [table.clone(), table]);
-    }
-    (format!("{folder}/{}", without_digits(file)), names)
-}
-
-/// In a URL of a web server a question mark is none.
-fn is_pattern(path: &str) -> bool {
-    match path.contains("://") {
-        true => path.contains('*'),
-        false => path.contains(['*', '?', '[', '{']),
-    }
-}
-
-/// A name without the digits that count its like.
-fn without_digits(name: &str) -> String {
-    name.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
-/// What the table of files like this one is called.
-fn shared_name(file: &str) -> String {
-    let stem = without_digits(file.split('.').next().unwrap_or(file));
-    infer::table_name(if stem.contains(char::is_alphabetic) { &stem } else { "data" })
 }
 
 /// A text that changes when a file is replaced, added or renamed.
 pub(crate) fn fingerprint(tables: &[Table]) -> String {
     let mut all = String::new();
     for file in tables.iter().flat_map(|table| &table.files) {
-        let name = file.input.name().rsplit('/').next().unwrap_or_default();
+        let (_, name) = split(file.input.name());
         all += &format!("{name} {}\n", file.input.fingerprint().unwrap_or_default());
     }
     format!("{:016x}", Random::new(0, &all).next())
 }
 
 /// Loads a table's files once, as `pgspate load --create` does, to know which columns all of their
-/// rows fit, and how many there are. The table is gone afterwards.
+/// rows fit, how many there are, and how many bytes they are for COPY. The table is gone
+/// afterwards.
 ///
 /// # Errors
 /// A row that does not fit the others, with its file and line.
-pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
-    let name = quote_ident(&table.name);
+pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)> {
+    let name = ground.table(&quote_ident(&table.name));
     let options = load::Options {
         sources: table.files.iter().map(|file| file.source.clone()).collect(),
-        table: Some(ground.table(&name)),
+        table: Some(name.clone()),
         read: table.read.clone(),
         create: true,
         no_ledger: true,
@@ -205,7 +119,7 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
     })?;
     let columns = columns(&name, ground)?;
     ground.sql("drop a table that was tried out", &format!("drop table {name}"))?;
-    Ok(Loadable {
+    let table = Loadable {
         name: table.name.clone(),
         create: format!("create table {name} ({columns})"),
         indexes: &[],
@@ -213,7 +127,8 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<Loadable> {
         read: table.read.clone(),
         columns: None,
         files: table.files.clone(),
-    })
+    };
+    Ok((report.bytes_sent, table))
 }
 
 /// The columns of a table with their types, as SQL writes them.
@@ -235,6 +150,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::dataset::CopyForm;
 
     fn write(folder: &std::path::Path, files: &[(&str, &str)]) {
         for (name, text) in files {
@@ -291,6 +207,113 @@ mod tests {
         assert!(twice.to_string().ends_with("is named more than once"), "{twice}");
         let missing = found(folder, &["all/none.csv"]).unwrap_err();
         assert!(missing.to_string().contains("none.csv"), "{missing}");
+    }
+
+    #[test]
+    fn names_are_cut_and_stay_different() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let long = "n".repeat(70);
+        write(folder, &[(&format!("a/{long}x.csv"), "id\n1\n")]);
+        write(folder, &[(&format!("a/{long}y.csv"), "id\n1\n"), ("a/b.csv", "id\n1\n")]);
+        write(folder, &[("c/b.csv", "id\n1\n")]);
+        let tables = found(folder, &["a", "c/b.csv"]).unwrap();
+        let mut names: Vec<_> = tables.iter().map(|table| table.name.clone()).collect();
+        names.sort();
+        let (first, second) = ("n".repeat(63), format!("{}_2", "n".repeat(61)));
+        assert_eq!(names, ["b".to_owned(), "b_2".to_owned(), second, first]);
+    }
+
+    #[test]
+    fn files_of_one_table_are_read_by_one_dialect() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("null-1.csv", "id,v\n1,\\N\n2,x\n"),
+                ("null-2.csv", "id,v\n3,\n4,y\n"),
+                ("tab-1.tsv", "id\tv\n1\tx\n2\ty\n"),
+                ("tab-2.tsv", "id\tv\n3\t5\" disk\n4\tz\n"),
+                ("tab-3.tsv", "id\tv\n5\t\"q\"\n6\tz\n"),
+                ("cut-1.csv", "id,v\n1,x\n2,y\n"),
+                ("cut-2.csv", "id;v\n1;x\n2;y\n"),
+            ],
+        );
+        let forms = |paths: &[&str]| -> Vec<Vec<CopyForm>> {
+            let copy = |file: &LoadFile| file.copy.clone().unwrap();
+            let of = |table: &Table| table.files.iter().map(copy).collect();
+            found(folder, paths).unwrap().iter().map(of).collect()
+        };
+        // As the first one says, although the second has another spelling, or none.
+        let nulls = forms(&["null-1.csv", "null-2.csv"]);
+        assert_eq!(nulls[0].len(), 2);
+        assert!(nulls[0].iter().all(|form| form.options.contains("null '\\N'")), "{nulls:?}");
+        // What has no quotes can be read with those of the next.
+        let tabs = forms(&["tab-1.tsv", "tab-2.tsv", "tab-3.tsv"]);
+        let sizes: Vec<_> = tabs.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [2, 1]);
+        assert!(tabs[0].iter().all(|form| form.options.contains("quote E'\\x08'")), "{tabs:?}");
+        assert!(tabs[1][0].options.contains("quote E'\\x22'"), "{tabs:?}");
+        let read = &found(folder, &["tab-1.tsv", "tab-2.tsv"]).unwrap()[0].read;
+        assert_eq!(read.quote, Some(None));
+        assert_eq!(forms(&["cut-1.csv", "cut-2.csv"]).len(), 2);
+    }
+
+    #[test]
+    fn files_without_rows_are_parts_of_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("all/item-1.csv", "at,item\n"),
+                ("all/item-2.csv", "item,at\n1,2024-01-01\n2,2024-02-29\n"),
+                ("all/item-3.csv", ""),
+                ("all/item-4.csv", "\u{feff}"),
+                ("all/other-1.csv", "item,no\n"),
+                ("all/word-1.csv", "a,b\n"),
+                ("all/word-2.csv", "1,2\n3,4\n"),
+                ("all/word-3.csv", "5,6\n"),
+                ("none/x.csv", ""),
+            ],
+        );
+        let tables = found(folder, &["all"]).unwrap();
+        let names = named(&tables);
+        let sizes: Vec<_> = names.iter().map(|(name, files)| (name.as_str(), *files)).collect();
+        // What has a header alone and no like is a row, as it is for `pgspate load`.
+        assert_eq!(sizes, [("item", 4), ("other_1", 1), ("word", 3)]);
+        let item = tables.iter().find(|table| table.name == "item").unwrap();
+        assert_eq!(item.read.header, Some(true));
+        let forms: Vec<_> = item
+            .files
+            .iter()
+            .map(|file| file.copy.as_ref().unwrap())
+            .map(|form| (form.skip, form.columns.as_str()))
+            .collect();
+        assert_eq!(forms, [(8, "(item, at)"), (8, "(at, item)"), (0, ""), (3, "")]);
+        let error = found(folder, &["all", "none"]).unwrap_err();
+        assert!(error.to_string().ends_with("x.csv\" is empty"), "{error}");
+    }
+
+    #[test]
+    fn records_with_keys_are_of_one_table_if_they_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(
+            folder,
+            &[
+                ("t1.ndjson", "{\"a\": 1}\n"),
+                ("t2.ndjson", "{\"b\": 1}\n"),
+                ("u1.ndjson", "{\"a\": 1}\n"),
+                ("u2.ndjson", "{\"b\": 1, \"a\": 2}\n"),
+                ("u3.ndjson", ""),
+            ],
+        );
+        let tables = found(folder, &["."]).unwrap();
+        let names = named(&tables);
+        let sizes: Vec<_> = names.iter().map(|(name, files)| (name.as_str(), *files)).collect();
+        assert_eq!(sizes, [("t1", 1), ("t2", 1), ("u", 3)]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use crate::dataset::{Data, Dataset};
 use crate::experiment::{Experiment, Outcome, Setup, Trial, Unit};
 use crate::facts::{self, Facts, Machine};
+use crate::foreign::Foreign;
 use crate::ground::{Ground, SCHEMA, Shared};
 use crate::own::Own;
 use crate::results::{self, Conditions, Line, Writer};
@@ -290,7 +291,8 @@ impl Course<'_> {
             Place::Own(installation) => installation,
             Place::Foreign(foreign) => {
                 // Nothing is set there, but what would be has to be known: it is left out.
-                return self.runtime.block_on(tune(shared, foreign.connection())).map(|()| None);
+                self.runtime.block_on(tune(shared, foreign.connection()))?;
+                return self.look_at_data(shared, foreign).map(|()| None);
             }
         };
         let show = |step: &Step| (self.show)(&Event::Server(step));
@@ -311,6 +313,20 @@ impl Course<'_> {
         self.experiment.prepare(&ground)?;
         own.finish()?;
         Ok(Some(own))
+    }
+
+    /// Makes or loads what experiments with any data need to know, so that the first trial does
+    /// not begin with what that leaves on the server, and faults of the data are no trial's.
+    fn look_at_data(&self, shared: &Arc<Shared>, foreign: &Foreign) -> Result<()> {
+        if !self.experiment.takes_data() {
+            return Ok(());
+        }
+        self.runtime.block_on(foreign.reset())?;
+        let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn);
+        let known = ground.tables().map(drop);
+        let tidied = self.runtime.block_on(foreign.tidy());
+        known.and(tidied)?;
+        ground.checkpoint()
     }
 
     fn trial(

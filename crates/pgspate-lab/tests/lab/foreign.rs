@@ -132,7 +132,11 @@ fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
     }
     std::fs::write(files.path().join("mine.csv"), "id,order\n1,a\n2,b,c\n").unwrap();
     options.fresh = true;
-    let error = run(&options, None).0.unwrap_err();
+    let (ended, began) = run(&options, None);
+    let error = ended.unwrap_err();
     assert_eq!(error.place().and_then(|place| place.line), Some(3), "{error}");
+    // The data's fault, and no trial's.
+    assert!(error.to_string().starts_with("could not load "), "{error}");
+    assert_eq!(began, [""; 0]);
     assert_eq!(everything(&database), before);
 }

@@ -34,8 +34,10 @@ use tokio::runtime::Handle;
 pub use create::{NewTable, Widened};
 pub use prepare::prepare;
 pub(crate) use prepare::prepare_stage;
+pub use reading::{dialect, schema};
 pub use report::{PlanReport, Report};
 pub use restore::restore;
+pub use sample::BYTES as SAMPLE_BYTES;
 pub use watch::Watch;
 
 use crate::Result;

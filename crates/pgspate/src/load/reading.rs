@@ -447,15 +447,10 @@ fn look(
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
             (Shape::Json { keys }, inferred.collect())
         }
-        Format::Parquet => {
-            columnar(ParquetFile::open(input.name(), input.ranges()?)?.schema(), Origin::File)
-        }
-        Format::Arrow if sample.starts_with(b"ARROW1") => {
-            columnar(ArrowFile::open(input.name(), input.ranges()?)?.schema(), Origin::File)
-        }
-        Format::Arrow => {
-            let start = Box::new(std::io::Cursor::new(sample.to_vec()));
-            columnar(&ArrowStreamCutter::open(input.name(), start, 0)?.schema(), Origin::Stream)
+        format @ (Format::Parquet | Format::Arrow) => {
+            let is_stream = format == Format::Arrow && !is_arrow_file(sample);
+            let origin = if is_stream { Origin::Stream } else { Origin::File };
+            columnar(&schema(input, sample, format)?, origin)
         }
     };
     let header_overridden = options.columns.is_some();
@@ -463,12 +458,33 @@ fn look(
     Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
+/// The columns of an input of Parquet or Arrow that begins with `sample`. Blocks.
+///
+/// # Errors
+/// It cannot be read, or is not of this format.
+pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
+    let name = input.name();
+    Ok(match format {
+        Format::Parquet => Arc::clone(ParquetFile::open(name, input.ranges()?)?.schema()),
+        _ if is_arrow_file(sample) => Arc::clone(ArrowFile::open(name, input.ranges()?)?.schema()),
+        _ => {
+            let start = Box::new(std::io::Cursor::new(sample.to_vec()));
+            ArrowStreamCutter::open(name, start, 0)?.schema()
+        }
+    })
+}
+
+fn is_arrow_file(sample: &[u8]) -> bool {
+    sample.starts_with(b"ARROW1")
+}
+
 fn columnar(schema: &SchemaRef, origin: Origin) -> (Shape, Vec<(String, String)>) {
     let inferred = crate::encode::arrow::schema_types(schema);
     (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
 }
 
-fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
+/// How delimited text is read of which this was found out.
+pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
     let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
     let is_text = base.family == Family::Text;
     Dialect {

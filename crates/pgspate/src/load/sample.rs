@@ -3,8 +3,8 @@
 use crate::format::delimited::ParsedRecord;
 use crate::format::infer;
 
-/// Decompressed bytes that are looked at.
-pub(super) const BYTES: usize = 1 << 20;
+/// Decompressed bytes of an input that are looked at.
+pub const BYTES: usize = 1 << 20;
 /// Records of them that are looked at.
 pub(super) const ROWS: usize = 10_000;
 

@@ -51,8 +51,8 @@ pub(super) fn expand(spec: &str) -> Result<Vec<Found>> {
     Ok(files)
 }
 
-/// Whether `name` has the characters of a pattern.
-pub(super) fn is_pattern(name: &str) -> bool {
+/// Whether a path has the characters of a pattern. It is none all the same if a file has that name.
+pub fn is_pattern(name: &str) -> bool {
     name.contains(GLOB_CHARS)
 }
 

@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 
 pub use decode::Compression;
 pub use input::Input;
+pub use local::is_pattern;
 pub use ranges::Ranges;
 pub use reader::{Progress, Reader};
 pub use resolve::resolve;

@@ -7,7 +7,7 @@ use crate::dataset::Data;
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
 use crate::report::words;
-use crate::results::Results;
+use crate::results::{Line, Results};
 
 const STRATEGIES: [&str; 3] = [ONE, EACH, PGSPATE];
 /// Everything as it comes, and no indexes.
@@ -88,9 +88,7 @@ impl Words {
         let (all, its_name) = match data.kind {
             Data::Imdb => ("Time for all seven files", imdb::TABLES[0].name),
             Data::Tpch => ("Time for all eight tables", tpch::TABLES[0].name),
-            Data::Files => {
-                ("Time for all files", data.tables.first().map_or("", |table| &table.name))
-            }
+            Data::Files => ("Time for all files", largest_name(results)),
         };
         let (largest, each) = match data.kind {
             Data::Imdb => ("Time for the largest file", "File by file"),
@@ -110,6 +108,14 @@ impl Words {
         };
         Words { all, largest, its_name: its_name.to_owned(), each, changes, wal }
     }
+}
+
+/// What the largest of the user's own tables is called: it is loaded first, where they are loaded
+/// one after the other.
+fn largest_name(results: &Results) -> &str {
+    let firsts = results.measured().filter_map(|line| line.outcome.phases.first());
+    let mut names = firsts.map(|phase| phase.name.as_str()).filter(|name| *name != AT_ONCE);
+    names.next().unwrap_or("The largest table")
 }
 
 /// The base with some levels changed.
@@ -165,10 +171,14 @@ fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
     all
 }
 
-/// Why there is no session to compare with, if its trials were left out.
-pub(crate) fn left_out(results: &Results) -> Option<String> {
-    let of_one = results.lines().iter().filter(|line| line.trial.is("strategy", ONE));
-    of_one.into_iter().find_map(|line| line.skipped.clone())
+/// Why there is no session to compare with, if its trials with these levels were left out. Others
+/// may have been for another reason.
+pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<String> {
+    let is_one = |line: &&Line| {
+        let has = |(factor, level): &(&str, &str)| line.trial.is(factor, level);
+        line.trial.is("strategy", ONE) && levels.iter().all(has)
+    };
+    results.lines().iter().filter(is_one).find_map(|line| line.skipped.clone())
 }
 
 pub(super) fn answer(results: &Results) -> String {
@@ -176,7 +186,7 @@ pub(super) fn answer(results: &Results) -> String {
     let tuned = changed(&[("settings", TUNED)]);
     let indexed = changed(&[("indexes", "present")]);
     let (ours, one) = (seconds(PGSPATE, &BASE), seconds(ONE, &BASE));
-    if let (Some(ours), None, Some(why)) = (ours, one, left_out(results)) {
+    if let (Some(ours), None, Some(why)) = (ours, one, left_out(results, &BASE)) {
         let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();
         return format!(
             "pgspate loads {} rows in {}; there is no session of COPY beside it, as {why}.",
@@ -217,4 +227,39 @@ pub(super) fn answer(results: &Results) -> String {
         );
     }
     text + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::results::tests::line;
+
+    fn with(strategy: &str, levels: &Levels) -> Line {
+        line(&of(strategy, levels), 0, 1.0)
+    }
+
+    #[test]
+    fn a_reason_is_that_of_the_trials_it_is_said_of() {
+        let mut tuned = with(ONE, &changed(&[("settings", TUNED)]));
+        tuned.skipped = Some("it needs settings of the whole server".to_owned());
+        let mut base = with(ONE, &BASE);
+        base.skipped = Some("COPY does not read a.json: it is json".to_owned());
+        let results = Results::new(vec![tuned, with(PGSPATE, &BASE), base], Path::new("."));
+        let answer = answer(&results);
+        assert!(answer.ends_with("as COPY does not read a.json: it is json."), "{answer}");
+    }
+
+    #[test]
+    fn the_largest_table_is_the_one_that_was_loaded_first() {
+        let mut all = [with(EACH, &BASE), with(PGSPATE, &BASE)];
+        all[0].outcome.phase(AT_ONCE, || Ok(())).unwrap();
+        let results = |lines: &[Line]| Results::new(lines.to_vec(), Path::new("."));
+        assert_eq!(largest_name(&results(&all)), "The largest table");
+        for name in ["second", "first"] {
+            all[1].outcome.phase(name, || Ok(())).unwrap();
+        }
+        assert_eq!(largest_name(&results(&all)), "second");
+    }
 }

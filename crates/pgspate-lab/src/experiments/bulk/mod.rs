@@ -182,10 +182,11 @@ pub(crate) fn verify(ground: &Ground) -> Result<()> {
     let connection = ground.connect()?;
     for table in ground.tables()? {
         let name = &table.name;
+        // A column may be named t, too.
         let sql = format!(
-            "select count(*)::text || ' rows, ' || sum(hashtextextended(t::text, 0))::text \
+            "select count(*)::text || ' rows, ' || sum(hashtextextended((t.*)::text, 0))::text \
              from {} t",
-            quote_ident(name)
+            ground.table(&quote_ident(name))
         );
         let found = ground.block_on(async {
             let row = connection.client.query_one(&sql, &[]).await;

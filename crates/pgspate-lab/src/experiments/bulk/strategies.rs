@@ -70,7 +70,7 @@ fn one(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u
             ground.block_on(async {
                 let mut rows = 0;
                 for file in &table.files {
-                    rows += copy(&connection, table, file).await?.0;
+                    rows += copy(&connection, ground, table, file).await?.0;
                 }
                 Ok(rows)
             })
@@ -85,7 +85,8 @@ fn each(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(
     let connections = ground.block_on(try_join_all(files.iter().map(|_| ground.open())))?;
     let copied = outcome.phase(AT_ONCE, || {
         let sessions = files.iter().zip(&connections);
-        let copies = sessions.map(|((table, file), connection)| copy(connection, table, file));
+        let copies =
+            sessions.map(|((table, file), connection)| copy(connection, ground, table, file));
         ground.block_on(try_join_all(copies))
     })?;
     let rows = copied.iter().map(|(rows, _)| rows).sum();
@@ -119,9 +120,14 @@ fn largest(tables: &[Loadable], outcome: &Outcome) -> f64 {
 }
 
 /// Copies a file into its table; rows and seconds.
-async fn copy(connection: &Connection, table: &Loadable, file: &LoadFile) -> Result<(u64, f64)> {
+async fn copy(
+    connection: &Connection,
+    ground: &Ground,
+    table: &Loadable,
+    file: &LoadFile,
+) -> Result<(u64, f64)> {
     let began = Instant::now();
-    let name = quote_ident(&table.name);
+    let name = ground.table(&quote_ident(&table.name));
     let failed = |error| connection.explain(format!("could not copy into {name}"), error);
     let form = file.copy.as_ref().ok_or_else(|| {
         Error::new(Kind::Bug, format!("COPY was to read \"{}\"", file.input.name()))

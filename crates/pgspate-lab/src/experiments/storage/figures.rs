@@ -84,7 +84,8 @@ pub(super) fn answer(results: &Results) -> String {
     let (Some(((one, ours), how)), Some(free_one), Some(free_ours)) =
         (pair.or_else(computed), free(ONE), free(PGSPATE))
     else {
-        return match (bulk::left_out(results), free(PGSPATE)) {
+        let why = bulk::left_out(results, &[("volume", UNLIMITED)]);
+        return match (why, free(PGSPATE)) {
             (Some(why), Some(ours)) => format!(
                 "Without a limit pgspate takes {}; there is no session of COPY beside it, as \
                  {why}.",
