@@ -81,8 +81,11 @@ struct First<'a> {
 
 /// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
 /// which has a limit of its own. One transaction, so that the setting is nobody else's.
-const HARDLY_WAIT: [&str; 2] =
-    ["begin isolation level read committed; set local lock_timeout = '100ms'", "rollback"];
+const HARDLY_WAIT: [&str; 2] = [
+    "begin isolation level read committed; set local lock_timeout = '100ms'; \
+     set local idle_in_transaction_session_timeout = 0",
+    "rollback",
+];
 
 impl First<'_> {
     /// Asks between statements that bound how long locks are waited for.
