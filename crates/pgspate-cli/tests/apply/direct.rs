@@ -157,6 +157,34 @@ fn what_only_the_commit_refuses_is_set_aside() {
     }
 }
 
+/// Transactions are told apart where their last events are not applied: those that are left out,
+/// those that are none, or none at all, so that only the next transaction tells.
+#[test]
+fn transactions_end_with_events_that_are_not_there() {
+    for (last, letters) in [("x", 3), ("p", 6), ("", 3)] {
+        let mut events = String::new();
+        let mut insert = |table: &str, row: &str, more: &str| {
+            let event = format!("\"op\":\"insert\",\"table\":\"{table}\",\"row\":{{{row}}}");
+            events += &format!("{{{event},{more}}}\n");
+        };
+        for tx in 1..=3 {
+            let (id, more) = (10 + tx, format!("\"tx\":{tx}"));
+            insert("p", &format!("\"id\":{id}"), &more);
+            insert("t", &format!("\"id\":{id},\"p\":{}", id + 10), &more);
+            if !last.is_empty() {
+                insert(last, "\"note\":\"\"", &format!("{more},\"end\":true"));
+            }
+        }
+        insert("p", "\"id\":14", "\"tx\":4,\"end\":true");
+        let case = Case::new(REFERRING);
+        let args = "--batch-delay 1000 --max-dead-letters 9 --tables p,t";
+        let report = applied(&case, &events, &format!("{args} --unknown-columns ignore"));
+        assert_eq!(report["dead_letters"], letters, "{events}");
+        assert_eq!(rows(&case, "p"), "(1) (11) (12) (13) (14)");
+        assert_eq!(rows(&case, "t"), "(1,1,a,1)");
+    }
+}
+
 /// What the server refuses is found as in other batches.
 #[test]
 fn events_that_are_refused_are_found() {
