@@ -118,7 +118,7 @@ fn what_the_commit_refuses_is_not_there() {
 fn what_only_the_commit_refuses_is_set_aside() {
     let child =
         |id, p| format!("\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"p\":{p}}}");
-    let parent = |id| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
+    let parent = |id: &str| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
     let each = |all: &[String]| all.iter().map(|it| format!("{{{it}}}\n")).collect::<String>();
     let together = |tx: u32, all: &[String]| {
         let (last, first) = all.split_last().unwrap();
@@ -130,13 +130,23 @@ fn what_only_the_commit_refuses_is_set_aside() {
     let histories = [
         // Each event for itself, in batches that have all of them.
         (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
-        (each(&[child(2, 9), parent(9), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
+        (each(&[child(2, 9), parent("9"), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
         // Whole transactions, one of which has what the commit refuses in its middle.
         (
-            together(1, &[child(2, 9), parent(9)])
+            together(1, &[child(2, 9), parent("9")])
                 + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
-                + &together(3, &[child(8, 1), long, child(10, 1)]),
+                + &together(3, &[child(8, 1), long.clone(), child(10, 1)]),
             2,
+        ),
+        // One that has both what is refused at once and what the commit refuses.
+        (together(1, &[child(2, 1), long.clone(), child(3, 4), child(4, 1)]), 2),
+        // The same, and both are found in one of several; its parent is refused, and so are all
+        // who refer to that, but nobody else.
+        (
+            each(&[child(2, 9), parent("9")])
+                + &together(2, &[parent(r#""x""#), child(3, 4), child(4, 1), child(5, 4)])
+                + &together(3, &[child(6, 8), long, parent("8")]),
+            4,
         ),
     ];
     for (events, letters) in histories {
@@ -155,6 +165,26 @@ fn what_only_the_commit_refuses_is_set_aside() {
         assert!(staged.0.contains("(2,") && staged.0.contains("(4,"), "{}", staged.0);
         assert!(staged.2.contains("23503"), "{}", staged.2);
     }
+}
+
+/// A row that can only get its key where it is, as others follow it, is looked at by the commit, too.
+#[test]
+fn what_the_commit_refuses_of_a_moved_row_is_set_aside() {
+    let case = Case::new(
+        "create table p (id int primary key); insert into p values (1); \
+         create table a (id int primary key, p int references p deferrable initially deferred); \
+         create table b (a int references a on update cascade); \
+         insert into a values (1, 1), (2, 1); insert into b values (1), (2)",
+    );
+    let events = r#"{"op":"update","table":"a","old":{"id":1},"row":{"id":11,"p":1}}
+{"op":"update","table":"a","old":{"id":2},"row":{"id":12,"p":7}}
+"#;
+    let report = applied(&case, events, "--batch-delay 1000 --max-dead-letters 1");
+    assert_eq!(report["dead_letters"], 1);
+    assert_eq!(
+        (rows(&case, "a").as_str(), rows(&case, "b").as_str()),
+        ("(11,1) (2,1)", "(11) (2)")
+    );
 }
 
 /// Transactions are told apart where their last events are not applied: those that are left out,

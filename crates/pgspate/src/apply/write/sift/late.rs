@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{Sifting, check, is_of_data, round};
+use super::{Refused, Sifting, check, is_of_data, middle, round};
 use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::apply::write::session::Session;
@@ -34,7 +34,8 @@ impl Sifting<'_> {
             return Err(refused);
         }
         let mut late = Late::new();
-        let found = self.again(session, &[], Some(&mut late), room).await;
+        self.start_over(session, 0, room).await?;
+        let found = self.by_transactions(session, &mut late).await;
         let mut counts = match found {
             Ok(counts) => counts,
             // More than may be set aside, or than can be told apart.
@@ -61,7 +62,7 @@ impl Sifting<'_> {
         Ok(counts)
     }
 
-    /// Writes all others, if nothing is refused then.
+    /// Writes all others, if nothing is refused then but what is refused at once.
     async fn passes(
         &mut self,
         session: &mut Session,
@@ -69,85 +70,181 @@ impl Sifting<'_> {
         room: u64,
     ) -> Result<Option<Counts>> {
         let left_out: Vec<usize> = left_out.iter().map(|(at, _)| *at).collect();
-        match self.again(session, &left_out, None, room).await {
+        self.start_over(session, left_out.len(), room).await?;
+        let mut ranges = parts(0..self.batch.upto, &left_out);
+        ranges.reverse();
+        let cuts = self.cuts()?;
+        match self.by_halves(session, ranges, None, &cuts).await {
             Ok(counts) => Ok(check(session).await?.is_none().then_some(counts)),
             Err(error) if is_of_data(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins anew, and writes all but these events, as [`Sifting::by_halves`] does.
-    async fn again(
+    /// Begins anew, with so many events that are left out.
+    async fn start_over(
         &mut self,
         session: &mut Session,
-        left_out: &[usize],
-        late: Option<&mut Late>,
+        left_out: usize,
         room: u64,
-    ) -> Result<Counts> {
+    ) -> Result<()> {
         session.roll_back().await?;
         session.begin().await?;
         self.add_columns(session).await?;
         self.letters.clone_from(&self.batch.rejected);
-        self.room = room.saturating_sub((self.letters.len() + left_out.len()) as u64);
-        let mut ranges = Vec::new();
-        let mut start = 0;
-        for at in left_out.iter().copied().chain([self.batch.upto]) {
-            if start < at {
-                ranges.push((start, at));
-            }
-            start = at + 1;
-        }
-        ranges.reverse();
-        self.by_halves(session, ranges, None, late).await
+        self.room = room.saturating_sub((self.letters.len() + left_out) as u64);
+        Ok(())
     }
 
-    /// Writes a transaction without the first event that it passes without, which is set aside.
-    pub(super) async fn leave_out(
+    /// Writes all events, and has deferred constraints checked where transactions end. What is
+    /// refused there is left out.
+    async fn by_transactions(&mut self, session: &mut Session, late: &mut Late) -> Result<Counts> {
+        let cuts = self.cuts()?;
+        let wholes: Vec<usize> = cuts.iter().copied().filter(|at| self.is_boundary(*at)).collect();
+        let mut counts = Counts::default();
+        let mut ranges = Vec::from([(0, self.batch.upto)]);
+        while let Some((start, end)) = ranges.pop() {
+            let Some(refused) = self.some(session, start..end, &mut counts, true).await? else {
+                continue;
+            };
+            if let Some(middle) = middle(&wholes, start, end) {
+                ranges.push((middle, end));
+                ranges.push((start, middle));
+                continue;
+            }
+            counts.add(&self.transaction(session, start..end, &cuts, refused, late).await?);
+        }
+        Ok(counts)
+    }
+
+    /// Writes one transaction that was refused: without what is refused at once, and if that does
+    /// not pass either, without what passes then.
+    async fn transaction(
         &mut self,
         session: &mut Session,
         range: Range<usize>,
         cuts: &[usize],
+        refused: Refused,
+        late: &mut Late,
+    ) -> Result<Counts> {
+        let Refused { error, is_late } = refused;
+        if is_late {
+            return self.leave_out(session, range, &[], cuts, error, late).await;
+        }
+        let letters = self.letters.len();
+        session.set_savepoint().await?;
+        let ranges = Vec::from([(range.start, range.end)]);
+        let counts = self.by_halves(session, ranges, Some(error), cuts).await?;
+        let Some(error) = check(session).await? else {
+            session.release().await?;
+            return Ok(counts);
+        };
+        session.go_back().await?;
+        let changes = self.batch.log.changes();
+        let place = |letter: &DeadLetter| {
+            changes.binary_search_by_key(&letter.position, |change| change.ordinal).ok()
+        };
+        let without: Vec<usize> = self.letters[letters..].iter().filter_map(place).collect();
+        self.leave_out(session, range, &without, cuts, error, late).await
+    }
+
+    /// Writes a transaction `without` the events that were refused at once, and without the first
+    /// other one that it passes without; or, if there is none, without all that it does not pass
+    /// with.
+    async fn leave_out(
+        &mut self,
+        session: &mut Session,
+        range: Range<usize>,
+        without: &[usize],
+        cuts: &[usize],
         refused: Error,
         late: &mut Late,
-        counts: &mut Counts,
-    ) -> Result<()> {
+    ) -> Result<Counts> {
         let may_cut =
             |at: usize| [range.start, range.end].contains(&at) || cuts.binary_search(&at).is_ok();
         if self.room == 0 || range.len() > TRIES_MAX {
             return Err(self.refuse(range.start, refused));
         }
-        for at in range.clone().filter(|at| may_cut(*at) && may_cut(at + 1)) {
-            session.set_savepoint().await?;
-            let written = match self.without(session, range.clone(), at).await {
-                Err(error) if is_of_data(&error) => {
-                    session.go_back().await?;
-                    continue;
-                }
-                written => written?,
-            };
-            session.release().await?;
-            counts.add(&written);
-            self.room -= 1;
-            late.push((at, self.letter(at, &refused)));
-            return Ok(());
+        let may_go = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
+        let candidates: Vec<usize> = range.clone().filter(may_go).collect();
+        for at in &candidates {
+            let left_out = both(without, &[*at]);
+            if let Some(written) = self.rest(session, &range, &left_out).await? {
+                self.room -= 1;
+                late.push((*at, self.letter(*at, &refused)));
+                return Ok(written);
+            }
         }
-        Err(self.refuse(range.start, refused))
+        let left_out = self.least(session, &range, without, candidates).await?;
+        let written = self.rest(session, &range, &both(without, &left_out)).await?;
+        let Some(written) = written.filter(|_| left_out.len() as u64 <= self.room) else {
+            return Err(self.refuse(range.start, refused));
+        };
+        self.room -= left_out.len() as u64;
+        for at in left_out {
+            late.push((at, self.letter(at, &refused)));
+        }
+        Ok(written)
     }
 
-    /// Writes events but one, and has what is deferred checked.
-    async fn without(
+    /// Takes those back of the events that are `left_out` with which a transaction passes, until
+    /// there are none.
+    async fn least(
         &self,
         session: &mut Session,
-        range: Range<usize>,
-        at: usize,
+        range: &Range<usize>,
+        without: &[usize],
+        mut left_out: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        loop {
+            let before = left_out.len();
+            for at in left_out.clone() {
+                let fewer: Vec<usize> = left_out.iter().copied().filter(|it| *it != at).collect();
+                session.set_savepoint().await?;
+                let written = self.rest(session, range, &both(without, &fewer)).await?;
+                session.go_back().await?;
+                if written.is_some() {
+                    left_out = fewer;
+                }
+            }
+            if left_out.len() == before {
+                return Ok(left_out);
+            }
+        }
+    }
+
+    /// Writes a transaction but for some events, if that passes.
+    async fn rest(
+        &self,
+        session: &mut Session,
+        range: &Range<usize>,
+        left_out: &[usize],
+    ) -> Result<Option<Counts>> {
+        session.set_savepoint().await?;
+        match self.write_rest(session, range, left_out).await {
+            Ok(counts) => {
+                session.release().await?;
+                Ok(Some(counts))
+            }
+            Err(error) if is_of_data(&error) => {
+                session.go_back().await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes events but some, and has what is deferred checked.
+    async fn write_rest(
+        &self,
+        session: &mut Session,
+        range: &Range<usize>,
+        left_out: &[usize],
     ) -> Result<Counts> {
         let batch = self.batch;
         let mut counts = Counts::default();
-        for part in [range.start..at, at + 1..range.end] {
-            if part.is_empty() {
-                continue;
-            }
-            let prepared = prepare(&batch.log, part, &batch.tables)?;
+        for (start, end) in parts(range.clone(), left_out) {
+            let prepared = prepare(&batch.log, start..end, &batch.tables)?;
             let written = round::write(session, &batch.tables, &prepared, true, self.watch).await?;
             session.clear_stages().await?;
             counts.add(&written);
@@ -157,4 +254,24 @@ impl Sifting<'_> {
             None => Ok(counts),
         }
     }
+}
+
+/// Places of two lists, in their order.
+fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
+    let mut both = [one, other].concat();
+    both.sort_unstable();
+    both
+}
+
+/// What is left of a range without some places, which are in their order.
+fn parts(range: Range<usize>, without: &[usize]) -> Vec<(usize, usize)> {
+    let mut parts = Vec::new();
+    let mut start = range.start;
+    for at in without.iter().copied().chain([range.end]) {
+        if start < at {
+            parts.push((start, at));
+        }
+        start = at + 1;
+    }
+    parts
 }
