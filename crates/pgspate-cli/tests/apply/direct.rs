@@ -110,6 +110,10 @@ fn what_the_commit_refuses_is_not_there() {
         run.refusal()
     });
     assert_eq!(refusals[0], refusals[1]);
+    for said in ["the insert of public.t", "(p)=(4)", "at: s.ndjson, line 2", "--max-dead-letters"]
+    {
+        assert!(refusals[0].contains(said), "{}", refusals[0]);
+    }
 }
 
 /// What only the commit refuses is found, too, however it comes: the child may come before its
@@ -164,6 +168,30 @@ fn what_only_the_commit_refuses_is_set_aside() {
         assert!(!orphans.iter().any(|it| staged.0.contains(it)), "{}", staged.0);
         assert!(staged.0.contains("(2,") && staged.0.contains("(4,"), "{}", staged.0);
         assert!(staged.2.contains("23503"), "{}", staged.2);
+    }
+}
+
+/// Where it cannot be told which event it is, the place of the first of them is said.
+#[test]
+fn what_the_commit_refuses_of_many_has_a_place() {
+    let events = |count: u64| {
+        let row = |id| format!("\"row\":{{\"id\":{id},\"p\":{}}}", if id == 70 { 4 } else { 1 });
+        let event = |id| format!("{{\"op\":\"insert\",\"table\":\"t\",{},\"tx\":2", row(id));
+        let last = event(count + 1) + ",\"end\":true}\n";
+        (2..=count).map(|id| event(id) + "}\n").collect::<String>() + &last
+    };
+    for (count, rows_max, place, said) in [
+        (120, 100_000, "line 1", "the 120 events that begin with the insert of public.t"),
+        (120, 20, "line 120", "--batch-rows"),
+    ] {
+        let case = Case::new(REFERRING);
+        case.put("s.ndjson", events(count));
+        let args = format!("s.ndjson --quiet --max-dead-letters 9 --batch-rows {rows_max}");
+        let run = apply(&case, &args);
+        assert_eq!((run.status, rows(&case, "t").as_str()), (Some(2), "(1,1,a,1)"));
+        for said in [said, &format!("at: s.ndjson, {place}\n"), "(p)=(4)"] {
+            assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+        }
     }
 }
 

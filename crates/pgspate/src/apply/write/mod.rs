@@ -229,7 +229,9 @@ impl Writer {
         }
         if is_open {
             // What came before this batch is not at hand any more, should it be refused.
-            session.run("set constraints all immediate", "check deferred constraints").await?;
+            let checked =
+                session.run("set constraints all immediate", "check deferred constraints").await;
+            checked.map_err(|error| self.settings.cannot_look_back(batch, error))?;
         }
         let client = &session.connection.client;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
@@ -348,6 +350,23 @@ impl Writer {
             session.connection.close().await;
         }
         self.counts
+    }
+}
+
+impl Settings {
+    /// The error for a transaction larger than a batch that deferred constraints refuse.
+    fn cannot_look_back(&self, batch: &Batch, error: Error) -> Error {
+        if !is_of_data(&error) {
+            return error;
+        }
+        let end = batch.log.changes().last().map(|it| self.inputs.place(it.input, it.line));
+        Error::new(error.kind(), "could not apply the transaction of the source that ends here")
+            .at(end.unwrap_or_default())
+            .hint(
+                "Which of its events is refused cannot be told, as it is larger than a batch. With \
+                 a larger `--batch-rows` or `--batch-bytes` it is looked for.",
+            )
+            .because(error)
     }
 }
 

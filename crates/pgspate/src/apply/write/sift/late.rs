@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{Refused, Sifting, check, is_of_data, middle, round};
+use super::{Refused, Sifting, check, is_of_data, middle, round, verb};
 use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::apply::write::session::Session;
@@ -17,6 +17,9 @@ use crate::{Error, Result};
 /// Events of one transaction of which each is left out in turn, at most: all others are written
 /// for each of them.
 const TRIES_MAX: usize = 100;
+
+/// Events that are left out at first, if no more than that may be set aside in the end.
+const LATE_MAX: u64 = 1000;
 
 /// Events that are left out for others to pass, and what becomes of them.
 pub(super) type Late = Vec<(usize, DeadLetter)>;
@@ -30,33 +33,33 @@ impl Sifting<'_> {
         refused: Error,
         room: u64,
     ) -> Result<Counts> {
-        if room <= self.batch.rejected.len() as u64 {
-            return Err(refused);
-        }
         let mut late = Late::new();
-        self.start_over(session, 0, room).await?;
-        let found = self.by_transactions(session, &mut late).await;
-        let mut counts = match found {
-            Ok(counts) => counts,
-            // More than may be set aside, or than can be told apart.
-            Err(error) if is_of_data(&error) => return Err(refused),
-            Err(error) => return Err(error),
-        };
+        self.start_over(session, room).await?;
+        let mut counts = self.by_transactions(session, &mut late).await?;
         if late.len() > 1 {
+            // Those at the end first: what they are may be what others lack.
             for nth in (0..late.len()).rev() {
                 let left_out = late.remove(nth);
-                if self.passes(session, &late, room).await?.is_none() {
-                    late.insert(nth, left_out);
+                if self.passes(session, &late, room).await?.is_some() {
+                    continue;
+                }
+                late.insert(nth, left_out);
+                if (self.batch.rejected.len() + late.len() - nth) as u64 > room {
+                    return Err(self.refuse(late[nth].0, refused));
                 }
             }
             let Some(passed) = self.passes(session, &late, room).await? else {
-                return Err(refused);
+                return Err(self.refuse_whole(0..self.batch.upto, refused));
             };
             counts = passed;
         } else if check(session).await?.is_some() {
-            return Err(refused);
+            return Err(self.refuse_whole(0..self.batch.upto, refused));
         }
-        self.room = self.room.min(room.saturating_sub((self.letters.len() + late.len()) as u64));
+        let all = (self.letters.len() + late.len()) as u64;
+        if let Some((at, _)) = late.last().filter(|_| all > room) {
+            return Err(self.refuse(*at, refused));
+        }
+        self.room = room.saturating_sub(all);
         self.letters.extend(late.into_iter().map(|(_, letter)| letter));
         self.letters.sort_by_key(|letter| letter.position);
         Ok(counts)
@@ -70,7 +73,7 @@ impl Sifting<'_> {
         room: u64,
     ) -> Result<Option<Counts>> {
         let left_out: Vec<usize> = left_out.iter().map(|(at, _)| *at).collect();
-        self.start_over(session, left_out.len(), room).await?;
+        self.start_over(session, room).await?;
         let mut ranges = parts(0..self.batch.upto, &left_out);
         ranges.reverse();
         let cuts = self.cuts()?;
@@ -81,18 +84,13 @@ impl Sifting<'_> {
         }
     }
 
-    /// Begins anew, with so many events that are left out.
-    async fn start_over(
-        &mut self,
-        session: &mut Session,
-        left_out: usize,
-        room: u64,
-    ) -> Result<()> {
+    /// Begins anew. What is set aside is counted when it is known what that is.
+    async fn start_over(&mut self, session: &mut Session, room: u64) -> Result<()> {
         session.roll_back().await?;
         session.begin().await?;
         self.add_columns(session).await?;
         self.letters.clone_from(&self.batch.rejected);
-        self.room = room.saturating_sub((self.letters.len() + left_out) as u64);
+        self.room = room.max(LATE_MAX);
         Ok(())
     }
 
@@ -163,7 +161,7 @@ impl Sifting<'_> {
         let may_cut =
             |at: usize| [range.start, range.end].contains(&at) || cuts.binary_search(&at).is_ok();
         if self.room == 0 || range.len() > TRIES_MAX {
-            return Err(self.refuse(range.start, refused));
+            return Err(self.refuse_whole(range, refused));
         }
         let may_go = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
         let candidates: Vec<usize> = range.clone().filter(may_go).collect();
@@ -178,7 +176,7 @@ impl Sifting<'_> {
         let left_out = self.least(session, &range, without, candidates).await?;
         let written = self.rest(session, &range, &both(without, &left_out)).await?;
         let Some(written) = written.filter(|_| left_out.len() as u64 <= self.room) else {
-            return Err(self.refuse(range.start, refused));
+            return Err(self.refuse_whole(range, refused));
         };
         self.room -= left_out.len() as u64;
         for at in left_out {
@@ -232,6 +230,24 @@ impl Sifting<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The error for events of which it cannot be told which are refused.
+    fn refuse_whole(&self, range: Range<usize>, error: Error) -> Error {
+        let change = &self.batch.log.changes()[range.start];
+        let table = &self.batch.tables[change.table].table.sql_name;
+        let message = format!(
+            "could not apply the {} events that begin with the {} of {table}",
+            range.len(),
+            verb(change.op)
+        );
+        Error::new(error.kind(), message)
+            .at(self.inputs.place(change.input, change.line))
+            .hint(
+                "A deferred constraint refuses them, and which of them are to be set aside cannot \
+                 be told: nothing of their batch is applied. Mend the one that is refused.",
+            )
+            .because(error)
     }
 
     /// Writes events but some, and has what is deferred checked.
