@@ -1,7 +1,11 @@
 //! Small batches, which are sent with their rows as parameters, and the same ones staged.
 
+use std::process::Command;
+use std::time::Duration;
+
+use crate::run::{finish_within, spawn, wait_until};
 use crate::support::Case;
-use crate::{applied, apply, counts, rows};
+use crate::{applied, apply, command, counts, rows};
 
 /// Columns of many types, and such as only the server knows what becomes of them.
 const TABLE: &str = r#"
@@ -193,6 +197,29 @@ fn what_the_commit_refuses_of_many_has_a_place() {
             assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
         }
     }
+}
+
+/// The search ends when the run is to stop, however long it would go on.
+#[test]
+fn the_search_for_what_the_commit_refuses_can_be_stopped() {
+    let case = Case::new(
+        "create table t (id int primary key); create sequence n; \
+         create function look() returns trigger language plpgsql as $$ begin \
+           perform nextval('n'), pg_sleep(0.02); \
+           if new.id > 88 then raise 'no' using errcode = '23503'; end if; return null; end $$; \
+         create constraint trigger look after insert on t deferrable initially deferred \
+           for each row execute function look()",
+    );
+    let event =
+        |id| format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}},\"tx\":1");
+    let events: String = (1..90).map(|id| event(id) + "}\n").collect();
+    case.put("s.ndjson", events + &event(90) + ",\"end\":true}\n");
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --max-dead-letters 9"));
+    wait_until("the search has begun", || case.value("select last_value > 300 from n") == "t");
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let Ok(run) = finish_within(child, Duration::from_secs(60)) else { panic!("it goes on") };
+    assert!(run.stderr.contains("stopped by the user"), "{}", run.stderr);
+    assert_eq!((run.status, rows(&case, "t").as_str()), (Some(130), ""));
 }
 
 /// A row that can only get its key where it is, as others follow it, is looked at by the commit, too.

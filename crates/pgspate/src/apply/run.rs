@@ -277,7 +277,11 @@ impl Apply {
         watch.gone.store(true, Relaxed);
         let fed = feed.join();
         let read = reading.end(runtime);
-        written?;
+        match written {
+            // The batch is not applied; what follows says so.
+            Err(error) if error.kind() == Kind::Cancelled && watch.is_cancelled() => {}
+            written => written?,
+        }
         read?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));

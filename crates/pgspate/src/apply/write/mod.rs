@@ -216,6 +216,7 @@ impl Writer {
             room: room.saturating_sub(self.pending.letters.len() as u64),
             letters: Vec::new(),
             watch,
+            tries: 0,
         };
         let is_open = self.pending.spilled > 0;
         let counts = sifting.write(session, is_open).await?;

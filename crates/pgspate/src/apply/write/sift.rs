@@ -35,6 +35,8 @@ pub(super) struct Sifting<'a> {
     /// Those that are.
     pub(super) letters: Vec<DeadLetter>,
     pub(super) watch: &'a Watch,
+    /// How often events were written to find those that the commit would refuse.
+    pub(super) tries: u32,
 }
 
 /// What the server refuses, and whether it does so only when it checks what is deferred.

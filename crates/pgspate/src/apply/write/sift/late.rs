@@ -12,11 +12,14 @@ use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::apply::write::session::Session;
 use crate::ledger::DeadLetter;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// Events of one transaction of which each is left out in turn, at most: all others are written
 /// for each of them.
 const TRIES_MAX: usize = 100;
+
+/// So often the events of a batch are written again, at most.
+const TRIES_OF_BATCH_MAX: u32 = 10_000;
 
 /// Events that are left out at first, if no more than that may be set aside in the end.
 const LATE_MAX: u64 = 1000;
@@ -72,6 +75,9 @@ impl Sifting<'_> {
         left_out: &Late,
         room: u64,
     ) -> Result<Option<Counts>> {
+        if !self.may_try()? {
+            return Ok(None);
+        }
         let left_out: Vec<usize> = left_out.iter().map(|(at, _)| *at).collect();
         self.start_over(session, room).await?;
         let mut ranges = parts(0..self.batch.upto, &left_out);
@@ -81,6 +87,23 @@ impl Sifting<'_> {
             Ok(counts) => Ok(check(session).await?.is_none().then_some(counts)),
             Err(error) if is_of_data(&error) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether events may be written once more to see whether they pass.
+    ///
+    /// # Errors
+    /// Of [`Kind::Cancelled`] when the run is to stop.
+    fn may_try(&mut self) -> Result<bool> {
+        self.heed_stop()?;
+        self.tries += 1;
+        Ok(self.tries <= TRIES_OF_BATCH_MAX)
+    }
+
+    fn heed_stop(&self) -> Result<()> {
+        match self.watch.is_cancelled() {
+            true => Err(Error::new(Kind::Cancelled, "stopped by the user")),
+            false => Ok(()),
         }
     }
 
@@ -102,6 +125,7 @@ impl Sifting<'_> {
         let mut counts = Counts::default();
         let mut ranges = Vec::from([(0, self.batch.upto)]);
         while let Some((start, end)) = ranges.pop() {
+            self.heed_stop()?;
             let Some(refused) = self.some(session, start..end, &mut counts, true).await? else {
                 continue;
             };
@@ -188,7 +212,7 @@ impl Sifting<'_> {
     /// Takes those back of the events that are `left_out` with which a transaction passes, until
     /// there are none.
     async fn least(
-        &self,
+        &mut self,
         session: &mut Session,
         range: &Range<usize>,
         without: &[usize],
@@ -213,11 +237,14 @@ impl Sifting<'_> {
 
     /// Writes a transaction but for some events, if that passes.
     async fn rest(
-        &self,
+        &mut self,
         session: &mut Session,
         range: &Range<usize>,
         left_out: &[usize],
     ) -> Result<Option<Counts>> {
+        if !self.may_try()? {
+            return Ok(None);
+        }
         session.set_savepoint().await?;
         match self.write_rest(session, range, left_out).await {
             Ok(counts) => {
