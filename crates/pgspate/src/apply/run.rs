@@ -306,6 +306,7 @@ impl Apply {
             tables,
             position,
             copied,
+            uncounted,
             seconds,
             is_stopped,
             warnings,
@@ -493,8 +494,8 @@ fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> 
     }
     if uncounted > 0 {
         warnings.push(format!(
-            "{uncounted} {} committed, but answers that say what was done were lost: rows are in \
-             the tables that are not in the counts",
+            "{uncounted} {} committed, but answers that say what was done were lost: rows may be \
+             in the tables, or missing, that are not in the counts",
             if uncounted == 1 { "batch was" } else { "batches were" }
         ));
     }

@@ -48,7 +48,7 @@ pub(crate) struct Writer {
     lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
-    /// Batches that are committed, but did more than is counted, as the answers were lost.
+    /// Batches that are committed, but may have done more than is counted, as answers were lost.
     pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
     pending: Pending,
@@ -59,7 +59,7 @@ pub(crate) struct Writer {
 struct Pending {
     counts: Counts,
     letters: Vec<DeadLetter>,
-    /// The counts are not all, as answers were lost.
+    /// The counts may not be all, as answers were lost.
     lacks: bool,
     /// Batches that are in the open transaction and are kept by nobody.
     spilled: u64,
@@ -199,7 +199,7 @@ impl Writer {
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
             let mut done = direct::Done::default();
             // Until it is known, also where a silent session is given up.
-            self.pending.lacks = true;
+            self.pending.lacks = batch.prepared.iter().any(|it| it.goes + it.comes > 0);
             let written = direct::write(session, batch, &self.stream, &mut done).await;
             // If only the answer to the commit is lost, all this was done.
             (self.pending.counts, self.pending.lacks) = (done.counts, !done.is_all);
