@@ -247,6 +247,8 @@ class ApplyReport(Report):
         tables: The tables, as SQL writes them.
         position: Up to where the stream is applied, in the source's words.
         copied: Tables whose rows were copied before the stream began.
+        uncounted: Batches that are committed and may have done more than is counted, as answers
+            were lost with a connection.
         seconds: From the first byte to the last commit.
         is_stopped: It was stopped after a whole batch.
         warnings: What you should know.
@@ -267,6 +269,7 @@ class ApplyReport(Report):
     tables: list[str] = field(default_factory=list)
     position: str = ""
     copied: list[dict[str, Any]] = field(default_factory=list)
+    uncounted: int = 0
     seconds: float = 0.0
     is_stopped: bool = False
     warnings: list[str] = field(default_factory=list)

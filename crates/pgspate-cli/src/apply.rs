@@ -56,7 +56,7 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     if !quiet {
         say(render(&report, style));
     }
-    let all = report.counts.dead_letters + report.counts.missing == 0;
+    let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
     Ok(if all { Answer::Yes } else { Answer::No })
 }
 

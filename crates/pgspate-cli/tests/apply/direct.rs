@@ -1,7 +1,11 @@
 //! Small batches, which are sent with their rows as parameters, and the same ones staged.
 
+use std::process::Command;
+use std::time::Duration;
+
+use crate::run::{finish_within, spawn, wait_until};
 use crate::support::Case;
-use crate::{applied, apply, counts, rows};
+use crate::{applied, apply, command, counts, rows};
 
 /// Columns of many types, and such as only the server knows what becomes of them.
 const TABLE: &str = r#"
@@ -110,6 +114,10 @@ fn what_the_commit_refuses_is_not_there() {
         run.refusal()
     });
     assert_eq!(refusals[0], refusals[1]);
+    for said in ["the insert of public.t", "(p)=(4)", "at: s.ndjson, line 2", "--max-dead-letters"]
+    {
+        assert!(refusals[0].contains(said), "{}", refusals[0]);
+    }
 }
 
 /// What only the commit refuses is found, too, however it comes: the child may come before its
@@ -118,7 +126,7 @@ fn what_the_commit_refuses_is_not_there() {
 fn what_only_the_commit_refuses_is_set_aside() {
     let child =
         |id, p| format!("\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"p\":{p}}}");
-    let parent = |id| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
+    let parent = |id: &str| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
     let each = |all: &[String]| all.iter().map(|it| format!("{{{it}}}\n")).collect::<String>();
     let together = |tx: u32, all: &[String]| {
         let (last, first) = all.split_last().unwrap();
@@ -130,13 +138,23 @@ fn what_only_the_commit_refuses_is_set_aside() {
     let histories = [
         // Each event for itself, in batches that have all of them.
         (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
-        (each(&[child(2, 9), parent(9), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
+        (each(&[child(2, 9), parent("9"), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
         // Whole transactions, one of which has what the commit refuses in its middle.
         (
-            together(1, &[child(2, 9), parent(9)])
+            together(1, &[child(2, 9), parent("9")])
                 + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
-                + &together(3, &[child(8, 1), long, child(10, 1)]),
+                + &together(3, &[child(8, 1), long.clone(), child(10, 1)]),
             2,
+        ),
+        // One that has both what is refused at once and what the commit refuses.
+        (together(1, &[child(2, 1), long.clone(), child(3, 4), child(4, 1)]), 2),
+        // The same, and both are found in one of several; its parent is refused, and so are all
+        // who refer to that, but nobody else.
+        (
+            each(&[child(2, 9), parent("9")])
+                + &together(2, &[parent(r#""x""#), child(3, 4), child(4, 1), child(5, 4)])
+                + &together(3, &[child(6, 8), long, parent("8")]),
+            4,
         ),
     ];
     for (events, letters) in histories {
@@ -154,6 +172,101 @@ fn what_only_the_commit_refuses_is_set_aside() {
         assert!(!orphans.iter().any(|it| staged.0.contains(it)), "{}", staged.0);
         assert!(staged.0.contains("(2,") && staged.0.contains("(4,"), "{}", staged.0);
         assert!(staged.2.contains("23503"), "{}", staged.2);
+    }
+}
+
+/// Where it cannot be told which event it is, the place of the first of them is said.
+#[test]
+fn what_the_commit_refuses_of_many_has_a_place() {
+    let events = |count: u64| {
+        let row = |id| format!("\"row\":{{\"id\":{id},\"p\":{}}}", if id == 70 { 4 } else { 1 });
+        let event = |id| format!("{{\"op\":\"insert\",\"table\":\"t\",{},\"tx\":2", row(id));
+        let last = event(count + 1) + ",\"end\":true}\n";
+        (2..=count).map(|id| event(id) + "}\n").collect::<String>() + &last
+    };
+    for (count, rows_max, place, said) in [
+        (120, 100_000, "line 1", "the 120 events that begin with the insert of public.t"),
+        (120, 20, "line 120", "--batch-rows"),
+    ] {
+        let case = Case::new(REFERRING);
+        case.put("s.ndjson", events(count));
+        let args = format!("s.ndjson --quiet --max-dead-letters 9 --batch-rows {rows_max}");
+        let run = apply(&case, &args);
+        assert_eq!((run.status, rows(&case, "t").as_str()), (Some(2), "(1,1,a,1)"));
+        for said in [said, &format!("at: s.ndjson, {place}\n"), "(p)=(4)"] {
+            assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+        }
+    }
+}
+
+/// The search ends when the run is to stop, however long it would go on.
+#[test]
+fn the_search_for_what_the_commit_refuses_can_be_stopped() {
+    let case = Case::new(
+        "create table t (id int primary key); create sequence n; \
+         create function look() returns trigger language plpgsql as $$ begin \
+           perform nextval('n'), pg_sleep(0.02); \
+           if new.id > 88 then raise 'no' using errcode = '23503'; end if; return null; end $$; \
+         create constraint trigger look after insert on t deferrable initially deferred \
+           for each row execute function look()",
+    );
+    let event =
+        |id| format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}},\"tx\":1");
+    let events: String = (1..90).map(|id| event(id) + "}\n").collect();
+    case.put("s.ndjson", events + &event(90) + ",\"end\":true}\n");
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --max-dead-letters 9"));
+    wait_until("the search has begun", || case.value("select last_value > 300 from n") == "t");
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let Ok(run) = finish_within(child, Duration::from_secs(60)) else { panic!("it goes on") };
+    assert!(run.stderr.contains("stopped by the user"), "{}", run.stderr);
+    assert_eq!((run.status, rows(&case, "t").as_str()), (Some(130), ""));
+}
+
+/// A row that can only get its key where it is, as others follow it, is looked at by the commit, too.
+#[test]
+fn what_the_commit_refuses_of_a_moved_row_is_set_aside() {
+    let case = Case::new(
+        "create table p (id int primary key); insert into p values (1); \
+         create table a (id int primary key, p int references p deferrable initially deferred); \
+         create table b (a int references a on update cascade); \
+         insert into a values (1, 1), (2, 1); insert into b values (1), (2)",
+    );
+    let events = r#"{"op":"update","table":"a","old":{"id":1},"row":{"id":11,"p":1}}
+{"op":"update","table":"a","old":{"id":2},"row":{"id":12,"p":7}}
+"#;
+    let report = applied(&case, events, "--batch-delay 1000 --max-dead-letters 1");
+    assert_eq!(report["dead_letters"], 1);
+    assert_eq!(
+        (rows(&case, "a").as_str(), rows(&case, "b").as_str()),
+        ("(11,1) (2,1)", "(11) (2)")
+    );
+}
+
+/// Transactions are told apart where their last events are not applied: those that are left out,
+/// those that are none, or none at all, so that only the next transaction tells.
+#[test]
+fn transactions_end_with_events_that_are_not_there() {
+    for (last, letters) in [("x", 3), ("p", 6), ("", 3)] {
+        let mut events = String::new();
+        let mut insert = |table: &str, row: &str, more: &str| {
+            let event = format!("\"op\":\"insert\",\"table\":\"{table}\",\"row\":{{{row}}}");
+            events += &format!("{{{event},{more}}}\n");
+        };
+        for tx in 1..=3 {
+            let (id, more) = (10 + tx, format!("\"tx\":{tx}"));
+            insert("p", &format!("\"id\":{id}"), &more);
+            insert("t", &format!("\"id\":{id},\"p\":{}", id + 10), &more);
+            if !last.is_empty() {
+                insert(last, "\"note\":\"\"", &format!("{more},\"end\":true"));
+            }
+        }
+        insert("p", "\"id\":14", "\"tx\":4,\"end\":true");
+        let case = Case::new(REFERRING);
+        let args = "--batch-delay 1000 --max-dead-letters 9 --tables p,t";
+        let report = applied(&case, &events, &format!("{args} --unknown-columns ignore"));
+        assert_eq!(report["dead_letters"], letters, "{events}");
+        assert_eq!(rows(&case, "p"), "(1) (11) (12) (13) (14)");
+        assert_eq!(rows(&case, "t"), "(1,1,a,1)");
     }
 }
 

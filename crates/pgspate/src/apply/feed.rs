@@ -333,6 +333,9 @@ impl Feed {
                 Ok(false) => making.batch.left_out += 1,
                 Err(error) => self.set_aside(error, line, stand, making)?,
             }
+            if event.ends_transaction {
+                making.batch.log.end_transaction();
+            }
             making.batch.events += 1;
             making.batch.bytes += line.len() as u64 / events.len() as u64 + 1;
         }
@@ -473,6 +476,7 @@ impl Making {
     /// A transaction of the source has ended.
     fn note_boundary(&mut self) {
         self.topics.settle();
+        self.batch.log.end_transaction();
         let (batch, boundary) = (&self.batch, &mut self.boundary);
         boundary.ordinal = self.ordinal;
         boundary.changes = batch.log.len();

@@ -54,7 +54,7 @@ pub(crate) struct Change {
     pub(crate) width: u16,
     /// The new row has all that the stream ever says of such a row.
     pub(crate) is_complete: bool,
-    /// A transaction of the source ends with it.
+    /// A transaction of the source ends with it, as far as its events are here.
     pub(crate) ends: bool,
     /// The input, and the record in it from 1.
     pub(crate) input: u32,
@@ -108,6 +108,13 @@ impl Log {
     /// Adds an event whose rows were added.
     pub(crate) fn push(&mut self, change: Change) {
         self.changes.push(change);
+    }
+
+    /// A transaction of the source has ended, of which the last events need not be here.
+    pub(crate) fn end_transaction(&mut self) {
+        if let Some(last) = self.changes.last_mut() {
+            last.ends = true;
+        }
     }
 
     /// Gives back the last row that was added, which belongs to no event.

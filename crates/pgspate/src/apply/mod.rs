@@ -25,7 +25,7 @@ pub mod replication;
 mod report;
 mod route;
 mod run;
-mod silence;
+pub(crate) mod silence;
 mod slot;
 mod statements;
 mod watch;

@@ -72,6 +72,9 @@ pub struct Report {
     /// Tables whose rows were copied before the stream began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copied: Vec<Copied>,
+    /// Batches that are committed and may have done more than is counted, as the server's answers
+    /// were lost with a connection.
+    pub uncounted: u64,
     /// Seconds from the first byte to the last commit.
     pub seconds: f64,
     /// It was stopped by a signal, after a whole batch.

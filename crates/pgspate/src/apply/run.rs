@@ -277,7 +277,11 @@ impl Apply {
         watch.gone.store(true, Relaxed);
         let fed = feed.join();
         let read = reading.end(runtime);
-        written?;
+        match written {
+            // The batch is not applied; what follows says so.
+            Err(error) if error.kind() == Kind::Cancelled && watch.is_cancelled() => {}
+            written => written?,
+        }
         read?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
@@ -302,6 +306,7 @@ impl Apply {
             tables,
             position,
             copied,
+            uncounted,
             seconds,
             is_stopped,
             warnings,
@@ -489,8 +494,8 @@ fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> 
     }
     if uncounted > 0 {
         warnings.push(format!(
-            "{uncounted} {} committed, but answers that say what was done were lost: rows are in \
-             the tables that are not in the counts",
+            "{uncounted} {} committed, but answers that say what was done were lost: rows may be \
+             in the tables, or missing, that are not in the counts",
             if uncounted == 1 { "batch was" } else { "batches were" }
         ));
     }

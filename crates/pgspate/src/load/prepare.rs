@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
+use crate::apply::silence::Vigil;
 use crate::copy::{Early, Lanes};
 use crate::ledger::{self, Known};
 use crate::plan::{Plan, Request, Wish};
@@ -81,11 +82,11 @@ struct First<'a> {
 
 /// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
 /// which has a limit of its own. One transaction, so that the setting is nobody else's.
-const HARDLY_WAIT: [&str; 2] = [
-    "begin isolation level read committed; set local lock_timeout = '100ms'; \
-     set local idle_in_transaction_session_timeout = 0",
-    "rollback",
-];
+/// Between two questions it is idle for a moment.
+const BEGIN: &str = "begin isolation level read committed; \
+                     set local idle_in_transaction_session_timeout = 0";
+const END: &str = "rollback";
+const HARDLY_WAIT: &str = "set local lock_timeout = '100ms'";
 
 impl First<'_> {
     /// Asks between statements that bound how long locks are waited for.
@@ -113,7 +114,7 @@ impl Question for First<'_> {
         (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>, Result<Option<String>>);
 
     async fn ask(&self, client: &Client) -> Self::Answer {
-        self.between(client, HARDLY_WAIT).await
+        self.between(client, [&format!("{BEGIN}; {HARDLY_WAIT}"), END]).await
     }
 }
 
@@ -135,9 +136,12 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
     let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
     let (connection, mut answers) = asked?;
     if answers.1.as_ref().is_err_and(is_locked) {
-        let begin = format!("set lock_timeout = {}", options.limits.lock_timeout_millis());
-        let again = first.between(&connection.client, [&begin, "reset lock_timeout"]);
-        answers = runtime.block_on(again);
+        let millis = options.limits.lock_timeout_millis();
+        let begin = format!("{BEGIN}; set local lock_timeout = {millis}");
+        let again = async { Ok(first.between(&connection.client, [&begin, END]).await) };
+        // However long the lock takes, it is the server that waits.
+        let vigil = Vigil::new(&dsn, &connection, options.limits.stall_timeout);
+        answers = runtime.block_on(vigil.over("look up the table", again))?;
     }
     let (session, table, free, has_ledger, doubtful_owner) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);

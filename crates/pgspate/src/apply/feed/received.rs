@@ -127,6 +127,9 @@ impl Feed {
                 self.set_aside(error, payload.as_bytes(), stand, making)?;
             }
         }
+        if event.ends_transaction {
+            making.batch.log.end_transaction();
+        }
         making.batch.events += 1;
         making.batch.bytes += bytes(event);
         Ok(())

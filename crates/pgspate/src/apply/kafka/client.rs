@@ -3,6 +3,7 @@
 //! librdkafka connects, and connects again, by itself. Its statistics say how far each partition
 //! has been fetched, where it ends, and whether any broker is there.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,29 +31,35 @@ const TELLS: &str = "1000";
 /// A client that reads.
 pub(crate) type Client = BaseConsumer<Context>;
 
-/// How long several answers may take: each no longer than the one time, and all no longer than the
-/// other.
-#[derive(Debug, Clone, Copy)]
+/// How long several answers may take: each no longer than the one time, and until one comes no
+/// longer than the other.
+#[derive(Debug, Clone)]
 pub(crate) struct Answers {
     each: Duration,
     all: Duration,
-    begun: Instant,
+    /// When it was asked first, or the last answer came.
+    since: Cell<Instant>,
 }
 
 impl Answers {
-    /// That are waited for from now on, for so long in all.
+    /// That are waited for from now on, for so long until one comes.
     pub(crate) fn within(all: Duration) -> Answers {
-        Answers { each: ANSWER.min(all), all, begun: Instant::now() }
+        Answers { each: ANSWER.min(all), all, since: Cell::new(Instant::now()) }
     }
 
     /// How long the next one may take.
     fn next(&self) -> Duration {
-        self.each.min(self.all.saturating_sub(self.begun.elapsed()))
+        self.each.min(self.all.saturating_sub(self.since.get().elapsed()))
+    }
+
+    /// One has come.
+    fn came(&self) {
+        self.since.set(Instant::now());
     }
 
     /// The time that was not enough, in words.
     fn words(&self) -> String {
-        let limit = if self.begun.elapsed() < self.all { self.each } else { self.all };
+        let limit = if self.since.get().elapsed() < self.all { self.each } else { self.all };
         format!("no answer within {} s", limit.as_secs())
     }
 }
@@ -227,6 +234,7 @@ pub(crate) fn partitions(client: &Client, topic: &str, answers: &Answers) -> Res
     let what = format!("for the partitions of topic \"{topic}\"");
     let found = ask(client, topic, answers.next());
     let found = found.map_err(|error| unanswered(client, &what, error, answers))?;
+    answers.came();
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
         let message = format!("could not ask {what}");
         return Err(Error::new(Kind::Source, message).because("the brokers do not say"));
@@ -274,7 +282,7 @@ pub(crate) fn bounds(
     answers: &Answers,
 ) -> Result<(i64, i64)> {
     let found = client.fetch_watermarks(topic, partition, answers.next());
-    found.map_err(|error| {
+    found.inspect(|_| answers.came()).map_err(|error| {
         let what = format!("where {topic}/{partition} begins and ends");
         unanswered(client, &what, error, answers)
     })
@@ -338,6 +346,15 @@ mod tests {
             let words = crate::apply::write::words(error);
             assert!(words.contains("no answer within 1 s"), "{words}");
         }
+    }
+
+    #[test]
+    fn each_answer_gives_the_next_one_time() {
+        let answers = Answers::within(Duration::from_secs(10));
+        answers.since.set(answers.since.get().checked_sub(Duration::from_secs(10)).unwrap());
+        assert_eq!(answers.next(), Duration::ZERO);
+        answers.came();
+        assert!(answers.next() > Duration::ZERO);
     }
 
     #[test]

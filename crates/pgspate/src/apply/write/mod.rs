@@ -48,7 +48,7 @@ pub(crate) struct Writer {
     lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
-    /// Batches that are committed, but did more than is counted, as the answers were lost.
+    /// Batches that are committed, but may have done more than is counted, as answers were lost.
     pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
     pending: Pending,
@@ -59,7 +59,7 @@ pub(crate) struct Writer {
 struct Pending {
     counts: Counts,
     letters: Vec<DeadLetter>,
-    /// The counts are not all, as answers were lost.
+    /// The counts may not be all, as answers were lost.
     lacks: bool,
     /// Batches that are in the open transaction and are kept by nobody.
     spilled: u64,
@@ -199,7 +199,7 @@ impl Writer {
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
             let mut done = direct::Done::default();
             // Until it is known, also where a silent session is given up.
-            self.pending.lacks = true;
+            self.pending.lacks = batch.prepared.iter().any(|it| it.goes + it.comes > 0);
             let written = direct::write(session, batch, &self.stream, &mut done).await;
             // If only the answer to the commit is lost, all this was done.
             (self.pending.counts, self.pending.lacks) = (done.counts, !done.is_all);
@@ -216,6 +216,7 @@ impl Writer {
             room: room.saturating_sub(self.pending.letters.len() as u64),
             letters: Vec::new(),
             watch,
+            tries: 0,
         };
         let is_open = self.pending.spilled > 0;
         let counts = sifting.write(session, is_open).await?;
@@ -229,7 +230,9 @@ impl Writer {
         }
         if is_open {
             // What came before this batch is not at hand any more, should it be refused.
-            session.run("set constraints all immediate", "check deferred constraints").await?;
+            let checked =
+                session.run("set constraints all immediate", "check deferred constraints").await;
+            checked.map_err(|error| self.settings.cannot_look_back(batch, error))?;
         }
         let client = &session.connection.client;
         self.stream.advance(client, &batch.end, &self.pending.letters).await?;
@@ -348,6 +351,23 @@ impl Writer {
             session.connection.close().await;
         }
         self.counts
+    }
+}
+
+impl Settings {
+    /// The error for a transaction larger than a batch that deferred constraints refuse.
+    fn cannot_look_back(&self, batch: &Batch, error: Error) -> Error {
+        if !is_of_data(&error) {
+            return error;
+        }
+        let end = batch.log.changes().last().map(|it| self.inputs.place(it.input, it.line));
+        Error::new(error.kind(), "could not apply the transaction of the source that ends here")
+            .at(end.unwrap_or_default())
+            .hint(
+                "Which of its events is refused cannot be told, as it is larger than a batch. With \
+                 a larger `--batch-rows` or `--batch-bytes` it is looked for.",
+            )
+            .because(error)
     }
 }
 

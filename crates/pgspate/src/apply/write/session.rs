@@ -39,9 +39,30 @@ enum Made {
     /// With the session only.
     Outside,
     InTransaction,
-    InSavepoint,
+    /// In the first savepoint, or in one within that.
+    InSavepoint(u8),
 }
 
+impl Made {
+    /// One further out.
+    fn outside(self) -> Made {
+        match self {
+            Made::InSavepoint(depth) if depth > 1 => Made::InSavepoint(depth - 1),
+            Made::InSavepoint(_) | Made::InTransaction => Made::InTransaction,
+            Made::Outside => Made::Outside,
+        }
+    }
+
+    /// In a savepoint that is set there.
+    fn inside(self) -> Made {
+        match self {
+            Made::InSavepoint(depth) => Made::InSavepoint(depth + 1),
+            Made::InTransaction | Made::Outside => Made::InSavepoint(1),
+        }
+    }
+}
+
+// The name means the last one that is set.
 const SAVEPOINT: &str = "savepoint pgspate_apply";
 const KEEP: &str = "release savepoint pgspate_apply";
 const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
@@ -126,24 +147,24 @@ impl Session {
         )
     }
 
-    /// Sets the savepoint, of which there is one at a time.
+    /// Sets a savepoint, within the one that is set, if any.
     pub(super) async fn set_savepoint(&mut self) -> Result<()> {
         self.run(SAVEPOINT, "set a savepoint").await?;
-        self.inside = Made::InSavepoint;
+        self.inside = self.inside.inside();
         Ok(())
     }
 
-    /// Keeps what was done since the savepoint.
+    /// Keeps what was done since the last savepoint.
     pub(super) async fn release(&mut self) -> Result<()> {
         self.run(KEEP, "release a savepoint").await?;
-        self.keep(Made::InTransaction);
+        self.keep(self.inside.outside());
         Ok(())
     }
 
-    /// Undoes what was done since the savepoint.
+    /// Undoes what was done since the last savepoint.
     pub(super) async fn go_back(&mut self) -> Result<()> {
         self.run(BACK, "go back to a savepoint").await?;
-        self.forget(Made::InTransaction);
+        self.forget(self.inside.outside());
         Ok(())
     }
 

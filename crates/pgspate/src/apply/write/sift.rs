@@ -35,6 +35,8 @@ pub(super) struct Sifting<'a> {
     /// Those that are.
     pub(super) letters: Vec<DeadLetter>,
     pub(super) watch: &'a Watch,
+    /// How often events were written to find those that the commit would refuse.
+    pub(super) tries: u32,
 }
 
 /// What the server refuses, and whether it does so only when it checks what is deferred.
@@ -90,9 +92,8 @@ impl Sifting<'_> {
             if frees || !may_free || error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
                 session.begin().await?;
                 self.add_columns(session).await?;
-                let known = Some(Refused { error, is_late: false });
-                let all = Vec::from([(0, *upto)]);
-                let counts = self.by_halves(session, all, known, None).await?;
+                let (all, cuts) = (Vec::from([(0, *upto)]), self.cuts()?);
+                let counts = self.by_halves(session, all, Some(error), &cuts).await?;
                 return match is_open {
                     true => Ok(counts),
                     false => self.end(session, counts, room).await,
@@ -121,44 +122,34 @@ impl Sifting<'_> {
         }
     }
 
+    /// Where the batch may be cut.
+    fn cuts(&self) -> Result<Vec<usize>> {
+        let keyings: Vec<_> = self.batch.tables.iter().map(|facts| &facts.keying).collect();
+        fold::cuts(&self.batch.log, 0..self.batch.upto, &keyings)
+    }
+
     /// Writes ranges of events, the last one first; the first of them is `known` to be refused.
-    /// `late`: deferred constraints are checked where transactions end, and what they refuse is
-    /// set aside there.
+    /// Deferred constraints are not checked.
     async fn by_halves(
         &mut self,
         session: &mut Session,
         mut ranges: Vec<(usize, usize)>,
-        mut known: Option<Refused>,
-        mut late: Option<&mut late::Late>,
+        mut known: Option<Error>,
+        cuts: &[usize],
     ) -> Result<Counts> {
-        let keyings: Vec<_> = self.batch.tables.iter().map(|facts| &facts.keying).collect();
-        let cuts = fold::cuts(&self.batch.log, 0..self.batch.upto, &keyings)?;
-        let wholes: Vec<usize> =
-            cuts.iter().copied().filter(|at| late.is_some() && self.is_boundary(*at)).collect();
         let mut counts = Counts::default();
         while let Some((start, end)) = ranges.pop() {
             // One event alone has not been tried in every way.
-            let refused = match known.take().filter(|_| end - start > 1) {
-                Some(refused) => refused,
-                None => match self.some(session, start..end, &mut counts, late.is_some()).await? {
+            let error = match known.take().filter(|_| end - start > 1) {
+                Some(error) => error,
+                None => match self.some(session, start..end, &mut counts, false).await? {
                     None => continue,
-                    Some(refused) => refused,
+                    Some(refused) => refused.error,
                 },
             };
-            let Refused { error, is_late } = refused;
-            let at = match late {
-                // Transactions are checked as a whole.
-                Some(_) => middle(&wholes, start, end)
-                    .or_else(|| middle(&cuts, start, end).filter(|_| !is_late)),
-                None => middle(&cuts, start, end),
-            };
-            if let Some(middle) = at {
+            if let Some(middle) = middle(cuts, start, end) {
                 ranges.push((middle, end));
                 ranges.push((start, middle));
-                continue;
-            }
-            if let (Some(late), true) = (&mut late, is_late) {
-                self.leave_out(session, start..end, &cuts, error, late, &mut counts).await?;
                 continue;
             }
             if end - start > 1 {
@@ -194,37 +185,36 @@ impl Sifting<'_> {
         checks: bool,
     ) -> Result<Option<Refused>> {
         let batch = self.batch;
-        let is_whole = self.is_boundary(range.start) && self.is_boundary(range.end);
+        let checks = checks && self.is_boundary(range.start) && self.is_boundary(range.end);
         let prepared = prepare(&batch.log, range, &batch.tables)?;
         session.set_savepoint().await?;
-        match round::write(session, &batch.tables, &prepared, true, self.watch).await {
-            Ok(written) => {
-                if checks
-                    && is_whole
-                    && let Some(error) = check(session).await?
-                {
-                    session.go_back().await?;
-                    return Ok(Some(Refused { error, is_late: true }));
-                }
-                session.release().await?;
-                session.clear_stages().await?;
-                counts.add(&written);
-                Ok(None)
-            }
+        let written = match round::write(session, &batch.tables, &prepared, true, self.watch).await
+        {
+            Ok(written) => written,
             Err(error) if is_of_data(&error) => {
                 session.go_back().await?;
-                let is_moved = self.move_row(session, &prepared).await?;
-                counts.updated += u64::from(is_moved);
-                Ok((!is_moved).then_some(Refused { error, is_late: false }))
+                if !self.move_row(session, &prepared).await? {
+                    return Ok(Some(Refused { error, is_late: false }));
+                }
+                Counts { updated: 1, ..Counts::default() }
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        };
+        if checks && let Some(error) = check(session).await? {
+            session.go_back().await?;
+            return Ok(Some(Refused { error, is_late: true }));
         }
+        session.release().await?;
+        session.clear_stages().await?;
+        counts.add(&written);
+        Ok(None)
     }
 
     /// Gives the row of one event that was refused its new key in place, so that its unique values
     /// stay its own and foreign keys do what they did in the source: rows that follow it by
-    /// `on update cascade` refer to the old key until events to come say otherwise. False, and
-    /// nothing done, where that is not what the event asks for or does not work either.
+    /// `on update cascade` refer to the old key until events to come say otherwise. The savepoint is
+    /// set then. False, and nothing done, where that is not what the event asks for or does not work
+    /// either.
     async fn move_row(&self, session: &mut Session, prepared: &[Prepared]) -> Result<bool> {
         let [prepared] = prepared else { return Ok(false) };
         if !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
@@ -232,11 +222,7 @@ impl Sifting<'_> {
         }
         session.set_savepoint().await?;
         match round::move_row(session, &self.batch.tables[prepared.table], prepared).await {
-            Ok(true) => {
-                session.release().await?;
-                session.clear_stages().await?;
-                return Ok(true);
-            }
+            Ok(true) => return Ok(true),
             Err(error) if !is_of_data(&error) => return Err(error),
             Ok(false) | Err(_) => session.go_back().await?,
         }

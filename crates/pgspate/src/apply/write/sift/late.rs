@@ -7,16 +7,22 @@
 
 use std::ops::Range;
 
-use super::{Sifting, check, is_of_data, round};
+use super::{Refused, Sifting, check, is_of_data, middle, round, verb};
 use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::apply::write::session::Session;
 use crate::ledger::DeadLetter;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// Events of one transaction of which each is left out in turn, at most: all others are written
 /// for each of them.
 const TRIES_MAX: usize = 100;
+
+/// So often the events of a batch are written again, at most.
+const TRIES_OF_BATCH_MAX: u32 = 10_000;
+
+/// Events that are left out at first, if no more than that may be set aside in the end.
+const LATE_MAX: u64 = 1000;
 
 /// Events that are left out for others to pass, and what becomes of them.
 pub(super) type Late = Vec<(usize, DeadLetter)>;
@@ -30,124 +36,258 @@ impl Sifting<'_> {
         refused: Error,
         room: u64,
     ) -> Result<Counts> {
-        if room <= self.batch.rejected.len() as u64 {
-            return Err(refused);
-        }
         let mut late = Late::new();
-        let found = self.again(session, &[], Some(&mut late), room).await;
-        let mut counts = match found {
-            Ok(counts) => counts,
-            // More than may be set aside, or than can be told apart.
-            Err(error) if is_of_data(&error) => return Err(refused),
-            Err(error) => return Err(error),
-        };
+        self.start_over(session, room).await?;
+        let mut counts = self.by_transactions(session, &mut late).await?;
         if late.len() > 1 {
+            // Those at the end first: what they are may be what others lack.
             for nth in (0..late.len()).rev() {
                 let left_out = late.remove(nth);
-                if self.passes(session, &late, room).await?.is_none() {
-                    late.insert(nth, left_out);
+                if self.passes(session, &late, room).await?.is_some() {
+                    continue;
+                }
+                late.insert(nth, left_out);
+                if (self.batch.rejected.len() + late.len() - nth) as u64 > room {
+                    return Err(self.refuse(late[nth].0, refused));
                 }
             }
             let Some(passed) = self.passes(session, &late, room).await? else {
-                return Err(refused);
+                return Err(self.refuse_whole(0..self.batch.upto, refused));
             };
             counts = passed;
         } else if check(session).await?.is_some() {
-            return Err(refused);
+            return Err(self.refuse_whole(0..self.batch.upto, refused));
         }
-        self.room = self.room.min(room.saturating_sub((self.letters.len() + late.len()) as u64));
+        let all = (self.letters.len() + late.len()) as u64;
+        if let Some((at, _)) = late.last().filter(|_| all > room) {
+            return Err(self.refuse(*at, refused));
+        }
+        self.room = room.saturating_sub(all);
         self.letters.extend(late.into_iter().map(|(_, letter)| letter));
         self.letters.sort_by_key(|letter| letter.position);
         Ok(counts)
     }
 
-    /// Writes all others, if nothing is refused then.
+    /// Writes all others, if nothing is refused then but what is refused at once.
     async fn passes(
         &mut self,
         session: &mut Session,
         left_out: &Late,
         room: u64,
     ) -> Result<Option<Counts>> {
+        if !self.may_try()? {
+            return Ok(None);
+        }
         let left_out: Vec<usize> = left_out.iter().map(|(at, _)| *at).collect();
-        match self.again(session, &left_out, None, room).await {
+        self.start_over(session, room).await?;
+        let mut ranges = parts(0..self.batch.upto, &left_out);
+        ranges.reverse();
+        let cuts = self.cuts()?;
+        match self.by_halves(session, ranges, None, &cuts).await {
             Ok(counts) => Ok(check(session).await?.is_none().then_some(counts)),
             Err(error) if is_of_data(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins anew, and writes all but these events, as [`Sifting::by_halves`] does.
-    async fn again(
-        &mut self,
-        session: &mut Session,
-        left_out: &[usize],
-        late: Option<&mut Late>,
-        room: u64,
-    ) -> Result<Counts> {
+    /// Whether events may be written once more to see whether they pass.
+    ///
+    /// # Errors
+    /// Of [`Kind::Cancelled`] when the run is to stop.
+    fn may_try(&mut self) -> Result<bool> {
+        self.heed_stop()?;
+        self.tries += 1;
+        Ok(self.tries <= TRIES_OF_BATCH_MAX)
+    }
+
+    fn heed_stop(&self) -> Result<()> {
+        match self.watch.is_cancelled() {
+            true => Err(Error::new(Kind::Cancelled, "stopped by the user")),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins anew. What is set aside is counted when it is known what that is.
+    async fn start_over(&mut self, session: &mut Session, room: u64) -> Result<()> {
         session.roll_back().await?;
         session.begin().await?;
         self.add_columns(session).await?;
         self.letters.clone_from(&self.batch.rejected);
-        self.room = room.saturating_sub((self.letters.len() + left_out.len()) as u64);
-        let mut ranges = Vec::new();
-        let mut start = 0;
-        for at in left_out.iter().copied().chain([self.batch.upto]) {
-            if start < at {
-                ranges.push((start, at));
-            }
-            start = at + 1;
-        }
-        ranges.reverse();
-        self.by_halves(session, ranges, None, late).await
+        self.room = room.max(LATE_MAX);
+        Ok(())
     }
 
-    /// Writes a transaction without the first event that it passes without, which is set aside.
-    pub(super) async fn leave_out(
+    /// Writes all events, and has deferred constraints checked where transactions end. What is
+    /// refused there is left out.
+    async fn by_transactions(&mut self, session: &mut Session, late: &mut Late) -> Result<Counts> {
+        let cuts = self.cuts()?;
+        let wholes: Vec<usize> = cuts.iter().copied().filter(|at| self.is_boundary(*at)).collect();
+        let mut counts = Counts::default();
+        let mut ranges = Vec::from([(0, self.batch.upto)]);
+        while let Some((start, end)) = ranges.pop() {
+            self.heed_stop()?;
+            let Some(refused) = self.some(session, start..end, &mut counts, true).await? else {
+                continue;
+            };
+            if let Some(middle) = middle(&wholes, start, end) {
+                ranges.push((middle, end));
+                ranges.push((start, middle));
+                continue;
+            }
+            counts.add(&self.transaction(session, start..end, &cuts, refused, late).await?);
+        }
+        Ok(counts)
+    }
+
+    /// Writes one transaction that was refused: without what is refused at once, and if that does
+    /// not pass either, without what passes then.
+    async fn transaction(
         &mut self,
         session: &mut Session,
         range: Range<usize>,
         cuts: &[usize],
+        refused: Refused,
+        late: &mut Late,
+    ) -> Result<Counts> {
+        let Refused { error, is_late } = refused;
+        if is_late {
+            return self.leave_out(session, range, &[], cuts, error, late).await;
+        }
+        let letters = self.letters.len();
+        session.set_savepoint().await?;
+        let ranges = Vec::from([(range.start, range.end)]);
+        let counts = self.by_halves(session, ranges, Some(error), cuts).await?;
+        let Some(error) = check(session).await? else {
+            session.release().await?;
+            return Ok(counts);
+        };
+        session.go_back().await?;
+        let changes = self.batch.log.changes();
+        let place = |letter: &DeadLetter| {
+            changes.binary_search_by_key(&letter.position, |change| change.ordinal).ok()
+        };
+        let without: Vec<usize> = self.letters[letters..].iter().filter_map(place).collect();
+        self.leave_out(session, range, &without, cuts, error, late).await
+    }
+
+    /// Writes a transaction `without` the events that were refused at once, and without the first
+    /// other one that it passes without; or, if there is none, without all that it does not pass
+    /// with.
+    async fn leave_out(
+        &mut self,
+        session: &mut Session,
+        range: Range<usize>,
+        without: &[usize],
+        cuts: &[usize],
         refused: Error,
         late: &mut Late,
-        counts: &mut Counts,
-    ) -> Result<()> {
+    ) -> Result<Counts> {
         let may_cut =
             |at: usize| [range.start, range.end].contains(&at) || cuts.binary_search(&at).is_ok();
         if self.room == 0 || range.len() > TRIES_MAX {
-            return Err(self.refuse(range.start, refused));
+            return Err(self.refuse_whole(range, refused));
         }
-        for at in range.clone().filter(|at| may_cut(*at) && may_cut(at + 1)) {
-            session.set_savepoint().await?;
-            let written = match self.without(session, range.clone(), at).await {
-                Err(error) if is_of_data(&error) => {
-                    session.go_back().await?;
-                    continue;
-                }
-                written => written?,
-            };
-            session.release().await?;
-            counts.add(&written);
-            self.room -= 1;
+        let may_go = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
+        let candidates: Vec<usize> = range.clone().filter(may_go).collect();
+        for at in &candidates {
+            let left_out = both(without, &[*at]);
+            if let Some(written) = self.rest(session, &range, &left_out).await? {
+                self.room -= 1;
+                late.push((*at, self.letter(*at, &refused)));
+                return Ok(written);
+            }
+        }
+        let left_out = self.least(session, &range, without, candidates).await?;
+        let written = self.rest(session, &range, &both(without, &left_out)).await?;
+        let Some(written) = written.filter(|_| left_out.len() as u64 <= self.room) else {
+            return Err(self.refuse_whole(range, refused));
+        };
+        self.room -= left_out.len() as u64;
+        for at in left_out {
             late.push((at, self.letter(at, &refused)));
-            return Ok(());
         }
-        Err(self.refuse(range.start, refused))
+        Ok(written)
     }
 
-    /// Writes events but one, and has what is deferred checked.
-    async fn without(
+    /// Takes those back of the events that are `left_out` with which a transaction passes, until
+    /// there are none.
+    async fn least(
+        &mut self,
+        session: &mut Session,
+        range: &Range<usize>,
+        without: &[usize],
+        mut left_out: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        loop {
+            let before = left_out.len();
+            for at in left_out.clone() {
+                let fewer: Vec<usize> = left_out.iter().copied().filter(|it| *it != at).collect();
+                session.set_savepoint().await?;
+                let written = self.rest(session, range, &both(without, &fewer)).await?;
+                session.go_back().await?;
+                if written.is_some() {
+                    left_out = fewer;
+                }
+            }
+            if left_out.len() == before {
+                return Ok(left_out);
+            }
+        }
+    }
+
+    /// Writes a transaction but for some events, if that passes.
+    async fn rest(
+        &mut self,
+        session: &mut Session,
+        range: &Range<usize>,
+        left_out: &[usize],
+    ) -> Result<Option<Counts>> {
+        if !self.may_try()? {
+            return Ok(None);
+        }
+        session.set_savepoint().await?;
+        match self.write_rest(session, range, left_out).await {
+            Ok(counts) => {
+                session.release().await?;
+                Ok(Some(counts))
+            }
+            Err(error) if is_of_data(&error) => {
+                session.go_back().await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The error for events of which it cannot be told which are refused.
+    fn refuse_whole(&self, range: Range<usize>, error: Error) -> Error {
+        let change = &self.batch.log.changes()[range.start];
+        let table = &self.batch.tables[change.table].table.sql_name;
+        let message = format!(
+            "could not apply the {} events that begin with the {} of {table}",
+            range.len(),
+            verb(change.op)
+        );
+        Error::new(error.kind(), message)
+            .at(self.inputs.place(change.input, change.line))
+            .hint(
+                "A deferred constraint refuses them, and which of them are to be set aside cannot \
+                 be told: nothing of their batch is applied. Mend the one that is refused.",
+            )
+            .because(error)
+    }
+
+    /// Writes events but some, and has what is deferred checked.
+    async fn write_rest(
         &self,
         session: &mut Session,
-        range: Range<usize>,
-        at: usize,
+        range: &Range<usize>,
+        left_out: &[usize],
     ) -> Result<Counts> {
         let batch = self.batch;
         let mut counts = Counts::default();
-        for part in [range.start..at, at + 1..range.end] {
-            if part.is_empty() {
-                continue;
-            }
-            let prepared = prepare(&batch.log, part, &batch.tables)?;
+        for (start, end) in parts(range.clone(), left_out) {
+            let prepared = prepare(&batch.log, start..end, &batch.tables)?;
             let written = round::write(session, &batch.tables, &prepared, true, self.watch).await?;
             session.clear_stages().await?;
             counts.add(&written);
@@ -157,4 +297,24 @@ impl Sifting<'_> {
             None => Ok(counts),
         }
     }
+}
+
+/// Places of two lists, in their order.
+fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
+    let mut both = [one, other].concat();
+    both.sort_unstable();
+    both
+}
+
+/// What is left of a range without some places, which are in their order.
+fn parts(range: Range<usize>, without: &[usize]) -> Vec<(usize, usize)> {
+    let mut parts = Vec::new();
+    let mut start = range.start;
+    for at in without.iter().copied().chain([range.end]) {
+        if start < at {
+            parts.push((start, at));
+        }
+        start = at + 1;
+    }
+    parts
 }

@@ -120,7 +120,7 @@ impl Target {
         let batch = Batch { upto: log.len(), log, tables, prepared, ..Batch::default() };
         let inputs = &self.inputs;
         let (letters, watch) = (Vec::new(), &Watch::default());
-        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters, watch };
+        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters, watch, tries: 0 };
         self.runtime.block_on(async {
             sifting.write(&mut self.session, is_open).await?;
             self.session.clear_stages().await
