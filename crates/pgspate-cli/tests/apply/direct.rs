@@ -222,7 +222,7 @@ fn the_search_for_what_the_commit_refuses_can_be_stopped() {
     assert_eq!((run.status, rows(&case, "t").as_str()), (Some(130), ""));
 }
 
-/// A row that can only get its key where it is, as others follow it, is looked at by the commit, too.
+/// A row that can only get its key where it is, as others follow it, is checked by the commit, too.
 #[test]
 fn what_the_commit_refuses_of_a_moved_row_is_set_aside() {
     let case = Case::new(

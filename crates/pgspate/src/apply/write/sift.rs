@@ -212,9 +212,9 @@ impl Sifting<'_> {
 
     /// Gives the row of one event that was refused its new key in place, so that its unique values
     /// stay its own and foreign keys do what they did in the source: rows that follow it by
-    /// `on update cascade` refer to the old key until events to come say otherwise. The savepoint is
-    /// set then. False, and nothing done, where that is not what the event asks for or does not work
-    /// either.
+    /// `on update cascade` refer to the old key until events to come say otherwise. The savepoint
+    /// is set then. False, and nothing done, where that is not what the event asks for or does not
+    /// work either.
     async fn move_row(&self, session: &mut Session, prepared: &[Prepared]) -> Result<bool> {
         let [prepared] = prepared else { return Ok(false) };
         if !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
