@@ -1,5 +1,7 @@
 //! One history of a source, through batches that end at every place.
 
+use std::time::Duration;
+
 use pgspate_embedded::{silent, testing};
 use tokio::runtime::Runtime;
 
@@ -78,6 +80,11 @@ async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
         events.extend(stream.next().await.unwrap().events);
     }
     stream.close().await;
+    // The server's side of the stream may end a little later.
+    let is_free = "select not active from pg_replication_slots where slot_name = 's'";
+    while !client.query_one(is_free, &[]).await.unwrap().get::<_, bool>(0) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     client.batch_execute("select pg_drop_replication_slot('s')").await.unwrap();
     connection.close().await;
     (events, states)
