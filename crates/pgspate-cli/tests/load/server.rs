@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
 
-use crate::support::{Case, Run, redact};
+use crate::support::{Case, Run, redact, wait_until};
 
 fn rows() -> Case {
     let case = Case::new("create table t (id int, name text)");
@@ -186,9 +186,14 @@ fn a_role_with_few_connections() {
         let args = [&args, more].concat();
         Run::of(case.command(&args).output().unwrap())
     };
+    // A session's end is noted a little later than its client's.
+    let left = format!("select count(*) from pg_stat_activity where usename = '{name}'");
+    let is_free = || case.value(&left) == "0";
     let auto = load(&[]);
     let count = case.value("select count(*) from t");
+    wait_until("the first load's sessions are gone", is_free);
     let fixed = load(&["--lanes", "2", "--retry-for", "0"]);
+    wait_until("the second one's are gone", is_free);
     case.db.run(&format!("alter role \"{name}\" connection limit 1"));
     let one = load(&[]);
     case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
