@@ -198,8 +198,8 @@ impl<'a> Work<'a> {
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        let may_take_turns = report.has_grown() && may_take_turns(sync, first).await;
-        let facts = Facts { may_take_turns, ..facts(&first.client, sync).await? };
+        let mut facts = facts(&first.client, sync).await?;
+        facts.may_take_turns = report.has_grown() && may_take_turns(sync, first).await;
         report.advice = advice(&report, &facts);
         Ok(report)
     }
@@ -269,10 +269,12 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
 
 /// Whether several transactions could have written what one did, with a vacuum after each.
 async fn may_take_turns(sync: &Sync, session: &Connection) -> bool {
-    let is_one = sync.turns.is_none() && !sync.load.is_shared();
+    if sync.turns.is_some() || sync.load.is_shared() {
+        return false;
+    }
     let may = vacuum::is_allowed(session, sync.load.table().oid).await;
     let shares = super::share(&sync.load, &sync.options, &sync.columns).await;
-    is_one && may.unwrap_or(false) && shares.is_ok_and(|shares| shares.is_ok())
+    may.unwrap_or(false) && shares.is_ok_and(|shares| shares.is_ok())
 }
 
 /// What two syncs of the same rows of a table have in common.
