@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::run::{ask, session, wait_until};
 use crate::support::Case;
-use crate::{command, counts, finish, spawn};
+use crate::{command, counts, finish, interrupt, spawn};
 
 fn rows(count: u32, add: u32) -> String {
     let mut text = "id,scope,n\n".to_owned();
@@ -95,8 +95,7 @@ fn an_interrupt_rolls_back() {
     runtime.block_on(other.batch_execute("begin; select from t where id = 7 for update")).unwrap();
     let child = spawn(&mut command(&case, "t.csv --scope all --quiet"));
     wait_until("the sync waits for the row", || waits(&case));
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&child);
     assert_eq!(finish(child).status, Some(130));
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_eq!(case.value("select count(*) from t where n = id"), "20000");

@@ -20,7 +20,7 @@ mod support;
 mod turns;
 mod types;
 
-use std::process::Command;
+use std::process::{Child, Command};
 
 use run::{Run, finish, spawn};
 use support::Case;
@@ -42,4 +42,10 @@ fn counts(case: &Case, args: &str) -> [u64; 4] {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     ["inserted", "updated", "deleted", "unchanged"].map(|name| report[name].as_u64().unwrap())
+}
+
+/// As Ctrl-C does.
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }

@@ -1,13 +1,12 @@
 //! Scopes written in several transactions of one session, one after the other.
 
 use std::fmt::Write as _;
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::run::{session, wait_until};
 use crate::support::Case;
-use crate::{command, counts, finish, spawn, sync};
+use crate::{command, counts, finish, interrupt, spawn, sync};
 
 const TABLE: &str = "create table t (meter int, at int, value int, note text, \
                                      primary key (meter, at)); \
@@ -156,8 +155,7 @@ fn an_interrupt_ends_the_transaction_that_is_open() {
     let args = "t.csv --scope-by meter --transactions 2 --vacuum --quiet";
     let child = spawn(&mut command(&case, args));
     wait_until("the last transaction waits for the row", || waits(&case));
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&child);
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130));
     assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
@@ -178,8 +176,7 @@ fn an_interrupt_ends_a_vacuum_in_between() {
     let args = "t.csv --scope-by meter --transactions 2 --vacuum --quiet";
     let child = spawn(&mut command(&case, args));
     wait_until("the vacuum waits", || waits(&case));
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&child);
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130), "{}", stopped.stderr);
     assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
