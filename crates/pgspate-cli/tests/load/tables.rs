@@ -340,6 +340,23 @@ fn create_widens_for_a_late_value() {
     );
 }
 
+/// A part of an export without rows is a header alone: the next part tells that it is one.
+#[test]
+fn create_knows_a_header_without_rows_by_the_next_file() {
+    let case = Case::new("");
+    case.put("part-0.csv", "");
+    case.put("part-1.csv", "id,note\r\n");
+    case.put("part-2.csv", "id,note");
+    case.put("part-3.csv", "id,note\r\n1,a\r\n2,b\r\n");
+    case.load("part-*.csv --create --table parts").success();
+    assert_eq!(case.rows("parts"), ["(1,a)", "(2,b)"]);
+    // A row of its own is one, whatever comes after it.
+    case.put("rows-1.csv", "id,note\n");
+    case.put("rows-2.csv", "a,b\nc,d\n");
+    case.load("rows-*.csv --create --table rows --columns x,y --header no").success();
+    assert_eq!(case.rows("rows"), ["(a,b)", "(c,d)", "(id,note)"]);
+}
+
 #[test]
 fn create_from_stdin_cannot_widen() {
     let case = Case::new("");

@@ -69,7 +69,7 @@ enum Origin {
 }
 
 impl Reading {
-    /// Looks at the first input. `known` are the columns of the table, if there is one already;
+    /// Looks at the first input that tells what they are. `known` are the columns of the table, if there is one already;
     /// `decode` turns names in the input's encoding into text.
     pub(super) fn of(
         inputs: Vec<Input>,
@@ -81,16 +81,10 @@ impl Reading {
         if let Some(batches) = &options.batches {
             return Ok(Reading::of_program(inputs, batches, options));
         }
-        let mut reading = None;
-        for input in inputs.iter() {
-            // Empty inputs say nothing about what the others are.
-            let sample = input.peek(sample::BYTES)?;
-            if !sample.is_empty() || inputs.len() == 1 {
-                reading = Some(look(&inputs, input, &sample, known, options, decode)?);
-                break;
-            }
-        }
-        reading.ok_or_else(|| Error::new(Kind::Source, "all inputs are empty"))
+        let Some((input, sample)) = sample::telling(&inputs)? else {
+            return Err(Error::new(Kind::Source, "all inputs are empty"));
+        };
+        look(&inputs, input, &sample, known, options, decode)
     }
 
     /// What a program gives is what it says it is.

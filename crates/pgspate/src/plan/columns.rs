@@ -38,11 +38,6 @@ pub enum Route {
 }
 
 impl PlannedColumn {
-    /// Whether its binary form is just its text.
-    pub(super) fn is_bytes(&self) -> bool {
-        matches!(&self.route, Route::Field(encoder) if encoder.family_name() == "bytes")
-    }
-
     /// Why the column's values go as text, if they do.
     pub(super) fn text_reason(&self) -> Option<&str> {
         match &self.route {
