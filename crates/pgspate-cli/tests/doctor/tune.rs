@@ -173,6 +173,24 @@ fn put_back_after_a_kill_at_any_point() {
 }
 
 #[test]
+fn put_back_but_not_read_by_the_server() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    // As far as a `--revert` comes that dies before the last thing that it does.
+    run(&server, "alter system reset all");
+    assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
+    for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
+        assert_eq!(remedy(&found(&dsn, "not-put-back", "")), ["pgspate tune --revert"]);
+    }
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    silent(&dsn, "not-put-back", "");
+}
+
+#[test]
 fn put_back_after_the_server_crashed() {
     let server = server();
     let before = state(&server);

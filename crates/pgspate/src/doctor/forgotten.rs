@@ -15,65 +15,69 @@ const FORGOTTEN: Check = Check {
            setting pgspate.tuned, which is there for as long as others are not back",
 };
 
+/// Where it can be read what `tune` has set, if nothing else says it.
+const SET: &str =
+    "select name, setting from pg_file_settings where sourcefile like '%postgresql.auto.conf';";
+
 /// Changes of loads and of tune that are not put back.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    match look(scene).await {
-        Ok(found) if found.is_empty() => Ok(vec![FORGOTTEN.ok("nothing")]),
-        Ok(found) => Ok(found),
-        Err(error) => {
-            let role = crate::target::quote_ident(&scene.rights.role).into_owned();
-            Ok(vec![FORGOTTEN.cannot_see(error.to_string()).run(format!(
-                "grant usage on schema pgspate to {role}; grant select on all tables in schema \
-                 pgspate to {role};"
-            ))])
-        }
+    let mut found = Vec::new();
+    if let Err(error) = look(scene, &mut found).await {
+        let role = crate::target::quote_ident(&scene.rights.role).into_owned();
+        found.push(FORGOTTEN.cannot_see(error.to_string()).run(format!(
+            "grant usage on schema pgspate to {role}; grant select on all tables in schema \
+             pgspate to {role};"
+        )));
     }
+    if found.is_empty() {
+        found.push(FORGOTTEN.ok("nothing"));
+    }
+    Ok(found)
 }
 
-async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
+async fn look(scene: &Scene<'_>, found: &mut Vec<Finding>) -> Result<()> {
     // Settings are the server's: every database is told, also one without a ledger.
     let mark = tune::mark(scene.client).await?;
-    let mut found = Vec::new();
-    if let Some(mark) = mark.as_ref().filter(|mark| !mark.is_here) {
-        found.push(tuned_elsewhere(&mark.database));
+    let changes = ledger::outstanding(scene.client, None).await;
+    if let Some(mark) = mark {
+        let names = changes.as_ref().ok().map(|changes| tune::names(changes));
+        found.push(if mark.is_here { tuned(names) } else { tuned_elsewhere(&mark.database) });
     }
-    let changes = match ledger::outstanding(scene.client, None).await {
-        Ok(changes) => changes,
-        // What is said already is seen.
-        Err(_) if !found.is_empty() => return Ok(found),
-        Err(error) => return Err(error),
-    };
-    if mark.is_some_and(|mark| mark.is_here) {
-        found.push(tuned(&tune::names(&changes)));
-    }
-    let (_, tables): (Vec<_>, Vec<_>) =
-        changes.into_iter().partition(|change| change.kind == tune::SETTING);
-    let mut jobs: Vec<i64> = tables.iter().map(|change| change.job).collect();
+    let mut changes = changes?;
+    changes.retain(|change| change.kind != tune::SETTING);
+    let mut jobs: Vec<i64> = changes.iter().map(|change| change.job).collect();
     jobs.dedup();
     for job in jobs {
-        let of_job = tables.iter().filter(|change| change.job == job);
+        let of_job = changes.iter().filter(|change| change.job == job);
         let names = of_job.map(Change::name).collect::<Vec<_>>().join(", ");
         found.push(match ledger::is_under_way(scene.client, job).await? {
             true => FORGOTTEN.ok(format!("job {job} is under way, and will put back {names}")),
             false => FORGOTTEN
                 .warning(format!("job {job} has not put back {names}"))
+                .on(format!("job {job}"))
                 .run(format!("pgspate status --restore {job}")),
         });
     }
-    Ok(found)
+    Ok(())
 }
 
-/// From this database, whose ledger has these ways back.
-fn tuned(names: &[String]) -> Finding {
-    if names.is_empty() {
-        let text = "tuned for a load, and this database's ledger has no way back any more";
-        let set = "select name, setting from pg_file_settings where sourcefile like '%.auto.conf';";
-        let advice = "Reset by hand what `pgspate tune` has set, and its mark as the last.";
-        let reset = format!("alter system reset {}; select pg_reload_conf();", tune::MARKER);
-        return FORGOTTEN.warning(text).advice(advice).run(set).run(reset);
+/// From this database, whose ledger has the way back of these settings, as far as it may be read.
+fn tuned(names: Option<Vec<String>>) -> Finding {
+    match names {
+        None => FORGOTTEN.warning("tuned for a load and not put back").run("pgspate tune --revert"),
+        Some(names) if names.is_empty() => {
+            let reset = format!("alter system reset {}; select pg_reload_conf();", tune::MARKER);
+            FORGOTTEN
+                .warning("tuned for a load, and this database's ledger has no way back any more")
+                .advice("Reset by hand what `pgspate tune` has set, and its mark as the last.")
+                .run(SET)
+                .run(reset)
+        }
+        Some(names) => FORGOTTEN
+            .warning(format!("tuned for a load and not put back: {}", names.join(", ")))
+            .count("settings", names.len() as u64)
+            .run("pgspate tune --revert"),
     }
-    let text = format!("tuned for a load and not put back: {}", names.join(", "));
-    FORGOTTEN.warning(text).count("settings", names.len() as u64).run("pgspate tune --revert")
 }
 
 fn tuned_elsewhere(database: &str) -> Finding {

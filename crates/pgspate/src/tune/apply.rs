@@ -147,11 +147,12 @@ async fn put_back(client: &Client) -> Result<Applied> {
     Ok(applied)
 }
 
-/// Counts what is back, as far as the role may: rows of roles that it is no member of stay, and
-/// mean nothing without the marker.
+/// Counts what is back, as far as that is possible: rows of roles that the role is no member of
+/// stay, as do all on a standby, and mean nothing without the marker.
 async fn count(client: &Client) -> Result<()> {
+    let tolerable = [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::READ_ONLY_SQL_TRANSACTION];
     match ledger::count_kind(client, SETTING).await {
-        Err(error) if error.sqlstate() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(()),
+        Err(error) if error.sqlstate().is_some_and(|code| tolerable.contains(code)) => Ok(()),
         counted => counted,
     }
 }
