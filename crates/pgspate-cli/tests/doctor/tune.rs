@@ -296,6 +296,61 @@ fn an_apply_that_the_server_refuses_leaves_nothing() {
     assert_eq!(state(&server), before);
 }
 
+/// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
+/// its files; what it ended with.
+fn apply_and_revoke(server: &Throwaway, role: &str) -> Run {
+    let (runtime, client) = session(&server.dsn());
+    let signal = |name: &str| {
+        let pid = server.pid().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let count = |sql: &str| -> i64 {
+        runtime.block_on(client.query_one(&format!("select count(*) {sql}"), &[])).unwrap().get(0)
+    };
+    // The lock of `tune`, which is waited for as the last thing before.
+    let key = "8099569381357675892";
+    count(&format!("from (select pg_advisory_lock({key})) _"));
+    let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
+    let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
+                 and application_name = 'pgspate tune'";
+    wait_until("it waits", || count(waits) > 0);
+    signal("-STOP");
+    count(&format!("from (select pg_advisory_unlock({key})) _"));
+    let started = std::time::Instant::now();
+    while count("from pg_file_settings where name = 'pgspate.tuned'") == 0
+        && started.elapsed() < crate::run::PATIENCE
+    {}
+    let revoke = format!("revoke alter system on parameter maintenance_work_mem from {role}");
+    let revoked = runtime.block_on(client.batch_execute(&revoke));
+    signal("-CONT");
+    revoked.unwrap();
+    finish(child)
+}
+
+#[test]
+fn an_apply_that_fails_half_way_leaves_nothing() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    run(&server, &statements(&tune(&format!("{dsn} user=plain"), "--apply --memory 16GiB")));
+    // Unless the test was so slow that the server was no longer waited for.
+    let refused = loop {
+        let run_once = apply_and_revoke(&server, "plain");
+        if run_once.status != Some(0) {
+            break run_once;
+        }
+        assert_eq!(tune(&dsn, "--revert").status, Some(0));
+        run(&server, "grant alter system on parameter maintenance_work_mem to plain");
+    };
+    let expected = "error: could not change maintenance_work_mem";
+    assert!(refused.stderr.starts_with(expected), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--revert"), "{}", refused.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&dsn, "not-put-back", "");
+}
+
 #[test]
 fn a_server_that_takes_no_alter_system() {
     let version = testing::server("");

@@ -116,25 +116,29 @@ async fn put_back(client: &Client) -> Result<Applied> {
     };
     check_here(&mark)?;
     let ways_back = WayBack::read_all(&recorded(client).await?)?;
-    let names: Vec<&str> = ways_back.iter().map(|it| it.name).collect();
+    let now = match auto_conf(client).await {
+        Ok(now) => now,
+        Err(error) => {
+            // With all else that the role lacks.
+            let names: Vec<&str> = ways_back.iter().map(|it| it.name).collect();
+            return Err(rights::check(client, &names, false).await.err().unwrap_or(error));
+        }
+    };
+    let is_marked = now.contains_key(MARKER);
+    if is_marked && ways_back.is_empty() {
+        return Err(lost(&mark.database));
+    }
+    let of = |doing| {
+        let all = ways_back.iter().filter(move |_| is_marked);
+        all.filter(|it| it.doing(now.get(it.name)) == doing).collect::<Vec<_>>()
+    };
+    let (ours, others) = (of(Doing::Ours), of(Doing::Others));
+    let names: Vec<&str> = ours.iter().map(|it| it.name).collect();
     rights::check(client, &names, false).await?;
-    let now = auto_conf(client).await?;
-    let mut applied = Applied::default();
-    let mut back = Vec::new();
-    if now.contains_key(MARKER) {
-        if ways_back.is_empty() {
-            return Err(lost(&mark.database));
-        }
-        for it in &ways_back {
-            match it.doing(now.get(it.name)) {
-                Doing::Ours => {
-                    alter(client, it.name, it.before.as_deref()).await?;
-                    back.push(it.name);
-                }
-                Doing::Back => {}
-                Doing::Others => applied.kept.push(it.name.to_owned()),
-            }
-        }
+    for it in ours {
+        alter(client, it.name, it.before.as_deref()).await?;
+    }
+    if is_marked {
         alter_mark(client, None).await?;
     }
     // Also where only this was left to be done.
@@ -143,8 +147,9 @@ async fn put_back(client: &Client) -> Result<Applied> {
     count(client).await?;
     let now = crate::doctor::scene::settings(client).await?;
     let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::shown);
-    applied.changed = back.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
-    Ok(applied)
+    let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
+    let kept = others.iter().map(|it| it.name.to_owned()).collect();
+    Ok(Applied { changed, kept, ..Applied::default() })
 }
 
 /// Counts what is back, as far as that is possible: rows of roles that the role is no member of
