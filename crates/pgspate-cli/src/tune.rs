@@ -55,7 +55,8 @@ pub(crate) struct TuneArgs {
 pub(crate) enum FormArg {
     /// ALTER SYSTEM
     Sql,
-    /// JSON for aws rds modify-db-parameter-group --cli-input-json
+    /// JSON for aws rds modify-db-parameter-group --cli-input-json; for Aurora
+    /// modify-db-cluster-parameter-group
     Rds,
     /// Resources for Terraform
     Terraform,
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
     let connection = runtime.block_on(target.dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
+        Done::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),
         Done::Emitted(text) => data(text)?,
         Done::Reverted(reverted) => {
             if args.json {
@@ -103,7 +105,7 @@ pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Resul
             FormArg::Rds => Form::Rds,
             FormArg::Terraform => Form::Terraform,
         };
-        return Ok(Done::Emitted(tune::emit(&advice, form, &args.parameter_group)));
+        return Ok(Done::Emitted(tune::emit(&advice, form, &args.parameter_group)?));
     }
     match args.apply {
         true => Ok(Done::Applied(tune::apply(connection, &advice).await?)),
@@ -130,14 +132,14 @@ fn say_applied(applied: &Applied, style: Style) {
     }
     for name in &applied.overruled {
         say_line(format!(
-            "{warning} {name} did not follow: the command line, or this role or database, says \
-             otherwise"
+            "{warning} {name} was set, but does not count: the command line, or this role or \
+             database, says otherwise"
         ));
     }
     for name in &applied.left {
         say_line(format!("{name} would need a restart, and was left alone"));
     }
-    if applied.changed.is_empty() {
+    if applied.changed.is_empty() && applied.overruled.is_empty() {
         say_line("there is nothing to change");
     } else {
         say_line("put it back with  pgspate tune --revert");

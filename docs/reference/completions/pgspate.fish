@@ -194,7 +194,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l to -d 'The serv
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l memory -d 'Memory of the server\'s machine; found out where it is this one' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l cpus -d 'Processors of the server\'s machine; found out where it is this one' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l emit -d 'Print the settings for whoever applies them' -r -f -a "sql\t'ALTER SYSTEM'
-rds\t'JSON for aws rds modify-db-parameter-group --cli-input-json'
+rds\t'JSON for aws rds modify-db-parameter-group --cli-input-json; for Aurora modify-db-cluster-parameter-group'
 terraform\t'Resources for Terraform'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l parameter-group -d 'The parameter group that --emit is for' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l apply -d 'Apply them by ALTER SYSTEM; the way back is in the ledger first'

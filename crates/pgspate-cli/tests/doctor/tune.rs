@@ -7,7 +7,8 @@ use pgspate_embedded::{Throwaway, testing};
 use serde_json::Value;
 
 use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
-use crate::{found, silent};
+use crate::support::Case;
+use crate::{findings, found, remedy, silent};
 
 fn start(dsn: &str, args: &str) -> std::process::Child {
     let folder = std::env::temp_dir();
@@ -96,6 +97,12 @@ fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
     run(&server, "create database \"it's\"");
     let other = format!("{dsn} dbname='it\\'s'");
     assert_eq!(tune(&other, "--apply --memory 8GiB --cpus 8").status, Some(0));
+    run(&server, "create role plain login");
+    for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
+        let finding = found(&dsn, "not-put-back", "");
+        let evidence = finding["evidence"].as_str().unwrap();
+        assert!(evidence.contains("from database \"it's\""), "{evidence}");
+    }
     for args in ["--apply --memory 64GiB --cpus 16", "--revert"] {
         let refused = tune(&dsn, args);
         assert_eq!(refused.status, Some(2), "{}", refused.stderr);
@@ -104,6 +111,7 @@ fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
     }
     assert_eq!(tune(&other, "--revert").status, Some(0));
     assert_eq!(state(&server), before);
+    silent(&dsn, "not-put-back", "");
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     assert_eq!(state(&server), before);
@@ -129,6 +137,8 @@ fn put_back_after_a_kill_at_any_point() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
+    run(&server, "create role plain login; create database other");
+    let elsewhere = server.dsn_for("other");
     // The ledger is made by the first.
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
@@ -144,11 +154,15 @@ fn put_back_after_a_kill_at_any_point() {
         });
         child.kill().unwrap();
         child.wait().unwrap();
-        let outstanding =
-            ask(&dsn, "select count(*) from pgspate.change where done < cardinality(steps)");
+        let outstanding = ask(&dsn, OUTSTANDING);
         if ask(&dsn, changed).parse::<u32>().unwrap() > clean {
             assert_ne!(outstanding, "0", "nothing is changed that the ledger does not know");
             found(&dsn, "not-put-back", "");
+            found(&elsewhere, "not-put-back", "");
+        }
+        if ask(&dsn, changed).parse::<u32>().unwrap() > clean + 1 {
+            // Settings, which are the second to be changed: nobody has to read files to see it.
+            found(&format!("{elsewhere} user=plain"), "not-put-back", "");
         }
         seen.push(outstanding);
         let reverted = tune(&dsn, "--revert");
@@ -156,6 +170,24 @@ fn put_back_after_a_kill_at_any_point() {
         assert_eq!(state(&server), before, "{seen:?}");
         silent(&dsn, "not-put-back", "");
     }
+}
+
+#[test]
+fn put_back_but_not_read_by_the_server() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    // As far as a `--revert` comes that dies before the last thing that it does.
+    run(&server, "alter system reset all");
+    assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
+    for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
+        assert_eq!(remedy(&found(&dsn, "not-put-back", "")), ["pgspate tune --revert"]);
+    }
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    silent(&dsn, "not-put-back", "");
 }
 
 #[test]
@@ -170,41 +202,277 @@ fn put_back_after_the_server_crashed() {
     assert_eq!(state(&server), before);
 }
 
+/// The statements of a hint.
+fn statements(refused: &Run) -> String {
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    let lines: Vec<_> =
+        refused.stderr.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert!(!lines.is_empty(), "{}", refused.stderr);
+    lines.concat()
+}
+
+const OUTSTANDING: &str = "select count(*) from pgspate.change where done < cardinality(steps)";
+
 #[test]
-fn a_role_that_may_not_change_settings() {
+fn a_role_needs_what_the_refusal_names_and_no_more() {
     let server = server();
-    run(&server, "create role plain login; grant create on database postgres to plain");
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
     let before = state(&server);
-    let plain = format!("{} user=plain", server.dsn());
+    let plain = format!("{dsn} user=plain");
     assert_eq!(tune(&plain, "").status, Some(0));
-    let refused = tune(&plain, "--apply");
-    assert_eq!(refused.status, Some(2));
-    assert!(refused.stderr.contains("grant select on pg_file_settings"), "{}", refused.stderr);
+    let grants = statements(&tune(&plain, "--apply"));
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, "select to_regnamespace('pgspate')"), "", "nothing was made either");
+    silent(&dsn, "not-put-back", "");
+    run(&server, &grants);
+    let applied = tune(&plain, "--apply --memory 16GiB");
+    assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+    assert_eq!(ask(&plain, "show maintenance_work_mem"), "1GB");
+    found(&plain, "not-put-back", "");
+    let reverted = tune(&plain, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&plain, "not-put-back", "");
+}
+
+#[test]
+fn whoever_may_change_settings_puts_them_back() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
     run(
         &server,
-        "grant select on pg_file_settings to plain; \
-         grant execute on function pg_show_all_file_settings() to plain",
+        "create role app login; create role tuner login; alter schema pgspate owner to app; \
+         alter table pgspate.change owner to app; alter table pgspate.version owner to app",
     );
-    let refused = tune(&plain, "--apply");
+    // The ledger is a lesser role's.
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    let reverted = tune(&dsn, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert_eq!(state(&server), before);
+    // And rows of it are of a role that the one that reverts is no member of.
+    let tuner = format!("{dsn} user=tuner");
+    run(&server, &statements(&tune(&tuner, "--apply")));
+    for (applies, reverts) in [(&dsn, &tuner), (&tuner, &dsn), (&dsn, &tuner), (&dsn, &dsn)] {
+        let applied = tune(applies, "--apply --memory 16GiB");
+        assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+        let reverted = tune(reverts, "--revert");
+        assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+        assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
+        assert_eq!(state(&server), before);
+        silent(&dsn, "not-put-back", "");
+        let proposed: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
+        assert_eq!(proposed["outstanding"], serde_json::json!([]));
+        assert_eq!(tune(reverts, "--revert").stderr, "there is nothing to put back\n");
+    }
+}
+
+#[test]
+fn an_apply_that_the_server_refuses_leaves_nothing() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    // Where the server would write the new file.
+    let blocked = server.data_folder().join("postgresql.auto.conf.tmp");
+    fs::create_dir(&blocked).unwrap();
+    let refused = tune(&dsn, "--apply");
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("could not change pgspate.tuned"), "{}", refused.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&dsn, "not-put-back", "");
+    assert_eq!(tune(&dsn, "--revert").stderr, "there is nothing to put back\n");
+    fs::remove_dir(&blocked).unwrap();
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    fs::create_dir(&blocked).unwrap();
+    assert_eq!(tune(&dsn, "--revert").status, Some(2));
+    found(&dsn, "not-put-back", "");
+    fs::remove_dir(&blocked).unwrap();
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+}
+
+/// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
+/// its files; what it ended with.
+fn apply_and_revoke(server: &Throwaway, role: &str) -> Run {
+    let (runtime, client) = session(&server.dsn());
+    let signal = |name: &str| {
+        let pid = server.pid().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let count = |sql: &str| -> i64 {
+        runtime.block_on(client.query_one(&format!("select count(*) {sql}"), &[])).unwrap().get(0)
+    };
+    // The lock of `tune`, which is waited for as the last thing before.
+    let key = "8099569381357675892";
+    count(&format!("from (select pg_advisory_lock({key})) _"));
+    let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
+    let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
+                 and application_name = 'pgspate tune'";
+    wait_until("it waits", || count(waits) > 0);
+    signal("-STOP");
+    count(&format!("from (select pg_advisory_unlock({key})) _"));
+    let started = std::time::Instant::now();
+    while count("from pg_file_settings where name = 'pgspate.tuned'") == 0
+        && started.elapsed() < crate::run::PATIENCE
+    {}
+    let revoke = format!("revoke alter system on parameter maintenance_work_mem from {role}");
+    let revoked = runtime.block_on(client.batch_execute(&revoke));
+    signal("-CONT");
+    revoked.unwrap();
+    finish(child)
+}
+
+#[test]
+fn an_apply_that_fails_half_way_leaves_nothing() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    run(&server, &statements(&tune(&format!("{dsn} user=plain"), "--apply --memory 16GiB")));
+    // Unless the test was so slow that the server was no longer waited for.
+    let refused = loop {
+        let run_once = apply_and_revoke(&server, "plain");
+        if run_once.status != Some(0) {
+            break run_once;
+        }
+        assert_eq!(tune(&dsn, "--revert").status, Some(0));
+        run(&server, "grant alter system on parameter maintenance_work_mem to plain");
+    };
+    let expected = "error: could not change maintenance_work_mem";
+    assert!(refused.stderr.starts_with(expected), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--revert"), "{}", refused.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&dsn, "not-put-back", "");
+}
+
+#[test]
+fn a_server_that_takes_no_alter_system() {
+    let version = testing::server("");
+    if ask(&version.dsn(), "show server_version_num").parse::<u32>().unwrap() < 170_000 {
+        return;
+    }
+    let server = testing::server("allow_alter_system = off");
+    let refused = tune(&server.dsn(), "--apply");
     assert_eq!(refused.status, Some(2));
-    assert!(refused.stderr.contains("grant alter system on parameter"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("allow_alter_system is off"), "{}", refused.stderr);
+    assert_eq!(ask(&server.dsn(), "select to_regnamespace('pgspate')"), "");
+    silent(&server.dsn(), "not-put-back", "");
+}
+
+#[test]
+fn what_counts_and_what_does_not() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "alter database postgres set maintenance_work_mem = '32MB'");
+    let applied = tune(&dsn, "--apply --memory 16GiB");
+    assert_eq!(applied.status, Some(0));
+    assert!(applied.stderr.contains("max_wal_size is 16GB"), "{}", applied.stderr);
+    assert!(!applied.stderr.contains("maintenance_work_mem is"), "{}", applied.stderr);
+    let warning = "warning: maintenance_work_mem was set, but does not count";
+    assert!(applied.stderr.contains(warning), "{}", applied.stderr);
+}
+
+#[test]
+fn nothing_of_the_ledger_is_run() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    // As statements, which is what was recorded formerly.
+    run(
+        &server,
+        "update pgspate.change set steps = array[case steps[1] \
+             when '' then 'alter system reset ' || object \
+             else 'alter system set ' || object || ' = ' || quote_literal(steps[1]) end \
+             || ' -- instead of ' || steps[2]]",
+    );
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    for evil in [
+        "object = 'archive_command', steps = array['', 'evil']",
+        "steps = array['alter system set archive_command = ''evil'' -- instead of 16GB']",
+    ] {
+        assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+        run(
+            &server,
+            &format!(
+                "create table public.was as select * from pgspate.change where done = 0; \
+                 update pgspate.change set {evil} where done = 0 and object = 'max_wal_size'"
+            ),
+        );
+        let refused = tune(&dsn, "--revert");
+        assert_eq!(refused.status, Some(2));
+        assert!(refused.stderr.contains("in words that are not tune's"), "{}", refused.stderr);
+        assert!(!state(&server).0.contains("evil"));
+        run(
+            &server,
+            "update pgspate.change c set object = was.object, steps = was.steps from public.was \
+             where (c.job, c.ordinal) = (was.job, was.ordinal); drop table public.was",
+        );
+        assert_eq!(tune(&dsn, "--revert").status, Some(0));
+        assert_eq!(state(&server), before);
+    }
+}
+
+#[test]
+fn a_ledger_that_is_lost() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    run(&server, "drop schema pgspate cascade");
+    let refused = tune(&dsn, "--revert");
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("has no way back of the settings"), "{}", refused.stderr);
+    assert_eq!(tune(&dsn, "--apply --memory 64GiB").status, Some(2));
+    let finding = found(&dsn, "not-put-back", "");
+    let [look, reset] = &remedy(&finding)[..] else { panic!("{finding}") };
+    let names = format!("select string_agg(name, ' ') from ({}) _", look.trim_end_matches(';'));
+    for name in ask(&dsn, &names).split(' ').filter(|name| *name != "pgspate.tuned") {
+        run(&server, &format!("alter system reset {name}"));
+    }
+    run(&server, reset);
+    silent(&dsn, "not-put-back", "");
     assert_eq!(state(&server), before);
 }
 
 #[test]
-fn statements_of_a_lesser_role_are_not_run() {
-    let server = server();
-    let dsn = server.dsn();
-    assert_eq!(tune(&dsn, "--apply").status, Some(0));
-    run(
-        &server,
-        "create role plain login; update pgspate.change set role = 'plain', \
-         steps = array['alter system set archive_command = ''evil''']",
+fn a_load_that_is_under_way_puts_back_itself() {
+    let case = Case::new(
+        "create table t (id int, note text);
+         create function wait() returns trigger language plpgsql as
+             'begin perform pg_advisory_xact_lock_shared(7); return new; end';
+         create trigger wait before insert on t for each row execute function wait()",
     );
-    let refused = tune(&dsn, "--revert");
-    assert_eq!(refused.status, Some(2));
-    assert!(refused.stderr.contains("whose statements this role does not run"));
-    assert_ne!(ask(&dsn, "show archive_command"), "evil");
+    let dsn = case.db.dsn();
+    case.put("t.csv", "id,note\n1,a\n");
+    let (runtime, holder) = session(&dsn);
+    runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
+    let mut child = spawn(&mut case.load_command("t.csv --quiet --pause-autovacuum always"));
+    let under_way = || {
+        let found = findings(&dsn, "not-put-back", "");
+        let text = found[0]["evidence"].as_str().unwrap().to_owned();
+        (found.len() == 1 && found[0]["verdict"] == "ok").then_some(text)
+    };
+    let said = "job 1 is under way, and will put back autovacuum";
+    wait_until("it has changed the table", || under_way().is_some_and(|text| text == said));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    let finding = found(&dsn, "not-put-back", "");
+    assert_eq!(finding["evidence"], "job 1 has not put back autovacuum");
+    assert_eq!(remedy(&finding), ["pgspate status --restore 1"]);
+    wait_until("it can be put back", || {
+        let status = ["status", "--restore", "1", "--to", &dsn];
+        finish(spawn(&mut command(&std::env::temp_dir(), &status))).status == Some(0)
+    });
+    silent(&dsn, "not-put-back", "");
 }
 
 /// Which method there is for compressing depends on how the server was built.
@@ -249,7 +517,7 @@ fn what_is_proposed() {
       indexes are sorted in one pass, and vacuum passes over them once
       risk: each index build and each VACUUM may take that much memory
 
-    autovacuum_work_mem  256MB instead of -1
+    autovacuum_work_mem  256MB instead of -1 (maintenance_work_mem, 64MB)
       autovacuum gets enough memory of its own, and not that of index builds times its
       workers
       risk: each autovacuum worker may take that much memory
@@ -258,8 +526,8 @@ fn what_is_proposed() {
       an index is built by half of the processors
       risk: less processor time for others while indexes are built
 
-    autovacuum_vacuum_cost_limit  2000 instead of -1
-      autovacuum keeps up with the load, ten times faster than by itself
+    autovacuum_vacuum_cost_limit  2000 instead of -1 (vacuum_cost_limit, 200)
+      autovacuum does more before it pauses, and keeps up with the load
       risk: more reading and writing beside the load
 
     Apply it with --apply, or print it with --emit sql, rds or terraform.
@@ -301,5 +569,9 @@ fn what_is_proposed() {
     "#);
     let json: Value = serde_json::from_str(&tune(&dsn, &format!("{size} --json")).stdout).unwrap();
     assert_eq!(json["machine"]["cpus"], 8);
+    if cfg!(target_os = "linux") {
+        let json: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
+        assert_eq!(json["machine"]["memory_from"], "this machine's");
+    }
     assert_eq!(tune(&dsn, "--apply --revert").status, Some(2));
 }

@@ -167,9 +167,7 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
         status::list(client, Some(job)).await?;
     }
     let mut claimed = Vec::new();
-    let mut changes = outstanding(client, job).await?;
-    // Settings of the server are no job's, and no transaction can put them back.
-    changes.retain(|it| it.kind != crate::tune::SETTING);
+    let mut changes = of_jobs(client, job).await?;
     changes.dedup_by_key(|it| it.job);
     for it in &changes {
         let sql = "select key from pgspate.job where job = $1";
@@ -186,9 +184,43 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
             }
         }
         // Read anew: its last session may have put something back.
-        claimed.extend(outstanding(client, Some(it.job)).await?);
+        claimed.extend(of_jobs(client, Some(it.job)).await?);
     }
     Ok(claimed)
+}
+
+/// The same without settings of the server, which are no job's: what is recorded of them are
+/// values, and no transaction can put them back.
+async fn of_jobs(client: &Client, job: Option<i64>) -> Result<Vec<Change>> {
+    let mut changes = outstanding(client, job).await?;
+    changes.retain(|it| it.kind != crate::tune::SETTING);
+    Ok(changes)
+}
+
+/// Counts all changes of this kind as put back, but for those that row-level security keeps from
+/// the role: those of roles that it is no member of. Nothing where there is no ledger.
+///
+/// # Errors
+/// When the role may not write the ledger.
+pub(crate) async fn count_kind(client: &Client, kind: &str) -> Result<()> {
+    if !schema::exists(client).await? {
+        return Ok(());
+    }
+    let sql = "update pgspate.change set done = cardinality(steps) \
+               where kind = $1 and done < cardinality(steps)";
+    client.tell(sql, &[&kind]).await.map(drop).map_err(failed())
+}
+
+/// Whether a session works on a job: it puts back itself what it has changed. Any role may ask.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(crate) async fn is_under_way(client: &Client, job: i64) -> Result<bool> {
+    let sql = "select key from pgspate.job where job = $1";
+    let key = client.ask_opt(sql, &[&job]).await.map_err(failed())?;
+    let Some(key) = key.map(|row| lock_key(row.get(0))) else { return Ok(false) };
+    let sql = format!("select exists (select from pg_locks l where {})", lock::is_held(key));
+    Ok(client.ask_one(&sql, &[]).await.map_err(failed())?.get(0))
 }
 
 /// The owner of a ledger that this role had better run no statements from: one who can do less.

@@ -17,7 +17,9 @@ mod status;
 mod stream;
 
 pub use change::{Change, outstanding};
-pub(crate) use change::{NewChange, adopt, claim, doubtful_owner, forget_void, record};
+pub(crate) use change::{
+    NewChange, adopt, claim, count_kind, doubtful_owner, forget_void, is_under_way, record,
+};
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};

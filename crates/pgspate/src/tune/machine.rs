@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::doctor::Flavour;
 use crate::doctor::scene::Settings;
+use crate::target::connect::Connection;
 
 /// What is assumed where nothing is known: so little that it is never too much.
 const MEMORY_ASSUMED: u64 = 4 << 30;
@@ -25,6 +26,19 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether the server is on this machine. An address of this machine's says nothing: a tunnel,
+    /// a proxy or a container may be behind it. So the session's own process has to be here.
+    pub(super) async fn is_here(connection: &Connection) -> bool {
+        let pid = connection.backend_pid();
+        if !connection.is_local() || pid == 0 {
+            return false;
+        }
+        let sql = "select current_database()::text";
+        let Ok(row) = connection.client.query_one(sql, &[]).await else { return false };
+        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        is_session(&String::from_utf8_lossy(&title), row.get(0))
+    }
+
     /// What was said, else what this machine has if the server is on it, else what the size of the
     /// cache tells, else little.
     pub(super) fn find(
@@ -54,6 +68,11 @@ impl Machine {
     }
 }
 
+/// Whether a process calls itself a session with that database: `postgres: joe sales [local] idle`.
+fn is_session(title: &str, database: &str) -> bool {
+    title.starts_with("postgres: ") && title.contains(&format!(" {database} "))
+}
+
 /// A quarter of the memory is the cache's, as a rule; three quarters on Aurora.
 fn by_cache(flavour: Flavour, settings: &Settings) -> Option<u64> {
     let cache = settings.get("shared_buffers")?.bytes()?;
@@ -72,4 +91,19 @@ fn memory_here() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let all = line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10;
     Some(all.min(limit.unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_the_same_number_is_not_the_session() {
+        assert!(is_session("postgres: joe sales [local] idle\0", "sales"));
+        assert!(is_session("postgres: 15/main: joe sales 127.0.0.1(50432) SELECT", "sales"));
+        assert!(!is_session("postgres: joe other [local] idle", "sales"));
+        assert!(!is_session("postgres: checkpointer ", "sales"));
+        assert!(!is_session("/usr/bin/sales --sales", "sales"));
+        assert!(!is_session("", "sales"));
+    }
 }

@@ -8,22 +8,40 @@
 mod apply;
 mod emit;
 mod machine;
+mod rights;
+mod server;
 mod settings;
+mod way_back;
 
 use serde::Serialize;
 
 pub use apply::{Applied, apply, outstanding, revert};
 pub use emit::{Form, emit};
 pub use machine::Machine;
+pub(crate) use server::{MARKER, mark};
 
-use crate::Result;
 use crate::doctor::Flavour;
 use crate::doctor::scene;
+use crate::ledger::Change;
 use crate::measure::server_version;
 use crate::target::connect::Connection;
+use crate::{Error, Kind, Result};
 
 /// What a change of a setting is called in the ledger.
 pub(crate) const SETTING: &str = "setting";
+
+/// All that `tune` ever changes.
+pub const NAMES: [&str; 9] = [
+    "max_wal_size",
+    "checkpoint_timeout",
+    "checkpoint_completion_target",
+    "wal_compression",
+    "wal_buffers",
+    "maintenance_work_mem",
+    "autovacuum_work_mem",
+    "max_parallel_maintenance_workers",
+    "autovacuum_vacuum_cost_limit",
+];
 
 /// These are never touched, whatever is asked.
 pub const UNTOUCHED: [&str; 4] = ["fsync", "full_page_writes", "autovacuum", "synchronous_commit"];
@@ -33,7 +51,7 @@ pub const UNTOUCHED: [&str; 4] = ["fsync", "full_page_writes", "autovacuum", "sy
 pub struct Proposal {
     /// Its name.
     pub name: &'static str,
-    /// Its value now, with its unit.
+    /// Its value now, with its unit; behind -1 also what it then is.
     pub now: String,
     /// What it should be, as SQL takes it.
     pub value: String,
@@ -74,16 +92,32 @@ pub async fn advise(
     let client = &connection.client;
     let flavour = Flavour::of(client).await;
     let now = scene::settings(client).await?;
-    let machine = Machine::find(memory_bytes, cpus, connection.is_local(), flavour, &now);
+    let is_here = flavour.has_alter_system() && Machine::is_here(connection).await;
+    let machine = Machine::find(memory_bytes, cpus, is_here, flavour, &now);
     let proposals = settings::propose(&machine, flavour, &now);
-    // A ledger that cannot be read is apply's and revert's matter.
-    let outstanding = crate::ledger::outstanding(client, None).await.unwrap_or_default();
-    let outstanding = outstanding.into_iter().filter(|it| it.kind == SETTING);
     Ok(Advice {
         flavour,
         major: server_version(client).await / 10_000,
         machine,
         proposals,
-        outstanding: outstanding.map(|it| it.object).collect(),
+        // A ledger that cannot be read is apply's and revert's matter.
+        outstanding: outstanding(connection).await.unwrap_or_default(),
     })
+}
+
+/// The settings that changes are of, each once.
+pub(crate) fn names(changes: &[Change]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::with_capacity(changes.len());
+    for change in changes.iter().filter(|change| change.kind == SETTING) {
+        if !names.contains(&change.object) {
+            names.push(change.object.clone());
+        }
+    }
+    names
+}
+
+fn no_alter_system(flavour: Flavour) -> Error {
+    Error::new(Kind::Plan, format!("{} has no ALTER SYSTEM", flavour.name())).hint(
+        "Have the settings printed with `--emit rds` or `--emit terraform`, and apply them there.",
+    )
 }

@@ -21,6 +21,8 @@ struct Wish {
     wanted: Wanted,
     reason: &'static str,
     risk: &'static str,
+    /// What it is the same as when it is -1.
+    follows: Option<&'static str>,
     /// Not where storage takes the WAL and writes no pages.
     is_for_checkpoints: bool,
 }
@@ -28,11 +30,14 @@ struct Wish {
 /// The settings that should be others than they are.
 pub(super) fn propose(machine: &Machine, flavour: Flavour, now: &Settings) -> Vec<Proposal> {
     let is_aurora = flavour == Flavour::Aurora;
-    let wishes = wishes(machine, now).into_iter();
-    let proposals: Vec<Proposal> = wishes
-        .filter(|wish| !(is_aurora && wish.is_for_checkpoints))
-        .filter_map(|wish| wish.proposal(now.get(wish.name)?))
-        .collect();
+    let mut proposals: Vec<Proposal> = Vec::new();
+    for wish in wishes(machine, now) {
+        if is_aurora && wish.is_for_checkpoints {
+            continue;
+        }
+        let is_led = wish.follows.is_some_and(|it| proposals.iter().any(|made| made.name == it));
+        proposals.extend(wish.proposal(now, is_led));
+    }
     debug_assert!(proposals.iter().all(|it| !UNTOUCHED.contains(&it.name)));
     proposals
 }
@@ -49,10 +54,18 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
     };
     let workers = u64::from(machine.cpus / 2).clamp(2, 8);
     let autovacuum = share(64);
-    let wish =
-        |name, wanted, reason, risk| Wish { name, wanted, reason, risk, is_for_checkpoints: false };
-    let checkpoint =
-        |name, wanted, reason, risk| Wish { name, wanted, reason, risk, is_for_checkpoints: true };
+    let wish = |name, wanted, reason, risk| {
+        let (follows, is_for_checkpoints) = (None, false);
+        Wish { name, wanted, reason, risk, follows, is_for_checkpoints }
+    };
+    let checkpoint = |name, wanted, reason, risk| {
+        let wish = wish(name, wanted, reason, risk);
+        Wish { is_for_checkpoints: true, ..wish }
+    };
+    let follower = |name, follows, wanted, reason, risk| {
+        let wish = wish(name, wanted, reason, risk);
+        Wish { follows: Some(follows), ..wish }
+    };
     vec![
         checkpoint(
             "max_wal_size",
@@ -72,7 +85,7 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
             "checkpoint_completion_target",
             Wanted::Share(0.9),
             "pages are written evenly and not in one go",
-            "none worth a word",
+            "no risk known",
         ),
         checkpoint(
             "wal_compression",
@@ -93,8 +106,9 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
             "indexes are sorted in one pass, and vacuum passes over them once",
             "each index build and each VACUUM may take that much memory",
         ),
-        wish(
+        follower(
             "autovacuum_work_mem",
+            "maintenance_work_mem",
             Wanted::Bytes(autovacuum),
             "autovacuum gets enough memory of its own, and not that of index builds times its \
              workers",
@@ -106,42 +120,55 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
             "an index is built by half of the processors",
             "less processor time for others while indexes are built",
         ),
-        wish(
+        follower(
             "autovacuum_vacuum_cost_limit",
+            "vacuum_cost_limit",
             Wanted::Number(2000),
-            "autovacuum keeps up with the load, ten times faster than by itself",
+            "autovacuum does more before it pauses, and keeps up with the load",
             "more reading and writing beside the load",
         ),
     ]
 }
 
 impl Wish {
-    /// Nothing where it is as much already.
-    fn proposal(&self, now: &Setting) -> Option<Proposal> {
-        let number: f64 = now.value.parse().unwrap_or_default();
+    /// Nothing where it is as much already. Where it is as much as another setting that is about
+    /// to be made larger (`is_led`), it is kept from growing with that one.
+    fn proposal(&self, now: &Settings, is_led: bool) -> Option<Proposal> {
+        let own = now.get(self.name)?;
+        let leader = self.follows.filter(|_| own.value == "-1");
+        let leader = leader.and_then(|name| Some((name, now.get(name)?)));
+        let counting = leader.map_or(own, |(_, setting)| setting);
+        let is_led = is_led && leader.is_some();
+        let number: f64 = counting.value.parse().unwrap_or_default();
         let (value, bare_value) = match &self.wanted {
             Wanted::Bytes(bytes) => {
-                let unit = unit_bytes(now)?;
-                // Less than zero is "as something else".
-                if number >= 0.0 && now.bytes()? >= *bytes {
+                let unit = unit_bytes(own)?;
+                // Less than zero is as the server thinks fit.
+                let bytes_now = if number < 0.0 { 0 } else { counting.bytes()? };
+                if bytes_now >= *bytes && !is_led {
                     return None;
                 }
-                (words(*bytes), (bytes / unit).to_string())
+                let bytes = bytes_now.max(*bytes);
+                (words(bytes), (bytes / unit).to_string())
             }
             Wanted::Number(wanted) if number < *wanted as f64 => {
-                let unit = now.unit.as_deref().unwrap_or_default();
+                let unit = own.unit.as_deref().unwrap_or_default();
                 (format!("{wanted}{unit}"), wanted.to_string())
             }
             Wanted::Share(share) if number < *share => (share.to_string(), share.to_string()),
-            Wanted::Word(word) if now.value == "off" => ((*word).to_owned(), (*word).to_owned()),
+            Wanted::Word(word) if own.value == "off" => ((*word).to_owned(), (*word).to_owned()),
             _ => return None,
+        };
+        let now = match leader {
+            Some((name, setting)) => format!("{} ({name}, {})", own.value, shown(setting)),
+            None => shown(own),
         };
         Some(Proposal {
             name: self.name,
-            now: shown(now),
+            now,
             value,
             bare_value,
-            needs_restart: now.context == "postmaster",
+            needs_restart: own.context == "postmaster",
             reason: self.reason,
             risk: self.risk,
         })
@@ -165,6 +192,7 @@ pub(super) fn shown(setting: &Setting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::NAMES;
 
     fn setting(value: &str, unit: Option<&str>, context: &str) -> Setting {
         Setting {
@@ -187,6 +215,7 @@ mod tests {
             ("autovacuum_work_mem", setting("-1", Some("kB"), "sighup")),
             ("max_parallel_maintenance_workers", setting("2", None, "user")),
             ("autovacuum_vacuum_cost_limit", setting("-1", None, "sighup")),
+            ("vacuum_cost_limit", setting("200", None, "user")),
         ];
         all.into_iter().map(|(name, setting)| (name.to_owned(), setting)).collect()
     }
@@ -220,7 +249,8 @@ mod tests {
         let small = values(&machine(GIB, 1), Flavour::Plain, &defaults());
         let names: Vec<&str> = small.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"max_wal_size=4GB"), "{names:?}");
-        assert!(names.contains(&"autovacuum_work_mem=64MB"), "{names:?}");
+        // It has as much already, by maintenance_work_mem.
+        assert!(!names.iter().any(|name| name.starts_with("autovacuum_work_mem")), "{names:?}");
         assert!(!names.iter().any(|name| name.starts_with("max_parallel")), "{names:?}");
     }
 
@@ -233,9 +263,32 @@ mod tests {
         assert_eq!(values(&machine(64 * GIB, 16), Flavour::Plain, &now), []);
         for (memory, cpus) in [(GIB, 1), (64 * GIB, 64)] {
             let wishes = wishes(&machine(memory, cpus), &defaults());
-            assert!(wishes.iter().all(|wish| !UNTOUCHED.contains(&wish.name)));
+            let names: Vec<&str> = wishes.iter().map(|wish| wish.name).collect();
+            assert_eq!(names, NAMES);
+            assert!(names.iter().all(|name| !UNTOUCHED.contains(name)));
         }
         let aurora = values(&machine(64 * GIB, 16), Flavour::Aurora, &defaults());
         assert!(aurora.iter().all(|(name, _)| !name.contains("wal") && !name.contains("check")));
+    }
+    #[test]
+    fn what_is_the_same_as_another_is_not_made_smaller_than_that() {
+        let size = machine(16 * GIB, 2);
+        let proposed = |maintenance_kb: &str, cost_limit: &str| {
+            let mut now = defaults();
+            now.get_mut("maintenance_work_mem").unwrap().value = maintenance_kb.to_owned();
+            now.get_mut("vacuum_cost_limit").unwrap().value = cost_limit.to_owned();
+            let proposals = propose(&size, Flavour::Plain, &now).into_iter();
+            let ours = proposals.filter(|it| it.name.starts_with("autovacuum"));
+            ours.map(|it| format!("{} instead of {}", it.value, it.now)).collect::<Vec<_>>()
+        };
+        let usual = [
+            "256MB instead of -1 (maintenance_work_mem, 64MB)",
+            "2000 instead of -1 (vacuum_cost_limit, 200)",
+        ];
+        assert_eq!(proposed("65536", "200"), usual);
+        assert_eq!(proposed("4194304", "10000"), [""; 0]);
+        // Not 1GB, which maintenance_work_mem is about to be, for each worker.
+        let kept = ["512MB instead of -1 (maintenance_work_mem, 512MB)"];
+        assert_eq!(proposed("524288", "2000"), kept);
     }
 }

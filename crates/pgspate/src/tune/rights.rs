@@ -1,0 +1,85 @@
+//! Whether a role may do what `tune` is about to do, asked before anything is written.
+//!
+//! All that is missing is said at once, as the grants that give it.
+
+use tokio_postgres::Client;
+
+use super::server::MARKER;
+use crate::measure::server_version;
+use crate::target::{quote_ident, server_error};
+use crate::{Error, Kind, Result};
+
+/// What the role is and may, in the order of [`check`]. A ledger that is not there yet is made in
+/// a schema of its own, or in an empty one of that name.
+const RIGHTS: &str = "\
+select current_user::text, current_database()::text,
+       coalesce(current_setting('allow_alter_system', true), 'on') = 'off',
+       has_table_privilege('pg_catalog.pg_file_settings', 'select'),
+       has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute'),
+       has_function_privilege('pg_catalog.pg_reload_conf()', 'execute'),
+       case when s.oid is null then has_database_privilege(current_database(), 'create') end,
+       case when s.oid is not null and c.oid is null
+            then has_schema_privilege(s.oid, 'usage') and has_schema_privilege(s.oid, 'create') end,
+       case when c.oid is not null
+            then has_schema_privilege(s.oid, 'usage') and has_table_privilege(c.oid, 'select')
+                 and has_table_privilege(c.oid, 'insert')
+                 and has_table_privilege(c.oid, 'update') end,
+       array(select name from unnest($1::text[]) name where not ALTERS)
+from (values (1)) one
+left join pg_catalog.pg_namespace s on s.nspname = 'pgspate'
+left join pg_catalog.pg_class c on c.relnamespace = s.oid and c.relname = 'change'";
+
+/// From PostgreSQL 15 on; before, only a superuser may.
+const BY_GRANT: &str = "has_parameter_privilege(name, 'alter system')";
+const BY_ROLE: &str = "(select rolsuper from pg_catalog.pg_roles where rolname = current_user)";
+
+/// Refuses where the role may not change these settings and the marker, read what is set, have the
+/// server read it again or, where that `is_recorded`, write the ledger.
+///
+/// # Errors
+/// With what is missing.
+pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) -> Result<()> {
+    let has_grants = server_version(client).await >= 150_000;
+    let sql = RIGHTS.replace("ALTERS", if has_grants { BY_GRANT } else { BY_ROLE });
+    let names: Vec<&str> = names.iter().copied().chain([MARKER]).collect();
+    let failed = server_error("could not look up the role's rights".to_owned());
+    let row = client.query_one(&sql, &[&names]).await.map_err(failed)?;
+    let (role, database): (&str, &str) = (row.get(0), row.get(1));
+    if row.get(2) {
+        let message = "the server does not take ALTER SYSTEM: allow_alter_system is off";
+        return Err(Error::new(Kind::Plan, message).hint(
+            "Its settings are changed where whoever runs it has them: `--emit sql` says which.",
+        ));
+    }
+    let forbidden: Vec<&str> = row.get(9);
+    let (to, database) = (quote_ident(role), quote_ident(database));
+    let is_about_ledger = |nth: usize| nth >= 6;
+    let lacks = |nth: usize| {
+        row.get::<_, Option<bool>>(nth) == Some(false) && (is_recorded || !is_about_ledger(nth))
+    };
+    let mut grants = Vec::new();
+    if !forbidden.is_empty() {
+        grants.push(format!("grant alter system on parameter {} to {to};", forbidden.join(", ")));
+    }
+    let others = [
+        (3, format!("grant select on pg_file_settings to {to};")),
+        (4, format!("grant execute on function pg_show_all_file_settings() to {to};")),
+        (5, format!("grant execute on function pg_reload_conf() to {to};")),
+        (6, format!("grant create on database {database} to {to};")),
+        (7, format!("grant usage, create on schema pgspate to {to};")),
+        (8, format!("grant usage on schema pgspate to {to};")),
+        (8, format!("grant select, insert, update on all tables in schema pgspate to {to};")),
+    ];
+    grants.extend(others.into_iter().filter(|(nth, _)| lacks(*nth)).map(|(_, grant)| grant));
+    if grants.is_empty() {
+        return Ok(());
+    }
+    let message = format!("role \"{role}\" may not change the server's settings and put them back");
+    let hint = match has_grants || forbidden.is_empty() {
+        true => format!("Have a superuser run\n    {}", grants.join("\n    ")),
+        false => "Before PostgreSQL 15 only a superuser may. Connect as one, or have one run what \
+                  `--emit sql` prints."
+            .to_owned(),
+    };
+    Err(Error::new(Kind::Server, message).hint(hint))
+}
