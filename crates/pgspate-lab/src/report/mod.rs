@@ -153,22 +153,20 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
     let dates = lines().map(|line| line.time.get(..10).unwrap_or_default());
     let (first, last) = (dates.clone().min().unwrap_or_default(), dates.max().unwrap_or_default());
     let when = if first == last { first.to_owned() } else { format!("{first} to {last}") };
-    let mut machines: Vec<String> = lines().map(|line| described(&line.facts.machine)).collect();
+    let places = places(lines().filter(|line| line.skipped.is_none()));
     let mut servers: Vec<&str> = lines().map(|line| line.conditions.postgres.as_str()).collect();
-    machines.sort();
-    machines.dedup();
     servers.sort_unstable();
     servers.dedup();
     let _ = write!(
         html,
         "<header>\n<h1>Writing into PostgreSQL, measured</h1>\n<p class=\"about\">{} trials of \
-         <code>pgspate lab</code>, {}. PostgreSQL {} on {}. Every trial began from the same state, \
+         <code>pgspate lab</code>, {}. PostgreSQL {}{}. Every trial began from the same state, \
          in an order that nobody chose. Bars and points are medians; whiskers go from the least to \
          the greatest value.</p>\n<ul class=\"contents\">\n",
         lines().filter(|line| line.skipped.is_none()).count(),
         escape(&when),
         escape(&servers.join(", ")),
-        escape(&machines.join("; "))
+        escape(&places)
     );
     for (experiment, results) in all {
         let (name, data) = (escape(experiment.name()), results.data().kind);
@@ -180,6 +178,22 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
         );
     }
     html.push_str("</ul>\n</header>\n");
+}
+
+/// ` on 2 processors, ...`: the machines that these ran on. Of a server that was not seen on it a
+/// machine is the client's alone.
+fn places<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
+    let place = |line: &Line| (!line.facts.is_local, described(&line.facts.machine));
+    let mut places: Vec<(bool, String)> = lines.map(place).collect();
+    places.sort();
+    places.dedup();
+    let mut text = String::new();
+    for (nth, (is_client, machine)) in places.iter().enumerate() {
+        text += if nth > 0 { "; " } else if *is_client { ", " } else { " " };
+        text += if *is_client { "from a client on " } else { "on " };
+        text += machine;
+    }
+    text
 }
 
 /// A machine in a line.
