@@ -207,11 +207,9 @@ mod tests {
         // A process of ours has the age of a session, but is none of PostgreSQL's.
         assert_eq!(believed(std::process::id() as i32, 0.0), None);
         let database = testing::database();
-        let pid = |sql: &str| database.query(sql)[0][0].as_deref().unwrap().parse::<i32>().unwrap();
-        // The checkpointer is there all the time; it says nothing of its age.
-        let checkpointer =
-            "select pid from pg_stat_activity where backend_type = 'checkpointer'";
-        let pid = pid(checkpointer);
+        // Sessions come and go; this one is there all the time.
+        let sql = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
+        let pid: i32 = database.query(sql)[0][0].as_deref().unwrap().parse().unwrap();
         let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
         let Some(uptime) = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok())
         else {

@@ -189,8 +189,12 @@ fn places<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
     places.dedup();
     let mut text = String::new();
     for (nth, (is_client, machine)) in places.iter().enumerate() {
-        text += if nth > 0 { "; " } else if *is_client { ", " } else { " " };
-        text += if *is_client { "from a client on " } else { "on " };
+        text += match (nth, is_client) {
+            (0, true) => ", from a client on ",
+            (0, false) => " on ",
+            (_, true) => "; from a client on ",
+            (_, false) => "; on ",
+        };
         text += machine;
     }
     text
@@ -204,4 +208,26 @@ fn described(machine: &Machine) -> String {
     let named = [&machine.cpu, &machine.kernel, &machine.storage];
     parts.extend(named.into_iter().filter(|it| !it.is_empty()).cloned());
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::line;
+
+    #[test]
+    fn the_head_names_the_machines_that_measured() {
+        let with = |is_local, cores| {
+            let mut line = line(&[], 0, 1.0);
+            line.facts.is_local = is_local;
+            line.facts.machine = Machine { cores, memory_bytes: 8 << 30, ..Machine::default() };
+            line
+        };
+        let (here, there) = (with(true, 2), with(false, 4));
+        assert_eq!(places([&here, &here].into_iter()), " on 2 processors, 8 GiB memory");
+        let client = ", from a client on 4 processors, 8 GiB memory";
+        assert_eq!(places([&there].into_iter()), client);
+        let both = places([&there, &here].into_iter());
+        assert!(both.ends_with("; from a client on 4 processors, 8 GiB memory"), "{both}");
+    }
 }

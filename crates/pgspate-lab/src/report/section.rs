@@ -265,9 +265,8 @@ fn only(experiment: &dyn Experiment, results: &Results) -> String {
     let is_there = |trial: &Trial| results.lines().iter().any(|line| line.trial == *trial);
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for factor in factors(&all.iter().collect::<Vec<_>>()) {
-        let has = |level: &&str| {
-            all.iter().any(|trial| trial.is(factor.name, level) && is_there(trial))
-        };
+        let has =
+            |level: &&str| all.iter().any(|trial| trial.is(factor.name, level) && is_there(trial));
         let levels: Vec<&str> = factor.levels.iter().copied().filter(has).collect();
         if levels.len() < factor.levels.len() {
             wanted.extend(levels.into_iter().map(|level| (factor.name, level)));

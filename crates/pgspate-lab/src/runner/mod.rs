@@ -232,8 +232,7 @@ fn plans(
             Data::Files => 1.0,
             _ => options.scale.unwrap_or_else(|| experiment.scale_default()),
         };
-        let conditions =
-            place.conditions(scale, options.seed, data.facts.clone(), &fingerprint);
+        let conditions = place.conditions(scale, options.seed, data.facts.clone(), &fingerprint);
         let is_other =
             |line: &&Line| line.experiment == name && !line.conditions.agrees(&conditions);
         if let (false, Some(other)) = (options.fresh, lines.iter().find(is_other)) {

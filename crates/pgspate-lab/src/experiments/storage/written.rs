@@ -55,9 +55,8 @@ fn by_server(line: &Line) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
     let wal = count(&line.measured, "/wal_bytes")?;
     let pages = ["buffers_written", "buffers_by_sessions", "buffers_cleaned"];
-    let pages = pages.iter().filter_map(|name| {
-        count(&line.measured, &format!("/checkpoints/{name}"))
-    });
+    let pages =
+        pages.iter().filter_map(|name| count(&line.measured, &format!("/checkpoints/{name}")));
     let written = pages.sum::<f64>() * PAGE_BYTES;
     let size = |when: &str| {
         let parts = ["table_bytes", "index_bytes"];
