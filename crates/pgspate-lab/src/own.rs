@@ -37,17 +37,14 @@ impl Own {
         &self.base
     }
 
-    /// In a sentence, that it is on a file system in memory, if it is. Waiting for the disk costs
-    /// nothing there, and that is what many questions are about.
-    pub(crate) fn is_in_memory(&self) -> Option<String> {
+    /// That its data are on a file system in memory, if they are: waiting for the disk is what many
+    /// questions are about.
+    pub(crate) fn in_memory(&self) -> Option<&'static str> {
         let kind = facts::storage(&self.base.data_folder());
-        let kind = kind.split(' ').next().unwrap_or_default();
-        matches!(kind, "tmpfs" | "ramfs").then(|| {
-            format!(
-                "the server's data are in memory ({kind}), where waiting for the disk costs \
-                 nothing; name a folder on a disk with TMPDIR"
-            )
-        })
+        matches!(kind.split(' ').next(), Some("tmpfs" | "ramfs")).then_some(
+            "The servers' data were in memory, where waiting for the disk costs nothing: name a \
+             folder on a disk with TMPDIR.",
+        )
     }
 
     /// Stops it: from here on it is copied.

@@ -104,9 +104,9 @@ pub enum Event<'a> {
         /// The line.
         line: &'a Line,
     },
-    /// The results are not what they look like.
+    /// The results will not be what they look like.
     Warning {
-        /// Why, in a sentence without its full stop.
+        /// Why, in a sentence.
         text: &'a str,
     },
 }
@@ -353,8 +353,8 @@ impl Course<'_> {
             ground.tables()?;
         }
         let own = Own::start(installation, &show)?;
-        if let Some(text) = own.is_in_memory() {
-            (self.show)(&Event::Warning { text: &text });
+        if let Some(text) = own.in_memory() {
+            (self.show)(&Event::Warning { text });
         }
         let ground = Ground::on_own(shared, own.base())?;
         ground.sql("make the lab's schema", &schema)?;
@@ -404,7 +404,7 @@ impl Course<'_> {
                 let server = own.copy(&settings)?;
                 let ground = Ground::on_own(shared, &server)?;
                 self.measure(&ground, trial, &mut line)?;
-                line.outcome.notes.extend(own.is_in_memory());
+                line.outcome.notes.extend(own.in_memory().map(str::to_owned));
             }
             (None, Place::Foreign(foreign)) => {
                 let keeper = foreign.connection();

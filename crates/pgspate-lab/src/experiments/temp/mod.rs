@@ -14,7 +14,6 @@ use pgspate::{Error, Kind, Result};
 use super::ways::{failed, number};
 use crate::data::{self, scaled, tpch};
 use crate::report::figure::Figure;
-use crate::report::words;
 use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
 use clients::{Answers, Work};
 use space::Space;
@@ -151,20 +150,10 @@ impl Experiment for Temp {
         if let Some((bound, what)) = room::memory(ground)
             && memory > bound
         {
-            return Some(format!(
-                "its sessions may take {} together, and {what} is {}",
-                words::value(memory as f64, Unit::Bytes),
-                words::value(bound as f64, Unit::Bytes)
-            ));
+            return Some(format!("its sessions might take more memory than {what}"));
         }
-        let free = room::disk(ground)?;
-        (disk > free).then(|| {
-            format!(
-                "its temporary tables and files may take {}, and the disk has {}",
-                words::value(disk as f64, Unit::Bytes),
-                words::value(free as f64, Unit::Bytes)
-            )
-        })
+        let is_full = room::disk(ground).is_some_and(|free| disk > free);
+        is_full.then(|| "its temporary tables and files might fill the disk".to_owned())
     }
 
     fn prepare(&self, ground: &Ground) -> Result<()> {

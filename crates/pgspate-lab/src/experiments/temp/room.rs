@@ -15,10 +15,10 @@ pub(super) fn memory(ground: &Ground) -> Option<(u64, &'static str)> {
         let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
         let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
         let all = all.min(limit.unwrap_or(u64::MAX));
-        return (all > 0).then_some((all / 2, "half of the memory"));
+        return (all > 0).then_some((all / 2, "half of what the machine has"));
     }
     let bytes = shared_buffers(ground).ok()?;
-    Some((bytes.saturating_mul(2), "twice shared_buffers"))
+    Some((bytes.saturating_mul(2), "twice the server's shared_buffers"))
 }
 
 fn shared_buffers(ground: &Ground) -> pgspate::Result<u64> {
