@@ -211,7 +211,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     stop_on_interrupt("cleaning up", move || stopping.ask(), &running, runtime.handle());
     let line = Line::new(args.quiet || args.json);
     let done = pgspate_lab::run(&options, runtime.handle(), &stop, &|event| {
-        line.show(event, args.quiet || args.json, style);
+        line.show(event, style);
     });
     line.clear();
     let summary = done?;
@@ -220,7 +220,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     digests.retain(|digest| names.contains(&digest.experiment));
     if args.json {
         print_json(&Ran { summary: &summary, experiments: &digests })?;
-    } else {
+    } else if !args.quiet {
         for digest in &digests {
             data(format!(
                 "{}\n",
@@ -282,31 +282,49 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     Ok(chosen)
 }
 
-/// The progress line: on a terminal only, and drawn over again with each trial.
+/// What is going on: on a terminal a line that is drawn over again, elsewhere a line for each trial
+/// that is through.
 struct Line {
-    is_shown: bool,
+    is_quiet: bool,
+    is_terminal: bool,
     is_drawn: Cell<bool>,
+    /// Which trial of how many is under way.
+    nth: Cell<(usize, usize)>,
 }
 
 impl Line {
     fn new(quiet: bool) -> Line {
-        let is_shown = !quiet && std::io::stderr().is_terminal();
-        Line { is_shown, is_drawn: Cell::new(false) }
+        Line {
+            is_quiet: quiet,
+            is_terminal: std::io::stderr().is_terminal(),
+            is_drawn: Cell::new(false),
+            nth: Cell::default(),
+        }
     }
 
-    fn show(&self, event: &Event<'_>, quiet: bool, style: Style) {
+    fn show(&self, event: &Event<'_>, style: Style) {
+        if let Event::Trial { nth, of, .. } = event {
+            self.nth.set((*nth, *of));
+        }
         match event {
+            _ if self.is_quiet => {}
             Event::Server(step) => {
                 self.clear();
-                show(step, quiet, style);
+                show(step, false, style);
             }
-            Event::Measured { .. } => {}
-            other if self.is_shown => {
+            Event::Warning { text } => {
+                self.clear();
+                say_line(format!("{} {text}", style.warning("warning:")));
+            }
+            Event::Measured { .. } if self.is_terminal => {}
+            other if self.is_terminal => {
                 // A terminal that has gone away is not worth a word.
                 let _ = write!(std::io::stderr(), "\r{}\x1b[K", rendered(other));
                 self.is_drawn.set(true);
             }
-            _ => {}
+            Event::Measured { line } => say_line(through(line, self.nth.get())),
+            Event::Trial { .. } => {}
+            other => say_line(rendered(other)),
         }
     }
 
@@ -329,7 +347,18 @@ fn rendered(event: &Event<'_>) -> String {
         }
         Event::Server(step) => step.to_string(),
         Event::Measured { line } => line.trial.label(),
+        Event::Warning { text } => (*text).to_owned(),
     }
+}
+
+/// A trial that has its line, and what came of it.
+fn through(line: &pgspate_lab::Line, (nth, of): (usize, usize)) -> String {
+    let what = match (&line.skipped, line.value("seconds")) {
+        (Some(reason), _) => format!("left out: {reason}"),
+        (None, Some(value)) => seconds(value),
+        (None, None) => String::new(),
+    };
+    format!("{}  trial {nth} of {of}  {}  {what}", line.experiment, line.trial.label())
 }
 
 fn scale(value: &str) -> Result<f64, String> {

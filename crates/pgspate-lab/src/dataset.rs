@@ -132,11 +132,11 @@ impl Dataset {
         let (tables, scale, paths) = match self.kind() {
             Data::Imdb => {
                 let scale = ground.scale();
-                (&imdb::TABLES[..], scale, imdb::write(scratch, scale, seed)?)
+                (&imdb::TABLES[..], scale, imdb::write(scratch, scale, seed, ground.stop())?)
             }
             Data::Tpch => {
                 let factor = tpch::factor(ground.scale());
-                (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed)?)
+                (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed, ground.stop())?)
             }
             Data::Files => {
                 let tried = self.given.iter().map(|table| given::try_out(table, ground));

@@ -66,7 +66,7 @@ fn field(text: &str, name: &str) -> String {
 }
 
 /// `ext4 on vda`. What a virtual disk says of its kind means nothing, so nobody is asked.
-fn storage(folder: &Path) -> String {
+pub(crate) fn storage(folder: &Path) -> String {
     let Ok(facts) = fs::metadata(folder) else { return String::new() };
     let device = format!("{}:{}", rustix::fs::major(facts.dev()), rustix::fs::minor(facts.dev()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -93,8 +93,10 @@ select name, current_setting(name)
 from pg_settings
 where source not in ('default', 'override', 'client', 'session', 'environment variable')
   and setting is distinct from boot_val
-  and name !~* '(file|directory|directories|addresses|port|log_|lc_|timezone|datestyle)'
-  and name !~* '(application_name|default_text_search_config|client_encoding|cluster_name)'
+  and name !~ '(file|_directory|_directories|_addresses|_command|_conninfo)$'
+  and name !~ '^(log_|lc_)' and lower(name) not in (
+      'port', 'timezone', 'datestyle', 'application_name', 'default_text_search_config',
+      'client_encoding', 'cluster_name')
 order by name";
 
 /// The server's settings that are not as they come.

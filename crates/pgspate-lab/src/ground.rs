@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgspate::load::{self, Report, Watch};
 use pgspate::target::connect::{Connection, Dsn};
@@ -21,6 +23,8 @@ use crate::throttle::{Throttle, Throttled};
 
 /// The schema that everything is made in.
 pub const SCHEMA: &str = "pgspate_lab";
+/// What the names of the lab's streams begin with, in a ledger that others use as well.
+pub(crate) const STREAM: &str = "pgspate lab";
 
 /// What all grounds of an experiment share.
 #[derive(Debug)]
@@ -45,6 +49,7 @@ pub struct Ground {
     own: Option<OwnServer>,
     postmaster: Option<i32>,
     version: u32,
+    agreed_here: Mutex<BTreeMap<String, String>>,
 }
 
 /// What is known of a server of the lab's own.
@@ -72,19 +77,31 @@ impl Ground {
             own: Some(own),
             postmaster: None,
             version: server.installation().major * 10_000,
+            agreed_here: Mutex::default(),
         })
     }
 
     /// On another server, whose processes can be seen if it is on this machine.
-    pub(crate) fn on_foreign(shared: &Arc<Shared>, keeper: &Connection, dsn: &Dsn) -> Ground {
-        let postmaster = keeper.is_local().then(|| probe::parent_of(keeper.backend_pid()));
-        Ground {
+    ///
+    /// # Errors
+    /// The server cannot be asked about the session.
+    pub(crate) fn on_foreign(
+        shared: &Arc<Shared>,
+        keeper: &Connection,
+        dsn: &Dsn,
+    ) -> Result<Ground> {
+        let postmaster = match keeper.is_local() {
+            true => shared.runtime.block_on(probe::postmaster_of(keeper))?,
+            false => None,
+        };
+        Ok(Ground {
             shared: Arc::clone(shared),
             dsn: dsn.clone(),
             own: None,
-            postmaster: postmaster.flatten(),
+            postmaster,
             version: keeper.server_version(),
-        }
+            agreed_here: Mutex::default(),
+        })
     }
 
     /// 1 is the published size.
@@ -138,6 +155,20 @@ impl Ground {
     /// Whether the server is the lab's own and for this trial alone.
     pub fn is_own(&self) -> bool {
         self.own.is_some()
+    }
+
+    /// Whether the server is on this machine for certain: its processes are seen there. An address
+    /// alone may be a tunnel's.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_own() || self.postmaster.is_some()
+    }
+
+    /// A name for a stream of changes that no other trial has.
+    pub(crate) fn stream(&self) -> String {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let nth = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        format!("{STREAM} {}-{nth}-{}", std::process::id(), since.as_nanos())
     }
 
     /// A folder that an own server may write to, outside of its data, for example for tablespaces.
@@ -227,12 +258,12 @@ impl Ground {
         })
     }
 
-    /// Has the server write all its pages. On a server that is not ours the role may not be allowed
-    /// to have that done; they are written later then.
-    pub(crate) fn checkpoint(&self) -> Result<()> {
+    /// Has the server write all its pages, and tells whether it did. On a server that is not ours
+    /// the role may not be allowed to have that done; they are written later then.
+    pub(crate) fn checkpoint(&self) -> Result<bool> {
         match self.sql("make a checkpoint", "checkpoint") {
-            Err(error) if !self.is_own() && error.sqlstate().is_some() => Ok(()),
-            other => other,
+            Err(error) if !self.is_own() && error.sqlstate().is_some() => Ok(false),
+            other => other.map(|()| true),
         }
     }
 
@@ -274,10 +305,19 @@ impl Ground {
         let mut agreed = self.shared.agreed.lock().expect("no panic while held");
         let known = agreed.entry(key.to_owned()).or_insert_with(|| value.to_owned());
         if known == value {
+            self.agreed_here
+                .lock()
+                .expect("no panic while held")
+                .insert(key.to_owned(), value.to_owned());
             return Ok(());
         }
         let message = format!("{key} is {value} after this trial, and was {known} after another");
         Err(Error::new(Kind::Bug, message))
+    }
+
+    /// What has been agreed on here.
+    pub(crate) fn agreed_here(&self) -> BTreeMap<String, String> {
+        self.agreed_here.lock().expect("no panic while held").clone()
     }
 
     /// Holds back what the server reads and writes, until the result is dropped.
@@ -289,6 +329,11 @@ impl Ground {
             (Some(data), Some(postmaster)) => throttle.apply(postmaster, data),
             _ => Err("the server is not the lab's own".to_owned()),
         }
+    }
+
+    /// What whoever makes data looks at in between.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.shared.stop
     }
 
     /// What looks at the server's processes and its disk.

@@ -1,12 +1,15 @@
 //! The lab's own server: prepared once, stopped, and copied for each trial.
 //!
 //! It is as durable as one that matters: `fsync` is on, and everything that is not a factor is as
-//! PostgreSQL comes. Neither it nor its copies outlive the run, however that ends, and the user's
-//! embedded server is not touched.
+//! PostgreSQL comes. Neither it nor its copies outlive the run, however that ends, but for a
+//! tablespace's folder elsewhere, which the next run removes. The user's embedded server is not
+//! touched.
 
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate::{Error, Kind, Result};
 use pgspate_embedded::{Installation, Step, Throwaway};
+
+use crate::facts;
 
 /// What a throwaway relaxes, put back as it comes.
 const AS_IT_COMES: &str = "\
@@ -32,6 +35,16 @@ impl Own {
     /// The server that is to be prepared.
     pub(crate) fn base(&self) -> &Throwaway {
         &self.base
+    }
+
+    /// That its data are on a file system in memory, if they are: waiting for the disk is what many
+    /// questions are about.
+    pub(crate) fn in_memory(&self) -> Option<&'static str> {
+        let kind = facts::storage(&self.base.data_folder());
+        matches!(kind.split(' ').next(), Some("tmpfs" | "ramfs")).then_some(
+            "The servers' data were in memory, where waiting for the disk costs nothing: name a \
+             folder on a disk with TMPDIR.",
+        )
     }
 
     /// Stops it: from here on it is copied.

@@ -8,6 +8,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use pgspate::Result;
+use pgspate::target::connect::Connection;
+
 use crate::experiment::{Outcome, Unit};
 
 /// Of these are the times in `/proc/*/stat`, on every Linux.
@@ -106,6 +109,37 @@ fn children(postmaster: i32) -> Option<f64> {
     Some(children.map(|it| it.own).sum())
 }
 
+/// By how many seconds a session may say that it is older or younger than its process: it notes
+/// when it began a moment after it did.
+const AGE_SLACK: f64 = 5.0;
+
+/// The postmaster of a session whose server is on this machine, if it is. A server in a container,
+/// or behind a tunnel, has an address of this machine, too, and its process ids are somebody else's
+/// here: so both processes must be PostgreSQL's, and the session's of its age.
+pub(crate) async fn postmaster_of(connection: &Connection) -> Result<Option<i32>> {
+    let sql = "select extract(epoch from clock_timestamp() - backend_start)::float8 \
+               from pg_stat_activity where pid = pg_backend_pid()";
+    let row = connection.client.query_opt(sql, &[]).await;
+    let row = row.map_err(|error| connection.explain("could not look for the session", error))?;
+    let said = row.and_then(|row| row.get::<_, Option<f64>>(0));
+    Ok(said.and_then(|said| believed(connection.backend_pid(), said)))
+}
+
+/// The parent of a session's process, if that is one and so old.
+fn believed(backend: i32, said: f64) -> Option<i32> {
+    let process = stat(&backend.to_string())?;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
+    let age = uptime - process.started / TICKS_PER_SECOND;
+    let is_it = is_postgres(backend) && is_postgres(process.parent);
+    (is_it && (age - said).abs() < AGE_SLACK).then_some(process.parent)
+}
+
+fn is_postgres(pid: i32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    matches!(name.trim(), "postgres" | "postmaster")
+}
+
 /// The parent of a process.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     stat(&pid.to_string()).map(|stat| stat.parent)
@@ -116,6 +150,8 @@ struct Stat {
     parent: i32,
     own: f64,
     of_ended_children: f64,
+    /// Ticks after the machine's start.
+    started: f64,
 }
 
 fn stat(pid: &str) -> Option<Stat> {
@@ -131,6 +167,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         parent: fields.get(1)?.parse().ok()?,
         own: ticks(11)? + ticks(12)?,
         of_ended_children: ticks(13)? + ticks(14)?,
+        started: ticks(19)?,
     })
 }
 
@@ -152,14 +189,35 @@ fn disk(text: &str, device: (u32, u32)) -> Option<Disk> {
 
 #[cfg(test)]
 mod tests {
+    use pgspate_embedded::testing;
+
     use super::*;
 
     #[test]
     fn processes_with_odd_names_are_read() {
         let fields = "S 7 1 1 0 -1 4194560 100 0 0 0 250 50 30 20 20 0 1 0 12 0 0";
         let stat = parse_stat(&format!("12 (a) b) {fields}")).unwrap();
-        assert_eq!(stat, Stat { parent: 7, own: 300.0, of_ended_children: 50.0 });
+        let expected = Stat { parent: 7, own: 300.0, of_ended_children: 50.0, started: 12.0 };
+        assert_eq!(stat, expected);
         assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn a_process_is_believed_only_to_be_what_it_is() {
+        // A process of ours has the age of a session, but is none of PostgreSQL's.
+        assert_eq!(believed(std::process::id() as i32, 0.0), None);
+        let database = testing::database();
+        // Sessions come and go; this one is there all the time.
+        let sql = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
+        let pid: i32 = database.query(sql)[0][0].as_deref().unwrap().parse().unwrap();
+        let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+        let Some(uptime) = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok())
+        else {
+            return;
+        };
+        let age = uptime - stat(&pid.to_string()).unwrap().started / TICKS_PER_SECOND;
+        assert_eq!(believed(pid, age), parent_of(pid));
+        assert_eq!(believed(pid, age + 60.0), None);
     }
 
     #[test]

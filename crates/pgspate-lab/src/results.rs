@@ -3,8 +3,10 @@
 //! A line is on the disk before the next trial begins. A line that was cut off, as its writer was
 //! killed, does not count and is written again.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pgspate::{Error, Kind, Place, Result};
@@ -34,9 +36,34 @@ pub struct Conditions {
     pub postgres: String,
     /// pgspate's version.
     pub pgspate: String,
+    /// The commit that it was built from, where whoever built it has said that.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build: String,
+    /// A fingerprint of the machine that the lab ran on, and of another server's settings.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
     /// What is loaded, where that is not what the experiment loads unless it is told.
     #[serde(default, skip_serializing_if = "DataFacts::is_usual")]
     pub data: DataFacts,
+}
+
+impl Conditions {
+    /// Whether results of both may stand side by side. What one of them does not tell, as lines
+    /// from before it was kept, is not held against it.
+    pub(crate) fn agrees(&self, other: &Conditions) -> bool {
+        let rest = |it: &Conditions| Conditions {
+            build: String::new(),
+            place: String::new(),
+            ..it.clone()
+        };
+        Conditions::is_same(&self.build, &other.build)
+            && Conditions::is_same(&self.place, &other.place)
+            && rest(self) == rest(other)
+    }
+
+    pub(crate) fn is_same(one: &str, other: &str) -> bool {
+        one == other || one.is_empty() || other.is_empty()
+    }
 }
 
 /// A trial that was made.
@@ -55,6 +82,9 @@ pub struct Line {
     /// Why it was left out, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// What it left behind, as far as all contenders have to leave the same.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agreed: BTreeMap<String, String>,
     /// What it came to.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -124,10 +154,8 @@ impl Writer {
         fs::create_dir_all(folder).map_err(|error| file_error("create", folder, error))?;
         let path = folder.join(RESULTS);
         let failed = |error| file_error("write", &path, error);
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = file.map_err(failed)?;
-        if file.try_lock().is_err() {
+        let mut file = opened(&path).map_err(failed)?;
+        if file.try_lock().is_err() || !is_at(&file, &path) {
             let message = format!("another run writes \"{}\"", path.display());
             return Err(Error::new(Kind::Usage, message)
                 .hint("Wait for its end, or give another folder with `--results`."));
@@ -160,9 +188,24 @@ impl Writer {
         }
     }
 
-    /// Writes the file anew with these lines only.
+    /// Adds a line of a trial that was left out before, whose line goes.
+    pub(crate) fn replace(&mut self, line: &Line) -> Result<()> {
+        let mut lines = read(&self.folder)?;
+        lines.retain(|old| {
+            old.skipped.is_none()
+                || old.experiment != line.experiment
+                || old.trial != line.trial
+                || old.repeat != line.repeat
+        });
+        self.keep(&lines)?;
+        self.add(line)
+    }
+
+    /// Has these lines only. They are written beside the others and take their place then, so that
+    /// neither a full disk nor a kill costs a line.
     pub(crate) fn keep(&mut self, lines: &[Line]) -> Result<()> {
-        let failed = |error| file_error("write", &self.path, error);
+        let partial = self.path.with_extension("jsonl.part");
+        let failed = |error| file_error("write", &partial, error);
         let mut text = String::new();
         for line in lines {
             let line = serde_json::to_string(line);
@@ -170,10 +213,22 @@ impl Writer {
             text += &line;
             text.push('\n');
         }
-        self.file.set_len(0).map_err(failed)?;
-        self.file.rewind().map_err(failed)?;
-        self.file.write_all(text.as_bytes()).map_err(failed)?;
-        self.file.sync_data().map_err(failed)
+        let written = (|| {
+            let mut file = opened(&partial)?;
+            // Before it has the name by which another run would find it.
+            file.lock()?;
+            file.set_len(0)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&partial, &self.path)?;
+            File::open(&self.folder)?.sync_all()?;
+            Ok(file)
+        })();
+        self.file = written.map_err(|error| {
+            let _ = fs::remove_file(&partial);
+            failed(error)
+        })?;
+        Ok(())
     }
 
     fn draw(&self, line: &Line) -> Result<()> {
@@ -185,6 +240,16 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+fn opened(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Whether the path still names this file: another run may have put a new one there meanwhile.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
 /// A name that is a plain file's, whatever the levels are.
@@ -316,9 +381,12 @@ pub(crate) mod tests {
                 target: "own".to_owned(),
                 postgres: "15.1".to_owned(),
                 pgspate: "0.1.0".to_owned(),
+                build: String::new(),
+                place: String::new(),
                 data: DataFacts::default(),
             },
             skipped: None,
+            agreed: BTreeMap::new(),
             outcome,
             measured: Value::Null,
             facts: Facts::default(),
@@ -344,6 +412,35 @@ pub(crate) mod tests {
         writer.keep(std::slice::from_ref(&second)).unwrap();
         writer.add(&second).unwrap();
         assert_eq!(read(folder.path()).unwrap().len(), 2);
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        // The new file is as much this run's as the old one was.
+        let error = Writer::open(folder.path()).err().unwrap();
+        assert!(error.to_string().starts_with("another run writes"));
+    }
+
+    #[test]
+    fn a_trial_that_was_left_out_gets_a_line_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(folder.path()).unwrap();
+        let other = line(&[("way", "a")], 1, 1.0);
+        let made = line(&[("way", "a")], 0, 2.0);
+        let skipped = Line { skipped: Some("no root".to_owned()), ..made.clone() };
+        writer.add(&skipped).unwrap();
+        writer.add(&other).unwrap();
+        writer.replace(&made).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), [other, made]);
+    }
+
+    #[test]
+    fn lines_from_before_a_condition_was_kept_agree_with_all() {
+        let old = line(&[("way", "a")], 0, 1.0);
+        let text = serde_json::to_string(&old).unwrap();
+        assert!(!text.contains("build") && !text.contains("agreed"), "{text}");
+        let with = |build: &str| Conditions { build: build.to_owned(), ..old.conditions.clone() };
+        assert!(old.conditions.agrees(&with("abc")) && with("abc").agrees(&with("abc")));
+        assert!(!with("abc").agrees(&with("abd")));
+        assert!(!with("abc").agrees(&Conditions { seed: 9, ..with("abc") }));
     }
 
     #[test]

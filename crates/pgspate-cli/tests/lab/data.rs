@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::{lab, lines};
 
 /// As few trials as there are of all strategies; with indexes, where there are any.
-const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on --quiet";
+const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on";
 
 fn gzip(path: &Path, text: &str) {
     let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::fast());

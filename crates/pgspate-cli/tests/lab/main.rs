@@ -44,7 +44,7 @@ fn interrupt(child: &Child, folder: &Path, count: usize, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
-const RUN: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate --quiet";
+const RUN: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate";
 
 #[test]
 fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
@@ -66,14 +66,23 @@ fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
     let done = lab(folder, RUN);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     assert_eq!(done.stdout, "storage: Too little is measured to compare.\n");
+    // Nobody sees a line that is drawn over, so there is one for each trial.
+    assert!(done.stderr.contains("storage  trial 4 of 4  "), "{}", done.stderr);
     let all = lines(folder);
     assert_eq!(all[..first.len()], first);
     let trials: BTreeSet<String> = all.iter().map(|line| line["trial"].to_string()).collect();
     assert_eq!((all.len(), trials.len()), (4, 4));
-    let again = lab(folder, &RUN.replace("--quiet", "--json"));
+    let again = lab(folder, &format!("{RUN} --json"));
     let json: Value = serde_json::from_str(&again.stdout).unwrap();
-    assert_eq!((&json["summary"]["before"], &json["summary"]["measured"]), (&4.into(), &0.into()));
+    // Where nothing can be held back, what was left out is asked for again.
+    let skipped = all.iter().filter(|line| line.get("skipped").is_some()).count();
+    assert_eq!(json["summary"]["before"], 4 - skipped);
+    assert_eq!(json["summary"]["measured"], 0);
+    assert_eq!(json["summary"]["skipped"].as_array().unwrap().len(), skipped);
     assert_eq!(json["experiments"][0]["experiment"], "storage");
+    let quiet = lab(folder, &format!("{RUN} --quiet"));
+    assert_eq!((quiet.status, quiet.stdout.as_str(), quiet.stderr.as_str()), (Some(0), "", ""));
+    assert_eq!(lines(folder), all);
     page(folder);
 }
 
@@ -83,6 +92,7 @@ fn page(folder: &Path) {
     assert_eq!(report.stderr, "4 trials are in page.html\n");
     let page = fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("pgspate lab run storage"));
+    assert!(page.contains(" --only strategy=pgspate"));
     assert!(!page.contains("http://") && !page.contains("https://"));
     let other = lab(folder, "run storage --scale 0.00003 --repeats 1");
     assert_eq!(other.status, Some(2));

@@ -12,6 +12,8 @@ use flate2::write::GzEncoder;
 use pgspate::{Error, Kind, Result};
 
 use super::Rows;
+use crate::ground::stopped;
+use crate::stop::Stop;
 
 /// A table, and the file that has its rows: COPY text under a header.
 #[derive(Debug, Clone, Copy)]
@@ -49,13 +51,14 @@ impl Table {
 /// as the others together: most machines have two cores.
 ///
 /// # Errors
-/// The folder cannot be written, or is full.
+/// The folder cannot be written, or is full; kind `Cancelled` when the run is stopped meanwhile.
 pub(super) fn write(
     tables: &[Table],
     large: usize,
     folder: &Path,
     name: &str,
     (scale, seed): (f64, u64),
+    stop: &Stop,
 ) -> Result<Vec<PathBuf>> {
     let folder = folder.join(format!("{name}-{scale}-{seed}"));
     fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
@@ -63,7 +66,7 @@ pub(super) fn write(
     let make = |part: std::ops::Range<usize>| -> Result<()> {
         part.filter(|nth| !paths[*nth].exists()).try_for_each(|nth| {
             let mut rows = tables[nth].all(scale, seed);
-            write_file(tables[nth].header, &mut *rows, &paths[nth])
+            write_file(tables[nth].header, &mut *rows, &paths[nth], stop)
         })
     };
     std::thread::scope(|scope| {
@@ -74,15 +77,18 @@ pub(super) fn write(
     Ok(paths)
 }
 
-fn write_file(header: &str, rows: &mut dyn Rows, path: &Path) -> Result<()> {
+fn write_file(header: &str, rows: &mut dyn Rows, path: &Path, stop: &Stop) -> Result<()> {
     let partial = path.with_extension("part");
-    let written = (|| {
+    let written = (|| -> std::io::Result<bool> {
         let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
         let mut out = GzEncoder::new(file, Compression::fast());
         let mut piece = format!("{header}\n").into_bytes();
         loop {
             let has_more = rows.append(&mut piece);
             if piece.len() > 1 << 16 || !has_more {
+                if stop.is_asked() {
+                    return Ok(false);
+                }
                 out.write_all(&piece)?;
                 piece.clear();
             }
@@ -91,9 +97,14 @@ fn write_file(header: &str, rows: &mut dyn Rows, path: &Path) -> Result<()> {
             }
         }
         out.finish()?.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        fs::rename(&partial, path)
+        fs::rename(&partial, path)?;
+        Ok(true)
     })();
-    written.map_err(|error| not_written(path, error))
+    match written.map_err(|error| not_written(path, error))? {
+        true => Ok(()),
+        // Its folder goes with the run's other files.
+        false => Err(stopped()),
+    }
 }
 
 fn not_written(path: &Path, error: std::io::Error) -> Error {

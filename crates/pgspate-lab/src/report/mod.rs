@@ -153,22 +153,20 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
     let dates = lines().map(|line| line.time.get(..10).unwrap_or_default());
     let (first, last) = (dates.clone().min().unwrap_or_default(), dates.max().unwrap_or_default());
     let when = if first == last { first.to_owned() } else { format!("{first} to {last}") };
-    let mut machines: Vec<String> = lines().map(|line| described(&line.facts.machine)).collect();
+    let places = places(lines().filter(|line| line.skipped.is_none()));
     let mut servers: Vec<&str> = lines().map(|line| line.conditions.postgres.as_str()).collect();
-    machines.sort();
-    machines.dedup();
     servers.sort_unstable();
     servers.dedup();
     let _ = write!(
         html,
         "<header>\n<h1>Writing into PostgreSQL, measured</h1>\n<p class=\"about\">{} trials of \
-         <code>pgspate lab</code>, {}. PostgreSQL {} on {}. Every trial began from the same state, \
+         <code>pgspate lab</code>, {}. PostgreSQL {}{}. Every trial began from the same state, \
          in an order that nobody chose. Bars and points are medians; whiskers go from the least to \
          the greatest value.</p>\n<ul class=\"contents\">\n",
         lines().filter(|line| line.skipped.is_none()).count(),
         escape(&when),
         escape(&servers.join(", ")),
-        escape(&machines.join("; "))
+        escape(&places)
     );
     for (experiment, results) in all {
         let (name, data) = (escape(experiment.name()), results.data().kind);
@@ -182,6 +180,26 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
     html.push_str("</ul>\n</header>\n");
 }
 
+/// ` on 2 processors, ...`: the machines that these ran on. Of a server that was not seen on it a
+/// machine is the client's alone.
+fn places<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
+    let place = |line: &Line| (!line.facts.is_local, described(&line.facts.machine));
+    let mut places: Vec<(bool, String)> = lines.map(place).collect();
+    places.sort();
+    places.dedup();
+    let mut text = String::new();
+    for (nth, (is_client, machine)) in places.iter().enumerate() {
+        text += match (nth, is_client) {
+            (0, true) => ", from a client on ",
+            (0, false) => " on ",
+            (_, true) => "; from a client on ",
+            (_, false) => "; on ",
+        };
+        text += machine;
+    }
+    text
+}
+
 /// A machine in a line.
 fn described(machine: &Machine) -> String {
     let memory = machine.memory_bytes as f64 / (1u64 << 30) as f64;
@@ -190,4 +208,26 @@ fn described(machine: &Machine) -> String {
     let named = [&machine.cpu, &machine.kernel, &machine.storage];
     parts.extend(named.into_iter().filter(|it| !it.is_empty()).cloned());
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::line;
+
+    #[test]
+    fn the_head_names_the_machines_that_measured() {
+        let with = |is_local, cores| {
+            let mut line = line(&[], 0, 1.0);
+            line.facts.is_local = is_local;
+            line.facts.machine = Machine { cores, memory_bytes: 8 << 30, ..Machine::default() };
+            line
+        };
+        let (here, there) = (with(true, 2), with(false, 4));
+        assert_eq!(places([&here, &here].into_iter()), " on 2 processors, 8 GiB memory");
+        let client = ", from a client on 4 processors, 8 GiB memory";
+        assert_eq!(places([&there].into_iter()), client);
+        let both = places([&there, &here].into_iter());
+        assert!(both.ends_with("; from a client on 4 processors, 8 GiB memory"), "{both}");
+    }
 }

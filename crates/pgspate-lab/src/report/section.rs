@@ -10,8 +10,9 @@ use super::svg::escape;
 use super::{bars, described, lines, words};
 use crate::data::tpch;
 use crate::dataset::{Data, TableFacts};
-use crate::experiment::{Experiment, Picture, Published, Trial, Unit};
+use crate::experiment::{Experiment, Picture, Published, Setup, Trial, Unit};
 use crate::results::{Conditions, Line, Results};
+use crate::runner;
 use crate::spread::Spread;
 
 /// Pixels of a figure on a wide and on a narrow page.
@@ -210,10 +211,17 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
         Data::Files => "--data ...".to_owned(),
     };
     let command = format!(
-        "pgspate lab run {} {data} --repeats {repeats} --seed {}{to}",
+        "pgspate lab run {} {data} --repeats {repeats} --seed {}{}{to}",
         experiment.name(),
-        conditions.seed
+        conditions.seed,
+        only(experiment, results)
     );
+    let build = match conditions.build.as_str() {
+        "" => String::new(),
+        build => format!(" ({build})"),
+    };
+    let machine = results.measured().next().unwrap_or(first);
+    let client = if machine.facts.is_local { "" } else { "the client: " };
     let server = match conditions.target.as_str() {
         "own" => "a server of the lab's own, a copy of its data folder for each trial".to_owned(),
         other => format!("the server {other}, a new schema for each trial"),
@@ -221,12 +229,13 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
     let _ = write!(
         html,
         "<details class=\"reproduce\"><summary>How to do it again</summary>\n<pre>{}</pre>\n<ul>\n\
-         <li>PostgreSQL {}, pgspate {}, {}</li>\n<li>{}</li>\n",
+         <li>PostgreSQL {}, pgspate {}{}, {}</li>\n<li>{client}{}</li>\n",
         escape(&command),
         escape(&conditions.postgres),
         escape(&conditions.pgspate),
+        escape(&build),
         escape(&server),
-        escape(&described(&first.facts.machine))
+        escape(&described(&machine.facts.machine))
     );
     for line in loaded(conditions).into_iter().chain(settings(results)) {
         let _ = writeln!(html, "<li>{}</li>", escape(&line));
@@ -243,6 +252,47 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
         let _ = writeln!(html, "<li>{}</li>", escape(&text));
     }
     html.push_str("</ul>\n</details>\n");
+}
+
+/// The `--only` that has these trials and no others, if some are left out and there is one. Of a
+/// run that was stopped there may be none.
+fn only(experiment: &dyn Experiment, results: &Results) -> String {
+    let Some(first) = results.lines().first() else { return String::new() };
+    let conditions = &first.conditions;
+    let is_own = conditions.target == "own";
+    let setup = Setup { scale: conditions.scale, is_own, data: conditions.data.kind };
+    let all = runner::trials(experiment, &setup);
+    let is_there = |trial: &Trial| results.lines().iter().any(|line| line.trial == *trial);
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    for factor in factors(&all.iter().collect::<Vec<_>>()) {
+        let has =
+            |level: &&str| all.iter().any(|trial| trial.is(factor.name, level) && is_there(trial));
+        let levels: Vec<&str> = factor.levels.iter().copied().filter(has).collect();
+        if levels.len() < factor.levels.len() {
+            wanted.extend(levels.into_iter().map(|level| (factor.name, level)));
+        }
+    }
+    let is_wanted = |trial: &Trial| {
+        trial.levels().all(|(factor, level)| {
+            wanted.contains(&(factor, level)) || wanted.iter().all(|(other, _)| *other != factor)
+        })
+    };
+    if all.iter().any(|trial| is_wanted(trial) != is_there(trial)) {
+        return String::new();
+    }
+    let one = |(factor, level): &(&str, &str)| {
+        format!(" --only {}", quoted(&format!("{factor}={level}")))
+    };
+    wanted.iter().map(one).collect()
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "=-_.,/".contains(c);
+    match word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// What was loaded, where that is not what the experiment loads unless it is told.
@@ -352,6 +402,12 @@ mod tests {
         assert_eq!(in_short(&[&c], &[&a, &b, &c]), "indexes present");
         assert_eq!(in_short(&[&a, &b], &[&a, &b, &c]), "indexes none");
         assert_eq!(in_short(&[&a], &[&a, &b, &c]), "one, none");
+    }
+
+    #[test]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(quoted("strategy=pgspate"), "strategy=pgspate");
+        assert_eq!(quoted("a=it's"), r"'a=it'\''s'");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 mod order;
 mod place;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -37,6 +37,10 @@ use place::{Place, Scratch, differ};
 /// How often sessions are waited for that may be somebody else's: a second in all.
 const SETTLED_LOOKS_MAX: u32 = 100;
 const SETTLED_PAUSE: Duration = Duration::from_millis(10);
+
+/// Of trials on a server that would not make a checkpoint for us.
+const NOT_FLUSHED: &str = "The role may not make a checkpoint there (`grant pg_checkpoint to ...`, \
+    from PostgreSQL 15 on), so trials began with whatever was left to be written.";
 
 /// What is to be run.
 pub struct Options {
@@ -100,6 +104,11 @@ pub enum Event<'a> {
         /// The line.
         line: &'a Line,
     },
+    /// The results will not be what they look like.
+    Warning {
+        /// Why, in a sentence.
+        text: &'a str,
+    },
 }
 
 /// What was done.
@@ -162,34 +171,31 @@ fn run_with(
     stop: &Stop,
     show: &dyn Fn(&Event<'_>),
 ) -> Result<Summary> {
-    let mut lines = results::read(&options.folder)?;
-    if options.fresh {
-        let is_kept =
-            |line: &Line| options.experiments.iter().all(|it| it.name() != line.experiment);
-        lines.retain(is_kept);
-        writer.keep(&lines)?;
-    }
+    let lines = results::read(&options.folder)?;
     let place = Place::open(options, runtime, stop, show)?;
     let mut summary =
         Summary { results: options.folder.join(results::RESULTS), ..Summary::default() };
-    let mut ended = Ok(());
-    for experiment in &options.experiments {
-        let mut course = Course {
-            experiment: *experiment,
-            options,
-            runtime,
-            stop,
-            show,
-            place: &place,
-            data,
-            writer,
-            summary: &mut summary,
+    let ended = (|| {
+        // All of them first: what is wrong with the last one is said before the first is measured,
+        // and before anything is dropped.
+        let plans = plans(options, data, &place, &lines, runtime)?;
+        let lines: Vec<Line> = match options.fresh {
+            false => lines,
+            true => {
+                let is_asked =
+                    |line: &Line| plans.iter().any(|it| it.experiment.name() == line.experiment);
+                let kept: Vec<Line> = lines.into_iter().filter(|line| !is_asked(line)).collect();
+                writer.keep(&kept)?;
+                kept
+            }
         };
-        ended = course.run(&lines);
-        if ended.is_err() {
-            break;
-        }
-    }
+        plans.iter().try_for_each(|plan| {
+            let summary = &mut summary;
+            let mut course =
+                Course { plan, options, runtime, stop, show, place: &place, data, writer, summary };
+            course.run(&lines)
+        })
+    })();
     let closed = place.close(runtime);
     let ended = ended.map_err(|error| match error.kind() {
         Kind::Cancelled => Error::new(
@@ -203,9 +209,52 @@ fn run_with(
     Ok(summary)
 }
 
+/// What is to be done of an experiment.
+struct Plan {
+    experiment: &'static dyn Experiment,
+    conditions: Conditions,
+    /// All trials of all repeats, in their order.
+    all: Vec<(u32, Trial)>,
+}
+
+/// What is to be done, if it can be, beside the lines that are there.
+fn plans(
+    options: &Options,
+    data: &Dataset,
+    place: &Place,
+    lines: &[Line],
+    runtime: &Handle,
+) -> Result<Vec<Plan>> {
+    let fingerprint = place.fingerprint(runtime)?;
+    let plan = |experiment: &&'static dyn Experiment| {
+        let (experiment, name) = (*experiment, experiment.name());
+        let scale = match data.kind() {
+            Data::Files => 1.0,
+            _ => options.scale.unwrap_or_else(|| experiment.scale_default()),
+        };
+        let conditions = place.conditions(scale, options.seed, data.facts.clone(), &fingerprint);
+        let is_other =
+            |line: &&Line| line.experiment == name && !line.conditions.agrees(&conditions);
+        if let (false, Some(other)) = (options.fresh, lines.iter().find(is_other)) {
+            return Err(differ(&other.conditions, &conditions, &options.folder, name));
+        }
+        let setup = Setup { scale, is_own: place.is_own(), data: data.kind() };
+        let mut trials = trials(experiment, &setup);
+        only(&mut trials, &options.only, name)?;
+        let all = order(&trials, options.repeats, options.seed, name);
+        Ok(Plan { experiment, conditions, all })
+    };
+    options.experiments.iter().map(plan).collect()
+}
+
+/// What contenders have left in trials that are measured already.
+fn agreed(known: &[&Line]) -> BTreeMap<String, String> {
+    known.iter().flat_map(|line| line.agreed.clone()).collect()
+}
+
 /// One experiment's trials.
 struct Course<'a> {
-    experiment: &'static dyn Experiment,
+    plan: &'a Plan,
     options: &'a Options,
     runtime: &'a Handle,
     stop: &'a Stop,
@@ -218,23 +267,13 @@ struct Course<'a> {
 
 impl Course<'_> {
     fn run(&mut self, lines: &[Line]) -> Result<()> {
-        let name = self.experiment.name();
-        let scale = match self.data.kind() {
-            Data::Files => 1.0,
-            _ => self.options.scale.unwrap_or_else(|| self.experiment.scale_default()),
-        };
-        let facts = self.data.facts.clone();
-        let conditions = self.place.conditions(scale, self.options.seed, facts);
+        let Plan { experiment, all, .. } = self.plan;
+        let name = experiment.name();
         let known: Vec<&Line> = lines.iter().filter(|line| line.experiment == name).collect();
-        if let Some(other) = known.iter().find(|line| line.conditions != conditions) {
-            return Err(differ(&other.conditions, &conditions, &self.options.folder, name));
-        }
-        let setup = Setup { scale, is_own: self.place.is_own(), data: self.data.kind() };
-        let mut trials = trials(self.experiment, &setup);
-        only(&mut trials, &self.options.only, name)?;
-        let all = order(&trials, self.options.repeats, self.options.seed, name);
+        // Those that were left out are tried again: as root, or on another version, they may do.
+        let is_made = |line: &&&Line| line.skipped.is_none();
         let done: HashSet<(u32, &Trial)> =
-            known.iter().map(|line| (line.repeat, &line.trial)).collect();
+            known.iter().filter(is_made).map(|line| (line.repeat, &line.trial)).collect();
         let left: Vec<&(u32, Trial)> =
             all.iter().filter(|(repeat, trial)| !done.contains(&(*repeat, trial))).collect();
         let before = all.len() - left.len();
@@ -247,13 +286,13 @@ impl Course<'_> {
         }
         let scratch = Scratch::make(&self.options.folder, name)?;
         let shared = Arc::new(Shared {
-            scale,
+            scale: self.plan.conditions.scale,
             seed: self.options.seed,
             scratch: scratch.0.clone(),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             tuned: Mutex::default(),
-            agreed: Mutex::default(),
+            agreed: Mutex::new(agreed(&known)),
             data: Arc::clone(self.data),
             tables: OnceLock::new(),
         });
@@ -268,25 +307,34 @@ impl Course<'_> {
                 of: all.len(),
                 left: mean.map(|mean| mean * (left.len() - nth) as u32),
             });
-            let line = self.trial(&shared, base.as_ref(), trial, *repeat, &conditions);
+            let line = self.trial(&shared, base.as_ref(), trial, *repeat);
             let line = line.map_err(|error| explained(error, name, trial))?;
-            self.writer.add(&line)?;
-            match &line.skipped {
-                None => self.summary.measured += 1,
-                Some(reason) => {
-                    self.summary
-                        .skipped
-                        .push((format!("{name}: {}", trial.label()), reason.clone()));
-                }
-            }
+            let old = known.iter().find(|old| old.repeat == *repeat && old.trial == *trial);
+            self.add(&line, old.copied())?;
             (self.show)(&Event::Measured { line: &line });
         }
         Ok(())
     }
 
+    /// Keeps a line; `old` is that of the same trial when it was left out.
+    fn add(&mut self, line: &Line, old: Option<&Line>) -> Result<()> {
+        match &line.skipped {
+            None => self.summary.measured += 1,
+            Some(reason) => {
+                let label = format!("{}: {}", line.experiment, line.trial.label());
+                self.summary.skipped.push((label, reason.clone()));
+            }
+        }
+        match old {
+            None => self.writer.add(line),
+            Some(old) if old.skipped == line.skipped => Ok(()),
+            Some(_) => self.writer.replace(line),
+        }
+    }
+
     /// The starting state, and what tuning would set; on another server it is made for each trial.
     fn prepare(&self, shared: &Arc<Shared>) -> Result<Option<Own>> {
-        (self.show)(&Event::Preparing { experiment: self.experiment.name() });
+        (self.show)(&Event::Preparing { experiment: self.plan.experiment.name() });
         let installation = match self.place {
             Place::Own(installation) => installation,
             Place::Foreign(foreign) => {
@@ -305,12 +353,15 @@ impl Course<'_> {
             ground.tables()?;
         }
         let own = Own::start(installation, &show)?;
+        if let Some(text) = own.in_memory() {
+            (self.show)(&Event::Warning { text });
+        }
         let ground = Ground::on_own(shared, own.base())?;
         ground.sql("make the lab's schema", &schema)?;
         let connection = ground.connect()?;
         ground.block_on(tune(shared, &connection))?;
         drop(connection);
-        self.experiment.prepare(&ground)?;
+        self.plan.experiment.prepare(&ground)?;
         own.finish()?;
         Ok(Some(own))
     }
@@ -318,15 +369,14 @@ impl Course<'_> {
     /// Makes or loads what experiments with any data need to know, so that the first trial does
     /// not begin with what that leaves on the server, and faults of the data are no trial's.
     fn look_at_data(&self, shared: &Arc<Shared>, foreign: &Foreign) -> Result<()> {
-        if !self.experiment.takes_data() {
+        if !self.plan.experiment.takes_data() {
             return Ok(());
         }
         self.runtime.block_on(foreign.reset())?;
-        let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn);
+        let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn)?;
         let known = ground.tables().map(drop);
         let tidied = self.runtime.block_on(foreign.tidy());
-        known.and(tidied)?;
-        ground.checkpoint()
+        known.and(tidied)
     }
 
     fn trial(
@@ -335,15 +385,15 @@ impl Course<'_> {
         base: Option<&Own>,
         trial: &Trial,
         repeat: u32,
-        conditions: &Conditions,
     ) -> Result<Line> {
         let mut line = Line {
-            experiment: self.experiment.name().to_owned(),
+            experiment: self.plan.experiment.name().to_owned(),
             trial: trial.clone(),
             repeat,
             time: String::new(),
-            conditions: conditions.clone(),
+            conditions: self.plan.conditions.clone(),
             skipped: None,
+            agreed: BTreeMap::new(),
             outcome: Outcome::default(),
             measured: Value::Null,
             facts: Facts::default(),
@@ -354,17 +404,18 @@ impl Course<'_> {
                 let server = own.copy(&settings)?;
                 let ground = Ground::on_own(shared, &server)?;
                 self.measure(&ground, trial, &mut line)?;
+                line.outcome.notes.extend(own.in_memory().map(str::to_owned));
             }
             (None, Place::Foreign(foreign)) => {
                 let keeper = foreign.connection();
-                line.time = self.runtime.block_on(facts::now(keeper))?;
-                let ground = Ground::on_foreign(shared, keeper, &foreign.dsn);
-                if self.experiment.settings(trial, &ground).is_empty() {
+                let ground = Ground::on_foreign(shared, keeper, &foreign.dsn)?;
+                if self.plan.experiment.settings(trial, &ground).is_empty() {
                     self.runtime.block_on(foreign.reset())?;
                     let done = self.on_foreign(&ground, trial, &mut line);
                     let tidied = self.runtime.block_on(foreign.tidy());
                     done.and(tidied)?;
                 } else {
+                    describe(&ground, keeper, &mut line)?;
                     line.skipped = Some("it needs settings of the whole server".to_owned());
                 }
             }
@@ -382,27 +433,30 @@ impl Course<'_> {
         trial: &Trial,
     ) -> Result<Vec<(String, String)>> {
         let ground = Ground::stopped(shared, own.base())?;
-        Ok(self.experiment.settings(trial, &ground))
+        Ok(self.plan.experiment.settings(trial, &ground))
     }
 
     fn on_foreign(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
-        if self.experiment.refusal(trial, ground).is_none() {
-            self.experiment.prepare(ground)?;
+        let mut is_flushed = true;
+        if self.plan.experiment.refusal(trial, ground).is_none() {
+            self.plan.experiment.prepare(ground)?;
+            // What was left to be written by the last trial, and by preparing this one, would be
+            // written in the course of it.
+            is_flushed = ground.checkpoint()?;
         }
-        self.measure(ground, trial, line)
+        self.measure(ground, trial, line)?;
+        if !is_flushed {
+            line.outcome.notes.push(NOT_FLUSHED.to_owned());
+        }
+        Ok(())
     }
 
     /// Looks at everything, runs the trial, and looks again.
     fn measure(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
         ground.check()?;
         let connection = ground.connect()?;
-        line.facts = Facts {
-            machine: Machine::here(ground.data_folder()),
-            is_local: connection.is_local(),
-            settings: ground.block_on(facts::settings(&connection))?,
-        };
-        line.time = ground.block_on(facts::now(&connection))?;
-        line.skipped = self.experiment.refusal(trial, ground);
+        describe(ground, &connection, line)?;
+        line.skipped = self.plan.experiment.refusal(trial, ground);
         if line.skipped.is_some() {
             return Ok(());
         }
@@ -410,7 +464,7 @@ impl Course<'_> {
         let before = ground.block_on(take(&connection, &tables))?;
         let probe = ground.probe();
         let (read, began) = (probe.read(), Instant::now());
-        let mut outcome = self.experiment.run(trial, ground)?;
+        let mut outcome = self.plan.experiment.run(trial, ground)?;
         let took = began.elapsed().as_secs_f64();
         probe.read().add_since(&read, took, &mut outcome);
         ground.block_on(settled(&connection))?;
@@ -423,11 +477,23 @@ impl Course<'_> {
         let all = checkpoints.timed.zip(checkpoints.requested).map(|(a, b)| (a + b) as f64);
         outcome.number_if("checkpoints", all, Unit::Count);
         line.measured = known(serde_json::to_value(&measured))?;
-        self.experiment.verify(trial, ground, &mut outcome)?;
+        self.plan.experiment.verify(trial, ground, &mut outcome)?;
+        line.agreed = ground.agreed_here();
         line.time = ground.block_on(facts::now(&connection))?;
         line.outcome = outcome;
         Ok(())
     }
+}
+
+/// Where a trial is made, and when.
+fn describe(ground: &Ground, connection: &Connection, line: &mut Line) -> Result<()> {
+    line.facts = Facts {
+        machine: Machine::here(ground.data_folder()),
+        is_local: ground.is_local(),
+        settings: ground.block_on(facts::settings(connection))?,
+    };
+    line.time = ground.block_on(facts::now(connection))?;
+    Ok(())
 }
 
 /// Remembers what tuning for a bulk load would set on this server.

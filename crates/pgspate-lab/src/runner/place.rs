@@ -11,11 +11,17 @@ use tokio::runtime::Handle;
 
 use super::{Event, Options};
 use crate::dataset::DataFacts;
+use crate::facts::{self, Machine};
 use crate::foreign::Foreign;
 use crate::ground::stopped;
 use crate::own;
+use crate::random::Random;
 use crate::results::{Conditions, file_error};
 use crate::stop::Stop;
+
+/// The commit that this program was built from: `PGSPATE_COMMIT=$(git rev-parse --short HEAD)` in
+/// the environment of the build, and nothing otherwise.
+const BUILD: Option<&str> = option_env!("PGSPATE_COMMIT");
 
 /// Where trials are made.
 pub(super) enum Place {
@@ -49,7 +55,29 @@ impl Place {
         matches!(self, Place::Own(_))
     }
 
-    pub(super) fn conditions(&self, scale: f64, seed: u64, data: DataFacts) -> Conditions {
+    /// Of the machine, and of another server's settings; it does not tell what they are.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub(super) fn fingerprint(&self, runtime: &Handle) -> Result<String> {
+        let machine = Machine::here(None);
+        // A little of the memory is the kernel's own, and more with the next one.
+        let memory = (machine.memory_bytes as f64 / (1u64 << 30) as f64).round();
+        let mut all = format!("{} {} {memory}", machine.cpu, machine.cores);
+        if let Place::Foreign(foreign) = self {
+            let settings = runtime.block_on(facts::settings(foreign.connection()))?;
+            all.extend(settings.iter().map(|(name, value)| format!("\n{name} = {value}")));
+        }
+        Ok(format!("{:016x}", Random::new(0, &all).next()))
+    }
+
+    pub(super) fn conditions(
+        &self,
+        scale: f64,
+        seed: u64,
+        data: DataFacts,
+        place: &str,
+    ) -> Conditions {
         let (target, postgres) = match self {
             Place::Own(found) => ("own".to_owned(), found.version.clone()),
             Place::Foreign(foreign) => {
@@ -58,7 +86,8 @@ impl Place {
             }
         };
         let pgspate = env!("CARGO_PKG_VERSION").to_owned();
-        Conditions { scale, seed, target, postgres, pgspate, data }
+        let build = BUILD.unwrap_or_default().to_owned();
+        Conditions { scale, seed, target, postgres, pgspate, build, place: place.to_owned(), data }
     }
 
     pub(super) fn close(self, runtime: &Handle) -> Result<()> {
@@ -81,8 +110,12 @@ pub(super) fn differ(known: &Conditions, now: &Conditions, folder: &Path, name: 
         ("server", known.target.clone(), now.target.clone())
     } else if known.postgres != now.postgres {
         ("version of PostgreSQL", known.postgres.clone(), now.postgres.clone())
-    } else {
+    } else if known.pgspate != now.pgspate {
         ("version of pgspate", known.pgspate.clone(), now.pgspate.clone())
+    } else if !Conditions::is_same(&known.build, &now.build) {
+        ("build of pgspate", known.build.clone(), now.build.clone())
+    } else {
+        ("machine, or a server with other settings", known.place.clone(), now.place.clone())
     };
     let folder = folder.display();
     let message =
@@ -124,6 +157,8 @@ mod tests {
             target: "own".to_owned(),
             postgres: "15.1".to_owned(),
             pgspate: "0.1.0".to_owned(),
+            build: String::new(),
+            place: "a".to_owned(),
             data: DataFacts::default(),
         };
         let now = Conditions { scale: 0.2, ..known.clone() };
@@ -134,5 +169,8 @@ mod tests {
         let error = differ(&known, &Conditions { data, ..now.clone() }, Path::new("lab"), "bulk");
         let expected = "results of bulk in \"lab\" are of another set of data: imdb, not tpch";
         assert_eq!(error.to_string(), expected);
+        let other = Conditions { place: "b".to_owned(), ..known.clone() };
+        let error = differ(&known, &other, Path::new("lab"), "bulk").to_string();
+        assert!(error.ends_with("another machine, or a server with other settings: a, not b"));
     }
 }

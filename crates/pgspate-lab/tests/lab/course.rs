@@ -3,7 +3,7 @@
 use std::fs;
 
 use pgspate::Kind;
-use pgspate_lab::{RESULTS, read};
+use pgspate_lab::{RESULTS, experiments, read};
 
 use crate::support::{HOSTILE, ROWS_BEFORE, options, run};
 
@@ -22,6 +22,7 @@ fn every_trial_begins_from_the_same_state_and_has_a_line() {
         assert_eq!(line.value("seconds"), line.value("phase: insert"));
         assert!(line.value("WAL").unwrap() > 1000.0);
         assert_eq!(line.conditions.target, "own");
+        assert_eq!(line.agreed["the number of rows"], "1007");
         assert_eq!(line.facts.settings.get("fsync"), None, "{:?}", line.facts.settings);
         let is_set = line.facts.settings.contains_key("work_mem");
         assert_eq!(is_set, line.trial.is("work_mem", "8MB"));
@@ -77,4 +78,49 @@ fn results_of_other_conditions_are_not_mixed_and_fresh_begins_anew() {
     assert!(lines.iter().any(|line| line.trial.is("way", HOSTILE)));
     options.repeats = 0;
     assert_eq!(run(&options, None).0.unwrap_err().kind(), Kind::Usage);
+}
+
+#[test]
+fn nothing_is_dropped_or_measured_for_what_cannot_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    options.repeats = 1;
+    run(&options, None).0.unwrap();
+    let before = read(folder.path()).unwrap();
+    // The second one has no such factor, which is known before the first one's turn.
+    options.experiments.push(experiments::find("records").unwrap());
+    options.only = vec![("way".to_owned(), "one by one".to_owned())];
+    (options.fresh, options.repeats) = (true, 2);
+    let (ended, began) = run(&options, None);
+    let error = ended.unwrap_err();
+    assert_eq!(error.to_string(), "records has no factor \"way\"");
+    assert_eq!(began, [""; 0]);
+    assert_eq!(read(folder.path()).unwrap(), before);
+}
+
+#[test]
+fn lines_of_an_earlier_run_are_completed_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    options.repeats = 1;
+    run(&options, None).0.unwrap();
+    // As a run without some right would have left the first trial out.
+    let path = folder.path().join(RESULTS);
+    let text = fs::read_to_string(&path).unwrap();
+    let as_if = text.replacen("\"facts\":", "\"skipped\":\"no right\",\"facts\":", 1);
+    fs::write(&path, as_if).unwrap();
+    let summary = run(&options, None).0.unwrap();
+    assert_eq!((summary.before, summary.measured), (2, 1));
+    let lines = read(folder.path()).unwrap();
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.skipped.is_none()));
+    // What earlier trials have left has to be what later ones leave.
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"1007\"", "\"1008\"")).unwrap();
+    options.repeats = 2;
+    let error = run(&options, None).0.unwrap_err();
+    assert_eq!(error.kind(), Kind::Bug, "{error}");
+    // Elsewhere results are others.
+    fs::write(&path, text.replace("\"place\":\"", "\"place\":\"other")).unwrap();
+    let error = run(&options, None).0.unwrap_err();
+    assert!(error.to_string().contains("of another machine"), "{error}");
 }

@@ -1,12 +1,15 @@
 //! A server that is not the lab's own is left as it was.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use pgspate::{Kind, load};
 use pgspate_embedded::testing::{TestDb, database};
-use pgspate_lab::{experiments, read};
+use pgspate_lab::{Event, Options, experiments, read, report};
 
-use crate::support::{ROWS_BEFORE, dsn, options, run};
+use crate::support::{ROWS_BEFORE, TOY, dsn, options, run, run_beside};
 
 /// What is in the database: schemas, tables, and settings of the server.
 fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
@@ -22,15 +25,32 @@ fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
     all
 }
 
+/// Loads two rows into a table, with a ledger.
+fn load_into(database: &TestDb, table: &str, folder: &Path) {
+    let file = folder.join("two.csv");
+    std::fs::write(&file, "1\n2\n").unwrap();
+    let options = load::Options {
+        sources: vec![file.display().to_string()],
+        table: Some(table.to_owned()),
+        ..load::Options::default()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let load = load::prepare(options, dsn(&database.dsn()), runtime.handle()).unwrap();
+    assert_eq!(load.run(&Arc::default()).unwrap().rows_written, 2);
+}
+
+/// On this server.
+fn on(database: &TestDb, folder: &Path) -> Options {
+    Options { to: Some(dsn(&database.dsn())), installation: None, ..options(folder) }
+}
+
 #[test]
 fn trials_are_made_in_a_schema_and_nothing_is_left() {
     let database = database();
     database.run("create table mine (id int); insert into mine values (1)");
     let before = everything(&database);
     let folder = tempfile::tempdir().unwrap();
-    let mut options = options(folder.path());
-    options.to = Some(dsn(&database.dsn()));
-    options.installation = None;
+    let options = on(&database, folder.path());
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (4, 2));
     assert_eq!(summary.skipped[0].1, "it needs settings of the whole server");
@@ -43,7 +63,125 @@ fn trials_are_made_in_a_schema_and_nothing_is_left() {
         assert_eq!(line.value("rows"), rows);
         assert!(line.conditions.target != "own" && !line.conditions.target.contains("password"));
     }
-    assert_eq!(run(&options, None).0.unwrap().before, 6);
+    // A trial that was left out is asked for again, and its line is not doubled.
+    let again = run(&options, None).0.unwrap();
+    assert_eq!((again.before, again.measured, again.skipped.len()), (4, 0, 2));
+    let lines = read(folder.path()).unwrap();
+    assert_eq!(lines.len(), 6);
+    let page = report::page(&[&TOY], &lines, folder.path()).unwrap();
+    assert!(page.contains(" GiB memory") && !page.contains(" 0 processors"), "{page}");
+}
+
+#[test]
+fn what_others_write_into_a_new_ledger_stays() {
+    let database = database();
+    database.run("create table mine (id int)");
+    let folder = tempfile::tempdir().unwrap();
+    let is_loaded = AtomicBool::new(false);
+    let load = |event: &Event<'_>| {
+        if matches!(event, Event::Measured { .. }) && !is_loaded.swap(true, Ordering::Relaxed) {
+            load_into(&database, "mine", folder.path());
+        }
+    };
+    let results = folder.path().join("results");
+    let summary = run_beside(&on(&database, &results), None, &|event, _| load(event)).0.unwrap();
+    assert!(summary.measured > 1);
+    let jobs = database.query("select table_name, rows_written from pgspate.job");
+    assert_eq!(jobs, [[Some("public.mine".to_owned()), Some("2".to_owned())]]);
+    assert_eq!(database.query("select to_regnamespace('pgspate_lab')"), [[None]]);
+}
+
+#[test]
+fn what_a_killed_run_has_left_is_put_back_by_the_next() {
+    let mark = "scratch of pgspate lab, made and dropped by it";
+    for has_ledger in [false, true] {
+        let (database, folder) = (database(), tempfile::tempdir().unwrap());
+        database.run("create table mine (id int)");
+        if has_ledger {
+            load_into(&database, "mine", folder.path());
+        }
+        let before = everything(&database);
+        let mark = if has_ledger { mark.to_owned() } else { format!("{mark}; so is the ledger") };
+        database.run(&format!(
+            "create schema pgspate_lab; comment on schema pgspate_lab is '{mark}'; \
+             create table pgspate_lab.t (id int)"
+        ));
+        load_into(&database, "pgspate_lab.t", folder.path());
+        // Killed between dropping an index and making it again.
+        database.run(
+            "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside)
+             select job, 1, table_oid, 'index', 'pgspate_lab.t_i',
+                    array['create index t_i on pgspate_lab.t (id)'], false
+             from pgspate.job where table_name = 'pgspate_lab.t'",
+        );
+        run(&on(&database, &folder.path().join("results")), None).0.unwrap();
+        assert_eq!(everything(&database), before);
+        if has_ledger {
+            let jobs = database.query("select table_name from pgspate.job");
+            assert_eq!(jobs, [[Some("public.mine".to_owned())]]);
+            let left = database.query("select count(*) from pgspate.change");
+            assert_eq!(left, [[Some("0".to_owned())]]);
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_was_stopped_can_be_measured_again() {
+    let (database, folder) = (database(), tempfile::tempdir().unwrap());
+    database.run("create table mine (id int)");
+    load_into(&database, "mine", folder.path());
+    let results = folder.path().join("results");
+    let mut options = on(&database, &results);
+    options.experiments = vec![experiments::find("changes").unwrap()];
+    (options.scale, options.repeats) = (Some(0.5), 1);
+    let only = [("contender", "pgspate apply"), ("batch", "1")];
+    options.only = only.map(|(factor, level)| (factor.to_owned(), level.to_owned())).to_vec();
+    // Stopped when some of the ten thousand transactions are committed.
+    let applied = "select 1 from pgspate.stream where ordinal > 0";
+    let has_begun = || {
+        let has_streams = database.query("select to_regclass('pgspate.stream')")[0][0].is_some();
+        has_streams && !database.query(applied).is_empty()
+    };
+    let ended = std::thread::scope(|scope| {
+        run_beside(&options, None, &|event, stop| {
+            if matches!(event, Event::Trial { .. }) {
+                let stop = stop.clone();
+                scope.spawn(move || {
+                    while !has_begun() {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    stop.ask();
+                });
+            }
+        })
+        .0
+    });
+    assert_eq!(ended.unwrap_err().kind(), Kind::Cancelled);
+    let streams = || database.query("select count(*) from pgspate.stream");
+    assert_eq!(streams(), [[Some("0".to_owned())]]);
+    options.scale = Some(0.01);
+    assert_eq!(run(&options, None).0.unwrap().measured, 1);
+    assert_eq!(streams(), [[Some("0".to_owned())]]);
+    let jobs = database.query("select table_name from pgspate.job");
+    assert_eq!(jobs, [[Some("public.mine".to_owned())]]);
+}
+
+#[test]
+fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
+    let (database, folder) = (database(), tempfile::tempdir().unwrap());
+    let mut options = on(&database, folder.path());
+    options.experiments = vec![experiments::find("storage").unwrap()];
+    (options.scale, options.repeats) = (Some(0.000_1), 1);
+    let summary = run(&options, None).0.unwrap();
+    assert_eq!((summary.measured, summary.skipped.len()), (3, 13));
+    let digests = report::digests(folder.path()).unwrap();
+    assert!(digests[0].answer.starts_with("At 750 IOPS, computed, "), "{}", digests[0].answer);
+    let lines = read(folder.path()).unwrap();
+    let page = report::page(&experiments::ALL, &lines, folder.path()).unwrap();
+    for text in ["From what the server counted", "as the server is not the lab&#39;s own"] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains(" 0 processors"));
 }
 
 #[test]
@@ -74,20 +212,11 @@ fn a_schema_that_is_not_the_labs_is_not_touched() {
 #[test]
 fn a_ledger_is_as_it_was_or_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.csv");
-    std::fs::write(&file, "1\n2\n").unwrap();
     for has_ledger in [false, true] {
         let database = database();
         if has_ledger {
             database.run("create table mine (id int)");
-            let options = load::Options {
-                sources: vec![file.display().to_string()],
-                table: Some("mine".to_owned()),
-                ..load::Options::default()
-            };
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            let load = load::prepare(options, dsn(&database.dsn()), runtime.handle()).unwrap();
-            assert_eq!(load.run(&Arc::default()).unwrap().rows_written, 2);
+            load_into(&database, "mine", folder.path());
         }
         let jobs = "select to_regclass('pgspate.job'), to_regclass('pgspate.ledger')";
         let all = "select job, table_name from pgspate.job";

@@ -133,9 +133,19 @@ pub(crate) fn options(folder: &Path) -> Options {
 
 /// Runs, and gives the labels of the trials that began.
 pub(crate) fn run(options: &Options, stop_after: Option<usize>) -> (Result<Summary>, Vec<String>) {
+    run_beside(options, stop_after, &|_, _| {})
+}
+
+/// The same, and does something when something happens.
+pub(crate) fn run_beside(
+    options: &Options,
+    stop_after: Option<usize>,
+    beside: &dyn Fn(&Event<'_>, &Stop),
+) -> (Result<Summary>, Vec<String>) {
     let runtime = Runtime::new().unwrap();
     let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
     let result = pgspate_lab::run(options, runtime.handle(), &stop, &|event| {
+        beside(event, &stop);
         if let Event::Trial { label, nth, .. } = event {
             seen.lock().unwrap().push(format!("{nth}: {label}"));
         }

@@ -13,6 +13,7 @@ use pgspate::Result;
 
 use super::made::{self, Table};
 use super::{Rows, scaled};
+use crate::Stop;
 
 /// The scale at which the seven files take about 60 MB.
 pub const SCALE_SMALL: f64 = 0.04;
@@ -159,8 +160,8 @@ impl Rows for Groups {
 ///
 /// # Errors
 /// The folder cannot be written, or is full.
-pub fn write(folder: &Path, scale: f64, seed: u64) -> Result<Vec<PathBuf>> {
-    made::write(&TABLES, 2, folder, "imdb", (scale, seed))
+pub fn write(folder: &Path, scale: f64, seed: u64, stop: &Stop) -> Result<Vec<PathBuf>> {
+    made::write(&TABLES, 2, folder, "imdb", (scale, seed), stop)
 }
 
 #[cfg(test)]
@@ -169,6 +170,7 @@ mod tests {
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;
+    use pgspate::Kind;
 
     use super::*;
 
@@ -238,7 +240,7 @@ mod tests {
     #[test]
     fn files_are_whole_and_made_once() {
         let folder = tempfile::tempdir().unwrap();
-        let paths = write(folder.path(), 0.0002, 1).unwrap();
+        let paths = write(folder.path(), 0.0002, 1, &Stop::default()).unwrap();
         let times = |paths: &[PathBuf]| -> Vec<_> {
             paths.iter().map(|path| fs::metadata(path).unwrap().modified().unwrap()).collect()
         };
@@ -250,8 +252,14 @@ mod tests {
             let expected = format!("{}\n{}", table.header, text(table, 0.0002, 1));
             assert_eq!(read, expected, "{}", table.name);
         }
-        assert_eq!(write(folder.path(), 0.0002, 1).unwrap(), paths);
+        assert_eq!(write(folder.path(), 0.0002, 1, &Stop::default()).unwrap(), paths);
         assert_eq!(times(&paths), before);
-        assert_ne!(write(folder.path(), 0.0002, 2).unwrap(), paths);
+        assert_ne!(write(folder.path(), 0.0002, 2, &Stop::default()).unwrap(), paths);
+        let stop = Stop::default();
+        stop.ask();
+        let error = write(folder.path(), 0.0002, 3, &stop).unwrap_err();
+        assert_eq!(error.kind(), Kind::Cancelled);
+        let made = fs::read_dir(folder.path().join("imdb-0.0002-3")).unwrap().flatten();
+        assert!(made.into_iter().all(|file| file.path().extension().unwrap() == "part"));
     }
 }

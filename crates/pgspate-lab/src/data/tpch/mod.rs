@@ -13,6 +13,7 @@ use pgspate::Result;
 
 use super::made::{self, Table};
 use super::{put, scaled};
+use crate::Stop;
 pub use lineitem::{CREATE, ROWS, TABLE, rows};
 
 /// TPC-H's scale factor at a scale: 10 at scale 1, as of those that the benchmark knows this one is
@@ -163,8 +164,8 @@ pub const TABLES: [Table; 8] = [
 ///
 /// # Errors
 /// The folder cannot be written, or is full.
-pub fn write(folder: &Path, factor: f64, seed: u64) -> Result<Vec<PathBuf>> {
-    made::write(&TABLES, 1, folder, "tpch", (factor, seed))
+pub fn write(folder: &Path, factor: f64, seed: u64, stop: &Stop) -> Result<Vec<PathBuf>> {
+    made::write(&TABLES, 1, folder, "tpch", (factor, seed), stop)
 }
 
 /// The key of an order by its number from 0: with gaps, as TPC-H's are.

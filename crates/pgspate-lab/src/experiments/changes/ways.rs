@@ -194,7 +194,7 @@ impl<'a> Writer<'a> {
 pub(super) fn apply_file(ground: &Ground, path: &str, batch: usize) -> Result<apply::Report> {
     let options = apply::Options {
         sources: vec![path.to_owned()],
-        stream: Some(STREAM.to_owned()),
+        stream: Some(ground.stream()),
         batch_rows: batch as u64,
         // Batches are cut by their size alone, also when nothing is being written.
         batch_delay: Duration::from_secs(60),
@@ -210,8 +210,3 @@ pub(super) fn apply_file(ground: &Ground, path: &str, batch: usize) -> Result<ap
         },
     )
 }
-
-/// The stream's name in the ledger.
-const STREAM: &str = "pgspate lab";
-/// Takes it out of the ledger.
-pub(super) const FORGET: &str = "delete from pgspate.stream where stream = 'pgspate lab'";

@@ -2,28 +2,19 @@
 
 use super::bulk;
 use super::strategies::{EACH, ONE, PGSPATE};
+use super::written::{self, Source};
 use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
 use crate::report::words;
-use crate::results::Results;
+use crate::results::{Line, Results};
 
 const STRATEGIES: [&str; 4] = [ONE, EACH, PGSPATE, TUNED];
 
 pub(super) fn all(results: &Results) -> Vec<Figure> {
-    let is_measured =
-        VOLUMES.iter().any(|(name, _)| results.spread(&[("volume", name)], "seconds").is_some());
-    let how = match is_measured {
-        true => {
-            "The limit is made by the operating system, for reads and writes each, also of bytes; \
-             an I/O there may be larger than the 256 KiB that a volume counts as one, and what the \
-             system writes by itself in between is not held back."
-        }
-        false => "This machine cannot hold a server back, so nothing of this is measured.",
-    };
     let mut figures = vec![Figure::new(
         "Load and checkpoint under a limit",
-        how,
+        &how_measured(results),
         bars(|volume, strategy| {
             let spread =
                 results.spread(&[("volume", volume), ("strategy", strategy)], "seconds")?;
@@ -32,22 +23,39 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     )];
     figures.push(Figure::new(
         "The same, computed",
-        "From the writes and bytes that the disk counted without a limit: as long as it took \
-         there, or as many I/Os and bytes as the volume's limits let through, whichever is more. A \
-         small load that fits into memory and is written while it runs is not limited.",
+        &format!(
+            "From {}: as long as it took there, or as many I/Os and bytes as the volume's limits \
+             let through, whichever is more. A small load that fits into memory and is written \
+             while it runs is not limited.",
+            match written::source(results) {
+                Source::Disk => "the writes and bytes that the disk counted without a limit",
+                Source::Server => {
+                    "what the server counted without a limit, as its disk is not seen from here: \
+                     its WAL and the pages that it handed to its system, in I/Os of 256 KiB"
+                }
+            }
+        ),
         bars(|volume, strategy| {
             Some(Bar::computed(strategy, expected(results, volume, strategy)?))
         }),
     ));
     let writes = STRATEGIES.iter().filter_map(|strategy| {
         let levels = [("volume", UNLIMITED), ("strategy", *strategy)];
-        Some(Bar::measured(strategy, results.spread(&levels, "disk bytes")?))
+        Some(Bar::measured(strategy, written::of(results, &levels)?.bytes))
     });
     let groups = vec![Group { name: String::new(), bars: writes.collect() }];
     figures.push(Figure::new(
         "What the disk has to take",
-        "Read and written while the load and its checkpoint ran, without a limit: tables, WAL, and \
-         whatever else the machine wrote.",
+        match written::source(results) {
+            Source::Disk => {
+                "Read and written while the load and its checkpoint ran, without a limit: tables, \
+                 WAL, and whatever else the machine wrote."
+            }
+            Source::Server => {
+                "By the server's own counters, without a limit: its WAL, and the pages that it \
+                 handed to its system, some of them twice: once as room, once filled."
+            }
+        },
         Plot::Bars(Bars { unit: Some(Unit::Bytes), groups }),
     ));
     figures
@@ -68,8 +76,25 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
     let limits = limits(volume)?;
     let levels = [("volume", UNLIMITED), ("strategy", strategy)];
     let median = |number| results.median(&levels, number);
-    let operations = median("disk writes")? + median("disk reads")?;
-    Some(computed(&limits, median("seconds")?, operations, median("disk bytes")?))
+    let written = written::of(results, &levels)?;
+    let operations = written.operations.unwrap_or_default();
+    Some(computed(&limits, median("seconds")?, operations, written.bytes.median))
+}
+
+/// How limits were made, and why there are none where none was.
+fn how_measured(results: &Results) -> String {
+    let is_limited = |line: &&Line| !line.trial.is("volume", UNLIMITED);
+    let how = "The limit is made by the operating system, for reads and writes each, also of \
+               bytes; an I/O there may be larger than the 256 KiB that a volume counts as one, and \
+               what the system writes by itself in between is not held back.";
+    if results.measured().any(|line| is_limited(&line)) {
+        return how.to_owned();
+    }
+    let left_out = results.lines().iter().filter(is_limited);
+    match left_out.filter_map(|line| line.skipped.as_deref()).next() {
+        Some(why) => format!("Nothing is measured under a limit, as {why}."),
+        None => "Nothing is measured under a limit in this run.".to_owned(),
+    }
 }
 
 pub(super) fn answer(results: &Results) -> String {

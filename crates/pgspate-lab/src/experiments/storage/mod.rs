@@ -5,6 +5,7 @@
 //! computed. The time includes a checkpoint: the load is done when its pages are on the disk.
 
 mod figures;
+mod written;
 
 use pgspate::doctor::storage::{Limits, Volume};
 use pgspate::{Error, Kind, Result};
@@ -37,6 +38,10 @@ const TUNED: &str = "pgspate, tuned settings";
 
 /// The phase after the tables'. No table that is named after a file has a space in its name.
 const CHECKPOINT: &str = "final checkpoint";
+
+/// Of servers that would not make it for us.
+const NO_CHECKPOINT: &str = "The role may not make a checkpoint there, so the times are without \
+    the final one: pages that were not written by then are not in them.";
 
 /// What a volume lets through.
 fn limits(level: &str) -> Option<Limits> {
@@ -140,8 +145,11 @@ impl Experiment for Storage {
         };
         let mut outcome = Outcome::default();
         let (rows, _) = strategies::load(strategy, ground, &mut outcome)?;
-        outcome.phase(CHECKPOINT, || ground.checkpoint())?;
+        let is_made = outcome.phase(CHECKPOINT, || ground.checkpoint())?;
         drop(limited);
+        if !is_made {
+            outcome.notes.push(NO_CHECKPOINT.to_owned());
+        }
         outcome.number("rows", rows as f64, Unit::Count);
         Ok(outcome)
     }

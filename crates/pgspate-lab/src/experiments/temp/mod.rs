@@ -5,6 +5,7 @@
 
 mod clients;
 mod figures;
+mod room;
 mod space;
 
 use pgspate::measure::Measurement;
@@ -53,6 +54,22 @@ fn work_mem_kb(trial: &Trial, scale: f64) -> u64 {
         _ => table_bytes(scale) / 16,
     };
     (bytes >> 10).clamp(WORK_MEM_MIN, i32::MAX as u64)
+}
+
+/// Bytes of memory that a trial's sessions may take together, and of disk. Hashing may take twice
+/// `work_mem`, and what is in memory is about twice the table at most; so is what spills.
+fn needs(trial: &Trial, scale: f64) -> (u64, u64) {
+    let clients = clients(trial);
+    let table = table_bytes(scale) * 2;
+    let memory = match trial.is(QUERY, CREATE_AS) {
+        true => 0,
+        false => (work_mem_kb(trial, scale) << 11).min(table),
+    };
+    (clients * memory, clients * table)
+}
+
+fn clients(trial: &Trial) -> u64 {
+    trial.level(CLIENTS).parse().unwrap_or(4)
 }
 
 impl Experiment for Temp {
@@ -126,11 +143,21 @@ impl Experiment for Temp {
     }
 
     fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
-        (trial.is(SPACE, TABLESPACE) && !ground.is_own())
-            .then(|| "tablespaces are made on the lab's own server only".to_owned())
+        if trial.is(SPACE, TABLESPACE) && !ground.is_own() {
+            return Some("tablespaces are made on the lab's own server only".to_owned());
+        }
+        let (memory, disk) = needs(trial, ground.scale());
+        if let Some((bound, what)) = room::memory(ground)
+            && memory > bound
+        {
+            return Some(format!("its sessions might take more memory than {what}"));
+        }
+        let is_full = room::disk(ground).is_some_and(|free| disk > free);
+        is_full.then(|| "its temporary tables and files might fill the disk".to_owned())
     }
 
     fn prepare(&self, ground: &Ground) -> Result<()> {
+        space::remove_left_over();
         let connection = ground.connect()?;
         ground.block_on(async {
             let client = &connection.client;
@@ -146,14 +173,13 @@ impl Experiment for Temp {
 
     fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
         let mut outcome = Outcome::default();
-        let clients = trial.level(CLIENTS).parse().unwrap_or(4);
         let space = match trial.is(SPACE, TABLESPACE) {
-            true => Some(Space::make(ground, table_bytes(ground.scale()) * 2 * clients as u64)?),
+            true => Some(Space::make(ground, needs(trial, ground.scale()).1)?),
             false => None,
         };
         outcome.notes.extend(space.as_ref().map(Space::note));
         let work = Work {
-            clients,
+            clients: clients(trial) as usize,
             query: trial.level(QUERY).to_owned(),
             work_mem_kb: work_mem_kb(trial, ground.scale()),
             tablespace: space.as_ref().map(|_| space::NAME),
@@ -229,4 +255,24 @@ fn check_end(answers: &Answers, outcome: &mut Outcome, ground: &Ground) -> Resul
         answers.seconds.len() + answers.errors.len(),
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(query: &str, clients: &str, work_mem: &str) -> Trial {
+        Trial::of(&[(QUERY, query), (CLIENTS, clients), (WORK_MEM, work_mem)])
+    }
+
+    #[test]
+    fn what_is_needed_grows_with_sessions_and_memory() {
+        let table = table_bytes(1.0);
+        let (memory, disk) = needs(&trial(DISTINCT, "8", FITS), 1.0);
+        assert_eq!((memory, disk), (8 * 2 * table, 8 * 2 * table));
+        let (spilling, _) = needs(&trial(ORDER_BY, "20", SPILLS), 1.0);
+        assert!(spilling > 2 * table && spilling < 3 * table, "{spilling}");
+        // A temporary table is filled without any.
+        assert_eq!(needs(&trial(CREATE_AS, "20", SPILLS), 1.0).0, 0);
+    }
 }

@@ -4,7 +4,7 @@
 //! stands for a fast local disk. Where there is none it is a folder beside the data, and the
 //! results say so.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::time::Duration;
@@ -21,10 +21,14 @@ pub(super) const NAME: &str = "pgspate_lab_temp";
 /// A file system in memory, where the system has one.
 const MEMORY: &str = "/dev/shm";
 
-/// A folder that the server has a tablespace in. Gone with its value.
+const PREFIX: &str = "pgspate-lab-";
+
+/// A folder that the server has a tablespace in. Gone with its value; it is locked as long as its
+/// lab lives, so that another can remove what one that was killed has left.
 pub(super) struct Space {
     folder: TempDir,
     is_other_device: bool,
+    _lock: File,
 }
 
 impl Space {
@@ -40,8 +44,7 @@ impl Space {
             let message = format!("could not make a folder in \"{}\"", base.display());
             Error::new(Kind::Usage, message).because(error)
         };
-        let folder = tempfile::Builder::new().prefix("pgspate-lab-").tempdir_in(base);
-        let folder = folder.map_err(failed_at)?;
+        let (folder, lock) = locked(base).map_err(failed_at)?;
         let owner = fs::metadata(data).map_err(failed_at)?;
         // Under root the server runs as somebody else; otherwise it is ours already.
         if fs::metadata(folder.path()).map_err(failed_at)?.uid() != owner.uid() {
@@ -50,7 +53,7 @@ impl Space {
         let path = folder.path().display().to_string().replace('\'', "''");
         let sql = format!("create tablespace {NAME} location '{path}'");
         ground.sql("make a tablespace", &sql)?;
-        Ok(Space { folder, is_other_device })
+        Ok(Space { folder, is_other_device, _lock: lock })
     }
 
     /// Where it is, in words.
@@ -84,9 +87,66 @@ impl Space {
     }
 }
 
+/// A new folder in it, which others see is in use.
+fn locked(base: &Path) -> std::io::Result<(TempDir, File)> {
+    loop {
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base)?;
+        let locked = File::open(folder.path()).and_then(|lock| lock.lock().map(|()| lock));
+        match locked {
+            // Another lab took it for one that was left, before it had its lock.
+            _ if !folder.path().exists() => {}
+            locked => return Ok((folder, locked?)),
+        }
+    }
+}
+
+/// Removes the folders of labs that were killed: a server dies with its lab, and its folder, but
+/// these are elsewhere, and take memory.
+pub(super) fn remove_left_over() {
+    remove_unlocked(Path::new(MEMORY));
+}
+
+fn remove_unlocked(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // One of another user's cannot be opened, and one that is in use not be locked.
+        let Some(folder) = is_ours.then(|| File::open(entry.path()).ok()).flatten() else {
+            continue;
+        };
+        if folder.try_lock().is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Whether a folder is on another device than the data, with so much space.
 fn is_apart(folder: &Path, data: &Path, bytes: u64) -> bool {
     let (Ok(there), Ok(here)) = (fs::metadata(folder), fs::metadata(data)) else { return false };
     let Ok(space) = rustix::fs::statvfs(folder) else { return false };
     there.dev() != here.dev() && space.f_bavail * space.f_frsize > bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_labs_that_are_gone_are_removed_and_others_stay() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = base.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), "x").unwrap();
+            path
+        };
+        let (dead, alive, other) = (folder("pgspate-lab-a"), folder("pgspate-lab-b"), folder("c"));
+        let lock = File::open(&alive).unwrap();
+        lock.lock().unwrap();
+        remove_unlocked(base.path());
+        assert!(!dead.exists() && alive.exists() && other.exists());
+        drop(lock);
+        remove_unlocked(base.path());
+        assert!(!alive.exists());
+    }
 }

@@ -1,0 +1,88 @@
+//! What a load had the disk take, by whoever counted it.
+//!
+//! The disk's own counters have everything. Where the disk is not seen, as on another machine, the
+//! server's are there: its WAL, and the pages that it handed to the system.
+
+use serde_json::Value;
+
+use crate::results::{Line, Results};
+use crate::spread::Spread;
+
+/// Bytes of a page, but on servers that were built otherwise.
+const PAGE_BYTES: f64 = 8192.0;
+
+/// Who counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The disk, in operations and bytes.
+    Disk,
+    /// The server, in bytes.
+    Server,
+}
+
+/// What was written, and read as far as the disk counted that.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    pub(super) bytes: Spread,
+    /// Operations, if they were counted.
+    pub(super) operations: Option<f64>,
+}
+
+/// Who counted in these results.
+pub(super) fn source(results: &Results) -> Source {
+    match results.spread(&[], "disk bytes") {
+        Some(_) => Source::Disk,
+        None => Source::Server,
+    }
+}
+
+/// Of the trials with these levels.
+pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<Written> {
+    if source(results) == Source::Disk {
+        let median = |number| results.median(levels, number);
+        let operations = median("disk writes")? + median("disk reads")?;
+        let bytes = results.spread(levels, "disk bytes")?;
+        return Some(Written { bytes, operations: Some(operations) });
+    }
+    let is_one = |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+    let bytes = Spread::of(results.measured().filter(is_one).filter_map(by_server))?;
+    Some(Written { bytes, operations: None })
+}
+
+/// Bytes of WAL, and of the pages that checkpoints, sessions and the background writer wrote; or of
+/// what the tables grew by, where that is more: somebody has to write that yet.
+fn by_server(line: &Line) -> Option<f64> {
+    let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
+    let wal = count(&line.measured, "/wal_bytes")?;
+    let pages = ["buffers_written", "buffers_by_sessions", "buffers_cleaned"];
+    let pages =
+        pages.iter().filter_map(|name| count(&line.measured, &format!("/checkpoints/{name}")));
+    let written = pages.sum::<f64>() * PAGE_BYTES;
+    let size = |when: &str| {
+        let parts = ["table_bytes", "index_bytes"];
+        let part = |name: &&str| count(&line.measured, &format!("/tables/{when}/{name}"));
+        parts.iter().filter_map(part).sum::<f64>()
+    };
+    Some(wal + written.max(size("after") - size("before")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::results::tests::line;
+
+    #[test]
+    fn the_server_counts_where_the_disk_is_not_seen() {
+        let mut line = line(&[], 0, 1.0);
+        assert_eq!(by_server(&line), None);
+        line.measured = json!({"wal_bytes": 1000, "checkpoints": {"buffers_written": 3,
+            "buffers_by_sessions": 2}, "tables": {"before": {"table_bytes": 8192},
+            "after": {"table_bytes": 16384, "index_bytes": 8192}}});
+        assert_eq!(by_server(&line), Some(1000.0 + 5.0 * PAGE_BYTES));
+        // No checkpoint, and nothing was written so far.
+        line.measured["checkpoints"] = json!({});
+        assert_eq!(by_server(&line), Some(1000.0 + 2.0 * PAGE_BYTES));
+    }
+}
