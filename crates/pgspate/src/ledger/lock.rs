@@ -73,15 +73,18 @@ pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
     let _ = client.tell(&sql, &[&key, &pid]).await;
 }
 
-/// Which session has the lock, in words; `None` if none has.
+/// Which session has the lock, in words; `None` if none has. Of another role's session little is
+/// shown to a role without `pg_read_all_stats`.
 ///
 /// # Errors
 /// When the server cannot be asked.
 pub(crate) async fn holder(client: &Client, key: i64) -> Result<Option<String>> {
     let failed = server_error("could not look up who has the job".to_owned());
     let sql = format!(
-        "select a.pid, a.backend_start::timestamptz(0)::text, coalesce(a.application_name, ''), \
-                coalesce(host(a.client_addr), 'a local socket') \
+        "select a.pid, coalesce(a.backend_start::timestamptz(0)::text, 'a time not shown'), \
+                coalesce(a.application_name, ''), \
+                case when a.backend_start is null then 'a place not shown' \
+                     else coalesce(host(a.client_addr), 'a local socket') end \
          from pg_locks l join pg_stat_activity a on a.pid = l.pid where {IS_HELD}"
     );
     let row = client.ask_opt(&sql, &[&key]).await.map_err(failed)?;
