@@ -28,28 +28,25 @@ const DOUBT: f64 = 0.2;
 /// bloat. Tables without statistics, or that the role may not read, have no estimate.
 const LARGEST: &str = "\
 , largest as (
-    select c.oid, c.name, c.nspname, c.relname, c.reltuples, c.reloptions
-    from tables c where c.relkind in ('r', 'm') and c.about >= $2::int8
-    order by c.about desc limit 1000)
+    select c.oid, c.name, c.nspname, c.relname, c.reltuples, c.fillfactor
+    from tables c where c.relkind in ('r', 'm') and ABOUT >= $2::int8
+    order by ABOUT desc limit 1000)
 select c.name, pg_relation_size(c.oid), c.oid,
        case when w.columns = (select count(*) from pg_attribute a where a.attrelid = c.oid
                               and a.attnum > 0 and not a.attisdropped)
                  and c.reltuples >= 0
             then (ceil(greatest(c.reltuples, 0)
                        / greatest(floor((current_setting('block_size')::int8 - 24)
-                                        * fill.factor / 100.0
+                                        * c.fillfactor / 100.0
                                         / ((24 + w.width + 7)::int8 / 8 * 8 + 4)), 1))
                   * current_setting('block_size')::int8)::int8 end,
-       fill.factor, has_table_privilege(c.oid, 'select')
+       c.fillfactor, has_table_privilege(c.oid, 'select')
 from largest c
 cross join lateral (select count(*) as columns,
                            coalesce(sum((1 - null_frac) * avg_width), 0)::int8 as width
                     from pg_stats s
                     where s.schemaname = c.nspname and s.tablename = c.relname
-                      and not s.inherited) w
-cross join lateral (select coalesce((select option_value::int
-                                     from pg_options_to_table(c.reloptions)
-                                     where option_name = 'fillfactor'), 100) as factor) fill";
+                      and not s.inherited) w";
 
 /// Tables of which much is not live.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {

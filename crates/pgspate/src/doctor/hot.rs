@@ -18,8 +18,7 @@ const UPDATES_MIN: i64 = 1000;
 
 const TABLES: &str = "\
 select c.name, pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_hot_updated(c.oid),
-       coalesce((select option_value::int from pg_options_to_table(c.reloptions)
-                 where option_name = 'fillfactor'), 100),
+       c.fillfactor,
        (select count(*) from pg_index i where i.indrelid = c.oid), pg_relation_size(c.oid),
        NEWPAGE,
        not exists (select from pg_index i where i.indrelid = c.oid and not i.indisprimary)

@@ -41,7 +41,7 @@ where c.relkind in ('r', 'p') and c.relpersistence = 'p'
   and (not c.relispartition or c.oid = $1)
   and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
   and greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)) >= $2::int8
-order by c.whole desc limit 20";
+order by WHOLE desc limit 20";
 
 /// Tables without a primary key.
 pub(super) async fn primary(scene: &Scene<'_>) -> Found {

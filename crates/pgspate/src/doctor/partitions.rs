@@ -77,8 +77,8 @@ select c.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c
        coalesce((select format(' tablespace %I', spcname) from pg_tablespace s
                  where s.oid = c.reltablespace), '')
 from tables c
-where c.relkind = 'r' and not c.relispartition and c.whole >= $2::int8
-order by c.whole desc limit 20";
+where c.relkind = 'r' and not c.relispartition and WHOLE >= $2::int8
+order by WHOLE desc limit 20";
 
 /// Large tables in one piece.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {

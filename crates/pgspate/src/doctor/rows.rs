@@ -19,15 +19,14 @@ const NEVER: Check = Check {
 const DEAD_MIN: i64 = 1000;
 /// Smaller tables are read faster than one could think of them.
 const ROWS_MIN: i64 = 10_000;
-
 /// Autovacuum should come at this share of dead rows, where it came too late.
 const SCALE: f64 = 0.05;
 
 const DEAD_ROWS: &str = "\
 select c.name, pg_stat_get_live_tuples(c.oid),
        pg_stat_get_dead_tuples(c.oid), pg_relation_size(c.oid),
-       coalesce((select option_value from pg_options_to_table(c.reloptions)
-                 where option_name = 'autovacuum_enabled'), 'on') in ('off', 'false', 'no', '0'),
+       coalesce((select not option_value::bool from pg_options_to_table(c.reloptions)
+                 where option_name = 'autovacuum_enabled'), false),
        greatest(pg_stat_get_last_vacuum_time(c.oid),
                 pg_stat_get_last_autovacuum_time(c.oid))::timestamptz(0)::text,
        (select option_value::float8 from pg_options_to_table(c.reloptions)
@@ -90,7 +89,7 @@ where c.relkind in ('r', 'm') and c.relallvisible = 0
   and pg_stat_get_live_tuples(c.oid) >= $2::int8
   and pg_stat_get_vacuum_count(c.oid) + pg_stat_get_autovacuum_count(c.oid) = 0
   and pg_stat_get_tuples_updated(c.oid) + pg_stat_get_tuples_deleted(c.oid) = 0
-order by c.about desc limit 20";
+order by ABOUT desc limit 20";
 
 /// Tables that have been inserted into, and never vacuumed.
 pub(super) async fn never(scene: &Scene<'_>) -> Found {

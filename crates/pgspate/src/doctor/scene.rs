@@ -22,14 +22,12 @@ pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;
 pub(super) const FINDINGS_MAX: usize = 20;
 
 /// What queries about tables begin with: `ours` are all that are looked at, `tables` those of them
-/// that were asked for, by the first argument, with their partitions; both as in `pg_class`.
+/// that were asked for, by the first argument, with their partitions; both as in `pg_class`, with
+/// more.
 ///
 /// Not ours are the server's, those of extensions and of pgspate. Also left out is what a session
 /// has locked against readers, or waits to: a look would wait in line behind it, and others behind
-/// the look. For `pg_relation_size` locks, too, and keeps what it knows of each relation for as
-/// long as the session lasts; so `about` (its pages) and `whole` (with TOAST) are taken from
-/// `pg_class`, and only where that is stale from the files. Queries filter and sort by these, and
-/// ask for the exact size of the rows they give.
+/// the look. Nothing here is volatile, or the server would work all of it out for all tables.
 pub(super) const TABLES: &str = "\
 with recursive asked(oid) as (
     select $1::oid
@@ -52,6 +50,8 @@ members as not materialized (
     select objid as oid from pg_depend where classid = 'pg_class'::regclass and deptype = 'e'),
 ours as not materialized (
     select c.*, n.nspname, format('%I.%I', n.nspname, c.relname) as name,
+           coalesce((select option_value::int from pg_options_to_table(c.reloptions)
+                     where option_name = 'fillfactor'), 100) as fillfactor,
            c.oid in (select oid from locked) as is_locked,
            pg_stat_get_live_tuples(c.oid) > 2 * greatest(c.reltuples, 0) + 1000 as is_stale
     from pg_class c join schemas n on n.oid = c.relnamespace
@@ -59,14 +59,20 @@ ours as not materialized (
       and not exists (select from members m where m.oid = c.oid)
       and c.oid not in (select oid from locked)),
 tables as not materialized (
-    select c.*,
-           case when is_locked then null when is_stale then pg_relation_size(c.oid)
-                else c.relpages::int8 * current_setting('block_size')::int8 end as about,
-           case when is_locked then null when is_stale then pg_table_size(c.oid)
-                else (c.relpages + coalesce((select x.relpages from pg_class x
-                                             where x.oid = c.reltoastrelid), 0))::int8
-                     * current_setting('block_size')::int8 end as whole
-    from ours c where $1::oid = 0 or c.oid in (select oid from asked))";
+    select c.* from ours c where $1::oid = 0 or c.oid in (select oid from asked))";
+
+/// How large a table `c` is, to filter and to sort by: `ABOUT` in queries; `WHOLE` is with TOAST.
+///
+/// `pg_relation_size` locks, and the session keeps what it has learnt of each relation; so it is
+/// asked only where the catalog is stale, and of the rows that a query gives.
+const ABOUT: &str = "\
+case when c.is_locked then null when c.is_stale then pg_relation_size(c.oid)
+     else c.relpages::int8 * current_setting('block_size')::int8 end";
+const WHOLE: &str = "\
+case when c.is_locked then null when c.is_stale then pg_table_size(c.oid)
+     else (c.relpages + coalesce((select x.relpages from pg_class x
+                                  where x.oid = c.reltoastrelid), 0))::int8
+          * current_setting('block_size')::int8 end";
 
 /// A setting as it is.
 #[derive(Debug, Clone)]
@@ -148,7 +154,8 @@ impl Scene<'_> {
         self.client.query(sql, &[&self.table]).await
     }
 
-    /// Rows of a query that goes on after [`TABLES`]; its further arguments are `more`.
+    /// Rows of a query that goes on after [`TABLES`], with `ABOUT` and `WHOLE` for sizes; its further
+    /// arguments are `more`.
     pub(super) async fn tables(
         &self,
         sql: &str,
@@ -156,6 +163,7 @@ impl Scene<'_> {
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let mut arguments: Vec<&(dyn ToSql + Sync)> = vec![&self.table];
         arguments.extend(more);
+        let sql = sql.replace("ABOUT", ABOUT).replace("WHOLE", WHOLE);
         self.client.query(&format!("{TABLES} {sql}"), &arguments).await
     }
 

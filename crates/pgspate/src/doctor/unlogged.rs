@@ -35,9 +35,9 @@ from tables c
 where c.relkind = 'r' and c.relpersistence = 'u'
   and c.relname !~ '(^|_)(tmp|temp|stag(e|ing)|scratch|cache)(_|$)'
   and (exists (select from pg_constraint k where k.conrelid = c.oid and k.contype in ('p', 'f'))
-       or c.whole > 100 * 1024 * 1024)
+       or WHOLE > 100 * 1024 * 1024)
   and case when c.is_locked then false else pg_relation_size(c.oid) > 0 end
-order by c.whole desc limit 20";
+order by WHOLE desc limit 20";
 
 /// Unlogged tables with keys or of some size.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
