@@ -4,13 +4,7 @@ use pgspate_embedded::testing;
 use serde_json::Value;
 
 use crate::run::{ask, session, wait_until};
-use crate::{findings, found, trouble};
-
-/// Whatever is left of the server's answers where a check could not be asked.
-#[track_caller]
-fn nothing_refused(dsn: &str, args: &str) {
-    assert_eq!(findings(dsn, "refused", args), Vec::<Value>::new());
-}
+use crate::{doctor, findings, found};
 
 /// Tables in which every check of tables finds something, or would.
 fn bad(schema: &str) -> String {
@@ -32,9 +26,17 @@ const CHECKS: [&str; 6] = [
     "unlogged-tables",
 ];
 
-fn objects(dsn: &str, id: &str) -> Vec<String> {
-    let found = trouble(dsn, id, "--large-table 100kB");
-    found.iter().map(|it| it["object"].as_str().unwrap().to_owned()).collect()
+/// What each of these checks finds, and whatever else was said, in one look.
+fn look(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
+    let run = doctor(dsn, "--json --watch 100ms --large-table 100kB");
+    let found: Value = serde_json::from_str(&run.stdout).unwrap();
+    let found = found["findings"].as_array().unwrap().clone();
+    let is_trouble = |it: &&Value| it["verdict"] == "warning" || it["verdict"] == "note";
+    let objects = |id: &str| {
+        let of_check = found.iter().filter(|it| it["id"] == id).filter(is_trouble);
+        of_check.map(|it| it["object"].as_str().unwrap().to_owned()).collect()
+    };
+    (CHECKS.map(objects).to_vec(), found)
 }
 
 #[test]
@@ -44,58 +46,56 @@ fn a_locked_table_hides_no_other() {
     db.run("create schema free");
     db.run(&bad("free"));
     let dsn = db.dsn();
-    for id in CHECKS {
-        wait_until(&format!("{id} sees both"), || objects(&dsn, id).len() == 2);
-    }
+    wait_until("each check sees both", || look(&dsn).0.iter().all(|objects| objects.len() == 2));
     let (runtime, holder) = session(&dsn);
     let locks = "begin; lock table public.t, public.u; alter sequence public.s cycle";
     runtime.block_on(holder.batch_execute(locks)).unwrap();
-    let seen = |locked: &str| {
-        for id in CHECKS {
-            let objects = objects(&dsn, id);
-            assert_eq!(objects.len(), 1, "{id}: {objects:?}");
-            assert!(objects[0].starts_with("free."), "{id}: {objects:?}");
-        }
-        nothing_refused(&dsn, "");
-        let left_out = findings(&dsn, "locked-tables", "");
+    let public_is_left_out = || {
+        let (objects, found) = look(&dsn);
+        let is_free = |objects: &Vec<String>| objects.len() == 1 && objects[0].starts_with("free.");
+        assert!(objects.iter().all(is_free), "{objects:?}");
+        let ids = |id: &str| found.iter().filter(|it| it["id"] == id).collect::<Vec<_>>();
+        assert_eq!(ids("refused"), Vec::<&Value>::new());
+        let left_out = ids("locked-tables");
         assert_eq!(left_out.len(), 1);
         assert_eq!(left_out[0]["verdict"], "cannot_see");
         let evidence = left_out[0]["evidence"].as_str().unwrap();
-        assert!(evidence.contains(locked), "{evidence}");
+        assert!(evidence.contains("public.t (by "), "{evidence}");
     };
-    seen("public.t (by ");
+    public_is_left_out();
     // Asked for by name, it is not waited for either.
-    nothing_refused(&dsn, "--table public.t");
+    assert_eq!(findings(&dsn, "refused", "--table public.t"), Vec::<Value>::new());
     assert_eq!(findings(&dsn, "locked-tables", "--table free.t"), Vec::<Value>::new());
     // Who waits for such a lock has everybody wait who comes later.
-    let (runtime2, reader) = session(&dsn);
     runtime.block_on(holder.batch_execute("commit; drop table u; drop sequence s")).unwrap();
-    runtime2.block_on(reader.batch_execute("begin; select from t limit 1")).unwrap();
+    let (reading, reader) = session(&dsn);
+    reading.block_on(reader.batch_execute("begin; select from t limit 1")).unwrap();
     let waiting = runtime.spawn(async move { holder.batch_execute("begin; lock table t").await });
     wait_until("the other waits", || {
-        ask(&dsn, "select count(*) from pg_locks where not granted") == "1"
+        let sql = "select count(*) from pg_locks where not granted and relation = 't'::regclass";
+        ask(&dsn, sql) == "1"
     });
-    seen("public.t (by ");
+    public_is_left_out();
     waiting.abort();
 }
 
 #[test]
 fn what_belongs_to_others_is_left_to_them() {
     let db = testing::database();
-    for schema in ["pgspate_job_7", "_timescaledb_internal", "ext"] {
+    for schema in ["pgspate_job_7", "_timescaledb_internal", "ext", "pgspate_jobs"] {
         db.run(&format!("create schema {schema}"));
         db.run(&bad(schema));
     }
-    db.run("create schema pgspate_jobs");
-    db.run(&bad("pgspate_jobs"));
     for object in ["table ext.t", "table ext.u", "sequence ext.s"] {
         db.run(&format!("alter extension plpgsql add {object}"));
     }
-    for id in CHECKS {
-        wait_until(&format!("{id} sees what is the user's"), || !objects(&db.dsn(), id).is_empty());
-        let objects = objects(&db.dsn(), id);
-        assert!(objects.iter().all(|name| name.starts_with("pgspate_jobs.")), "{id}: {objects:?}");
-    }
+    let mut objects = Vec::new();
+    wait_until("each check sees what is the user's", || {
+        objects = look(&db.dsn()).0;
+        objects.iter().all(|objects| !objects.is_empty())
+    });
+    let is_users = |name: &String| name.starts_with("pgspate_jobs.");
+    assert!(objects.iter().flatten().all(is_users), "{objects:?}");
 }
 
 #[test]
