@@ -212,7 +212,8 @@ fn updates_that_write_all_indexes() {
     assert!(finding["advice"].as_str().unwrap().contains("index is on a column"));
     // Where there is none it may be both, and a rewrite may be for nothing.
     db.run(
-        "drop table t; create table u (id int primary key, v text) with (autovacuum_enabled = off); \
+        "drop table t; \
+         create table u (id int primary key, v text) with (autovacuum_enabled = off); \
          create index u_v on u (v); insert into u select g, 'a' from generate_series(1, 5000) g; \
          update u set v = 'b'",
     );

@@ -20,8 +20,8 @@ const FOREIGN: Check = Check {
 /// Smaller tables are scanned in no time.
 const ROWS_MIN: i64 = 1000;
 
-/// About how many rows a table `c` has: `ROWS` in queries. Of a partitioned one only its parts count
-/// them, and nothing but an ANALYZE by hand, from version 14 on, tells it.
+/// About how many rows a table `c` has: `ROWS` in queries. Of a partitioned one only its parts
+/// count them, and nothing but an ANALYZE by hand, from version 14 on, tells it.
 const ROWS: &str = "\
 case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid))
      else (with recursive part(oid) as (

@@ -154,8 +154,8 @@ impl Scene<'_> {
         self.client.query(sql, &[&self.table]).await
     }
 
-    /// Rows of a query that goes on after [`TABLES`], with `ABOUT` and `WHOLE` for sizes; its further
-    /// arguments are `more`.
+    /// Rows of a query that goes on after [`TABLES`], with `ABOUT` and `WHOLE` for sizes; its
+    /// further arguments are `more`.
     pub(super) async fn tables(
         &self,
         sql: &str,
