@@ -28,7 +28,7 @@ pub(super) const FINDINGS_MAX: usize = 20;
 /// Not ours are the server's, those of extensions and of pgspate. Also left out is what a session
 /// has locked against readers, or waits to: a look would wait in line behind it, and others behind
 /// the look. Nothing here is volatile, or the server would work all of it out for all tables.
-pub(super) const TABLES: &str = "\
+const TABLES: &str = "\
 with recursive asked(oid) as (
     select $1::oid
     union select h.inhrelid from pg_inherits h join asked on h.inhparent = asked.oid),
