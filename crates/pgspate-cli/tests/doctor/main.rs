@@ -2,10 +2,12 @@
 //! into the bad state for real, and silent after its own remedy.
 
 mod flavours;
+mod held;
 mod picture;
 mod rights;
 #[path = "../support/run.rs"]
 mod run;
+mod scope;
 mod server;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]

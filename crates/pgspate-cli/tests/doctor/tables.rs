@@ -3,6 +3,7 @@
 use pgspate_embedded::testing::{self, TestDb};
 use serde_json::Value;
 
+use crate::run::wait_until;
 use crate::{found, remedy, silent, trouble};
 
 /// Makes a database bad, has it found, runs what was advised, and has nothing found.
@@ -29,6 +30,19 @@ fn dead_rows() {
     assert_eq!(finding["numbers"]["dead_rows"], 5000.0);
     let evidence = finding["evidence"].as_str().unwrap();
     assert!(evidence.starts_with("5,000 of 10,000 row versions are dead (50 %)"), "{evidence}");
+}
+
+#[test]
+fn autovacuum_that_comes_early_is_not_made_to_come_later() {
+    let bad = "create table t (id int primary key, v text) with (autovacuum_enabled = on, \
+               autovacuum_vacuum_threshold = 2000000000, SCALE); \
+               insert into t select g, 'a' from generate_series(1, 5000) g; update t set v = 'b'";
+    let scale = |is: &str| bad.replace("SCALE", &format!("autovacuum_vacuum_scale_factor = {is}"));
+    let (_, finding) = cured(&scale("0.2"), "dead-rows", "");
+    let expected = "alter table public.t set (autovacuum_vacuum_scale_factor = 0.05);";
+    assert_eq!(remedy(&finding), ["vacuum (analyze) public.t;", expected]);
+    let (_, finding) = cured(&scale("0.01"), "dead-rows", "");
+    assert_eq!(remedy(&finding), ["vacuum (analyze) public.t;"]);
 }
 
 #[test]
@@ -95,13 +109,16 @@ fn unused_indexes() {
 
 #[test]
 fn duplicate_indexes() {
-    let bad = "create index t_v on t (v); create index t_v_again on t (v)";
+    let bad = "create index t_v on t (v); create index t_v_again on t (v); \
+               insert into t select g, g::text from generate_series(1, 9) g";
     let (db, finding) = cured(&format!("{TABLE}{bad}"), "duplicate-indexes", "");
     assert_eq!(finding["object"], "public.t_v_again");
     assert_eq!(finding["verdict"], "warning");
     db.run("create index t_v_id on t (v, id)");
     let finding = found(&db.dsn(), "duplicate-indexes", "");
     assert_eq!((&finding["object"], &finding["verdict"]), (&"public.t_v".into(), &"note".into()));
+    let evidence = finding["evidence"].as_str().unwrap();
+    assert!(evidence.ends_with("; 9 entries written, one of 3 indexes"), "{evidence}");
     // Neither of these can do what another one does.
     db.run(
         "drop index t_v; create index t_part on t (v) where id > 7; \
@@ -130,6 +147,31 @@ fn duplicate_indexes() {
 }
 
 #[test]
+fn duplicate_indexes_of_a_partitioned_table() {
+    let bad = "create table p (id int, v text) partition by range (id); \
+               create table p1 partition of p for values from (0) to (9); \
+               create table p2 partition of p for values from (9) to (99); \
+               create index p_v on p (v); create index p_v_again on p (v); \
+               insert into p select g, 'a' from generate_series(1, 20) g";
+    let db = testing::database();
+    db.run(bad);
+    let written = || {
+        let finding = found(&db.dsn(), "duplicate-indexes", "");
+        assert_eq!(trouble(&db.dsn(), "duplicate-indexes", "").len(), 1);
+        finding["numbers"]["entries_written"] == 20.0
+    };
+    wait_until("the server's statistics know of the rows", written);
+    let finding = found(&db.dsn(), "duplicate-indexes", "");
+    assert_eq!(remedy(&finding), ["drop index public.p_v_again;"]);
+    db.run(&remedy(&finding)[0]);
+    silent(&db.dsn(), "duplicate-indexes", "");
+    // What a partition has besides can be dropped beside writers.
+    db.run("create index p1_mine on p1 (v)");
+    let finding = found(&db.dsn(), "duplicate-indexes", "--table p");
+    assert_eq!(remedy(&finding), ["drop index concurrently public.p1_mine;"]);
+}
+
+#[test]
 fn of_two_equal_indexes_one_is_dropped() {
     let db = testing::database();
     db.run(&format!(
@@ -155,13 +197,30 @@ fn updates_that_write_all_indexes() {
     for statement in remedy(&finding) {
         db.run(&statement);
     }
-    db.run("select pg_stat_reset(); update t set v = 'c' where id % 4 = 0");
-    silent(&db.dsn(), "hot-updates", "");
+    db.run("update t set v = 'c' where id % 4 = 0");
+    wait_until("the server's statistics know of the updates", || {
+        let sql = "select n_tup_upd > 1000 from pg_stat_user_tables where relname = 't'";
+        db.query(sql)[0][0].as_deref() == Some("t")
+    });
+    for id in ["hot-updates", "never-vacuumed"] {
+        silent(&db.dsn(), id, "");
+    }
     // Where there is room it is an index on what changes.
     db.run("create index t_v on t (v); update t set v = 'd' || id");
     let finding = found(&db.dsn(), "hot-updates", "");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     assert!(finding["advice"].as_str().unwrap().contains("index is on a column"));
+    // Where there is none it may be both, and a rewrite may be for nothing.
+    db.run(
+        "drop table t; \
+         create table u (id int primary key, v text) with (autovacuum_enabled = off); \
+         create index u_v on u (v); insert into u select g, 'a' from generate_series(1, 5000) g; \
+         update u set v = 'b'",
+    );
+    let finding = found(&db.dsn(), "hot-updates", "");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("Either") && advice.contains("no room"), "{advice}");
 }
 
 #[test]
@@ -181,9 +240,11 @@ fn missing_primary_keys() {
     db.run(
         "create table p (id int, v text) partition by range (id); \
          create table p1 partition of p for values from (0) to (9000); \
-         insert into p select g, 'a' from generate_series(1, 2000) g; analyze p",
+         insert into p select g, 'a' from generate_series(1, 2000) g; analyze p1",
     );
-    assert_eq!(remedy(&found(&db.dsn(), "primary-keys", "--table p")), Vec::<String>::new());
+    let finding = found(&db.dsn(), "primary-keys", "--table p");
+    assert_eq!(finding["evidence"], "2,000 rows in its partitions");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
 }
 
 #[test]
@@ -213,11 +274,44 @@ fn copy_row_by_row() {
     );
     let finding = found(&db.dsn(), "row-by-row", "");
     assert!(finding["evidence"].as_str().unwrap().contains("trigger keep"));
-    db.run("alter table t disable trigger keep");
+    db.run(
+        "drop trigger keep on t; \
+         create trigger keep after insert on t for each row execute function keep()",
+    );
     silent(&db.dsn(), "row-by-row", "");
     db.run("alter table t add at timestamptz default clock_timestamp(), add s serial");
     let finding = found(&db.dsn(), "row-by-row", "");
     assert!(finding["evidence"].as_str().unwrap().contains("the default of at is volatile"));
+    db.run("alter table t alter at set default now()");
+    silent(&db.dsn(), "row-by-row", "");
+}
+
+#[test]
+fn copy_row_by_row_into_partitions() {
+    let db = testing::database();
+    db.run(
+        "create table p (id int, at timestamptz default clock_timestamp()) \
+         partition by range (id); \
+         create table p1 partition of p for values from (0) to (9); \
+         create table p2 partition of p for values from (9) to (99); \
+         create function keep() returns trigger language plpgsql as 'begin return new; end'; \
+         create trigger keep before insert on p1 for each row execute function keep()",
+    );
+    let objects = |args: &str| -> Vec<String> {
+        let found = trouble(&db.dsn(), "row-by-row", args);
+        found.iter().map(|it| it["object"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(objects(""), ["public.p", "public.p1"]);
+    // What fills a partition alone has its default to ask for.
+    assert_eq!(objects("--table p2"), ["public.p2"]);
+    db.run("alter table p alter at drop default; alter table p2 alter at drop default");
+    assert_eq!(objects(""), ["public.p1"]);
+    assert_eq!(objects("--table p2"), Vec::<String>::new());
+    db.run(
+        "drop trigger keep on p1; create trigger keep after insert on p \
+         referencing new table as rows for each statement execute function keep()",
+    );
+    assert_eq!(objects(""), ["public.p"]);
 }
 
 #[test]
@@ -226,7 +320,8 @@ fn tables_to_partition() {
     db.run(
         "create table \"Big\" (at timestamptz not null, v text); \
          insert into \"Big\" select now(), repeat('x', 100) from generate_series(1, 5000); \
-         create index big_v on \"Big\" (v, at)",
+         create index big_v on \"Big\" (v, at); \
+         alter table \"Big\" set (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01)",
     );
     silent(&db.dsn(), "partitioning", "");
     let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
@@ -237,6 +332,9 @@ fn tables_to_partition() {
     db.run("insert into \"Big\" values (now() + interval '1 year', 'later')");
     // Rows beyond every bound have a place, too, and the index is the whole table's.
     db.run("insert into \"Big\" values (now() + interval '9 years', 'much later')");
+    let options = "select count(*) from pg_class where relkind = 'r' and relname like 'Big%' \
+                   and reloptions = '{fillfactor=90,autovacuum_vacuum_scale_factor=0.01}'";
+    assert_eq!(db.query(options), [[Some("3".to_owned())]]);
     let parts = "select count(*) from pg_inherits where inhparent = (select indexrelid from \
                  pg_index where indrelid = '\"Big\"'::regclass)";
     assert_eq!(db.query(parts), [[Some("3".to_owned())]]);
@@ -251,12 +349,15 @@ fn tables_that_no_statements_here_partition() {
          at timestamptz not null); \
          insert into big (at) select now() from generate_series(1, 9000); \
          create view v as select * from big; create table f (id int references big); \
-         create publication p for table big; alter table big enable row level security",
+         create publication p for table big; alter table big enable row level security; \
+         alter table big alter at set statistics 500",
     );
     let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     let advice = finding["advice"].as_str().unwrap();
-    for word in ["identity", "foreign keys", "a key", "views", "row level security", "public"] {
+    for word in
+        ["identity", "foreign keys", "a key", "views", "row level security", "public", "targets"]
+    {
         assert!(advice.contains(word), "{word}: {advice}");
     }
 }
@@ -270,6 +371,16 @@ fn sequences_near_their_end() {
         assert_eq!(finding["verdict"], "warning", "{finding}");
         db.run("insert into t default values");
     }
+    // A limit that somebody has set stays when the type is changed.
+    for kind in ["int", "bigint"] {
+        let bad = format!(
+            "create sequence s as {kind} maxvalue 1000; select setval('s', 999); \
+             create sequence healthy; select setval('healthy', 1000000000000)"
+        );
+        let (db, finding) = cured(&bad, "sequences", "");
+        assert_eq!(finding["object"], "public.s");
+        db.run("select nextval('s'), nextval('s'), nextval('s')");
+    }
 }
 
 #[test]
@@ -277,8 +388,20 @@ fn unlogged_tables() {
     let bad = "create unlogged table orders (id int primary key); insert into orders values (1); \
                create unlogged table orders_stage (id int primary key); \
                insert into orders_stage values (1)";
-    let (_, finding) = cured(bad, "unlogged-tables", "");
+    let (db, finding) = cured(bad, "unlogged-tables", "");
     assert_eq!(finding["object"], "public.orders");
+    // One that refers to another can only be logged after it.
+    db.run(
+        "create unlogged table a (id int primary key, a int references a); \
+         create unlogged table b (id int primary key, a int references a); \
+         create unlogged table c (a int references a, b int references b); \
+         insert into a values (1, 1); insert into b values (1, 1); insert into c values (1, 1)",
+    );
+    let finding = found(&db.dsn(), "unlogged-tables", "--table c");
+    let expected = ["a", "b", "c"].map(|table| format!("alter table public.{table} set logged;"));
+    assert_eq!(remedy(&finding), expected);
+    remedy(&finding).iter().for_each(|statement| db.run(statement));
+    silent(&db.dsn(), "unlogged-tables", "");
 }
 
 #[test]

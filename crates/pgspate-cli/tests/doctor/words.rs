@@ -57,7 +57,7 @@ fn the_worst_comes_first() {
     note       primary-keys  public.b
                1,500 rows, 81.9 kB
                Without one a row cannot be told from its copy, and changes cannot be
-               replicated. If id is what it is. Adding the constraint locks everybody out
+               replicated. If id identifies a row. Adding the constraint locks everybody out
                for a moment, and for as long as one pass over the table takes, as id may be
                null.
                  create unique index concurrently b_pkey on public.b (id);

@@ -3,65 +3,72 @@
 use tokio_postgres::Row;
 
 use super::finding::Check;
-use super::scene::{Found, Scene};
+use super::scene::{Found, Scene, count};
 
 const COPYING: Check = Check {
     id: "row-by-row",
     question: "Which tables does COPY fill row by row?",
-    rule: "PostgreSQL's source, copyfrom.c: BEFORE or INSTEAD OF row triggers and volatile \
-           defaults switch off multi-insert",
+    rule: "PostgreSQL's source, copyfrom.c: BEFORE or INSTEAD OF row triggers, transition tables \
+           of partitioned tables and volatile defaults switch off multi-insert",
 };
 
-/// Triggers, and columns whose default calls a volatile function other than `nextval`.
+/// Triggers, and columns whose default calls a volatile function other than `nextval`. Of a
+/// partition they are those of its own: rows that come by way of the whole meet its triggers, and
+/// not its defaults.
 const TABLES: &str = "\
-select format('%I.%I', n.nspname, c.relname),
-       array(select t.tgname::text from pg_trigger t
-             where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 4 = 4
-               and t.tgtype & 1 = 1 and t.tgtype & 66 <> 0 and t.tgenabled in ('O', 'A')
-             order by 1),
-       array(select a.attname::text from pg_attrdef d
-             join pg_attribute a on a.attrelid = d.adrelid and a.attnum = d.adnum
-             where d.adrelid = c.oid and a.attgenerated = '' and not a.attisdropped
-               and exists (select from regexp_matches(d.adbin::text,
-                                                      ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
-                           join pg_proc p on p.oid = m.id[1]::oid
-                           where p.provolatile = 'v'
-                             and p.oid <> 'nextval(regclass)'::regprocedure)
-             order by a.attnum),
-       pg_table_size(c.oid), pg_stat_get_tuples_inserted(c.oid)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p') and not c.relispartition
-  and n.nspname !~ '^(pg_|information_schema$|pgspate$)' and ($1::oid = 0 or c.oid = $1)
-order by 5 desc";
+, hindered as (
+    select c.name, c.oid, c.relispartition and c.oid <> $1 as is_part,
+           array(select t.tgname::text from pg_trigger t
+                 where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 4 = 4
+                   and (t.tgtype & 1 = 1 and t.tgtype & 66 <> 0
+                        or c.relkind = 'p' and t.tgnewtable is not null)
+                   and t.tgenabled in ('O', 'A')
+                   and (t.tgparentid = 0 or not c.relispartition or c.oid = $1)
+                 order by 1) as triggers,
+           array(select a.attname::text from pg_attrdef d
+                 join pg_attribute a on a.attrelid = d.adrelid and a.attnum = d.adnum
+                 where d.adrelid = c.oid and a.attgenerated = '' and not a.attisdropped
+                   and (not c.relispartition or c.oid = $1)
+                   and exists (select from regexp_matches(d.adbin::text,
+                                                          ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
+                               join pg_proc p on p.oid = m.id[1]::oid
+                               where p.provolatile = 'v'
+                                 and p.oid <> 'nextval(regclass)'::regprocedure)
+                 order by a.attnum) as columns
+    from tables c where c.relkind in ('r', 'p'))
+select name, triggers, columns, pg_table_size(oid), is_part
+from hindered where cardinality(triggers) + cardinality(columns) > 0
+order by is_part, pg_stat_get_tuples_inserted(oid) desc limit 20";
 
 /// Tables with such triggers or defaults.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let rows = scene.rows(TABLES).await?;
-    let mut found: Vec<_> = rows.iter().filter_map(finding).collect();
+    let rows = scene.tables(TABLES, &[]).await?;
+    let mut found: Vec<_> = rows.iter().map(finding).collect();
     if found.is_empty() {
         found.push(COPYING.ok("none"));
     }
     Ok(found)
 }
 
-fn finding(row: &Row) -> Option<super::Finding> {
+fn finding(row: &Row) -> super::Finding {
     let table: String = row.get(0);
     let (triggers, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
     let mut why = Vec::new();
+    let mut advice = Vec::new();
     if !triggers.is_empty() {
-        why.push(format!("its trigger {} runs before each row", triggers.join(", ")));
+        why.push(format!("its trigger {} has to see each row by itself", triggers.join(", ")));
+        advice.push(
+            "Make it a trigger AFTER without a transition table, a generated column or a check, \
+             if that does the same.",
+        );
     }
     if !columns.is_empty() {
         why.push(format!("the default of {} is volatile", columns.join(", ")));
+        advice.push(
+            "Give the column in the input, and COPY need not ask for its default; or take one \
+             that is not volatile, as now() instead of clock_timestamp().",
+        );
     }
-    if why.is_empty() {
-        return None;
-    }
-    let advice = match triggers.is_empty() {
-        true => "Give the column in the input, and COPY need not ask for its default.",
-        false => "Make it a trigger AFTER, a generated column or a check, if that does the same.",
-    };
     let text = format!("{}: COPY inserts row by row", why.join("; "));
-    let finding = COPYING.note(text).on(&table).advice(advice);
-    Some(finding.weighs(row.get::<_, i64>(3) as f64))
+    COPYING.note(text).on(&table).advice(advice.join(" ")).weighs(count(row, 3) as f64)
 }

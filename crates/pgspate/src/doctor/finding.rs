@@ -111,6 +111,30 @@ impl Check {
     pub(super) fn cannot_see(&self, why: impl Into<String>) -> Finding {
         self.finds(Verdict::CannotSee, why)
     }
+
+    /// Tables, each with whether the role may read it, that could not be judged for want of their
+    /// columns' statistics: there are none, or they are not shown to this role.
+    pub(super) fn without_statistics(&self, role: &str, tables: &[(String, bool)]) -> Vec<Finding> {
+        let role = crate::target::quote_ident(role);
+        let finding = |is_readable: bool, why: &str| {
+            let mine = tables.iter().filter(|(_, readable)| *readable == is_readable);
+            let mut names: Vec<&str> = mine.map(|(name, _)| name.as_str()).collect();
+            names.dedup();
+            let first = *names.first()?;
+            let more = match names.len() {
+                1 => String::new(),
+                len => format!(" and {} more", len - 1),
+            };
+            let finding = self.cannot_see(format!("{why} {first}{more}"));
+            Some(match is_readable {
+                true => finding.run(format!("analyze {first};")),
+                false => finding.run(format!("grant select on {first} to {role};")),
+            })
+        };
+        let never = finding(true, "there are no statistics of");
+        let closed = finding(false, "this role does not see the statistics of");
+        never.into_iter().chain(closed).collect()
+    }
 }
 
 impl Finding {

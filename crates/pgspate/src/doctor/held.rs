@@ -18,22 +18,33 @@ const AGE_MIN: i64 = 100_000;
 /// From here on it is worse.
 const AGE_WORSE: u64 = 10_000_000;
 
+/// What holds rows of this database: its sessions' snapshots and transactions, those of replicas,
+/// its prepared transactions, and slots, whatever their database is. What VACUUM sees is no matter
+/// to another one. A slot that only decodes holds the rows of catalogs alone.
 const HOLDERS: &str = "\
-select case backend_type when 'walsender' then 'walsender' else 'session' end, pid::text,
-       age(backend_xmin)::int8,
-       concat_ws(' ', state, 'since', coalesce(xact_start, backend_start)::timestamptz(0)::text)
-from pg_stat_activity
-where backend_xmin is not null and pid <> pg_backend_pid() and usesysid is not null
-  and age(backend_xmin) >= $1::int8
+with session as (
+    select a.*, greatest(age(a.backend_xmin), age(a.backend_xid))::int8 as age
+    from pg_stat_activity a
+    where a.pid <> pg_backend_pid() and a.usesysid is not null
+      and (a.datid is null or a.datname = current_database())
+      and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid))
+select case when exists (select from pg_stat_replication r where r.pid = s.pid)
+            then 'walsender' else 'session' end, s.pid::text, s.age,
+       coalesce(nullif(concat_ws(' since ', s.state,
+                                 coalesce(s.xact_start, s.backend_start)::timestamptz(0)::text),
+                       ''), 'of a role whose sessions this one does not see'), false
+from session s where s.age >= $1::int8
 union all
 select 'prepared transaction', gid, age(transaction)::int8,
-       concat('since ', prepared::timestamptz(0)::text)
-from pg_prepared_xacts where age(transaction) >= $1::int8
+       concat('since ', prepared::timestamptz(0)::text), false
+from pg_prepared_xacts where database = current_database() and age(transaction) >= $1::int8
 union all
-select 'replication slot', slot_name::text, greatest(age(xmin), age(catalog_xmin))::int8,
-       case when active then 'active' else 'nobody reads it' end
+select 'replication slot', slot_name::text,
+       case when age(xmin) >= $1::int8 then age(xmin) else age(catalog_xmin) end::int8,
+       case when active then 'active' else 'nobody reads it' end,
+       coalesce(age(xmin), 0) < $1::int8
 from pg_replication_slots where greatest(age(xmin), age(catalog_xmin)) >= $1::int8
-order by 3 desc";
+order by 3 desc limit 20";
 
 /// Sessions, prepared transactions and slots that hold an old snapshot.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
@@ -75,7 +86,9 @@ fn finding(row: &Row) -> super::Finding {
             format!("select pg_drop_replication_slot('{quoted}'); -- if nobody comes back for it")
         }
     };
-    let text = format!("{how}: what {} transactions have left dead has to stay", thousands(age));
+    let place = if row.get(4) { " in the system catalogs" } else { "" };
+    let age_words = thousands(age);
+    let text = format!("{how}: what {age_words} transactions have left dead{place} has to stay");
     HELD.worse(age >= AGE_WORSE, text)
         .on(format!("{kind} {name}"))
         .count("age", age)

@@ -20,10 +20,21 @@ const FOREIGN: Check = Check {
 /// Smaller tables are scanned in no time.
 const ROWS_MIN: i64 = 1000;
 
-/// With a unique index that could become the key, if there is one.
+/// About how many rows a table `c` has: `ROWS` in queries. Of a partitioned one only its parts
+/// count them, and nothing but an ANALYZE by hand, from version 14 on, tells it.
+const ROWS: &str = "\
+case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid))
+     else (with recursive part(oid) as (
+               select c.oid union all
+               select h.inhrelid from pg_inherits h join part on h.inhparent = part.oid)
+           select sum(greatest(x.reltuples::int8, pg_stat_get_live_tuples(x.oid)))::int8
+           from part join pg_class x on x.oid = part.oid where x.relkind <> 'p') end";
+
+/// With a unique index that could become the key, if there is one. A partition has the key of the
+/// whole, unless it was asked for alone.
 const WITHOUT_KEY: &str = "\
-select format('%I.%I', n.nspname, c.relname),
-       greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)),
+select c.name,
+       ROWS,
        (select u.relname::text from pg_index i join pg_class u on u.oid = i.indexrelid
         where i.indrelid = c.oid and i.indisunique and i.indimmediate and i.indpred is null
           and i.indexprs is null and i.indisvalid
@@ -35,28 +46,27 @@ select format('%I.%I', n.nspname, c.relname),
                  and not a.attisdropped), c.relkind = 'p', c.relname::text,
        exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
                  and a.attnotnull)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
-  and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1)
+from tables c
+where c.relkind in ('r', 'p') and c.relpersistence = 'p'
+  and (not c.relispartition or c.oid = $1)
   and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
-  and greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)) >= $2::int8
-order by 4 desc limit 20";
+  and ROWS >= $2::int8
+order by WHOLE desc limit 20";
 
 /// Tables without a primary key.
 pub(super) async fn primary(scene: &Scene<'_>) -> Found {
-    let rows = scene.client.query(WITHOUT_KEY, &[&scene.table, &ROWS_MIN]).await?;
+    let rows = scene.tables(&WITHOUT_KEY.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
     if rows.is_empty() {
         return Ok(vec![PRIMARY.ok("every table has one")]);
     }
     let finding = |row: &Row| {
         let table: String = row.get(0);
         let (rows, size) = (count(row, 1), count(row, 3));
-        let finding = PRIMARY
-            .note(format!("{} rows, {}", thousands(rows), bytes(size)))
-            .on(&table)
-            .count("rows", rows)
-            .weighs(size as f64);
+        let text = match row.get(5) {
+            true => format!("{} rows in its partitions", thousands(rows)),
+            false => format!("{} rows, {}", thousands(rows), bytes(size)),
+        };
+        let finding = PRIMARY.note(text).on(&table).count("rows", rows).weighs(size as f64);
         add_key(finding, row, &table)
     };
     Ok(rows.iter().map(finding).collect())
@@ -94,7 +104,7 @@ fn add_key(finding: Finding, row: &Row, table: &str) -> Finding {
                 false => ", and for as long as one pass over the table takes, as id may be null.",
             };
             finding
-                .advice(format!("{WHY} If id is what it is. {brief}{scan}"))
+                .advice(format!("{WHY} If id identifies a row. {brief}{scan}"))
                 .run(format!("create unique index concurrently {name} on {table} (id);"))
                 .run(format!("alter table {table} add primary key using index {name};"))
         }
@@ -112,26 +122,26 @@ fn add_key(finding: Finding, row: &Row, table: &str) -> Finding {
 
 /// An index serves if its first columns are those of the key, in whatever order, and it is whole.
 const WITHOUT_INDEX: &str = "\
-select k.conname::text, format('%I.%I', n.nspname, c.relname),
+select k.conname::text, c.name,
        (select string_agg(quote_ident(a.attname), ', ' order by key.nth)
         from unnest(k.conkey) with ordinality as key(attnum, nth)
         join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum),
-       greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)),
+       ROWS,
        k.confrelid::regclass::text,
        pg_stat_get_tuples_deleted(k.confrelid), pg_table_size(c.oid), c.relkind = 'p'
-from pg_constraint k join pg_class c on c.oid = k.conrelid
-join pg_namespace n on n.oid = c.relnamespace
-where k.contype = 'f' and k.conparentid = 0 and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1 or k.confrelid = $1)
-  and greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid)) >= $2::int8
+from pg_constraint k join ours c on c.oid = k.conrelid
+where k.contype = 'f' and k.conparentid = 0
+  and ($1::oid = 0 or c.oid in (select oid from asked)
+       or k.confrelid in (select oid from asked))
+  and ROWS >= $2::int8
   and not exists (
       select from pg_index i where i.indrelid = c.oid and i.indisvalid and i.indpred is null
         and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey)
-order by 6 desc, 7 desc limit 20";
+order by 6 desc, c.relpages desc limit 20";
 
 /// Foreign keys without an index.
 pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
-    let rows = scene.client.query(WITHOUT_INDEX, &[&scene.table, &ROWS_MIN]).await?;
+    let rows = scene.tables(&WITHOUT_INDEX.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
     if rows.is_empty() {
         return Ok(vec![FOREIGN.ok("each has one, or its table is small")]);
     }
@@ -139,7 +149,19 @@ pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
         let (name, table): (String, String) = (row.get(0), row.get(1));
         let (columns, other): (String, String) = (row.get(2), row.get(4));
         let (rows, deleted, size) = (count(row, 3), count(row, 5), count(row, 6));
-        let how = if row.get(7) { "" } else { " concurrently" };
+        let advice = "So does each update of the key there.";
+        // The server builds no index of a partitioned table beside writers.
+        let (how, advice) = match row.get(7) {
+            true => (
+                "",
+                format!(
+                    "{advice} Writers of all its partitions wait while this is built; an index of \
+                     each, made concurrently and attached to one that is made `on only`, spares \
+                     them that."
+                ),
+            ),
+            false => (" concurrently", advice.to_owned()),
+        };
         let rows_read = thousands(rows);
         let text = match deleted {
             0 => format!("{name} to {other}: a delete there would read {rows_read} rows here"),
@@ -154,7 +176,7 @@ pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
             .count("rows", rows)
             .count("deletes", deleted)
             .weighs(size as f64 * (1.0 + deleted as f64))
-            .advice("So does each update of the key there.")
+            .advice(advice)
             .run(format!("create index{how} on {table} ({columns});"))
     };
     Ok(rows.iter().map(finding).collect())

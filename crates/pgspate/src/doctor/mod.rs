@@ -8,6 +8,7 @@
 mod bloat;
 mod checkpoints;
 mod copying;
+mod exact;
 mod finding;
 mod flavour;
 mod forgotten;
@@ -16,6 +17,8 @@ mod hot;
 mod indexes;
 mod io;
 mod keys;
+mod locked;
+mod oversized;
 mod partitions;
 pub mod picture;
 mod rows;
@@ -104,7 +107,7 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
     let client = &connection.client;
     let failed = || server_error("could not begin to look".to_owned());
     let table = match &options.table {
-        Some(name) => find(connection, name).await?.oid,
+        Some(name) => oid_of(client, name).await?,
         None => 0,
     };
     let sql = "select current_setting('server_version'), current_database()::text";
@@ -149,15 +152,27 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
 pub async fn find(connection: &Connection, name: &str) -> Result<Table> {
     match Table::read(&connection.client, name).await? {
         Some(table) => Ok(table),
-        None => Err(Error::new(Kind::Usage, format!("there is no table {name}"))
-            .hint("Write it as SQL does, with its schema: `--table sales.\"Order\"`.")),
+        None => Err(missing(name)),
     }
+}
+
+/// The table's oid, which is had without a lock.
+async fn oid_of(client: &Client, name: &str) -> Result<u32> {
+    let failed = server_error(format!("could not look up table {name}"));
+    let sql = "select to_regclass($1)::oid";
+    let row = client.query_one(sql, &[&name]).await.map_err(failed)?;
+    row.get::<_, Option<u32>>(0).ok_or_else(|| missing(name))
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(Kind::Usage, format!("there is no table {name}"))
+        .hint("Write it as SQL does, with its schema: `--table sales.\"Order\"`.")
 }
 
 /// Begins a check's transaction: what is set is set in it alone.
 async fn begin(client: &Client) -> Result<()> {
     let sql = "begin transaction read only; set local lock_timeout = '2s'; \
-               set local statement_timeout = '5min'; set local jit = off";
+               set local statement_timeout = '1min'; set local jit = off";
     let failed = server_error("could not begin a check".to_owned());
     client.batch_execute(sql).await.map_err(failed)
 }
@@ -169,12 +184,18 @@ async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
     macro_rules! run {
         ($($check:path),+ $(,)?) => {
             $(
-                begin(scene.client).await?;
-                let found = answered(scene, stringify!($check), $check(scene).await);
-                // Also where the server refused something, or there is no session any more.
-                let ended = scene.client.batch_execute("rollback").await;
-                all.extend(found?);
-                ended.map_err(server_error("could not end a check".to_owned()))?;
+                for attempt in 1.. {
+                    begin(scene.client).await?;
+                    let found = $check(scene).await;
+                    // Also where the server refused something, or there is no session any more.
+                    let ended = scene.client.batch_execute("rollback").await;
+                    if attempt < ATTEMPTS && found.as_ref().is_err_and(is_locked) {
+                        continue;
+                    }
+                    all.extend(answered(scene, stringify!($check), found)?);
+                    ended.map_err(server_error("could not end a check".to_owned()))?;
+                    break;
+                }
             )+
         };
     }
@@ -192,6 +213,7 @@ async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
         );
     }
     run!(
+        locked::check,
         waits::check,
         storage::check,
         settings::maintenance,
@@ -200,7 +222,7 @@ async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
         rows::never,
         bloat::check,
         indexes::superfluous,
-        indexes::oversized,
+        oversized::check,
         hot::check,
         keys::primary,
         keys::foreign,
@@ -209,6 +231,14 @@ async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
         sequences::check,
     );
     Ok(all)
+}
+
+/// A table may be locked between the moment when locks are looked at and the look; the next time it
+/// is left out.
+const ATTEMPTS: u32 = 3;
+
+fn is_locked(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
 /// What a check that the server refused to answer could not see.

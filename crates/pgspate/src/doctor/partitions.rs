@@ -16,7 +16,7 @@ const PARTITIONS: Check = Check {
 /// With the column by which one would: the first date or timestamp that is never null, one of the
 /// primary key before others; and the columns of the primary key.
 const TABLES: &str = "\
-select n.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid),
+select c.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid),
        greatest(c.reltuples::int8, 0),
        (select a.attname::text from pg_attribute a
         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull
@@ -55,6 +55,15 @@ select n.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c
            case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
                 then 'inheritance' end,
            case when c.reloftype <> 0 then 'its type' end,
+           case when exists (select from pg_attribute a where a.attrelid = c.oid
+                               and a.attnum > 0 and not a.attisdropped
+                               and (a.attstattarget >= 0 or a.attoptions is not null))
+                then 'statistics targets' end,
+           case when exists (select from pg_class x where x.oid = c.reltoastrelid
+                               and x.reloptions is not null) then 'options of its TOAST' end,
+           case when (select amname from pg_am where oid = c.relam)
+                     <> current_setting('default_table_access_method')
+                then 'its access method' end,
            case when c.relacl is not null or exists (select from pg_attribute a
                     where a.attrelid = c.oid and a.attacl is not null) then 'grants' end,
            case when exists (select from pg_depend d join pg_class s on s.oid = d.objid
@@ -62,18 +71,20 @@ select n.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c
                                and d.classid = 'pg_class'::regclass and s.relkind = 'S'
                                and d.deptype = 'a') then 'sequences that it owns' end],
            null),
-       pg_get_userbyid(c.relowner)::text
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.relkind = 'r' and c.relpersistence <> 't' and not c.relispartition
-  and n.nspname !~ '^(pg_|information_schema$|pgspate$|_timescaledb_)'
-  and ($1::oid = 0 or c.oid = $1) and pg_table_size(c.oid) >= $2::int8
-order by 3 desc limit 20";
+       pg_get_userbyid(c.relowner)::text,
+       coalesce((select ' with (' || string_agg(format('%I = %L', option_name, option_value), ', ')
+                        || ')' from pg_options_to_table(c.reloptions)), ''),
+       coalesce((select format(' tablespace %I', spcname) from pg_tablespace s
+                 where s.oid = c.reltablespace), '')
+from tables c
+where c.relkind = 'r' and not c.relispartition and WHOLE >= $2::int8
+order by WHOLE desc limit 20";
 
 /// Large tables in one piece.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let least = scene.options.large_table_bytes;
     let least_sql = i64::try_from(least).unwrap_or(i64::MAX);
-    let rows = scene.client.query(TABLES, &[&scene.table, &least_sql]).await?;
+    let rows = scene.tables(TABLES, &[&least_sql]).await?;
     if rows.is_empty() {
         return Ok(vec![PARTITIONS.ok(format!("none of {} or more", bytes(least)))]);
     }
@@ -119,14 +130,24 @@ fn finding(row: &Row) -> super::Finding {
          you have in place of these. Nobody can use the table from begin to commit, which takes a \
          moment. If a statement fails, roll back."
     ));
-    let statements = statements(&schema, &name, &column, row.get(7), row.get(9));
+    let like = Like { year: row.get(7), owner: row.get(9), with: row.get(10), place: row.get(11) };
+    let statements = statements(&schema, &name, &column, &like);
     statements.into_iter().fold(finding, super::Finding::run)
+}
+
+/// What new parts have of what there is; the last two as SQL writes them.
+struct Like {
+    year: i32,
+    owner: String,
+    with: String,
+    place: String,
 }
 
 /// Partitions a table without copying it: what there is becomes the first part. Its indexes become
 /// parts of those of the whole, as they are the same.
-fn statements(schema: &str, name: &str, column: &str, year: i32, owner: &str) -> Vec<String> {
+fn statements(schema: &str, name: &str, column: &str, like: &Like) -> Vec<String> {
     let schema = quote_ident(schema);
+    let Like { year, owner, with, place } = like;
     let (next, after) = (format!("{}-01-01", year + 1), format!("{}-01-01", year + 2));
     let part = |suffix: &str| {
         let cut = crate::target::truncate_ident(name);
@@ -142,8 +163,8 @@ fn statements(schema: &str, name: &str, column: &str, year: i32, owner: &str) ->
         format!("alter table {whole} validate constraint {old};"),
         format!(
             "begin; alter table {whole} rename to {old}; create table {whole} (like {schema}.{old} \
-             including all) partition by range ({by}); alter table {whole} drop constraint {old}; \
-             alter table {whole} owner to {owner};"
+             including all) partition by range ({by}){place}; alter table {whole} drop constraint \
+             {old}; alter table {whole} owner to {owner};"
         ),
         format!(
             "alter table {whole} attach partition {schema}.{old} for values from (minvalue) to \
@@ -151,8 +172,9 @@ fn statements(schema: &str, name: &str, column: &str, year: i32, owner: &str) ->
         ),
         format!(
             "create table {schema}.{new} partition of {whole} for values from ('{next}') to \
-             ('{after}'); create table {schema}.{rest} partition of {whole} default; alter table \
-             {schema}.{new} owner to {owner}; alter table {schema}.{rest} owner to {owner}; commit;"
+             ('{after}'){with}{place}; create table {schema}.{rest} partition of {whole} \
+             default{with}{place}; alter table {schema}.{new} owner to {owner}; alter table \
+             {schema}.{rest} owner to {owner}; commit;"
         ),
     ]
 }

@@ -16,34 +16,29 @@ const NEVER: Check = Check {
 };
 
 /// Fewer dead rows cost nothing.
-const DEAD_MIN: u64 = 1000;
+const DEAD_MIN: i64 = 1000;
 /// Smaller tables are read faster than one could think of them.
-const ROWS_MIN: u64 = 10_000;
-
-/// The base of both queries: tables with their counters.
-const TABLES: &str = "\
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'm') and c.relpersistence <> 't'
-  and n.nspname !~ '^(pg_|information_schema$|pgspate$)'
-  and ($1::oid = 0 or c.oid = $1
-       or c.oid in (select relid from pg_partition_tree($1::oid::regclass)))";
+const ROWS_MIN: i64 = 10_000;
+/// Autovacuum should come at this share of dead rows, where it came too late.
+const SCALE: f64 = 0.05;
 
 const DEAD_ROWS: &str = "\
-select format('%I.%I', n.nspname, c.relname), pg_stat_get_live_tuples(c.oid),
+select c.name, pg_stat_get_live_tuples(c.oid),
        pg_stat_get_dead_tuples(c.oid), pg_relation_size(c.oid),
-       coalesce((select option_value from pg_options_to_table(c.reloptions)
-                 where option_name = 'autovacuum_enabled'), 'on') in ('off', 'false', 'no', '0'),
+       coalesce((select not option_value::bool from pg_options_to_table(c.reloptions)
+                 where option_name = 'autovacuum_enabled'), false),
        greatest(pg_stat_get_last_vacuum_time(c.oid),
-                pg_stat_get_last_autovacuum_time(c.oid))::timestamptz(0)::text";
+                pg_stat_get_last_autovacuum_time(c.oid))::timestamptz(0)::text,
+       (select option_value::float8 from pg_options_to_table(c.reloptions)
+        where option_name = 'autovacuum_vacuum_scale_factor')
+from tables c
+where c.relkind in ('r', 'm') and pg_stat_get_dead_tuples(c.oid) >= $2::int8
+  and pg_stat_get_dead_tuples(c.oid) >= pg_stat_get_live_tuples(c.oid) / 4
+order by pg_stat_get_dead_tuples(c.oid) desc limit 20";
 
 /// Tables of which a fifth or more is dead.
 pub(super) async fn dead(scene: &Scene<'_>) -> Found {
-    let sql = format!(
-        "{DEAD_ROWS} {TABLES} and pg_stat_get_dead_tuples(c.oid) >= {DEAD_MIN} \
-         and pg_stat_get_dead_tuples(c.oid) >= pg_stat_get_live_tuples(c.oid) / 4 \
-         order by pg_stat_get_dead_tuples(c.oid) desc limit 20"
-    );
-    let rows = scene.rows(&sql).await?;
+    let rows = scene.tables(DEAD_ROWS, &[&DEAD_MIN]).await?;
     if rows.is_empty() {
         return Ok(vec![DEAD.ok("no table has a fifth of dead rows")]);
     }
@@ -69,27 +64,36 @@ pub(super) async fn dead(scene: &Scene<'_>) -> Found {
             .number("share", share)
             .weighs(share * size as f64)
             .run(format!("vacuum (analyze) {table};"));
-        match is_off {
-            true => finding.run(format!("alter table {table} reset (autovacuum_enabled);")),
-            false => finding
-                .advice("If a nightly job rewrites it, `pgspate sync` writes only what differs.")
-                .run(format!("alter table {table} set (autovacuum_vacuum_scale_factor = 0.05);")),
+        if is_off {
+            return finding.run(format!("alter table {table} reset (autovacuum_enabled);"));
+        }
+        let advice = "If a nightly job rewrites it, `pgspate sync` writes only what differs.";
+        let global = scene.setting_number("autovacuum_vacuum_scale_factor").unwrap_or(0.2);
+        match row.get::<_, Option<f64>>(6).unwrap_or(global) > SCALE {
+            true => finding.advice(advice).run(format!(
+                "alter table {table} set (autovacuum_vacuum_scale_factor = {SCALE});"
+            )),
+            false => finding.advice(format!(
+                "{advice} Autovacuum should have come long ago: its workers are busy elsewhere, or \
+                 something held the rows back."
+            )),
         }
     };
     Ok(rows.iter().map(finding).collect())
 }
 
+const NEVER_VACUUMED: &str = "\
+select c.name, pg_stat_get_live_tuples(c.oid), pg_relation_size(c.oid)
+from tables c
+where c.relkind in ('r', 'm') and c.relallvisible = 0
+  and pg_stat_get_live_tuples(c.oid) >= $2::int8
+  and pg_stat_get_vacuum_count(c.oid) + pg_stat_get_autovacuum_count(c.oid) = 0
+  and pg_stat_get_tuples_updated(c.oid) + pg_stat_get_tuples_deleted(c.oid) = 0
+order by ABOUT desc limit 20";
+
 /// Tables that have been inserted into, and never vacuumed.
 pub(super) async fn never(scene: &Scene<'_>) -> Found {
-    let sql = format!(
-        "select format('%I.%I', n.nspname, c.relname), pg_stat_get_live_tuples(c.oid), \
-                pg_relation_size(c.oid) {TABLES} \
-         and pg_stat_get_live_tuples(c.oid) >= {ROWS_MIN} and c.relallvisible = 0 \
-         and pg_stat_get_vacuum_count(c.oid) + pg_stat_get_autovacuum_count(c.oid) = 0 \
-         and pg_stat_get_tuples_updated(c.oid) + pg_stat_get_tuples_deleted(c.oid) = 0 \
-         order by 3 desc limit 20"
-    );
-    let rows = scene.rows(&sql).await?;
+    let rows = scene.tables(NEVER_VACUUMED, &[&ROWS_MIN]).await?;
     if rows.is_empty() {
         return Ok(vec![NEVER.ok("no table of rows that are only inserted")]);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::flavour::Flavour;
@@ -16,6 +17,62 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// What a check gives, or why the server did not answer it.
 pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;
+
+/// A check has no more findings than that: who has mended these asks again.
+pub(super) const FINDINGS_MAX: usize = 20;
+
+/// What queries about tables begin with: `ours` are all that are looked at, `tables` those of them
+/// that were asked for, by the first argument, with their partitions; both as in `pg_class`, with
+/// more.
+///
+/// Not ours are the server's, those of extensions and of pgspate. Also left out is what a session
+/// has locked against readers, or waits to: a look would wait in line behind it, and others behind
+/// the look. Nothing here is volatile, or the server would work all of it out for all tables.
+const TABLES: &str = "\
+with recursive asked(oid) as (
+    select $1::oid
+    union select h.inhrelid from pg_inherits h join asked on h.inhparent = asked.oid),
+held(oid, is_closed) as materialized (
+    select l.relation, l.mode = 'AccessExclusiveLock'
+    from pg_locks l join pg_database d on d.oid = l.database
+    where d.datname = current_database() and l.locktype = 'relation'
+      and l.pid is distinct from pg_backend_pid()
+      and l.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock',
+                     'ShareLock')),
+locked(oid) as materialized (
+    select oid from held where is_closed
+    union select i.indrelid from pg_index i join held on held.oid = i.indexrelid and is_closed
+    union select i.indexrelid from pg_index i join held on held.oid = i.indrelid and is_closed),
+schemas as not materialized (
+    select oid, nspname from pg_namespace
+    where nspname !~ '^(pg_|information_schema$|pgspate(_job_[0-9]+)?$|_timescaledb_)'),
+members as not materialized (
+    select objid as oid from pg_depend where classid = 'pg_class'::regclass and deptype = 'e'),
+ours as not materialized (
+    select c.*, n.nspname, format('%I.%I', n.nspname, c.relname) as name,
+           coalesce((select option_value::int from pg_options_to_table(c.reloptions)
+                     where option_name = 'fillfactor'), 100) as fillfactor,
+           c.oid in (select oid from locked) as is_locked,
+           pg_stat_get_live_tuples(c.oid) > 2 * greatest(c.reltuples, 0) + 1000 as is_stale
+    from pg_class c join schemas n on n.oid = c.relnamespace
+    where c.relkind in ('r', 'p', 'm') and c.relpersistence <> 't'
+      and not exists (select from members m where m.oid = c.oid)
+      and c.oid not in (select oid from locked)),
+tables as not materialized (
+    select c.* from ours c where $1::oid = 0 or c.oid in (select oid from asked))";
+
+/// How large a table `c` is, to filter and to sort by: `ABOUT` in queries; `WHOLE` is with TOAST.
+///
+/// `pg_relation_size` locks, and the session keeps what it has learnt of each relation; so it is
+/// asked only where the catalog is stale, and of the rows that a query gives.
+const ABOUT: &str = "\
+case when c.is_locked then null when c.is_stale then pg_relation_size(c.oid)
+     else c.relpages::int8 * current_setting('block_size')::int8 end";
+const WHOLE: &str = "\
+case when c.is_locked then null when c.is_stale then pg_table_size(c.oid)
+     else (c.relpages + coalesce((select x.relpages from pg_class x
+                                  where x.oid = c.reltoastrelid), 0))::int8
+          * current_setting('block_size')::int8 end";
 
 /// A setting as it is.
 #[derive(Debug, Clone)]
@@ -95,6 +152,19 @@ impl Scene<'_> {
     /// Rows of a query whose only argument is the table.
     pub(super) async fn rows(&self, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.client.query(sql, &[&self.table]).await
+    }
+
+    /// Rows of a query that goes on after [`TABLES`], with `ABOUT` and `WHOLE` for sizes; its
+    /// further arguments are `more`.
+    pub(super) async fn tables(
+        &self,
+        sql: &str,
+        more: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let mut arguments: Vec<&(dyn ToSql + Sync)> = vec![&self.table];
+        arguments.extend(more);
+        let sql = sql.replace("ABOUT", ABOUT).replace("WHOLE", WHOLE);
+        self.client.query(&format!("{TABLES} {sql}"), &arguments).await
     }
 
     /// How a setting of the whole server is changed here.

@@ -1,0 +1,130 @@
+//! Which tables are looked at: not those that are locked, or somebody else's.
+
+use pgspate_embedded::testing;
+use serde_json::Value;
+
+use crate::run::{ask, session, wait_until};
+use crate::{doctor, findings, found};
+
+/// Tables in which every check of tables finds something, or would.
+fn bad(schema: &str) -> String {
+    format!(
+        "create table {schema}.t (id int, v text, at timestamptz default clock_timestamp()); \
+         create index on {schema}.t (v); create index on {schema}.t (v); \
+         insert into {schema}.t select g, 'a' from generate_series(1, 20000) g; \
+         create sequence {schema}.s maxvalue 10; select setval('{schema}.s', 10); \
+         create unlogged table {schema}.u (id int primary key); insert into {schema}.u values (1)"
+    )
+}
+
+const CHECKS: [&str; 6] = [
+    "primary-keys",
+    "duplicate-indexes",
+    "row-by-row",
+    "partitioning",
+    "sequences",
+    "unlogged-tables",
+];
+
+/// What each of these checks finds, and whatever else was said, in one look.
+fn look(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
+    let run = doctor(dsn, "--json --watch 100ms --large-table 100kB");
+    let found: Value = serde_json::from_str(&run.stdout).unwrap();
+    let found = found["findings"].as_array().unwrap().clone();
+    let is_trouble = |it: &&Value| it["verdict"] == "warning" || it["verdict"] == "note";
+    let objects = |id: &str| {
+        let of_check = found.iter().filter(|it| it["id"] == id).filter(is_trouble);
+        of_check.map(|it| it["object"].as_str().unwrap().to_owned()).collect()
+    };
+    (CHECKS.map(objects).to_vec(), found)
+}
+
+#[test]
+fn a_locked_table_hides_no_other() {
+    let db = testing::database();
+    db.run(&bad("public"));
+    db.run("create schema free");
+    db.run(&bad("free"));
+    let dsn = db.dsn();
+    wait_until("each check sees both", || look(&dsn).0.iter().all(|objects| objects.len() == 2));
+    let (runtime, holder) = session(&dsn);
+    let locks = "begin; lock table public.t, public.u; alter sequence public.s cycle";
+    runtime.block_on(holder.batch_execute(locks)).unwrap();
+    let public_is_left_out = || {
+        let (objects, found) = look(&dsn);
+        let is_free = |objects: &Vec<String>| objects.len() == 1 && objects[0].starts_with("free.");
+        assert!(objects.iter().all(is_free), "{objects:?}");
+        let ids = |id: &str| found.iter().filter(|it| it["id"] == id).collect::<Vec<_>>();
+        assert_eq!(ids("refused"), Vec::<&Value>::new());
+        let left_out = ids("locked-tables");
+        assert_eq!(left_out.len(), 1);
+        assert_eq!(left_out[0]["verdict"], "cannot_see");
+        let evidence = left_out[0]["evidence"].as_str().unwrap();
+        assert!(evidence.contains("public.t (by "), "{evidence}");
+    };
+    public_is_left_out();
+    // Asked for by name, it is not waited for either.
+    assert_eq!(findings(&dsn, "refused", "--table public.t"), Vec::<Value>::new());
+    assert_eq!(findings(&dsn, "locked-tables", "--table free.t"), Vec::<Value>::new());
+    // Who waits for such a lock has everybody wait who comes later.
+    runtime.block_on(holder.batch_execute("commit; drop table u; drop sequence s")).unwrap();
+    let (reading, reader) = session(&dsn);
+    reading.block_on(reader.batch_execute("begin; select from t limit 1")).unwrap();
+    let waiting = runtime.spawn(async move { holder.batch_execute("begin; lock table t").await });
+    wait_until("the other waits", || {
+        let sql = "select count(*) from pg_locks where not granted and relation = 't'::regclass";
+        ask(&dsn, sql) == "1"
+    });
+    public_is_left_out();
+    waiting.abort();
+}
+
+#[test]
+fn what_belongs_to_others_is_left_to_them() {
+    let db = testing::database();
+    for schema in ["pgspate_job_7", "_timescaledb_internal", "ext", "pgspate_jobs"] {
+        db.run(&format!("create schema {schema}"));
+        db.run(&bad(schema));
+    }
+    for object in ["table ext.t", "table ext.u", "sequence ext.s"] {
+        db.run(&format!("alter extension plpgsql add {object}"));
+    }
+    let mut objects = Vec::new();
+    wait_until("each check sees what is the user's", || {
+        objects = look(&db.dsn()).0;
+        objects.iter().all(|objects| !objects.is_empty())
+    });
+    let is_users = |name: &String| name.starts_with("pgspate_jobs.");
+    assert!(objects.iter().flatten().all(is_users), "{objects:?}");
+}
+
+#[test]
+fn partitions_are_looked_at_alone_when_asked_for() {
+    let db = testing::database();
+    db.run(
+        "create table p (id int, v text) partition by range (id); \
+         create table p1 partition of p for values from (0) to (9000); \
+         insert into p select g, 'a' from generate_series(1, 2000) g; analyze p",
+    );
+    assert_eq!(found(&db.dsn(), "primary-keys", "--table p1")["object"], "public.p1");
+}
+
+#[test]
+fn indexes_whose_columns_this_role_does_not_see() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    ask(
+        &dsn,
+        "create role plain login; create table t (id int primary key); \
+         insert into t select generate_series(1, 400000); analyze t",
+    );
+    let plain = format!("{dsn} user=plain");
+    let hidden = |id: &str| {
+        let found = findings(&plain, id, "");
+        assert_eq!(found[0]["verdict"], "cannot_see", "{found:?}");
+        found[0]["remedy"][0].as_str().unwrap().to_owned()
+    };
+    assert_eq!(hidden("oversized-indexes"), "grant select on public.t to plain;");
+    ask(&dsn, &hidden("oversized-indexes"));
+    assert_eq!(findings(&plain, "oversized-indexes", "")[0]["verdict"], "ok");
+}
