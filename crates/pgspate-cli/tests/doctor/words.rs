@@ -25,11 +25,12 @@ fn a_healthy_server() {
     assert_snapshot!(told(&run.stdout), @"
     [SERVER]; looked for [TIME]
 
-    nothing found by 27: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
+    nothing found by 28: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
     foreign-key-indexes, fsync, full-page-images, full-page-writes, held-back, hot-updates,
     io-times, maintenance-work-mem, never-vacuumed, not-put-back, oversized-indexes,
-    partitioning, primary-keys, row-by-row, sequences, storage-waits, synchronous-commit,
-    temporary-files, unlogged-tables, unused-indexes, wal-buffers, wal-compression
+    page-writes, partitioning, primary-keys, row-by-row, sequences, storage-waits,
+    synchronous-commit, temporary-files, unlogged-tables, unused-indexes, wal-buffers,
+    wal-compression
     ");
     assert_eq!(run.status, Some(0), "{}", run.stdout);
 }
