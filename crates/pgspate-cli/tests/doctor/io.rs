@@ -17,11 +17,7 @@ fn times_are_told_where_they_are_taken() {
     ask(&dsn, "create table t as select g, repeat('x', 500) from generate_series(1, 30000) g");
     let told = || findings(&dsn, "io-times", "")[0]["evidence"].as_str().unwrap().to_owned();
     ask(&dsn, "select count(*) from t");
-    // What was read before it was looked.
-    wait_until("reads are timed", || {
-        let told = told();
-        told.starts_with("a page read ") && told.contains(" ms since statistics began")
-    });
+    wait_until("reads are timed", || told().starts_with("a page read "));
 }
 
 #[test]

@@ -86,10 +86,11 @@ pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Whether a process of this machine is one of a PostgreSQL server, by what it is called.
+/// Whether a process of this machine is a session of a PostgreSQL server, by what it calls itself.
 fn is_postgres(pid: i32) -> bool {
     let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&title).contains("postgres")
+    let title = String::from_utf8_lossy(&title);
+    title.split_once(": ").is_some_and(|(name, _)| name.ends_with("postgres"))
 }
 
 /// As Linux packs its two numbers.
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_process_of_another_kind_is_no_server() {
-        assert!(!is_postgres(1) || fs::read("/proc/1/cmdline").is_err());
+        assert!(!is_postgres(std::process::id().cast_signed()));
         assert!(!is_postgres(i32::MAX));
     }
 }

@@ -60,11 +60,12 @@ fn must_be_on(scene: &Scene<'_>, check: Check, name: &str, danger: &str) -> Find
     }
 }
 
+/// Who has a table to itself, or waits to, would make a look at its size wait in line.
 const TABLES_OFF: &str = "\
 select format('%I.%I', n.nspname, c.relname),
        case when not exists (select from pg_locks l
                              where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
-                               and l.granted and l.pid <> pg_backend_pid())
+                               and l.pid is distinct from pg_backend_pid())
             then pg_relation_size(c.oid) end
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'm') and ($1::oid = 0 or c.oid = $1)
@@ -165,8 +166,8 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_index i on i.indexrelid = c.oid
 where c.relkind = 'i' and n.nspname !~ '^pg_' and ($1::oid = 0 or i.indrelid = $1)
   and not exists (select from pg_locks l
-                  where l.relation = c.oid and l.mode = 'AccessExclusiveLock' and l.granted
-                    and l.pid <> pg_backend_pid())
+                  where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
+                    and l.pid is distinct from pg_backend_pid())
 order by c.relpages desc limit 1";
 
 /// `maintenance_work_mem` beside the largest index.

@@ -119,14 +119,28 @@ impl Place {
         !self.lists_all
     }
 
-    /// Who has files there.
+    /// The sessions that have files there: their names, and those of folders, begin with one.
     pub(super) fn owners(&self) -> String {
+        let names = match self.lists_all {
+            true => format!("({}) roots(root), pg_ls_dir(root, true, false) name", self.roots()),
+            false => format!("pg_ls_tmpdir({})", self.oid),
+        };
         format!(
-            "select pid, usename, bytes, left(query, 60) from pg_stat_activity join (select \
-             substring(name from '^pgsql_tmp([0-9]+)')::int as pid, sum(size) as bytes from \
-             pg_ls_tmpdir({}) group by 1) files using (pid) order by bytes desc;",
-            self.oid
+            "select pid, usename, left(query, 60) from pg_stat_activity where pid in (select \
+             substring(name from '^pgsql_tmp([0-9]+)')::int from {names});"
         )
+    }
+
+    /// A query for the folders of the files.
+    fn roots(&self) -> String {
+        let oid = self.oid;
+        match self.is_default() {
+            true => "select 'base/pgsql_tmp'".to_owned(),
+            false => format!(
+                "select 'pg_tblspc/{oid}/' || version || '/pgsql_tmp' \
+                 from pg_ls_dir('pg_tblspc/{oid}', true, false) version"
+            ),
+        }
     }
 }
 
@@ -181,18 +195,10 @@ async fn place(client: &Client) -> Option<Place> {
 
 /// Bytes of the files that are there.
 async fn held(client: &Client, place: &Place) -> Option<u64> {
-    let oid = place.oid;
-    let roots = match place.is_default() {
-        true => "select 'base/pgsql_tmp'".to_owned(),
-        false => format!(
-            "select 'pg_tblspc/{oid}/' || version || '/pgsql_tmp' \
-             from pg_ls_dir('pg_tblspc/{oid}', true, false) version"
-        ),
-    };
     let sql = match (place.lists_all, place.lists_own) {
-        (true, _) => LISTED.replace("%ROOTS", &roots),
+        (true, _) => LISTED.replace("%ROOTS", &place.roots()),
         (false, true) => {
-            format!("select coalesce(sum(size), 0)::int8 from pg_ls_tmpdir({oid})")
+            format!("select coalesce(sum(size), 0)::int8 from pg_ls_tmpdir({})", place.oid)
         }
         (false, false) => return None,
     };
