@@ -139,5 +139,8 @@ fn aurora_and_its_own_disk() {
     crate::run::wait_until("it is seen", || {
         findings(&dsn, "optimized-reads", "")[0]["evidence"].as_str().unwrap() == expected
     });
-    silent(&dsn, "temporary-files", "--storage gp2:0.1GiB");
+    let files = findings(&dsn, "temporary-files", "--storage gp2:0.1GiB").swap_remove(0);
+    assert_eq!(files["verdict"], "ok", "{files}");
+    let expected = "in tablespace aurora_temp_tablespace, 0 B now, ";
+    assert!(files["evidence"].as_str().unwrap().contains(expected), "{files}");
 }

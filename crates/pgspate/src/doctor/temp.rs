@@ -221,7 +221,7 @@ fn state(scene: &Scene<'_>, room: Option<Room>) -> String {
     let place = match &temp.place {
         Some(place) if place.is_default() => "beside the data".to_owned(),
         Some(place) => format!("in tablespace {}", place.name),
-        None => "in several tablespaces".to_owned(),
+        None => "in more than one place".to_owned(),
     };
     let limit = match scene.setting("temp_file_limit") {
         Some("-1") | None => "none".to_owned(),
