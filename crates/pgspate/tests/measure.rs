@@ -68,6 +68,7 @@ async fn every_version_says_what_it_has() {
     assert_eq!(it.wal.write_ms, None, "nothing takes the time");
     assert_eq!(it.io.read_bytes.is_some(), version >= 160_000);
     assert_eq!(it.io_sessions.evictions.is_some(), version >= 160_000);
+    assert_eq!(it.io_sessions.writes_normal.is_some(), version >= 160_000);
     assert_eq!(it.io_temporary.writes.is_some(), version >= 160_000);
     assert_eq!((it.io.read_ms, it.database.read_ms), (None, None));
     let (counted, state) = it.tables.unwrap();

@@ -1,8 +1,10 @@
 //! `pgspate doctor` and `pgspate tune` as users meet them: each check on a server that was brought
 //! into the bad state for real, and silent after its own remedy.
 
+mod busy;
 mod flavours;
 mod held;
+mod io;
 mod picture;
 mod rights;
 #[path = "../support/run.rs"]
@@ -13,7 +15,9 @@ mod server;
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
+mod temp;
 mod tune;
+mod waits;
 mod words;
 
 use run::{Run, command, finish, spawn, wait_until};

@@ -147,7 +147,7 @@ fn what_a_volume_lets_through() {
 
 #[test]
 fn a_load_that_is_more_than_a_volume_does() {
-    let server = testing::server("");
+    let server = testing::server("fsync = on");
     run(&server, "create table t (id int, v text)");
     let dsn = server.dsn();
     let (other, writer) = session(&dsn);
@@ -164,6 +164,7 @@ fn a_load_that_is_more_than_a_volume_does() {
     assert!(finding["numbers"]["iops"].as_f64().unwrap() > 100.0, "{finding}");
     let advice = finding["advice"].as_str().unwrap();
     assert!(advice.contains("gp3:20GiB") || advice.contains("gp3:400GiB"), "{advice}");
+    assert!(advice.contains("hold the databases' "), "{advice}");
     silent(&dsn, "storage-limits", "--storage io2:1000GiB,100000iops");
 }
 
@@ -186,4 +187,19 @@ fn transactions_that_keep_dead_rows() {
         run(&server, statement.split(" --").next().unwrap());
     }
     silent(&dsn, "held-back", "");
+}
+
+#[test]
+fn a_table_that_is_locked_is_no_obstacle() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    run(&server, "create table t (id int primary key) with (autovacuum_enabled = off)");
+    let (runtime, holder) = session(&dsn);
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    let finding = found(&dsn, "autovacuum", "");
+    assert_eq!(finding["evidence"], "autovacuum is off for this table (locked by somebody)");
+    assert_eq!(findings(&dsn, "maintenance-work-mem", "")[0]["verdict"], "ok");
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    remedy(&finding).iter().for_each(|statement| run(&server, statement));
+    silent(&dsn, "autovacuum", "");
 }

@@ -405,24 +405,6 @@ fn unlogged_tables() {
 }
 
 #[test]
-fn temporary_files() {
-    let db = testing::database();
-    silent(&db.dsn(), "temporary-files", "");
-    db.run(
-        "set work_mem = '64kB'; \
-         select count(*) from (select repeat('x', 200) || g as v from generate_series(1, 600000) g \
-                               order by 1 offset 0) rows",
-    );
-    let finding = found(&db.dsn(), "temporary-files", "");
-    assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
-    assert!(remedy(&finding)[0].starts_with("set work_mem = '"), "{finding}");
-    // Nothing is proposed that is less than what there is.
-    let large = format!("alter database \"{}\" set work_mem = '2GB'", db.name());
-    db.run(&large);
-    assert_eq!(remedy(&found(&db.dsn(), "temporary-files", "")), Vec::<String>::new());
-}
-
-#[test]
 fn one_table_alone() {
     let db = testing::database();
     db.run(

@@ -1,13 +1,11 @@
-//! How long an I/O takes, and how many wait for the disk.
+//! How long an I/O takes, how many wait for the disk, and who has to write pages.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
-
+use super::disk::Traffic;
 use super::finding::{Check, Finding};
+use super::flavour::Flavour;
 use super::scene::{Found, Scene};
 use crate::measure::{Difference, Measurement};
-use crate::target::connect::Connection;
+use crate::numbers::thousands;
 
 const TIMES: Check = Check {
     id: "io-times",
@@ -15,65 +13,31 @@ const TIMES: Check = Check {
     rule: "below 5 ms for a page or a WAL flush is usual for network storage, below 1 ms for a \
            local disk",
 };
+const WRITERS: Check = Check {
+    id: "page-writes",
+    question: "Do sessions have to write changed pages to make room for others?",
+    rule: "PostgreSQL manual, background writer: it and checkpoints should write them, so that \
+           sessions need not wait; pg_stat_io, context normal",
+};
 
 /// Fewer operations say nothing of the disk.
 const OPERATIONS_MIN: u64 = 100;
 /// Milliseconds that are worth a note, and a warning.
 const MILLIS: (f64, f64) = (5.0, 20.0);
-/// So many I/Os at a time mean that each waits for others.
+/// So many I/Os at a time mean that each waits for others, where each takes long.
 const QUEUE_MIN: f64 = 16.0;
-
-/// The disk under the server's data, where that is this machine's.
-pub(super) struct Disk {
-    device: (u64, u64),
-    weighted_millis: u64,
-    looked: Instant,
-}
-
-impl Disk {
-    /// Nothing where the server is elsewhere, the role may not know its folder, or the folder is
-    /// not on a disk of its own.
-    pub(super) async fn of(connection: &Connection) -> Option<Disk> {
-        if !connection.is_local() {
-            return None;
-        }
-        let sql = "select current_setting('data_directory', true)";
-        let row = connection.client.query_one(sql, &[]).await.ok()?;
-        let folder: Option<String> = row.get(0);
-        let number = fs::metadata(folder?).ok()?.dev();
-        // As Linux packs them.
-        let major = (number >> 8) & 0xfff | (number >> 32) & !0xfff;
-        let minor = number & 0xff | (number >> 12) & !0xff & 0xffff_ffff;
-        let device = (major, minor);
-        let weighted_millis = weighted_millis(&fs::read_to_string(DISKS).ok()?, device)?;
-        Some(Disk { device, weighted_millis, looked: Instant::now() })
-    }
-
-    /// I/Os that waited or were under way since then, on average.
-    pub(super) fn queue(&self) -> Option<f64> {
-        let now = weighted_millis(&fs::read_to_string(DISKS).ok()?, self.device)?;
-        let millis = self.looked.elapsed().as_secs_f64() * 1000.0;
-        Some(now.saturating_sub(self.weighted_millis) as f64 / millis.max(1.0))
-    }
-}
-
-const DISKS: &str = "/proc/diskstats";
-
-/// The eleventh number behind the name: milliseconds times I/Os.
-fn weighted_millis(table: &str, device: (u64, u64)) -> Option<u64> {
-    table.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let mut number = || words.next()?.parse::<u64>().ok();
-        (Some(device.0) == number() && Some(device.1) == number()).then_some(())?;
-        words.nth(11)?.parse().ok()
-    })
-}
+/// Fewer pages, and fewer a second, keep nobody waiting.
+const WRITES_MIN: (u64, f64) = (1000, 100.0);
+/// Pages of sessions among all pages that are written, from which on it is worth a word.
+const WRITES_SHARE: f64 = 0.25;
+/// Pages that the background writer may write at once at most, where it may write more.
+const CLEANED_MAX: f64 = 1000.0;
 
 /// One kind of I/O: how many, how many milliseconds, and what takes it.
 fn kinds(it: &Difference) -> [(&'static str, Option<u64>, Option<u64>); 4] {
     let database = &it.database;
     [
-        ("a read", database.blocks_read, database.read_ms),
+        ("a page read", database.blocks_read, database.read_ms),
         ("a write", it.io.writes, it.io.write_ms),
         ("a WAL write", it.wal.writes, it.wal.write_ms),
         ("a WAL flush", it.wal.syncs, it.wal.sync_ms),
@@ -84,13 +48,67 @@ fn kinds(it: &Difference) -> [(&'static str, Option<u64>, Option<u64>); 4] {
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let since_ever = scene.now.since(&beginning(&scene.now));
     let mut found = vec![judge(&kinds(&scene.sampled), &kinds(&since_ever))];
-    if let Some(queue) = scene.queue.filter(|queue| *queue >= QUEUE_MIN) {
-        let text = format!("{queue:.0} I/Os waited for the server's disk or were under way");
-        found.push(TIMES.note(text).number("queue", queue).advice(
-            "The disk is the limit: fewer sessions lose nothing, and a faster volume gains.",
-        ));
-    }
+    found.extend(scene.traffic.and_then(queue));
+    found.push(writers(scene));
     Ok(found)
+}
+
+/// I/Os that wait for each other: many at a time, each of which takes long.
+fn queue(disk: Traffic) -> Option<Finding> {
+    let millis = disk.queue / disk.iops.max(1.0) * 1000.0;
+    if disk.queue < QUEUE_MIN || millis < MILLIS.0 {
+        return None;
+    }
+    let text = format!(
+        "{:.0} I/Os at a time waited for the server's disk or were under way, {millis:.0} ms each \
+         (/proc/diskstats)",
+        disk.queue
+    );
+    let finding = TIMES.note(text).number("queue", disk.queue).number("queue_ms", millis);
+    Some(
+        finding.advice(
+            "The disk is the limit: fewer sessions lose nothing, and a faster volume gains.",
+        ),
+    )
+}
+
+/// What sessions had to write, and whether the background writer could have done more.
+fn writers(scene: &Scene<'_>) -> Finding {
+    if scene.flavour == Flavour::Aurora {
+        return WRITERS.ok("Aurora writes no pages");
+    }
+    let it = &scene.sampled;
+    let (Some(own), Some(all)) = (it.io_sessions.writes_normal, it.io.writes) else {
+        let why = "from PostgreSQL 16 on the server tells them from pages by which files grow";
+        return WRITERS.ok(match it.checkpoints.buffers_by_sessions {
+            Some(most) => format!("{} at most; {why}", thousands(most)),
+            None => format!("not known; {why}"),
+        });
+    };
+    let per_second = own as f64 / it.seconds.max(0.1);
+    let share = own as f64 / all.max(1) as f64;
+    let text = format!(
+        "{} of {} pages that were written meanwhile, {per_second:.0} a second",
+        thousands(own),
+        thousands(all)
+    );
+    if own < WRITES_MIN.0 || per_second < WRITES_MIN.1 || share < WRITES_SHARE {
+        return WRITERS.ok(text).count("pages", own);
+    }
+    let stopped = it.checkpoints.cleaning_stopped.unwrap_or_default();
+    let finding = WRITERS
+        .note(format!("{text}; the background writer stopped {stopped} times at its limit"))
+        .count("pages", own)
+        .number("share", share)
+        .count("stopped", stopped)
+        .weighs(own as f64 * 8192.0)
+        .advice("Raise shared_buffers where the machine has memory to spare.");
+    let allowed = scene.setting_number("bgwriter_lru_maxpages").unwrap_or(CLEANED_MAX);
+    if allowed >= CLEANED_MAX || (stopped == 0 && allowed > 0.0) {
+        return finding;
+    }
+    let set = scene.set("bgwriter_lru_maxpages", &format!("{CLEANED_MAX:.0}"));
+    set.into_iter().fold(finding, Finding::run)
 }
 
 /// Before anything was counted.
@@ -111,13 +129,14 @@ type Kind = (&'static str, Option<u64>, Option<u64>);
 fn judge(meanwhile: &[Kind; 4], ever: &[Kind; 4]) -> Finding {
     let (mut slowest, mut told) = (0.0_f64, Vec::new());
     for (meanwhile, ever) in meanwhile.iter().zip(ever) {
-        let taken = [meanwhile, ever].into_iter().find_map(|(name, operations, millis)| {
+        let both = [(meanwhile, ""), (ever, " since statistics began")];
+        let taken = both.into_iter().find_map(|((name, operations, millis), when)| {
             let operations = operations.filter(|it| *it >= OPERATIONS_MIN)?;
-            Some((*name, (*millis)? as f64 / operations as f64))
+            Some((*name, (*millis)? as f64 / operations as f64, when))
         });
-        if let Some((name, millis)) = taken {
+        if let Some((name, millis, when)) = taken {
             slowest = slowest.max(millis);
-            told.push(format!("{name} {millis:.2} ms"));
+            told.push(format!("{name} {millis:.2} ms{when}"));
         }
     }
     if told.is_empty() {
@@ -157,17 +176,19 @@ mod tests {
         let none = judge(&kinds(1000, None), &kinds(1000, None));
         assert_eq!(none.verdict, Verdict::Ok);
         let few = judge(&kinds(10, Some(1000)), &kinds(1000, Some(1000)));
-        assert_eq!((few.verdict, few.evidence.as_str()), (Verdict::Ok, "a read 1.00 ms"));
+        let ever = "a read 1.00 ms since statistics began";
+        assert_eq!((few.verdict, few.evidence.as_str()), (Verdict::Ok, ever));
         assert_eq!(judge(&kinds(100, Some(700)), &kinds(1, None)).verdict, Verdict::Note);
         assert_eq!(judge(&kinds(100, Some(7000)), &kinds(1, None)).verdict, Verdict::Warning);
     }
 
     #[test]
-    fn the_queue_is_read_from_its_column() {
-        let table = "   8       0 sda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n \
-                     259       1 nvme0n1p1 10 0 80 5 20 0 160 9 0 12 777 0 0 0 0\n";
-        assert_eq!(weighted_millis(table, (259, 1)), Some(777));
-        assert_eq!(weighted_millis(table, (8, 0)), Some(11));
-        assert_eq!(weighted_millis(table, (8, 1)), None);
+    fn a_long_queue_counts_where_each_io_takes_long() {
+        let disk = |queue, iops| Traffic { queue, iops, bytes: 0.0 };
+        assert!(queue(disk(15.0, 100.0)).is_none());
+        // Much at a time is no harm where each is done in less than a millisecond.
+        assert!(queue(disk(32.0, 100_000.0)).is_none());
+        let found = queue(disk(32.0, 3200.0)).unwrap();
+        assert_eq!((found.verdict, found.numbers["queue_ms"]), (Verdict::Note, 10.0));
     }
 }

@@ -8,6 +8,7 @@
 mod bloat;
 mod checkpoints;
 mod copying;
+mod disk;
 mod exact;
 mod finding;
 mod flavour;
@@ -27,6 +28,7 @@ mod sequences;
 mod settings;
 pub mod storage;
 mod temp;
+mod tempfiles;
 mod unlogged;
 mod waits;
 mod wal;
@@ -44,7 +46,7 @@ use crate::measure::{Measurement, server_version};
 use crate::target::connect::Connection;
 use crate::target::{Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
-use io::Disk;
+use disk::Disk;
 use scene::{Found, Scene};
 use storage::Volume;
 use waits::Waits;
@@ -114,9 +116,11 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
     let row = client.query_one(sql, &[]).await.map_err(failed())?;
     let before = Measurement::take(client, &[]).await;
     let disk = Disk::of(connection).await;
+    let files = tempfiles::Before::look(client).await;
     let waits = Waits::sample(client, options.sample).await;
-    let queue = disk.and_then(|disk| disk.queue());
+    let traffic = disk.as_ref().and_then(Disk::traffic);
     let now = Measurement::take(client, &[]).await;
+    let temp = files.until_now(client, disk.as_ref()).await;
     let scene = Scene {
         client,
         options,
@@ -128,7 +132,8 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
         sampled: now.since(&before),
         now,
         waits,
-        queue,
+        traffic,
+        temp,
     };
     let mut findings = look(&scene).await?;
     findings.sort_by(|a, b| {
@@ -172,7 +177,8 @@ fn missing(name: &str) -> Error {
 /// Begins a check's transaction: what is set is set in it alone.
 async fn begin(client: &Client) -> Result<()> {
     let sql = "begin transaction read only; set local lock_timeout = '2s'; \
-               set local statement_timeout = '1min'; set local jit = off";
+               set local statement_timeout = '1min'; \
+               select set_config(name, 'off', true) from pg_settings where name = 'jit'";
     let failed = server_error("could not begin a check".to_owned());
     client.batch_execute(sql).await.map_err(failed)
 }

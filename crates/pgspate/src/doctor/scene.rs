@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
+use super::disk::Traffic;
 use super::flavour::Flavour;
+use super::tempfiles::TempFiles;
 use super::waits::Waits;
 use super::{Finding, Options};
 use crate::measure::{Difference, Measurement};
@@ -129,8 +131,9 @@ pub(super) struct Scene<'a> {
     pub(super) now: Measurement,
     pub(super) sampled: Difference,
     pub(super) waits: Waits,
-    /// How many I/Os waited or were under way meanwhile, on average, where the server is here.
-    pub(super) queue: Option<f64>,
+    /// What its disk did meanwhile, where the server is here.
+    pub(super) traffic: Option<Traffic>,
+    pub(super) temp: TempFiles,
 }
 
 impl Scene<'_> {
@@ -258,8 +261,11 @@ pub(crate) async fn settings(client: &Client) -> Result<Settings> {
 }
 
 pub(crate) async fn rights(client: &Client) -> Result<Rights> {
-    let sql = "select current_user::text, \
-               pg_has_role(current_user, 'pg_read_all_stats', 'usage')";
+    // The role is one that servers before PostgreSQL 10, as Greenplum 6, do not have.
+    let sql = "select current_user::text, coalesce( \
+               (select pg_has_role(current_user, oid, 'usage') from pg_roles \
+                where rolname = 'pg_read_all_stats'), \
+               (select rolsuper from pg_roles where rolname = current_user), false)";
     let failed = server_error("could not look up the role's rights".to_owned());
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
     Ok(Rights { role: row.get(0), reads_stats: row.get(1) })

@@ -1,7 +1,8 @@
 //! Settings that are dangerous or slow whatever the load is.
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, words};
+use super::flavour::Flavour;
+use super::scene::{Found, Scene, count, words};
 use crate::numbers::bytes;
 use crate::target::quote_ident;
 
@@ -38,6 +39,10 @@ const INDEX_MIN: u64 = 8 << 20;
 pub(super) async fn safety(scene: &Scene<'_>) -> Found {
     let danger = "A crash of the machine can leave the database beyond repair.";
     let both = [(FSYNC, "fsync"), (FULL_PAGE_WRITES, "full_page_writes")];
+    if scene.flavour == Flavour::Aurora {
+        let text = |name| format!("Aurora's storage sees to that, whatever {name} is");
+        return Ok(both.into_iter().map(|(check, name)| check.ok(text(name))).collect());
+    }
     Ok(both.into_iter().map(|(check, name)| must_be_on(scene, check, name, danger)).collect())
 }
 
@@ -55,14 +60,19 @@ fn must_be_on(scene: &Scene<'_>, check: Check, name: &str, danger: &str) -> Find
     }
 }
 
+/// Who has a table to itself, or waits to, would make a look at its size wait in line.
 const TABLES_OFF: &str = "\
-select format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid)
+select format('%I.%I', n.nspname, c.relname),
+       case when not exists (select from pg_locks l
+                             where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
+                               and l.pid is distinct from pg_backend_pid())
+            then pg_relation_size(c.oid) end
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'm') and ($1::oid = 0 or c.oid = $1)
   and exists (select from pg_options_to_table(c.reloptions)
               where option_name = 'autovacuum_enabled'
                 and option_value in ('off', 'false', 'no', '0'))
-order by 2 desc";
+order by 2 desc nulls last";
 
 /// Autovacuum, of all tables and of single ones.
 pub(super) async fn autovacuum(scene: &Scene<'_>) -> Found {
@@ -73,13 +83,16 @@ pub(super) async fn autovacuum(scene: &Scene<'_>) -> Found {
         found.push(must_be_on(scene, AUTOVACUUM, "track_counts", danger));
     }
     for row in scene.rows(TABLES_OFF).await? {
-        let (table, size): (String, i64) = (row.get(0), row.get(1));
-        let text = format!("it is off for this table of {}", bytes(size.unsigned_abs()));
+        let table: String = row.get(0);
+        // Unknown where somebody has it locked, or has just dropped it.
+        let size = row.get::<_, Option<i64>>(1).map(i64::unsigned_abs);
+        let words = size.map_or("locked by somebody".to_owned(), bytes);
+        let text = format!("autovacuum is off for this table ({words})");
         found.push(
             AUTOVACUUM
                 .note(text)
                 .on(&table)
-                .weighs(size as f64)
+                .weighs(size.unwrap_or_default() as f64)
                 .advice("Unless a load is under way that puts it back itself.")
                 .run(format!("alter table {table} reset (autovacuum_enabled);")),
         );
@@ -93,8 +106,7 @@ from pg_db_role_setting s left join pg_database d on d.oid = s.setdatabase
 left join pg_roles r on r.oid = s.setrole
 where exists (select from unnest(s.setconfig) as it(setting)
               where lower(setting) in ('synchronous_commit=off', 'synchronous_commit=false',
-                                       'synchronous_commit=0'))
-  and $1::oid is not null";
+                                       'synchronous_commit=0'))";
 
 /// `synchronous_commit` off for everybody, a database, or a role.
 pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
@@ -116,7 +128,7 @@ pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
             .advice(advice);
         found.push(scene.set("synchronous_commit", "on").into_iter().fold(finding, Finding::run));
     }
-    for row in scene.rows(COMMIT_OFF).await? {
+    for row in scene.client.query(COMMIT_OFF, &[]).await? {
         let (database, role): (Option<String>, Option<String>) = (row.get(0), row.get(1));
         let (whose, sql) = match (&database, &role) {
             (Some(database), None) => {
@@ -153,6 +165,9 @@ select format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_index i on i.indexrelid = c.oid
 where c.relkind = 'i' and n.nspname !~ '^pg_' and ($1::oid = 0 or i.indrelid = $1)
+  and not exists (select from pg_locks l
+                  where l.relation = c.oid and l.mode = 'AccessExclusiveLock'
+                    and l.pid is distinct from pg_backend_pid())
 order by c.relpages desc limit 1";
 
 /// `maintenance_work_mem` beside the largest index.
@@ -164,8 +179,7 @@ pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
     let Some(row) = rows.first() else {
         return Ok(vec![MAINTENANCE.ok(format!("{} and no index", words(memory)))]);
     };
-    let (index, size): (String, i64) = (row.get(0), row.get(1));
-    let size = size.unsigned_abs();
+    let (index, size): (String, u64) = (row.get(0), count(row, 1));
     let text = format!("{} for the largest index, {index} of {}", words(memory), bytes(size));
     if size < INDEX_MIN || size <= 16 * memory {
         return Ok(vec![MAINTENANCE.ok(text)]);

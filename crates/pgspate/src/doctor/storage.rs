@@ -5,9 +5,10 @@
 
 use serde::Serialize;
 
-use super::finding::Check;
-use super::scene::{Found, Scene};
-use crate::numbers::{rate, seconds, thousands};
+use super::finding::{Check, Finding};
+use super::flavour::Flavour;
+use super::scene::{Found, Scene, attempt};
+use crate::numbers::{bytes, rate, seconds, thousands};
 
 const STORAGE: Check = Check {
     id: "storage-limits",
@@ -20,6 +21,9 @@ const STRIPED_GIB: f64 = 400.0;
 /// I/Os that a volume of gp2 may do above its baseline before it has to earn them.
 const CREDITS: f64 = 5_400_000.0;
 const MIB: f64 = (1 << 20) as f64;
+const GIB: f64 = (1 << 30) as f64;
+/// No volume is larger.
+const GIB_MAX: f64 = 65_536.0;
 
 /// Kinds of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -135,9 +139,29 @@ impl Volume {
         }
     }
 
-    /// The smallest of its kind that would not limit this.
-    pub fn smallest(kind: VolumeKind, demand: Demand) -> Option<String> {
+    /// What was ordered and is not what it gives, in words.
+    pub fn differs(&self) -> Option<String> {
+        let gives = self.limits();
+        let iops = self.iops.filter(|iops| *iops != gives.iops);
+        let throughput = self.throughput.filter(|it| *it != gives.throughput);
+        let words = |iops: Option<f64>, throughput: Option<f64>| {
+            let iops = iops.map(|it| format!("{} IOPS", thousands(it as u64)));
+            let throughput = throughput.map(|it| format!("{it:.0} MiB/s"));
+            iops.into_iter().chain(throughput).collect::<Vec<_>>().join(" and ")
+        };
+        let given = words(iops.map(|_| gives.iops), throughput.map(|_| gives.throughput));
+        let ordered = words(iops, throughput);
+        (!ordered.is_empty())
+            .then(|| format!("{ordered} ordered, {given} given at {:.0} GiB", self.gib))
+    }
+
+    /// The smallest of its kind that would not limit this, and has at least so many GiB.
+    pub fn smallest(kind: VolumeKind, demand: Demand, gib_min: f64) -> Option<String> {
         let iops = demand.iops.ceil();
+        let least = gib_min.ceil();
+        if least > GIB_MAX {
+            return None;
+        }
         match kind {
             VolumeKind::Gp2 => {
                 let by_throughput = match demand.throughput {
@@ -147,17 +171,20 @@ impl Volume {
                     ..=1000.0 => 680.0,
                     _ => return None,
                 };
-                let gib = (iops / 3.0).ceil().max(by_throughput);
+                let gib = (iops / 3.0).ceil().max(by_throughput).max(least);
                 (iops <= 64_000.0).then(|| format!("gp2:{gib:.0}GiB"))
             }
-            VolumeKind::Gp3 if iops <= 3000.0 && demand.throughput <= 125.0 => {
-                Some("gp3:20GiB".to_owned())
+            VolumeKind::Gp3
+                if least < STRIPED_GIB && iops <= 3000.0 && demand.throughput <= 125.0 =>
+            {
+                Some(format!("gp3:{:.0}GiB", least.max(20.0)))
             }
             VolumeKind::Gp3 => {
+                let gib = least.max(STRIPED_GIB);
                 let throughput = demand.throughput.ceil().max(500.0);
                 let iops = iops.max(12_000.0).max((throughput / 0.25).ceil());
                 (iops <= 64_000.0 && throughput <= 4000.0)
-                    .then(|| format!("gp3:400GiB,{iops:.0}iops,{throughput:.0}MiB/s"))
+                    .then(|| format!("gp3:{gib:.0}GiB,{iops:.0}iops,{throughput:.0}MiB/s"))
             }
             VolumeKind::Io1 | VolumeKind::Io2 => {
                 let iops = iops.max(1000.0).max((demand.throughput / 0.256).ceil());
@@ -166,8 +193,9 @@ impl Volume {
                     _ => ("io2", 1000.0),
                 };
                 let is_large = demand.throughput > 500.0 || iops > 19_950.0;
-                let least = if is_large && kind == VolumeKind::Io1 { STRIPED_GIB } else { 100.0 };
-                let gib = (iops / ratio).ceil().max(least);
+                let stripes = is_large && kind == VolumeKind::Io1;
+                let floor = if stripes { STRIPED_GIB } else { 100.0 };
+                let gib = (iops / ratio).ceil().max(floor).max(least);
                 (iops <= 256_000.0 && demand.throughput <= 4000.0)
                     .then(|| format!("{name}:{gib:.0}GiB,{iops:.0}iops"))
             }
@@ -204,7 +232,33 @@ impl Limits {
     }
 }
 
-/// What the server asked of its storage meanwhile, as it counts I/Os; the system may merge some.
+/// What was asked of the storage meanwhile, and who counted it.
+async fn asked(scene: &Scene<'_>) -> Option<(Demand, String)> {
+    if let Some(disk) = scene.traffic {
+        let demand = Demand { iops: disk.iops, throughput: disk.bytes / MIB };
+        let source = "by everybody on the server's disk (/proc/diskstats)".to_owned();
+        return Some((demand, source));
+    }
+    let mut source = "as PostgreSQL counts, without temporary files; the system may merge some \
+                      and keep others in its cache"
+        .to_owned();
+    let begun_before = format!(
+        "select count(*) from pg_stat_activity where state = 'active' \
+         and pid <> pg_backend_pid() and xact_start < to_timestamp({})",
+        scene.now.taken - scene.sampled.seconds
+    );
+    let row = attempt(scene.client, &begun_before).await;
+    match row.map_or(0, |row| row.get::<_, i64>(0)) {
+        0 => {}
+        1 => source.push_str("; a transaction that began before is counted when it ends"),
+        more => source.push_str(&format!(
+            "; {more} transactions that began before are counted when they end"
+        )),
+    }
+    Some((demand(scene)?, source))
+}
+
+/// What the server asked of its storage meanwhile, as it counts I/Os.
 fn demand(scene: &Scene<'_>) -> Option<Demand> {
     let it = &scene.sampled;
     let per_second = |value: f64| value / it.seconds.max(0.1);
@@ -232,9 +286,33 @@ fn demand(scene: &Scene<'_>) -> Option<Demand> {
     })
 }
 
+/// Bytes of all databases, if this role may know.
+pub(super) async fn data_bytes(scene: &Scene<'_>) -> Option<u64> {
+    let sql = format!(
+        "select sum(pg_database_size(oid))::int8 from pg_database \
+         having {} or bool_and(has_database_privilege(oid, 'connect'))",
+        scene.rights.reads_stats
+    );
+    attempt(scene.client, &sql).await?.get::<_, Option<i64>>(0).map(i64::unsigned_abs)
+}
+
 /// The volume's limits beside what is asked of it.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let Some(volume) = &scene.options.storage else { return Ok(Vec::new()) };
+    if scene.flavour == Flavour::Aurora {
+        let text = "Aurora's storage grows by itself, and has no volume that could be the limit";
+        return Ok(vec![STORAGE.ok(text).told()]);
+    }
+    let offer = offer(volume, scene.flavour);
+    let Some((demand, source)) = asked(scene).await else {
+        return Ok(vec![STORAGE.cannot_see(format!("{offer}; the load cannot be counted"))]);
+    };
+    let data = data_bytes(scene).await;
+    Ok(vec![judge(volume, &offer, demand, &source, data)])
+}
+
+/// What a volume lets through, in words.
+fn offer(volume: &Volume, flavour: Flavour) -> String {
     let limits = volume.limits();
     let burst = limits.burst_iops.map_or(String::new(), |burst| {
         let last = limits
@@ -242,47 +320,81 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
             .map_or(String::new(), |last| format!(" for {} from full credits", seconds(last)));
         format!(", {}{last}", thousands(burst as u64))
     });
-    let offer = format!(
-        "the volume does {} IOPS{burst}, and {:.0} MiB/s",
+    let whose = match flavour {
+        Flavour::Rds => "",
+        _ => " (limits of Amazon RDS; those of EC2 are others)",
+    };
+    let differs = volume.differs().map_or(String::new(), |it| format!("; {it}"));
+    format!(
+        "the volume does {} IOPS{burst}, and {:.0} MiB/s{differs}{whose}",
         thousands(limits.iops as u64),
         limits.throughput
-    );
-    let Some(demand) = demand(scene) else {
-        return Ok(vec![STORAGE.cannot_see(format!("{offer}; the load cannot be counted"))]);
-    };
+    )
+}
+
+/// What is asked beside what is offered, how long credits last, and what would be enough.
+fn judge(
+    volume: &Volume,
+    offer: &str,
+    demand: Demand,
+    source: &str,
+    data_bytes: Option<u64>,
+) -> Finding {
+    let limits = volume.limits();
     let asked = format!(
-        "{} IOPS and {} asked for meanwhile",
+        "{} IOPS and {} asked for meanwhile, {source}",
         thousands(demand.iops as u64),
         rate(demand.throughput * MIB)
     );
-    if !limits.limits(demand) {
-        let text = format!("{offer}; {asked}");
-        return Ok(vec![STORAGE.ok(text).number("iops", demand.iops).told()]);
-    }
-    let last = match limits.credits_last(demand.iops) {
-        Some(last) => format!("; full credits last {} at that", seconds(last)),
-        None => String::new(),
+    let numbers = |finding: Finding| {
+        finding.number("iops", demand.iops).number("throughput_mib", demand.throughput)
     };
+    if !limits.limits(demand) {
+        return numbers(STORAGE.ok(format!("{offer}; {asked}"))).told();
+    }
+    let last = limits.credits_last(demand.iops);
+    let lasts =
+        last.map_or(String::new(), |last| format!("; full credits last {} at that", seconds(last)));
     let is_over = demand.iops > limits.burst_iops.unwrap_or(limits.iops)
         || demand.throughput > limits.throughput;
-    let kinds = [volume.kind, VolumeKind::Gp3, VolumeKind::Io2];
-    let mut enough: Vec<String> =
-        kinds.iter().filter_map(|kind| Volume::smallest(*kind, demand)).collect();
-    enough.dedup();
+    // Storage of RDS cannot be made smaller.
+    let data_gib = data_bytes.unwrap_or_default() as f64 / GIB;
+    let gib_min = volume.gib.max(data_gib);
+    let mut kinds = vec![volume.kind];
+    for kind in [VolumeKind::Gp3, VolumeKind::Io2] {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let enough: Vec<String> =
+        kinds.iter().filter_map(|kind| Volume::smallest(*kind, demand, gib_min)).collect();
+    let holds = match data_bytes {
+        Some(size) => format!("hold the databases' {}", bytes(size)),
+        None => "are no smaller; what all databases take is not for this role to see".to_owned(),
+    };
+    let advice = match enough.is_empty() {
+        true => "No volume of these kinds is enough for that.".to_owned(),
+        false => {
+            format!("The smallest that would not limit it, and {holds}: {}.", enough.join("; "))
+        }
+    };
     let finding = STORAGE
-        .worse(is_over, format!("{offer}; {asked}{last}"))
-        .number("iops", demand.iops)
-        .number("throughput_mib", demand.throughput)
+        .worse(is_over, format!("{offer}; {asked}{lasts}"))
         .number("iops_limit", limits.iops)
         .number("throughput_limit_mib", limits.throughput)
         .weighs(1e14)
-        .advice(format!("The smallest volumes that would not limit it: {}.", enough.join("; ")));
-    Ok(vec![finding])
+        .advice(advice);
+    let finding = numbers(finding);
+    match last {
+        Some(last) => finding.number("credits_last_seconds", last),
+        None => finding,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Verdict;
 
     fn limits(text: &str) -> Limits {
         Volume::parse(text).unwrap().limits()
@@ -321,12 +433,76 @@ mod tests {
         let demands = [(100.0, 10.0), (2900.0, 120.0), (5000.0, 400.0), (30_000.0, 900.0)];
         for (iops, throughput) in demands {
             let demand = Demand { iops, throughput };
+            let gib_min = 300.0;
             for kind in [VolumeKind::Gp2, VolumeKind::Gp3, VolumeKind::Io1, VolumeKind::Io2] {
-                let smallest = Volume::smallest(kind, demand).unwrap();
-                assert!(!limits(&smallest).limits(demand), "{smallest} for {demand:?}");
+                let smallest = Volume::smallest(kind, demand, gib_min).unwrap();
+                let volume = Volume::parse(&smallest).unwrap();
+                assert!(!volume.limits().limits(demand), "{smallest} for {demand:?}");
+                assert!(volume.gib >= gib_min, "{smallest}");
+                assert_eq!(volume.differs(), None);
             }
         }
         let too_much = Demand { iops: 300_000.0, throughput: 10.0 };
-        assert_eq!(Volume::smallest(VolumeKind::Gp3, too_much), None);
+        assert_eq!(Volume::smallest(VolumeKind::Gp3, too_much, 0.0), None);
+    }
+
+    /// Seconds that credits last, and what would be enough, for a demand and databases.
+    fn concluded(volume: &str, demand: (f64, f64), gib: u64) -> (Verdict, Option<f64>, String) {
+        let volume = Volume::parse(volume).unwrap();
+        let demand = Demand { iops: demand.0, throughput: demand.1 };
+        let found = judge(&volume, "", demand, "", Some(gib << 30));
+        let advice = found.advice.unwrap_or_default();
+        let enough = advice.split_once(": ").map(|(_, enough)| enough.to_owned());
+        let last = found.numbers.get("credits_last_seconds").copied();
+        (found.verdict, last, enough.unwrap_or(advice))
+    }
+
+    #[test]
+    fn what_is_concluded_from_a_demand() {
+        // 5.4 million credits, less 2,000 - 750 a second.
+        assert_eq!(
+            concluded("gp2:250GiB", (2000.0, 60.0), 100),
+            (
+                Verdict::Note,
+                Some(4320.0),
+                "gp2:667GiB; gp3:250GiB; io2:250GiB,2000iops.".to_owned()
+            )
+        );
+        // Four volumes' credits, at most 12,000 - 4,500 a second.
+        let (verdict, last, enough) = concluded("gp2:1500GiB", (15_000.0, 300.0), 2000);
+        assert_eq!((verdict, last), (Verdict::Warning, Some(2880.0)));
+        let all = "gp2:5000GiB; gp3:2000GiB,15000iops,500MiB/s; io2:2000GiB,15000iops.";
+        assert_eq!(enough, all);
+        // Nothing runs out where nothing is lent, and each kind is named once.
+        assert_eq!(
+            concluded("gp3:100GiB", (2500.0, 200.0), 10),
+            (
+                Verdict::Warning,
+                None,
+                "gp3:400GiB,12000iops,500MiB/s; io2:100GiB,2500iops.".to_owned()
+            )
+        );
+        let io1 = concluded("io1:200GiB,8000iops", (12_000.0, 100.0), 150);
+        let all = "io1:240GiB,12000iops; gp3:400GiB,12000iops,500MiB/s; io2:200GiB,12000iops.";
+        assert_eq!(io1, (Verdict::Warning, None, all.to_owned()));
+        assert_eq!(concluded("io2:500GiB,8000iops", (9000.0, 9.0), 1).2.matches("io2").count(), 1);
+        let (_, _, none) = concluded("gp3:500GiB", (300_000.0, 9.0), 1);
+        assert_eq!(none, "No volume of these kinds is enough for that.");
+        assert_eq!(concluded("gp2:250GiB", (700.0, 60.0), 9).0, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_was_ordered_is_not_dropped_without_a_word() {
+        let differs = |text: &str| Volume::parse(text).unwrap().differs();
+        assert_eq!(
+            differs("gp3:100GiB,12000iops,500MiB/s").as_deref(),
+            Some("12,000 IOPS and 500 MiB/s ordered, 3,000 IOPS and 125 MiB/s given at 100 GiB")
+        );
+        assert_eq!(
+            differs("io1:100GiB,10000iops").as_deref(),
+            Some("10,000 IOPS ordered, 5,000 IOPS given at 100 GiB")
+        );
+        assert_eq!(differs("gp3:500GiB,20000iops,2000MiB/s"), None);
+        assert_eq!(differs("gp2:500GiB"), None);
     }
 }

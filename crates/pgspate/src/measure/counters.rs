@@ -79,6 +79,9 @@ counters! {
         writes,
         /// Bytes that they wrote.
         write_bytes,
+        /// Writes of pages that had to leave the whole cache, not only the ring of a COPY or a
+        /// VACUUM: checkpoints', the background writer's, and sessions' that needed room.
+        writes_normal,
         /// Operations that made files longer.
         extends,
         /// Bytes by which they did.
@@ -187,7 +190,9 @@ fn io_sql(version: u32) -> String {
     format!(
         "select object = 'relation' as of_tables, backend_type = 'client backend' as by_sessions, \
                 sum(reads)::int8 as reads, {read} as read_bytes, sum(writes)::int8 as writes, \
-                {write} as write_bytes, sum(extends)::int8 as extends, {extend} as extend_bytes, \
+                {write} as write_bytes, \
+                sum(writes) filter (where context = 'normal')::int8 as writes_normal, \
+                sum(extends)::int8 as extends, {extend} as extend_bytes, \
                 sum(hits)::int8 as hits, sum(evictions)::int8 as evictions, \
                 sum(fsyncs)::int8 as fsyncs, \
                 case when timed then sum(read_time)::int8 end as read_ms, \

@@ -1,0 +1,73 @@
+//! Times of I/Os, who writes pages, and what is counted of a volume's load.
+
+use pgspate_embedded::testing;
+
+use crate::busy::Busy;
+use crate::run::{ask, session, wait_until};
+use crate::{findings, found, remedy, silent};
+
+fn version(dsn: &str) -> u32 {
+    ask(dsn, "show server_version_num").parse().unwrap()
+}
+
+#[test]
+fn times_are_told_where_they_are_taken() {
+    let server = testing::server("track_io_timing = on\nshared_buffers = 1MB");
+    let dsn = server.dsn();
+    ask(&dsn, "create table t as select g, repeat('x', 500) from generate_series(1, 30000) g");
+    let told = || findings(&dsn, "io-times", "")[0]["evidence"].as_str().unwrap().to_owned();
+    ask(&dsn, "select count(*) from t");
+    wait_until("reads are timed", || told().starts_with("a page read "));
+}
+
+#[test]
+fn sessions_that_write_pages_to_make_room() {
+    let server = testing::server("shared_buffers = 1MB\nbgwriter_lru_maxpages = 0");
+    let dsn = server.dsn();
+    ask(
+        &dsn,
+        "create table t (id int primary key, v text) with (fillfactor = 50); \
+         insert into t select g, repeat('x', 500) from generate_series(1, 30000) g; \
+         analyze t",
+    );
+    silent(&dsn, "page-writes", "");
+    let writing = Busy::new(
+        &dsn,
+        "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; \
+         set synchronous_commit = off",
+        "update t set v = v where id in (select (random() * 30000)::int \
+                                         from generate_series(1, 3000))",
+    );
+    if version(&dsn) < 160_000 {
+        let evidence = findings(&dsn, "page-writes", "--watch 1s")[0]["evidence"].to_string();
+        assert!(evidence.contains("at most; from PostgreSQL 16 on"), "{evidence}");
+        return writing.end().unwrap();
+    }
+    let finding = found(&dsn, "page-writes", "--watch 1s");
+    writing.end().unwrap();
+    assert_eq!(finding["verdict"], "note");
+    assert_eq!(remedy(&finding)[0], "alter system set bgwriter_lru_maxpages = '1000';");
+    silent(&dsn, "page-writes", "");
+}
+
+#[test]
+fn what_is_not_counted_yet_is_said() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    ask(&dsn, "create role app login; grant pg_read_all_stats to app");
+    // A role that may not know where the server's files are looks at what the server counts.
+    let app = format!("{dsn} user=app");
+    let asked = || {
+        let found = findings(&app, "storage-limits", "--storage gp2:250GiB");
+        found[0]["evidence"].as_str().unwrap().to_owned()
+    };
+    let evidence = asked();
+    assert!(evidence.contains("as PostgreSQL counts, without temporary files"), "{evidence}");
+    assert!(!evidence.contains("began before"), "{evidence}");
+    let (runtime, client) = session(&dsn);
+    let asleep = runtime.spawn(async move { client.batch_execute("select pg_sleep(600)").await });
+    wait_until("a transaction is old enough", || {
+        asked().contains("; a transaction that began before is counted when it ends")
+    });
+    asleep.abort();
+}

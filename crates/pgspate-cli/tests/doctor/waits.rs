@@ -1,0 +1,69 @@
+//! What sessions wait for, on servers where they have to.
+
+use pgspate_embedded::testing;
+use tokio_postgres::CopyInSink;
+
+use crate::busy::Busy;
+use crate::run::{ask, session, wait_until};
+use crate::{found, remedy, silent};
+
+/// That a check of waits says so, of these events.
+#[track_caller]
+fn waited_for(dsn: &str, event: &str) -> serde_json::Value {
+    let finding = found(dsn, "storage-waits", "--watch 1s");
+    assert!(finding["evidence"].as_str().unwrap().contains(event), "{finding}");
+    finding
+}
+
+/// One that waits holds up those behind it by so much that no disk is too fast for it.
+#[test]
+fn commits_one_by_one() {
+    let server = testing::server("fsync = on\ncommit_delay = 100000\ncommit_siblings = 0");
+    let dsn = server.dsn();
+    ask(&dsn, "create table t (id int)");
+    let start = |setup: &str| -> Vec<Busy> {
+        (0..4).map(|_| Busy::new(&dsn, setup, "insert into t values (1)")).collect()
+    };
+    let busy = start("");
+    let finding = waited_for(&dsn, "WALWrite");
+    busy.into_iter().for_each(|it| it.end().unwrap());
+    let busy = start(&remedy(&finding)[0]);
+    silent(&dsn, "storage-waits", "--watch 1s");
+    busy.into_iter().for_each(|it| it.end().unwrap());
+}
+
+#[test]
+fn a_replica_that_does_not_answer() {
+    let server = testing::server("synchronous_standby_names = 'nobody'");
+    let dsn = server.dsn();
+    ask(&dsn, "set synchronous_commit = local; create table t (id int)");
+    let waiting = Busy::new(&dsn, "", "insert into t values (1)");
+    let finding = waited_for(&dsn, "IPC:SyncRep");
+    assert_eq!(finding["verdict"], "warning");
+    // With the remedy a session does not wait; the other one does until there is no replica.
+    ask(&dsn, &format!("{}\n; insert into t values (2)", remedy(&finding)[0]));
+    ask(&dsn, "alter system set synchronous_standby_names = ''");
+    ask(&dsn, "select pg_reload_conf()");
+    silent(&dsn, "storage-waits", "--watch 1s");
+    waiting.end().unwrap();
+}
+
+#[test]
+fn a_client_that_sends_nothing() {
+    let server = testing::server("");
+    let dsn = server.dsn();
+    ask(&dsn, "create table t (id int)");
+    let (runtime, client) = session(&dsn);
+    let copying = client.copy_in("copy t from stdin");
+    let stalled: CopyInSink<std::io::Cursor<Vec<u8>>> = runtime.block_on(copying).unwrap();
+    let finding = waited_for(&dsn, "Client:ClientRead");
+    assert_eq!(finding["verdict"], "warning");
+    assert!(finding["evidence"].as_str().unwrap().contains("waits for its clients"), "{finding}");
+    drop(stalled);
+    drop(client);
+    drop(runtime);
+    wait_until("the copy has ended", || {
+        ask(&dsn, "select count(*) from pg_stat_activity where query like 'copy%'") == "0"
+    });
+    silent(&dsn, "storage-waits", "");
+}
