@@ -127,7 +127,8 @@ fn changes_end_alike_whatever_the_way_and_the_batch() {
     let database = testing::database();
     database.run("create schema pgspate_other; create table pgspate_other.t (id int)");
     let (folder, lines) = run("changes", 0.001, &On::Server(&database), &[]);
-    assert_eq!(lines.len(), 24);
+    // Pipelined statements have no batches of one.
+    assert_eq!(lines.len(), 35);
     let transactions = |way: &str, batch: &str| {
         number(&lines, &[("contender", way), ("batch", batch)], "transactions")
     };
@@ -135,6 +136,8 @@ fn changes_end_alike_whatever_the_way_and_the_batch() {
     assert_eq!(transactions("UNNEST of arrays", "100"), 5.0);
     assert_eq!(transactions("pgspate apply", "100"), 5.0);
     assert_eq!(transactions("multi-row VALUES", "100000"), 1.0);
+    assert_eq!(transactions("pipelined statements", "100"), 2.0);
+    assert_eq!(transactions("COPY + stage", "1"), 20.0);
     page(folder.path(), &["Events a second by batch size", "UNNEST of arrays"]);
     let left = database.query("select nspname from pg_namespace where nspname like 'pgspate%'");
     assert_eq!(left, [[Some("pgspate_other".to_owned())]]);

@@ -7,8 +7,9 @@ use pgspate::measure::Measurement;
 use pgspate::target::connect::Connection;
 
 use super::super::ways::{failed, number};
-use crate::Ground;
+use super::heap;
 use crate::data::meters;
+use crate::{Ground, Picture};
 
 /// Below these, autovacuum does not begin: a few, and one in five of the rows that are seen.
 const DEAD_LEFT: u64 = 50;
@@ -37,6 +38,15 @@ impl<'a> Watcher<'a> {
     pub(super) fn look(&self) -> Result<Measurement> {
         let client = &self.connection.client;
         self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
+    }
+
+    /// A picture of the table's pages, if one can be made. On the lab's own server all pages are on
+    /// the disk by then.
+    pub(super) fn picture(&self, night: u32, per_cell: u64) -> Result<Option<Picture>> {
+        let (table, has_files) = (self.table, self.may_checkpoint);
+        self.ground.block_on(async {
+            Ok(heap::take(&self.connection, table, per_cell, has_files, night).await)
+        })
     }
 
     /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.
