@@ -268,10 +268,10 @@ mod tests {
         answers::are_whole_whatever_is_missing(&all, answer);
         assert_eq!(
             answer(&Results::new(all, Path::new("."))),
-            "pgspate loads 1.00M rows in 2.00 s (made once), 2.00 times as fast as one session \
+            "pgspate loads 1.00M rows in 2.00 s (made once), 2 times as fast as one session \
              (4.00 s) and 1.50 times as fast as a session per file (3.00 s); with tuned settings \
-             it takes 1.00 s (made once), 2.00 times as fast as one session (2.00 s) then; with \
-             indexes it takes 6.00 s (made once), 2.00 times as fast as one session (12.0 s) that \
+             it takes 1.00 s (made once), 2 times as fast as one session (2.00 s) then; with \
+             indexes it takes 6.00 s (made once), 2 times as fast as one session (12.0 s) that \
              keeps them up."
         );
     }

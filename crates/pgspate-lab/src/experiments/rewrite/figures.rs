@@ -208,8 +208,8 @@ mod tests {
         let said = |lines: &[Line]| answer(&Results::new(lines.to_vec(), Path::new(".")));
         assert_eq!(
             said(&all),
-            "10 nights took pgspate sync 2.00 s (made once): 3.00 times as fast as delete + \
-             insert, 2.50 times as fast as upsert, 2.00 times as fast as row by row and 1.50 \
+            "10 nights took pgspate sync 2.00 s (made once): 3 times as fast as delete + \
+             insert, 2.50 times as fast as upsert, 2 times as fast as row by row and 1.50 \
              times as fast as stage + MERGE; its WAL was 200 MB, against 250 MB with fillfactor \
              60, 600 MB of delete + insert, 400 MB row by row and 300 MB of stage + MERGE; its \
              I/Os would be billed at $0.02, against $0.03 with fillfactor 60, $0.06 of delete + \
