@@ -32,7 +32,7 @@ const STYLE: &str = "\
 
 /// What the sampled pages of a cell hold, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Cell {
+pub(super) struct Cell {
     all: u64,
     live: u64,
     dead: u64,
@@ -48,14 +48,13 @@ pub(super) fn pages_per_cell(rows: u64) -> u64 {
     (rows.div_ceil(ROWS_PER_PAGE) * GROWTH).div_ceil(CELLS as u64).max(1)
 }
 
-/// The picture after a night; `None` where there is no `pageinspect` or the role may not use it.
+/// The table's cells after a night; `None` where there is no `pageinspect` or the role may not use it.
 pub(super) async fn take(
     connection: &Connection,
     table: u32,
     per_cell: u64,
     has_files: bool,
-    night: u32,
-) -> Option<Picture> {
+) -> Option<Vec<Cell>> {
     let client = &connection.client;
     let size = "select pg_relation_size($1::oid::regclass, 'main'), \
                        current_setting('block_size')::int8";
@@ -75,7 +74,7 @@ pub(super) async fn take(
             (cell.live, cell.dead) = (live, dead);
         }
     }
-    Some(Picture { name: name(night), svg: draw(&cells, night) })
+    Some(cells)
 }
 
 /// Live and dead bytes by cell. Nobody writes meanwhile, and all transactions have ended well: a
@@ -102,9 +101,19 @@ fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) 
     )
 }
 
+/// The pictures of all nights, as high as the largest of them.
+pub(super) fn pictures(nights: &[(u32, Vec<Cell>)]) -> Vec<Picture> {
+    let most = nights.iter().map(|(_, cells)| cells.len()).max().unwrap_or_default();
+    let rows = most.div_ceil(COLUMNS).max(1);
+    let picture = |(night, cells): &(u32, Vec<Cell>)| Picture {
+        name: name(*night),
+        svg: draw(cells, rows, *night),
+    };
+    nights.iter().map(picture).collect()
+}
+
 /// Rows of cells, each filled from below: live, then dead, the rest free.
-fn draw(cells: &[Cell], night: u32) -> String {
-    let rows = cells.len().max(CELLS).div_ceil(COLUMNS);
+fn draw(cells: &[Cell], rows: usize, night: u32) -> String {
     let (width, height) = (COLUMNS * WIDTH, rows * (HEIGHT + GAP) - GAP);
     let [mut free, mut dead, mut live] = [const { String::new() }; 3];
     for (nth, row) in cells.chunks(COLUMNS).enumerate() {
@@ -156,21 +165,25 @@ mod tests {
     #[test]
     fn cells_are_filled_from_below() {
         let cell = |live, dead| Cell { all: 800, live, dead };
-        let svg = draw(&[cell(800, 0), cell(400, 400), cell(400, 0), cell(0, 0)], 3);
+        let svg = draw(&[cell(800, 0), cell(400, 400), cell(400, 0), cell(0, 0)], 2, 3);
         assert!(svg.contains("class=\"free\" d=\"M0 8V0h12V8z\""), "{svg}");
         assert!(svg.contains("class=\"dead\" d=\"M0 8V0h6V4h3V8h3V8z\""), "{svg}");
         assert!(svg.contains("class=\"live\" d=\"M0 8V0h3V4h6V8h3V8z\""), "{svg}");
         assert!(svg.contains("After night 3: 50 % live, 12 % dead"), "{svg}");
-        assert!(svg.contains("viewBox=\"0 0 72 71\""), "{svg}");
+        assert!(svg.contains("viewBox=\"0 0 72 17\""), "{svg}");
     }
 
     #[test]
     fn a_picture_is_small() {
         let mixed: Vec<Cell> =
             (0..192).map(|nth| Cell { all: 8, live: nth % 8, dead: nth % 3 }).collect();
-        let size = draw(&mixed, 10).len();
+        let size = draw(&mixed, 8, 10).len();
         assert!(size < 3500, "{size}");
-        assert!(draw(&[], 1).contains("0 % live"));
+        assert!(draw(&[], 1, 1).contains("0 % live"));
+        let few = mixed[..30].to_vec();
+        let pictures = pictures(&[(1, few), (2, mixed)]);
+        assert!(pictures.iter().all(|picture| picture.svg.contains("viewBox=\"0 0 72 71\"")));
+        assert_eq!(pictures[1].name, "heap-02");
         // What was published, a hundredth of it, and next to nothing.
         assert_eq!([300_000, 3000, 20].map(pages_per_cell), [125, 2, 1]);
     }

@@ -140,7 +140,7 @@ impl Experiment for Rewrite {
         let mut job = Job::open(way, ground)?;
         let watcher = Watcher::open(ground)?;
         let per_cell = heap::pages_per_cell(u64::from(meters) * u64::from(rows));
-        let mut outcome = Outcome::default();
+        let (mut outcome, mut pages) = (Outcome::default(), Vec::new());
         for night in 1..=NIGHTS {
             ground.check()?;
             nights.advance();
@@ -151,8 +151,9 @@ impl Experiment for Rewrite {
             watcher.settle(vacuums, &before)?;
             let done = watcher.look()?.since(&before);
             note_night(&mut outcome, night, &done);
-            outcome.pictures.extend(watcher.picture(night, per_cell)?);
+            pages.extend(watcher.pages(per_cell)?.map(|cells| (night, cells)));
         }
+        outcome.pictures = heap::pictures(&pages);
         outcome.number("rows", nights.rows() as f64, Unit::Count);
         Ok(outcome)
     }

@@ -8,8 +8,8 @@ use pgspate::target::connect::Connection;
 
 use super::super::ways::{failed, number};
 use super::heap;
+use crate::Ground;
 use crate::data::meters;
-use crate::{Ground, Picture};
 
 /// Below these, autovacuum does not begin: a few, and one in five of the rows that are seen.
 const DEAD_LEFT: u64 = 50;
@@ -40,12 +40,11 @@ impl<'a> Watcher<'a> {
         self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
     }
 
-    /// A picture of the table's pages, if one can be made. On the lab's own server all pages are on
-    /// the disk by then.
-    pub(super) fn picture(&self, night: u32, per_cell: u64) -> Result<Option<Picture>> {
-        let (table, has_files) = (self.table, self.may_checkpoint);
+    /// What is in the table's pages, if that can be looked at. On the lab's own server all pages
+    /// are on the disk by then.
+    pub(super) fn pages(&self, per_cell: u64) -> Result<Option<Vec<heap::Cell>>> {
         self.ground.block_on(async {
-            Ok(heap::take(&self.connection, table, per_cell, has_files, night).await)
+            Ok(heap::take(&self.connection, self.table, per_cell, self.may_checkpoint).await)
         })
     }
 
