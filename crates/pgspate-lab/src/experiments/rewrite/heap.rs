@@ -48,7 +48,8 @@ pub(super) fn pages_per_cell(rows: u64) -> u64 {
     (rows.div_ceil(ROWS_PER_PAGE) * GROWTH).div_ceil(CELLS as u64).max(1)
 }
 
-/// The table's cells after a night; `None` where there is no `pageinspect` or the role may not use it.
+/// The table's cells after a night; `None` where there is no `pageinspect` or the role may not
+/// use it.
 pub(super) async fn take(
     connection: &Connection,
     table: u32,
