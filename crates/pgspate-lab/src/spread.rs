@@ -35,6 +35,11 @@ impl Spread {
     pub fn exactly(value: f64) -> Spread {
         Spread { median: value, min: value, max: value, count: 1 }
     }
+
+    /// Whether some value of one may be one of the other, too.
+    pub fn overlaps(&self, other: &Spread) -> bool {
+        self.min <= other.max && other.min <= self.max
+    }
 }
 
 #[cfg(test)]
@@ -50,5 +55,14 @@ mod tests {
         let odd = Spread::of([9.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max, odd.count), (2.0, 1.0, 9.0, 3));
         assert_eq!(Spread::of([4.0, 1.0, 2.0, f64::INFINITY, 3.0]).unwrap().median, 2.5);
+    }
+
+    #[test]
+    fn ranges_that_touch_overlap() {
+        let of = |values: [f64; 2]| Spread::of(values).unwrap();
+        assert!(of([1.0, 3.0]).overlaps(&of([3.0, 4.0])));
+        assert!(of([1.0, 9.0]).overlaps(&Spread::exactly(5.0)));
+        assert!(!of([1.0, 3.0]).overlaps(&of([3.1, 4.0])));
+        assert!(!Spread::exactly(1.0).overlaps(&Spread::exactly(1.1)));
     }
 }

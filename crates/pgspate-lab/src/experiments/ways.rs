@@ -5,9 +5,12 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 
 use bytes::BytesMut;
-use futures_util::future::try_join_all;
+use futures_util::future::{LocalBoxFuture, maybe_done, try_join_all};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
@@ -58,6 +61,33 @@ pub(super) async fn pipelined<V: AsRef<str>>(
         }
         let sent = some.iter().map(|row| execute(client, statement, row.as_ref()));
         written += try_join_all(sent).await?.iter().sum::<u64>();
+    }
+}
+
+/// Different statements, one behind the other in their order; how many rows they wrote.
+pub(super) async fn in_order<'a>(
+    statements: impl IntoIterator<Item = LocalBoxFuture<'a, Result<u64, tokio_postgres::Error>>>,
+) -> Result<u64, tokio_postgres::Error> {
+    let mut statements = statements.into_iter();
+    let mut written = 0;
+    loop {
+        let mut some: Vec<_> = statements.by_ref().take(IN_FLIGHT_MAX).map(maybe_done).collect();
+        if some.is_empty() {
+            return Ok(written);
+        }
+        // A statement is sent when its future is asked for the first time.
+        poll_fn(|context| {
+            for statement in &mut some {
+                let _ = Pin::new(statement).poll(context);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        for statement in &mut some {
+            let mut statement = Pin::new(statement);
+            statement.as_mut().await;
+            written += statement.take_output().transpose()?.unwrap_or_default();
+        }
     }
 }
 

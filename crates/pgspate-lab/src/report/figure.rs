@@ -29,6 +29,7 @@ impl Figure {
             Plot::Lines(lines) => lines.lines.iter().all(|line| line.points.is_empty()),
             Plot::Table(table) => table.rows.is_empty(),
             Plot::Pictures(pictures) => pictures.is_empty(),
+            Plot::Strips(strips) => strips.iter().all(|strip| strip.pictures.is_empty()),
         }
     }
 }
@@ -44,6 +45,17 @@ pub enum Plot {
     Table(Table),
     /// Drawings that trials made, each under its caption.
     Pictures(Vec<(String, Picture)>),
+    /// Rows of small drawings.
+    Strips(Vec<Strip>),
+}
+
+/// Small drawings side by side, such as of what was there after each of several steps.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Strip {
+    /// Whose they are.
+    pub name: String,
+    /// The drawings from left to right, each with a word that stands below it.
+    pub pictures: Vec<(String, Picture)>,
 }
 
 /// Bars from zero, in groups.

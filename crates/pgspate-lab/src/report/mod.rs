@@ -4,6 +4,8 @@
 //! in a line is escaped. Every trial that was measured is in a table, also where a figure leaves it
 //! out, and what is unfavourable to pgspate stays.
 
+#[cfg(test)]
+pub(crate) mod answers;
 mod bars;
 pub mod figure;
 mod lines;

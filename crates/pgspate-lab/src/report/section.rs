@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::figure::{Figure, Plot, Table};
+use super::figure::{Figure, Plot, Strip, Table};
 use super::svg::escape;
 use super::{bars, described, lines, words};
 use crate::data::tpch;
@@ -82,6 +82,7 @@ fn draw(figure: &Figure, html: &mut String) {
         }),
         Plot::Table(plot) => table(plot, html),
         Plot::Pictures(all) => pictures(all, html),
+        Plot::Strips(all) => all.iter().for_each(|one| strip(one, html)),
     }
     html.push_str("\n</div>\n");
 }
@@ -106,15 +107,29 @@ fn table(table: &Table, html: &mut String) {
 fn pictures(all: &[(String, Picture)], html: &mut String) {
     html.push_str("<div class=\"pictures\">\n");
     for (caption, picture) in all {
-        let data = base64(picture.svg.as_bytes());
-        let caption = escape(caption);
-        let _ = writeln!(
-            html,
-            "<div><div class=\"caption\">{caption}</div>\
-             <img alt=\"{caption}\" src=\"data:image/svg+xml;base64,{data}\"></div>"
-        );
+        let image = image(picture, caption);
+        let _ =
+            writeln!(html, "<div><div class=\"caption\">{}</div>{image}</div>", escape(caption));
     }
     html.push_str("</div>\n");
+}
+
+fn strip(strip: &Strip, html: &mut String) {
+    if strip.pictures.is_empty() {
+        return;
+    }
+    let name = escape(&strip.name);
+    let _ = writeln!(html, "<div class=\"strip\"><div class=\"caption\">{name}</div>");
+    for (word, picture) in &strip.pictures {
+        let image = image(picture, &format!("{}: {word}", strip.name));
+        let _ = writeln!(html, "<div>{image}<span>{}</span></div>", escape(word));
+    }
+    html.push_str("</div>\n");
+}
+
+fn image(picture: &Picture, said: &str) -> String {
+    let data = base64(picture.svg.as_bytes());
+    format!("<img alt=\"{}\" src=\"data:image/svg+xml;base64,{data}\">", escape(said))
 }
 
 /// Every trial, whatever the figures show. Factors that are at their baseline for most trials share

@@ -60,6 +60,36 @@ pub fn faster(ours: f64, theirs: f64) -> String {
     }
 }
 
+/// How a time of ours compares with another's: `1.62 times as fast as NAME`, `as fast as NAME` or
+/// `1.20 times as slow as NAME`. Where repeats of the two overlap, they are not told apart; what
+/// alone was made once is said to be.
+pub fn compared(ours: &Spread, theirs: &Spread, name: &str) -> String {
+    let is_repeated = ours.count > 1 || theirs.count > 1;
+    if is_repeated && ours.overlaps(theirs) {
+        return format!("as fast as {name} within what repeats differ by");
+    }
+    let once = if ours.count > 1 { once(theirs) } else { "" };
+    format!("{} {name}{once}", faster(ours.median, theirs.median))
+}
+
+/// A median with its unit, and that it is of one trial alone, if it is.
+pub fn measured(of: &Spread, unit: Unit) -> String {
+    format!("{}{}", value(of.median, unit), once(of))
+}
+
+fn once(of: &Spread) -> &'static str {
+    if of.count > 1 { "" } else { " (made once)" }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub fn listed(all: &[String]) -> String {
+    match all {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
 /// How many times as much: `3.2 times`.
 pub fn times(ratio: f64) -> String {
     format!("{} times", digits(ratio))
@@ -106,6 +136,31 @@ mod tests {
         assert_eq!(faster(2.0, 3.0), "1.50 times as fast as");
         assert_eq!(faster(3.0, 2.0), "1.50 times as slow as");
         assert_eq!(faster(2.0, 2.02), "as fast as");
+    }
+
+    #[test]
+    fn times_are_told_apart_where_repeats_do() {
+        let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
+        let said = |ours: &[f64], theirs: &[f64]| compared(&of(ours), &of(theirs), "COPY");
+        assert_eq!(said(&[2.0, 2.1], &[4.1, 4.2]), "2.02 times as fast as COPY");
+        assert_eq!(said(&[4.0, 4.0], &[2.0, 2.0]), "2 times as slow as COPY");
+        let alike = "as fast as COPY within what repeats differ by";
+        assert_eq!(said(&[2.0, 3.0], &[2.9, 3.5]), alike);
+        assert_eq!(said(&[2.0, 3.0], &[2.5]), alike);
+        // Of one trial each nobody knows.
+        assert_eq!(said(&[2.0], &[2.0]), "as fast as COPY");
+        assert_eq!(said(&[2.0], &[3.0]), "1.50 times as fast as COPY");
+        assert_eq!(said(&[2.0, 2.0], &[3.0]), "1.50 times as fast as COPY (made once)");
+        assert_eq!(measured(&of(&[2.0]), Unit::Seconds), "2.00 s (made once)");
+        assert_eq!(measured(&of(&[2.0, 2.0]), Unit::Seconds), "2.00 s");
+    }
+
+    #[test]
+    fn lists_are_said() {
+        let of = |all: &[&str]| listed(&all.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]), "");
+        assert_eq!(of(&["a"]), "a");
+        assert_eq!(of(&["a", "b", "c"]), "a, b and c");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::experiment::Unit;
 use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
 use crate::report::words;
 use crate::results::{Line, Results};
+use crate::spread::Spread;
 
 const STRATEGIES: [&str; 3] = [ONE, EACH, PGSPATE];
 /// Everything as it comes, and no indexes.
@@ -52,7 +53,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ),
         Figure::new(
             "One thing changed at a time",
-            words.changes,
+            &format!("{}{}", words.changes, visits(results)),
             bars(results, &one_at_a_time, "seconds"),
         ),
         Figure::new(
@@ -62,6 +63,26 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ),
         Figure::new("WAL", words.wal, bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL")),
     ]
+}
+
+/// How often autovacuum came by: a trial may be over before it has looked.
+fn visits(results: &Results) -> String {
+    let on = results.measured().filter(|line| line.trial.is("autovacuum", "on"));
+    let vacuums = on.filter_map(|line| line.measured["tables"]["counted"]["vacuums"].as_u64());
+    let vacuums: Vec<u64> = vacuums.collect();
+    if vacuums.is_empty() {
+        return String::new();
+    }
+    let visited = vacuums.iter().filter(|count| **count > 0).count();
+    let text = format!(
+        " Autovacuum looks once a minute, unless it is told otherwise: it had vacuumed a table \
+         before the end of {visited} of {} trials with autovacuum on",
+        vacuums.len()
+    );
+    match visited {
+        0 => text + ", so that what it costs is not in them.",
+        _ => text + ".",
+    }
 }
 
 /// What the figures are called, by what was loaded.
@@ -182,49 +203,41 @@ pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<Str
 }
 
 pub(super) fn answer(results: &Results) -> String {
-    let seconds = |strategy, levels: &Levels| results.median(&of(strategy, levels), "seconds");
-    let tuned = changed(&[("settings", TUNED)]);
-    let indexed = changed(&[("indexes", "present")]);
+    let seconds = |strategy, levels: &Levels| results.spread(&of(strategy, levels), "seconds");
     let (ours, one) = (seconds(PGSPATE, &BASE), seconds(ONE, &BASE));
+    let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();
+    let rows = words::value(rows, Unit::Count);
     if let (Some(ours), None, Some(why)) = (ours, one, left_out(results, &BASE)) {
-        let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();
         return format!(
-            "pgspate loads {} rows in {}; there is no session of COPY beside it, as {why}.",
-            words::value(rows, Unit::Count),
-            words::value(ours, Unit::Seconds)
+            "pgspate loads {rows} rows in {}; there is no session of COPY beside it, as {why}.",
+            words::measured(&ours, Unit::Seconds)
         );
     }
     let (Some(ours), Some(one)) = (ours, one) else {
         return "Too little is measured to compare.".to_owned();
     };
-    let rows = results.median(&[("strategy", PGSPATE)], "rows").unwrap_or_default();
+    let beside = |ours: &Spread, theirs: &Spread, name: &str, rest: &str| {
+        let time = words::value(theirs.median, Unit::Seconds);
+        words::compared(ours, theirs, &format!("{name} ({time}){rest}"))
+    };
+    let time = |ours: &Spread| words::measured(ours, Unit::Seconds);
     let mut text = format!(
-        "pgspate loads {} rows in {}, {} one session ({})",
-        words::value(rows, Unit::Count),
-        words::value(ours, Unit::Seconds),
-        words::faster(ours, one),
-        words::value(one, Unit::Seconds),
+        "pgspate loads {rows} rows in {}, {}",
+        time(&ours),
+        beside(&ours, &one, "one session", "")
     );
     if let Some(each) = seconds(EACH, &BASE) {
-        text += &format!(
-            " and {} a session per file ({})",
-            words::faster(ours, each),
-            words::value(each, Unit::Seconds)
-        );
+        text += &format!(" and {}", beside(&ours, &each, "a session per file", ""));
     }
+    let tuned = changed(&[("settings", TUNED)]);
     if let Some((tuned, its)) = seconds(PGSPATE, &tuned).zip(seconds(ONE, &tuned)) {
-        text += &format!(
-            "; with tuned settings it takes {}, {} one session then",
-            words::value(tuned, Unit::Seconds),
-            words::faster(tuned, its)
-        );
+        let beside = beside(&tuned, &its, "one session", " then");
+        text += &format!("; with tuned settings it takes {}, {beside}", time(&tuned));
     }
+    let indexed = changed(&[("indexes", "present")]);
     if let Some((indexed, its)) = seconds(PGSPATE, &indexed).zip(seconds(ONE, &indexed)) {
-        text += &format!(
-            ", and with indexes {}, {} one session that keeps them up",
-            words::value(indexed, Unit::Seconds),
-            words::faster(indexed, its)
-        );
+        let beside = beside(&indexed, &its, "one session", " that keeps them up");
+        text += &format!("; with indexes it takes {}, {beside}", time(&indexed));
     }
     text + "."
 }
@@ -234,10 +247,45 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::report::answers;
     use crate::results::tests::line;
 
     fn with(strategy: &str, levels: &Levels) -> Line {
         line(&of(strategy, levels), 0, 1.0)
+    }
+
+    #[test]
+    fn an_answer_is_of_what_is_there() {
+        let tuned = changed(&[("settings", TUNED)]);
+        let indexed = changed(&[("indexes", "present")]);
+        let mut all = Vec::new();
+        for (levels, nth) in [(BASE, 1.0), (tuned, 0.5), (indexed, 3.0)] {
+            for (strategy, seconds) in [(ONE, 4.0), (EACH, 3.0), (PGSPATE, 2.0)] {
+                all.push(line(&of(strategy, &levels), 0, seconds * nth));
+            }
+        }
+        all[2].outcome.number("rows", 1e6, Unit::Count);
+        answers::are_whole_whatever_is_missing(&all, answer);
+        assert_eq!(
+            answer(&Results::new(all, Path::new("."))),
+            "pgspate loads 1.00M rows in 2.00 s (made once), 2 times as fast as one session \
+             (4.00 s) and 1.50 times as fast as a session per file (3.00 s); with tuned settings \
+             it takes 1.00 s (made once), 2 times as fast as one session (2.00 s) then; with \
+             indexes it takes 6.00 s (made once), 2 times as fast as one session (12.0 s) that \
+             keeps them up."
+        );
+    }
+
+    #[test]
+    fn it_is_said_how_often_autovacuum_came_by() {
+        let with = |vacuums: u64| {
+            let measured = serde_json::json!({"tables": {"counted": {"vacuums": vacuums}}});
+            Line { measured, ..with(ONE, &BASE) }
+        };
+        let said = |lines: Vec<Line>| visits(&Results::new(lines, Path::new(".")));
+        assert!(said(vec![with(0), with(0)]).contains("of 0 of 2 trials with autovacuum on, so"));
+        assert!(said(vec![with(3), with(0)]).ends_with("of 1 of 2 trials with autovacuum on."));
+        assert_eq!(said(Vec::new()), "");
     }
 
     #[test]

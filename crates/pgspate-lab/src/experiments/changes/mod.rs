@@ -38,10 +38,11 @@ pub(super) struct Changes;
 fn events_of(trial: &Trial, scale: f64) -> u64 {
     let batch: u64 = trial.level(BATCH).parse().unwrap_or(1);
     let all = scaled(EVENTS, scale);
+    let way = Way::named(trial.level(CONTENDER));
     let part = match batch {
         1 => all / 50,
         10 => all / 10,
-        _ if Way::named(trial.level(CONTENDER)) == Way::Statements => all / 5,
+        _ if matches!(way, Way::Statements | Way::Pipelined) => all / 5,
         100 => all / 2,
         _ => all,
     };
@@ -80,6 +81,12 @@ impl Experiment for Changes {
     fn factors(&self, _setup: &Setup) -> Vec<Factor> {
         let contenders: Vec<&str> = Way::ALL.iter().map(|way| way.name()).collect();
         vec![Factor::new(CONTENDER, &contenders), Factor::new(BATCH, &BATCHES)]
+    }
+
+    fn makes_sense(&self, trial: &Trial) -> bool {
+        // One statement alone is sent behind no other.
+        let is_pipelined = Way::named(trial.level(CONTENDER)) == Way::Pipelined;
+        !(is_pipelined && trial.is(BATCH, "1"))
     }
 
     fn scale_default(&self) -> f64 {
@@ -121,7 +128,7 @@ impl Experiment for Changes {
                 outcome.number("transactions", report.counts.batches as f64, Unit::Count);
             }
             _ => {
-                let mut writer = Writer::open(ground)?;
+                let mut writer = Writer::open(way, ground)?;
                 outcome.phase("apply", || writer.write(way, &events, batch))?;
                 let batches = events.len().div_ceil(batch);
                 outcome.number("transactions", batches as f64, Unit::Count);

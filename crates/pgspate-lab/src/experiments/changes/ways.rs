@@ -7,12 +7,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::try_join;
+use futures_util::{FutureExt as _, SinkExt as _, TryFutureExt as _};
 use pgspate::apply::{self, Watch};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
 use tokio_postgres::Statement;
 
-use super::super::ways::{Prepared, Text, execute, failed, places, rows_per_statement};
+use super::super::ways::{Prepared, Text, execute, failed, in_order, places, rows_per_statement};
 use super::events::{COLUMNS, Event, Row};
 use crate::Ground;
 
@@ -20,19 +23,24 @@ use crate::Ground;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Statements,
+    Pipelined,
     Values,
     Unnest,
+    Staged,
     Apply,
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 4] = [Way::Statements, Way::Values, Way::Unnest, Way::Apply];
+    pub(super) const ALL: [Way; 6] =
+        [Way::Statements, Way::Pipelined, Way::Values, Way::Unnest, Way::Staged, Way::Apply];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Way::Statements => "prepared statements",
+            Way::Pipelined => "pipelined statements",
             Way::Values => "multi-row VALUES",
             Way::Unnest => "UNNEST of arrays",
+            Way::Staged => "COPY + stage",
             Way::Apply => "pgspate apply",
         }
     }
@@ -52,6 +60,29 @@ pub(super) struct Writer<'a> {
     delete_any: Statement,
     unnest: Statement,
     values: Prepared,
+    stage: Option<Stage>,
+}
+
+/// A temporary table that a batch goes to first, for the way that has one.
+struct Stage {
+    copy: Statement,
+    apply: Statement,
+}
+
+impl Stage {
+    async fn open(connection: &Connection) -> Result<Stage> {
+        let client = &connection.client;
+        let wrong = failed(connection, "prepare a stage");
+        let table = "create temp table stage (like orders, gone boolean) on commit delete rows";
+        client.batch_execute(table).await.map_err(&wrong)?;
+        let rows = upsert(&format!("select {} from stage where not gone", names()));
+        let apply = format!(
+            "with deleted as (delete from orders using stage where gone and orders.id = stage.id) \
+             {rows}"
+        );
+        let copy = client.prepare("copy stage from stdin").await.map_err(&wrong)?;
+        Ok(Stage { copy, apply: client.prepare(&apply).await.map_err(&wrong)? })
+    }
 }
 
 /// `customer = excluded.customer, ...`
@@ -73,7 +104,7 @@ fn upsert(rows: &str) -> String {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn open(ground: &'a Ground) -> Result<Writer<'a>> {
+    pub(super) fn open(way: Way, ground: &'a Ground) -> Result<Writer<'a>> {
         let connection = ground.connect()?;
         let types = COLUMNS.map(|(_, kind)| kind);
         let insert = format!("insert into orders ({}) values {}", names(), places(1, &types));
@@ -97,7 +128,11 @@ impl<'a> Writer<'a> {
             .try_into()
             .map_err(|_| Error::new(Kind::Bug, "a statement was not prepared"))?;
         let values = Prepared::default();
-        Ok(Writer { ground, connection, insert, update, delete, delete_any, unnest, values })
+        let stage = match way {
+            Way::Staged => Some(ground.block_on(Stage::open(&connection))?),
+            _ => None,
+        };
+        Ok(Writer { ground, connection, insert, update, delete, delete_any, unnest, values, stage })
     }
 
     /// Applies all events, so many in a transaction.
@@ -105,56 +140,92 @@ impl<'a> Writer<'a> {
         let ground = self.ground;
         ground.block_on(async {
             for some in events.chunks(batch) {
-                // A statement is a transaction of its own anyway.
-                let is_alone = way == Way::Statements && some.len() == 1;
-                if !is_alone {
-                    self.plain("begin").await?;
+                match way {
+                    Way::Pipelined => self.pipelined(some).await,
+                    Way::Staged => self.staged(some).await,
+                    _ => self.waited(way, some).await,
                 }
-                let done = match way {
-                    Way::Statements => self.each(some).await,
-                    _ => self.folded(way, some).await,
-                };
-                done.map_err(failed(&self.connection, "apply events"))?;
-                if !is_alone {
-                    self.plain("commit").await?;
-                }
+                .map_err(failed(&self.connection, "apply events"))?;
             }
             Ok(())
         })
     }
 
-    async fn plain(&self, sql: &str) -> Result<()> {
-        let done = self.connection.client.batch_execute(sql).await;
-        done.map_err(failed(&self.connection, "end a transaction"))
+    /// A batch whose statements are each waited for.
+    async fn waited(&mut self, way: Way, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+        // A statement is a transaction of its own anyway.
+        let is_alone = way == Way::Statements && events.len() == 1;
+        if !is_alone {
+            self.connection.client.batch_execute("begin").await?;
+        }
+        match way {
+            Way::Statements => self.each(events).await?,
+            _ => self.folded(way, events).await?,
+        }
+        if !is_alone {
+            self.connection.client.batch_execute("commit").await?;
+        }
+        Ok(())
     }
 
     /// A prepared statement for each event, and its answer is waited for.
     async fn each(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
-        let client = &self.connection.client;
         for event in events {
-            match event {
-                Event::Insert(row) => execute(client, &self.insert, row).await?,
-                Event::Update(row) => execute(client, &self.update, row).await?,
-                Event::Delete(key) => execute(client, &self.delete, &[key]).await?,
-            };
+            self.one(event).await?;
         }
+        Ok(())
+    }
+
+    async fn one(&self, event: &Event) -> Result<u64, tokio_postgres::Error> {
+        let client = &self.connection.client;
+        match event {
+            Event::Insert(row) => execute(client, &self.insert, row).await,
+            Event::Update(row) => execute(client, &self.update, row).await,
+            Event::Delete(key) => execute(client, &self.delete, &[key]).await,
+        }
+    }
+
+    /// The same without waiting for each, as drivers send batches; also begin and commit are sent
+    /// one behind the other with the rest.
+    async fn pipelined(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+        let plain = |sql: &'static str| {
+            let done = self.connection.client.batch_execute(sql);
+            done.map_ok(|()| 0).boxed_local()
+        };
+        let statements = events.iter().map(|event| self.one(event).boxed_local());
+        in_order([plain("begin")].into_iter().chain(statements).chain([plain("commit")])).await?;
+        Ok(())
+    }
+
+    /// The last event of each key, by COPY into a stage, and from there in one statement. Nothing
+    /// is waited for that the next message does not need.
+    async fn staged(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+        let Some(stage) = &self.stage else { return Ok(()) };
+        let client = &self.connection.client;
+        let (rows, gone) = last_events(events);
+        let mut text = String::new();
+        for row in rows {
+            text += &row.join("\t");
+            text += "\tf\n";
+        }
+        let nulls = "\t\\N".repeat(COLUMNS.len() - 1);
+        for key in gone {
+            text += &format!("{key}{nulls}\tt\n");
+        }
+        let begin = client.batch_execute("begin");
+        let ((), sink) = try_join(begin, client.copy_in::<_, Bytes>(&stage.copy)).await?;
+        let mut sink = Box::pin(sink);
+        sink.send(Bytes::from(text)).await?;
+        sink.as_mut().finish().await?;
+        let apply = client.execute(&stage.apply, &[]).boxed_local();
+        let commit = client.batch_execute("commit").map_ok(|()| 0).boxed_local();
+        in_order([apply, commit]).await?;
         Ok(())
     }
 
     /// The last event of each key: a delete of many rows, and an upsert of many.
     async fn folded(&mut self, way: Way, events: &[Event]) -> Result<(), tokio_postgres::Error> {
-        let mut last: HashMap<&str, &Event> = HashMap::with_capacity(events.len());
-        for event in events {
-            last.insert(event.key(), event);
-        }
-        let mut rows: Vec<&Row> = Vec::new();
-        let mut gone: Vec<i64> = Vec::new();
-        for (key, event) in last {
-            match event {
-                Event::Insert(row) | Event::Update(row) => rows.push(row),
-                Event::Delete(_) => gone.extend(key.parse::<i64>()),
-            }
-        }
+        let (rows, gone) = last_events(events);
         if !gone.is_empty() {
             self.connection.client.execute(&self.delete_any, &[&gone]).await?;
         }
@@ -188,6 +259,22 @@ impl<'a> Writer<'a> {
         self.connection.client.execute_raw(&self.unnest, &columns).await?;
         Ok(())
     }
+}
+
+/// The last event of each key: rows that are to be there, and keys that are not.
+fn last_events(events: &[Event]) -> (Vec<&Row>, Vec<i64>) {
+    let mut last: HashMap<&str, &Event> = HashMap::with_capacity(events.len());
+    for event in events {
+        last.insert(event.key(), event);
+    }
+    let (mut rows, mut gone): (Vec<&Row>, Vec<i64>) = Default::default();
+    for (key, event) in last {
+        match event {
+            Event::Insert(row) | Event::Update(row) => rows.push(row),
+            Event::Delete(_) => gone.extend(key.parse::<i64>()),
+        }
+    }
+    (rows, gone)
 }
 
 /// Applies the events of a file through pgspate.

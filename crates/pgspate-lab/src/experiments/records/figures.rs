@@ -1,15 +1,17 @@
 //! What the report shows of single records.
 
-use super::super::plots::{bar, said, series};
-use super::reads::QUERIES;
+use super::super::plots::{bar, series};
+use super::reads::{self, QUERIES};
 use super::writing::Writing;
 use super::{NO_INDEX, PARTITIONED, PLAIN, SHAPE, TABLE, WITHOUT, WRITING};
 use crate::data::accounts::{TABLES, Table};
-use crate::report::figure::{Axis, Bars, Curve, Figure, Group, Lines, Plot};
+use crate::report::figure::{Axis, Bars, Curve, Figure, Group, Lines, Plot, Table as Rows};
 use crate::report::words;
 use crate::{Results, Unit};
 
 const LARGE: &str = "large, rows a second";
+/// A query that takes so many times as long has become slower, whatever else the machine does.
+const SLOWER: f64 = 1.5;
 
 type Levels<'a> = [(&'a str, &'a str); 4];
 
@@ -56,6 +58,12 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
             lines("time of a query", Unit::Milliseconds, times.collect()),
         ));
     }
+    all.push(Figure::new(
+        "Reading from the large tables, by what is changed",
+        "The same queries where an index is left out, or the table has eight partitions: what \
+         writing gains, reading may pay.",
+        Plot::Table(reading(results)),
+    ));
     all
 }
 
@@ -64,61 +72,177 @@ fn lines(name: &str, unit: Unit, lines: Vec<Curve>) -> Plot {
     Plot::Lines(Lines { x, y, lines })
 }
 
+/// What a table may have other than all its indexes: what that is called, and its levels.
+fn changes(table: Table) -> Vec<(String, String, &'static str)> {
+    let without = table.indexes().iter().map(|columns| {
+        let name = Table::index_name(columns);
+        (format!("without {name}"), name, PLAIN)
+    });
+    let first = ("all indexes".to_owned(), NO_INDEX.to_owned(), PLAIN);
+    let last = ("partitioned".to_owned(), NO_INDEX.to_owned(), PARTITIONED);
+    [first].into_iter().chain(without).chain([last]).collect()
+}
+
+/// Milliseconds of a query on the table at its largest.
+fn reading_takes(results: &Results, levels: &Levels<'_>, query: &str) -> Option<f64> {
+    Some(results.series(levels, query).last()?.1.median)
+}
+
+fn reading(results: &Results) -> Rows {
+    let mut rows = Vec::new();
+    for table in TABLES {
+        for (name, without, shape) in changes(table) {
+            let levels = levels(table, Writing::Single, &without, shape);
+            let times = QUERIES.map(|query| reading_takes(results, &levels, query));
+            if times.iter().any(Option::is_some) {
+                let said = |time: &Option<f64>| {
+                    time.map_or(String::new(), |time| words::value(time, Unit::Milliseconds))
+                };
+                let first = format!("{}: {name}", table.name());
+                rows.push([first].into_iter().chain(times.iter().map(said)).collect());
+            }
+        }
+    }
+    let columns = [String::new()].into_iter().chain(QUERIES.map(str::to_owned)).collect();
+    Rows { columns, rows }
+}
+
 /// Single inserts, by what the tables have.
 fn groups(results: &Results, number: &str) -> Vec<Group> {
     let group = |table: Table| {
-        let single = Writing::Single;
-        let of = |name: &str, without: &str, shape: &str| {
-            bar(results, name, &levels(table, single, without, shape), number)
+        let of = |(name, without, shape): (String, String, &str)| {
+            bar(results, &name, &levels(table, Writing::Single, &without, shape), number)
         };
-        let without = |columns: &&str| {
-            let name = Table::index_name(columns);
-            of(&format!("without {name}"), &name, PLAIN)
-        };
-        let bars = [of("all indexes", NO_INDEX, PLAIN)].into_iter().flatten();
-        let bars = bars.chain(table.indexes().iter().filter_map(without));
-        let bars = bars.chain(of("partitioned", NO_INDEX, PARTITIONED));
+        let bars = changes(table).into_iter().filter_map(of);
         Group { name: table.name().to_owned(), bars: bars.collect() }
     };
     TABLES.map(group).into()
 }
 
-pub(super) fn answer(results: &Results) -> String {
-    let rate = |table, writing| results.median(&usual(table, writing), LARGE);
-    let transaction = Table::Transaction;
-    let Some(single) = rate(transaction, Writing::Single) else {
-        return "Single inserts have not been measured.".to_owned();
-    };
-    let small = said(
-        results,
-        &usual(transaction, Writing::Single),
-        "small, rows a second",
-        Unit::PerSecond,
-    );
-    let without = transaction.indexes().iter().filter_map(|columns| {
+/// The index without which writing is fastest, and what reading pays for it.
+fn best_without(results: &Results) -> Option<String> {
+    let table = Table::Transaction;
+    let without = table.indexes().iter().filter_map(|columns| {
         let name = Table::index_name(columns);
-        let levels = levels(transaction, Writing::Single, &name, PLAIN);
-        let rate = results.median(&levels, LARGE)?;
+        let rate = results.median(&levels(table, Writing::Single, &name, PLAIN), LARGE)?;
         Some((name, rate))
     });
-    let best = without.max_by(|a, b| a.1.total_cmp(&b.1));
-    let best = best.map_or(String::new(), |(name, rate)| {
-        let rate = words::value(rate, Unit::PerSecond);
-        format!("; the most that leaving an index out came to was {rate}, without {name}")
+    let (name, rate) = without.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let rate = words::value(rate, Unit::PerSecond);
+    let mut text = format!("with one index left out to {rate} at most, without {name}");
+    let its = levels(table, Writing::Single, &name, PLAIN);
+    let slower = QUERIES.iter().filter_map(|query| {
+        let before = reading_takes(results, &usual(table, Writing::Single), query)?;
+        Some((*query, before, reading_takes(results, &its, query)?))
     });
+    let worst = slower.max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)));
+    if let Some((query, before, then)) = worst.filter(|(_, before, then)| *then > before * SLOWER) {
+        let said = |millis| words::value(millis, Unit::Milliseconds);
+        text += &format!(
+            ", where {} then took {} instead of {}",
+            reads::said(query),
+            said(then),
+            said(before)
+        );
+    }
+    Some(text)
+}
+
+pub(super) fn answer(results: &Results) -> String {
+    let rate = |table, writing, number| {
+        let rate = results.median(&usual(table, writing), number)?;
+        Some(words::value(rate, Unit::PerSecond))
+    };
+    let transaction = Table::Transaction;
+    let Some(single) = results.median(&usual(transaction, Writing::Single), LARGE) else {
+        return "Single inserts have not been measured.".to_owned();
+    };
+    let large = words::value(single, Unit::PerSecond);
+    let mut text =
+        format!("Single inserts into the table transaction came to {large} when it was large");
+    if let Some(small) = rate(transaction, Writing::Single, "small, rows a second") {
+        text += &format!(" and {small} when it was small");
+    }
+    if let Some(account) = rate(Table::Account, Writing::Single, LARGE) {
+        text += &format!(", into account to {account}");
+    }
+    if let Some(best) = best_without(results) {
+        text += &format!("; {best}");
+    }
     let batched = [Writing::Values, Writing::Copy].into_iter().filter_map(|writing| {
-        let rate = rate(transaction, writing)?;
+        let rate = results.median(&usual(transaction, writing), LARGE)?;
         Some(format!("{} as many by {}", words::times(rate / single.max(1e-9)), writing.name()))
     });
     let batched: Vec<String> = batched.collect();
-    let batched = match batched.is_empty() {
-        true => String::new(),
-        false => format!("; {}", batched.join(" and ")),
-    };
-    format!(
-        "Single inserts into the table transaction came to {} when it was large and {small} when \
-         it was small, into account to {}{best}{batched}.",
-        words::value(single, Unit::PerSecond),
-        said(results, &usual(Table::Account, Writing::Single), LARGE, Unit::PerSecond),
-    )
+    if !batched.is_empty() {
+        text += &format!("; {}", words::listed(&batched));
+    }
+    text + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Line;
+    use crate::report::answers;
+    use crate::results::tests::line;
+
+    fn measured(levels: &Levels<'_>, rate: f64, filtered: f64) -> Line {
+        let mut line = line(levels, 0, 1.0);
+        line.outcome.number(LARGE, rate, Unit::PerSecond);
+        line.outcome.number("small, rows a second", rate * 2.0, Unit::PerSecond);
+        if levels[1].1 == Writing::Single.name() {
+            for at in [10.0, 20.0] {
+                line.outcome.point("filtered", Unit::Milliseconds, at, filtered * at);
+                line.outcome.point("count", Unit::Milliseconds, at, at);
+            }
+        }
+        line
+    }
+
+    fn all() -> Vec<Line> {
+        let single = |table, without, shape| levels(table, Writing::Single, without, shape);
+        let transaction = Table::Transaction;
+        vec![
+            measured(&single(transaction, NO_INDEX, PLAIN), 100.0, 0.5),
+            measured(&single(transaction, "reference", PLAIN), 120.0, 5.0),
+            measured(&single(transaction, "account + booked", PLAIN), 110.0, 0.5),
+            measured(&single(transaction, NO_INDEX, PARTITIONED), 90.0, 0.6),
+            measured(&usual(transaction, Writing::Values), 400.0, 0.0),
+            measured(&usual(transaction, Writing::Copy), 900.0, 0.0),
+            measured(&usual(Table::Account, Writing::Single), 300.0, 0.5),
+        ]
+    }
+
+    #[test]
+    fn an_answer_is_of_what_is_there_and_says_what_readers_pay() {
+        answers::are_whole_whatever_is_missing(&all(), answer);
+        let answer = answer(&Results::new(all(), Path::new(".")));
+        assert_eq!(
+            answer,
+            "Single inserts into the table transaction came to 100/s when it was large and 200/s \
+             when it was small, into account to 300/s; with one index left out to 120/s at most, \
+             without reference, where the rows of a day then took 100 ms instead of 10 ms; 4 \
+             times as many by multi-row inserts and 9 times as many by COPY of batches."
+        );
+    }
+
+    #[test]
+    fn reading_is_shown_for_all_that_is_changed() {
+        let table = reading(&Results::new(all(), Path::new(".")));
+        assert_eq!(table.columns, ["", "30 rows", "filtered", "count", "group by"]);
+        let cells: Vec<String> = table.rows.iter().map(|row| row.join("|")).collect();
+        assert_eq!(
+            cells,
+            [
+                "account: all indexes||10 ms|20 ms|",
+                "transaction: all indexes||10 ms|20 ms|",
+                "transaction: without account + booked||10 ms|20 ms|",
+                "transaction: without reference||100 ms|20 ms|",
+                "transaction: partitioned||12 ms|20 ms|",
+            ]
+        );
+    }
 }

@@ -163,6 +163,9 @@ impl Experiment for Records {
                 }
             }
         }
+        if writing == Writing::Single {
+            outcome.notes.push(reads::NOTE.to_owned());
+        }
         outcome.number("rows", (id - 1) as f64, Unit::Count);
         Ok(outcome)
     }

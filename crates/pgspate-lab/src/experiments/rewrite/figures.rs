@@ -1,34 +1,14 @@
 //! What the report shows of nightly rewrites.
 
-use super::super::plots::{bar, faster, said, series};
+use super::super::plots::{bar, series};
 use super::ways::Way;
-use super::{AUTOVACUUM, CONTENDER, NIGHTS};
-use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot};
+use super::{AUTOVACUUM, CONTENDER, NIGHTS, heap};
+use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot, Strip};
 use crate::report::words;
-use crate::{Results, Unit};
+use crate::{Results, Trial, Unit};
 
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
-    let mut all = vec![
-        Figure::new(
-            "Time of ten nights",
-            "pgspate reads its rows from a file and connects each night; the others have theirs in \
-             memory, and a session that is open. Row by row, the rows are compared in this \
-             program; a mapper's own work in a slower language comes on top.",
-            bars(results, "seconds", Unit::Seconds),
-        ),
-        Figure::new(
-            "What ten nights would be billed as",
-            "Where I/Os are billed: each page that is not in the server's cache, and each 4 KiB of \
-             WAL. There is a checkpoint between two nights, so the first change of each page logs \
-             the whole page, which such a service does not bill: fewer are better all the same.",
-            bars(results, "billed I/Os", Unit::Count),
-        ),
-        Figure::new(
-            "Pages written by ten nights",
-            "What the checkpoints between the nights had to write.",
-            bars(results, "pages written", Unit::Count),
-        ),
-    ];
+    let mut all = costs(results);
     let lines = [
         ("dead rows", "Dead rows after each night", Unit::Count),
         ("table size", "Size of the table after each night", Unit::Bytes),
@@ -37,13 +17,17 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     for (name, title, unit) in lines {
         all.push(Figure::new(title, "Without autovacuum.", curves(results, name, unit)));
     }
-    let pictures = results.trials().into_iter().filter_map(|trial| {
-        let caption = match trial.is(AUTOVACUUM, "on") {
-            true => format!("{}, with autovacuum", trial.level(CONTENDER)),
-            false => trial.level(CONTENDER).to_owned(),
-        };
-        Some((caption, results.picture(trial, "heap")?))
-    });
+    let trials = results.trials();
+    let strips = trials.iter().map(|trial| strip(results, trial));
+    all.push(Figure::new(
+        "The table's pages, night by night",
+        "Each cell is as many pages in all pictures, in the table's order and filled from below: \
+         blue rows are seen, red ones dead, the rest is free. A table that grows fills more of its \
+         picture.",
+        Plot::Strips(strips.collect()),
+    ));
+    let pictures =
+        trials.iter().filter_map(|trial| Some((caption(trial), results.picture(trial, "heap")?)));
     all.push(Figure::new(
         "The table's pages after the last night",
         "Each cell is one or more pages in the table's order, filled from below: rows that are \
@@ -51,6 +35,62 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Plot::Pictures(pictures.collect()),
     ));
     all
+}
+
+/// What the nights took.
+fn costs(results: &Results) -> Vec<Figure> {
+    // On a server that is not the lab's own none is made.
+    let has_checkpoints = results.lines().iter().all(|line| line.conditions.target == "own");
+    let (between, written) = match has_checkpoints {
+        true => (
+            " There is a checkpoint between two nights, so the first change of each page logs the \
+             whole page, which such a service does not bill: fewer are better all the same.",
+            "What the checkpoints between the nights had to write.",
+        ),
+        false => ("", "What checkpoints wrote while the nights ran; the server made them itself."),
+    };
+    vec![
+        Figure::new(
+            "Time of ten nights",
+            "The others commit meter by meter, as results come, and wait each time until that is \
+             durable; pgspate writes all meters of a night in one transaction. It reads its rows \
+             from a file and connects each night; the others have theirs in memory, and a session \
+             that is open. Row by row, the rows are compared in this program; a mapper's own work \
+             in a slower language comes on top.",
+            bars(results, "seconds", Unit::Seconds),
+        ),
+        Figure::new(
+            "What ten nights would be billed as",
+            &format!(
+                "Where I/Os are billed: each page that is not in the server's cache, and each 4 \
+                 KiB of WAL.{between}"
+            ),
+            bars(results, "billed I/Os", Unit::Count),
+        ),
+        Figure::new(
+            "Pages written by ten nights",
+            written,
+            bars(results, "pages written", Unit::Count),
+        ),
+    ]
+}
+
+fn caption(trial: &Trial) -> String {
+    match trial.is(AUTOVACUUM, "on") {
+        true => format!("{}, with autovacuum", trial.level(CONTENDER)),
+        false => trial.level(CONTENDER).to_owned(),
+    }
+}
+
+/// A trial's nights.
+fn strip(results: &Results, trial: &Trial) -> Strip {
+    let night = |night: u32| Some((night.to_string(), results.picture(trial, &heap::name(night))?));
+    let levels: Vec<(&str, &str)> = trial.levels().collect();
+    let size = results.median(&levels, "table size");
+    let size = size
+        .map_or(String::new(), |size| format!(": {} in the end", words::value(size, Unit::Bytes)));
+    let name = format!("{}{size}", caption(trial));
+    Strip { name, pictures: (1..=NIGHTS).filter_map(night).collect() }
 }
 
 fn bars(results: &Results, number: &str, unit: Unit) -> Plot {
@@ -78,35 +118,121 @@ fn curves(results: &Results, name: &str, unit: Unit) -> Plot {
     })
 }
 
+/// A number of pgspate's, beside that of others as far as they were measured.
+struct Clause {
+    before: &'static str,
+    after: &'static str,
+    number: &'static str,
+    unit: Unit,
+}
+
+const CLAUSES: [Clause; 3] = [
+    Clause { before: "its WAL was", after: "", number: "WAL of the nights", unit: Unit::Bytes },
+    Clause {
+        before: "its I/Os would be billed at",
+        after: "",
+        number: "cost of I/Os",
+        unit: Unit::Dollars,
+    },
+    Clause { before: "it left", after: " dead rows", number: "dead rows", unit: Unit::Count },
+];
+const BESIDE: [(Way, &str); 4] = [
+    (Way::SyncWithRoom, "with fillfactor 60"),
+    (Way::DeleteInsert, "of delete + insert"),
+    (Way::Orm, "row by row"),
+    (Way::Merge, "of stage + MERGE"),
+];
+
+fn at(way: Way) -> [(&'static str, &'static str); 2] {
+    [(CONTENDER, way.name()), (AUTOVACUUM, "off")]
+}
+
+fn clause(results: &Results, clause: &Clause) -> Option<String> {
+    let Clause { before, after, number, unit } = clause;
+    let said = |way: Way| Some(words::value(results.median(&at(way), number)?, *unit));
+    let mut text = format!("{before} {}{after}", said(Way::Sync)?);
+    let others: Vec<String> =
+        BESIDE.iter().filter_map(|(way, name)| Some(format!("{} {name}", said(*way)?))).collect();
+    if !others.is_empty() {
+        text += &format!(", against {}", words::listed(&others));
+    }
+    Some(text)
+}
+
 pub(super) fn answer(results: &Results) -> String {
-    let at = |way: Way| [(CONTENDER, way.name()), (AUTOVACUUM, "off")];
-    let seconds = |way: Way| results.median(&at(way), "seconds");
+    let seconds = |way: Way| results.spread(&at(way), "seconds");
     let Some(ours) = seconds(Way::Sync) else {
-        return "pgspate sync has not been measured.".to_owned();
+        return "pgspate sync has not been measured without autovacuum.".to_owned();
     };
     let others = [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge];
     let compared: Vec<String> = others
         .into_iter()
         .filter_map(|way| {
             let name = if way == Way::Orm { "row by row" } else { way.name() };
-            Some(format!("{} {name}", faster(ours, seconds(way)?)))
+            Some(words::compared(&ours, &seconds(way)?, name))
         })
         .collect();
-    let number = |way: Way, name: &str, unit: Unit| said(results, &at(way), name, unit);
-    format!(
-        "{NIGHTS} nights took pgspate sync {}: {}; its WAL was {}, against {} of delete + insert, \
-         {} row by row and {} of stage + MERGE, and it left {} dead rows ({} with fillfactor 60) \
-         against {}, {} and {}.",
-        words::value(ours, Unit::Seconds),
-        compared.join(", "),
-        number(Way::Sync, "WAL of the nights", Unit::Bytes),
-        number(Way::DeleteInsert, "WAL of the nights", Unit::Bytes),
-        number(Way::Orm, "WAL of the nights", Unit::Bytes),
-        number(Way::Merge, "WAL of the nights", Unit::Bytes),
-        number(Way::Sync, "dead rows", Unit::Count),
-        number(Way::SyncWithRoom, "dead rows", Unit::Count),
-        number(Way::DeleteInsert, "dead rows", Unit::Count),
-        number(Way::Orm, "dead rows", Unit::Count),
-        number(Way::Merge, "dead rows", Unit::Count),
-    )
+    let mut text =
+        format!("{NIGHTS} nights took pgspate sync {}", words::measured(&ours, Unit::Seconds));
+    if !compared.is_empty() {
+        text += &format!(": {}", words::listed(&compared));
+    }
+    for part in CLAUSES.iter().filter_map(|part| clause(results, part)) {
+        text += &format!("; {part}");
+    }
+    text + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Line;
+    use crate::report::answers;
+    use crate::results::tests::line;
+
+    fn measured(way: Way, vacuums: &str, seconds: f64) -> Line {
+        let mut line = line(&[(CONTENDER, way.name()), (AUTOVACUUM, vacuums)], 0, seconds);
+        line.outcome.number("WAL of the nights", seconds * 1e8, Unit::Bytes);
+        line.outcome.number("cost of I/Os", seconds / 100.0, Unit::Dollars);
+        line.outcome.number("dead rows", seconds * 1000.0, Unit::Count);
+        line
+    }
+
+    #[test]
+    fn an_answer_is_of_what_is_there() {
+        let ways = Way::ALL.into_iter().zip([6.0, 5.0, 4.0, 3.0, 2.0, 2.5]);
+        let all: Vec<Line> = ways.map(|(way, seconds)| measured(way, "off", seconds)).collect();
+        answers::are_whole_whatever_is_missing(&all, answer);
+        let said = |lines: &[Line]| answer(&Results::new(lines.to_vec(), Path::new(".")));
+        assert_eq!(
+            said(&all),
+            "10 nights took pgspate sync 2.00 s (made once): 3 times as fast as delete + \
+             insert, 2.50 times as fast as upsert, 2 times as fast as row by row and 1.50 \
+             times as fast as stage + MERGE; its WAL was 200 MB, against 250 MB with fillfactor \
+             60, 600 MB of delete + insert, 400 MB row by row and 300 MB of stage + MERGE; its \
+             I/Os would be billed at $0.02, against $0.03 with fillfactor 60, $0.06 of delete + \
+             insert, $0.04 row by row and $0.03 of stage + MERGE; it left 2.00k dead rows, \
+             against 2.50k with fillfactor 60, 6.00k of delete + insert, 4.00k row by row and \
+             3.00k of stage + MERGE."
+        );
+        assert_eq!(
+            said(&all[4..5]),
+            "10 nights took pgspate sync 2.00 s (made once); its WAL was 200 MB; its I/Os would \
+             be billed at $0.02; it left 2.00k dead rows."
+        );
+    }
+
+    #[test]
+    fn only_servers_of_the_labs_own_have_checkpoints_between_nights() {
+        let notes = |target: &str| {
+            let mut line = measured(Way::Sync, "off", 1.0);
+            line.conditions.target = target.to_owned();
+            let figures = figures(&Results::new(vec![line], Path::new(".")));
+            figures.iter().map(|figure| figure.note.clone()).collect::<String>()
+        };
+        assert_eq!(notes("own").matches("between two nights").count(), 1);
+        assert_eq!(notes("elsewhere").matches("between").count(), 0);
+    }
 }

@@ -2,8 +2,10 @@
 //!
 //! All ways begin with the same table and get the same ten nights; the table is compared with the
 //! last night's rows in the end. A checkpoint comes between two nights, as many do within a day.
+//! Then, outside of what is measured, a picture is taken of the table's pages.
 
 mod figures;
+mod heap;
 mod watcher;
 mod ways;
 
@@ -90,6 +92,7 @@ impl Experiment for Rewrite {
             "WAL of the nights",
             "pages written",
             "billed I/Os",
+            "cost of I/Os",
             "dead rows",
             "table size",
         ]
@@ -120,7 +123,11 @@ impl Experiment for Rewrite {
             client.batch_execute(meters::CREATE).await.map_err(&wrong)?;
             data::copy(client, meters::TABLE, &mut first.text()).await?;
             let rest = format!("vacuum analyze {}", meters::TABLE);
-            client.batch_execute(&rest).await.map_err(&wrong)
+            client.batch_execute(&rest).await.map_err(&wrong)?;
+            // For the pictures, and here so that it is in nobody's numbers. Without it, or without
+            // the right to it, there is only the last one, of live rows alone.
+            let _ = client.batch_execute("create extension if not exists pageinspect").await;
+            Ok(())
         })
     }
 
@@ -132,7 +139,8 @@ impl Experiment for Rewrite {
         let mut nights = meters::Nights::new(meters, rows, ground.seed());
         let mut job = Job::open(way, ground)?;
         let watcher = Watcher::open(ground)?;
-        let mut outcome = Outcome::default();
+        let per_cell = heap::pages_per_cell(u64::from(meters) * u64::from(rows));
+        let (mut outcome, mut pages) = (Outcome::default(), Vec::new());
         for night in 1..=NIGHTS {
             ground.check()?;
             nights.advance();
@@ -143,7 +151,9 @@ impl Experiment for Rewrite {
             watcher.settle(vacuums, &before)?;
             let done = watcher.look()?.since(&before);
             note_night(&mut outcome, night, &done);
+            pages.extend(watcher.pages(per_cell)?.map(|cells| (night, cells)));
         }
+        outcome.pictures = heap::pictures(&pages);
         outcome.number("rows", nights.rows() as f64, Unit::Count);
         Ok(outcome)
     }
@@ -222,8 +232,6 @@ fn note_night(outcome: &mut Outcome, night: u32, done: &Difference) {
 
 /// A picture of the table's pages, with dead rows told apart where the role may look.
 async fn draw(connection: &Connection) -> Result<Picture> {
-    // Without it, or without the right to it, the picture shows live rows alone.
-    let _ = connection.client.batch_execute("create extension if not exists pageinspect").await;
     let table = Table::read(&connection.client, meters::TABLE).await?;
     let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table is gone"))?;
     let picture = HeapPicture::take(&connection.client, &table).await?;

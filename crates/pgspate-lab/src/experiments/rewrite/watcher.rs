@@ -7,6 +7,7 @@ use pgspate::measure::Measurement;
 use pgspate::target::connect::Connection;
 
 use super::super::ways::{failed, number};
+use super::heap;
 use crate::Ground;
 use crate::data::meters;
 
@@ -37,6 +38,14 @@ impl<'a> Watcher<'a> {
     pub(super) fn look(&self) -> Result<Measurement> {
         let client = &self.connection.client;
         self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
+    }
+
+    /// What is in the table's pages, if that can be looked at. On the lab's own server all pages
+    /// are on the disk by then.
+    pub(super) fn pages(&self, per_cell: u64) -> Result<Option<Vec<heap::Cell>>> {
+        self.ground.block_on(async {
+            Ok(heap::take(&self.connection, self.table, per_cell, self.may_checkpoint).await)
+        })
     }
 
     /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.

@@ -1,11 +1,11 @@
 //! What the report shows of temporary space.
 
-use super::super::plots::{bar, by_factor, faster};
+use super::super::plots::{bar, by_factor};
 use super::{
     CLIENTS, CREATE_AS, DATA_FOLDER, DISTINCT, FITS, LIMIT, NO_LIMIT, ORDER_BY, QUERY, SMALL_LIMIT,
     SPACE, SPILLS, TABLESPACE, WORK_MEM,
 };
-use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot};
+use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot, Table};
 use crate::report::words;
 use crate::{Results, Unit};
 
@@ -67,7 +67,27 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
             others(USUAL),
         ),
         Figure::new("The same at 20 clients: another place", &place, others(MOST)),
+        Figure::new(
+            "When the space ends",
+            "What queries met at temp_file_limit, which counts the files of sorts and hashes, not \
+             temporary tables.",
+            Plot::Table(ends(results)),
+        ),
     ]
+}
+
+/// What each trial met that was to meet the end of its space.
+fn ends(results: &Results) -> Table {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for line in results.measured().filter(|line| line.trial.is(LIMIT, SMALL_LIMIT)) {
+        for note in &line.outcome.notes {
+            let row = vec![line.trial.level(QUERY).to_owned(), note.clone()];
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+    }
+    Table { columns: vec!["query".to_owned(), "what came of it".to_owned()], rows }
 }
 
 /// Where the tablespaces were, as the trials have noted it.
@@ -80,22 +100,36 @@ fn places(results: &Results) -> String {
     notes.join(" ")
 }
 
+/// What the tablespaces were, in the words of an answer: what a trial notes is that it had none on
+/// another device, where it had none.
+fn tablespace(results: &Results) -> &'static str {
+    let notes = places(results);
+    match (notes.contains("in memory"), notes.contains("no second device")) {
+        (true, false) => "in a tablespace in memory",
+        (false, true) => "in a tablespace on the same disk",
+        _ => "in a tablespace",
+    }
+}
+
 pub(super) fn answer(results: &Results) -> String {
-    let median = |levels: &Levels<'_>, name: &str| results.median(levels, name);
     let mut parts = Vec::new();
-    let table = |space| median(&levels(CREATE_AS, MOST, SPILLS, space), "throughput");
-    if let Some(here) = table(DATA_FOLDER) {
-        let said = |rate: f64| words::value(rate, Unit::BytesPerSecond);
-        let there = table(TABLESPACE).map_or(String::new(), |there| {
-            format!(" in the data folder and {} in a tablespace elsewhere", said(there))
-        });
-        parts.push(format!("20 clients filled temporary tables at {}{there}", said(here)));
+    let table = |space| {
+        let rate = results.median(&levels(CREATE_AS, MOST, SPILLS, space), "throughput")?;
+        Some(words::value(rate, Unit::BytesPerSecond))
+    };
+    let rates = [("in the data folder", DATA_FOLDER), (tablespace(results), TABLESPACE)];
+    let rates =
+        rates.into_iter().filter_map(|(name, space)| Some(format!("{} {name}", table(space)?)));
+    let rates: Vec<String> = rates.collect();
+    if !rates.is_empty() {
+        parts.push(format!("20 clients filled temporary tables at {}", words::listed(&rates)));
     }
     for query in [DISTINCT, ORDER_BY] {
-        let time = |work_mem| median(&levels(query, USUAL, work_mem, DATA_FOLDER), "mean time");
+        let time = |mem| results.spread(&levels(query, USUAL, mem, DATA_FOLDER), "mean time");
         if let Some((spills, fits)) = time(SPILLS).zip(time(FITS)) {
-            let ratio = faster(fits, spills);
-            parts.push(format!("{query} within work_mem was {ratio} spilling"));
+            let compared = words::compared(&fits, &spills, "spilling");
+            let once = if fits.count > 1 { "" } else { " (made once)" };
+            parts.push(format!("{query} within work_mem was {compared}{once}"));
         }
     }
     let ended: f64 = results
@@ -104,14 +138,81 @@ pub(super) fn answer(results: &Results) -> String {
         .filter_map(|line| line.value("failed"))
         .sum();
     if ended > 0.0 {
+        let queries = if ended == 1.0 { "query" } else { "queries" };
         parts.push(format!(
-            "{} queries that met temp_file_limit were refused with SQLSTATE 53400 and harmed \
+            "{} {queries} that met temp_file_limit were refused with SQLSTATE 53400 and harmed \
              nobody else",
             words::value(ended, Unit::Count)
         ));
     }
     match parts.is_empty() {
-        true => "Nothing has been measured.".to_owned(),
+        true => "Nothing of it has been measured that could be compared.".to_owned(),
         false => format!("{}.", parts.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Line;
+    use crate::report::answers;
+    use crate::results::tests::line;
+
+    fn measured(levels: &Levels<'_>, number: &str, value: f64, unit: Unit) -> Line {
+        let mut line = line(levels, 0, 1.0);
+        line.outcome.number(number, value, unit);
+        line
+    }
+
+    fn all() -> Vec<Line> {
+        let rate = |space, value| {
+            let levels = levels(CREATE_AS, MOST, SPILLS, space);
+            measured(&levels, "throughput", value, Unit::BytesPerSecond)
+        };
+        let time = |query, mem, value| {
+            let levels = levels(query, USUAL, mem, DATA_FOLDER);
+            measured(&levels, "mean time", value, Unit::Seconds)
+        };
+        let mut ended = levels(DISTINCT, USUAL, SPILLS, DATA_FOLDER);
+        ended[4].1 = SMALL_LIMIT;
+        vec![
+            rate(DATA_FOLDER, 2e8),
+            rate(TABLESPACE, 3e8),
+            time(DISTINCT, SPILLS, 3.0),
+            time(DISTINCT, FITS, 2.0),
+            time(ORDER_BY, SPILLS, 2.0),
+            time(ORDER_BY, FITS, 3.0),
+            measured(&ended, "failed", 8.0, Unit::Count),
+        ]
+    }
+
+    #[test]
+    fn an_answer_is_of_what_is_there() {
+        answers::are_whole_whatever_is_missing(&all(), answer);
+        let answer = answer(&Results::new(all(), Path::new(".")));
+        assert_eq!(
+            answer,
+            "20 clients filled temporary tables at 200 MB/s in the data folder and 300 MB/s in a \
+             tablespace; select distinct within work_mem was 1.50 times as fast as spilling (made \
+             once); order by within work_mem was 1.50 times as slow as spilling (made once); 8 \
+             queries that met temp_file_limit were refused with SQLSTATE 53400 and harmed nobody \
+             else."
+        );
+    }
+
+    #[test]
+    fn a_tablespace_is_elsewhere_only_where_it_is() {
+        let said = |note: &str| {
+            let mut lines = all();
+            lines[1].outcome.notes.push(note.to_owned());
+            answer(&Results::new(lines, Path::new(".")))
+        };
+        // As the trials note it.
+        let here = "There is no second device here: the tablespace is on the disk of the data.";
+        assert!(said(here).contains(" in a tablespace on the same disk;"), "{}", said(here));
+        let there = "The tablespace is in memory, as a stand-in for a fast local disk.";
+        assert!(said(there).contains(" in a tablespace in memory;"), "{}", said(there));
     }
 }
