@@ -180,6 +180,19 @@ BY_DATASET = {
         Contender("psycopg", "psycopg", "psycopg 3 copy", python_peer("copy_psycopg.py")),
         Contender("pgloader", "pgloader", "pgloader", pgloader, slow=True),
     ],
+    "lineitem-keyed": [
+        Contender(BASELINE, "psql", "psql `\\copy`", psql_copy),
+        Contender(
+            "psql-2", "psql", "two psql `\\copy`, file split by hand before", psql_copy_halves
+        ),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
+        Contender(
+            "pgspate-row-by-row",
+            "pgspate",
+            "pgspate load `--rebuild-indexes never`",
+            pgspate("--rebuild-indexes", "never", *PLAIN),
+        ),
+    ],
     "lineitem-parquet": [
         Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
         Contender("duckdb", "duckdb", "DuckDB", python_peer("copy_duckdb.py")),

@@ -54,7 +54,15 @@ PRINCIPALS = [
     *columns("tconst ordering nconst category job characters", "text", "string", "varchar"),
 ]
 
-TABLES = {"lineitem": LINEITEM, "principals": PRINCIPALS}
+TABLES = {"lineitem": LINEITEM, "lineitem_keyed": LINEITEM, "principals": PRINCIPALS}
+
+INDEXES = {
+    "lineitem_keyed": [
+        "alter table lineitem_keyed add primary key (l_orderkey, l_linenumber)",
+        "create index on lineitem_keyed (l_partkey)",
+        "create index on lineitem_keyed (l_shipdate)",
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,9 @@ class Dataset:
 
 
 def create_table(table: str) -> str:
-    """The statement that makes a table, not null nowhere, without keys."""
+    """The statements that make a table, not null nowhere, with keys where that is the point."""
     body = ", ".join(f"{column.name} {column.sql}" for column in TABLES[table])
-    return f"create table {table} ({body})"
+    return ";\n".join([f"create table {table} ({body})", *INDEXES.get(table, [])])
 
 
 def types_for(table: str, system: str) -> str:
@@ -95,6 +103,12 @@ def make_all(places: Places, scale: float, wanted: set[str]) -> list[Dataset]:
         places.cache / f"lineitem-{factor}.csv",
         f"TPC-H lineitem at scale factor {factor}, CSV",
     )
+    keyed = Dataset(
+        "lineitem-keyed",
+        "lineitem_keyed",
+        csv.path,
+        f"{csv.title}, into a table with indexes",
+    )
     parquet = Dataset(
         "lineitem-parquet",
         "lineitem",
@@ -107,14 +121,14 @@ def make_all(places: Places, scale: float, wanted: set[str]) -> list[Dataset]:
         places.cache / f"title.principals-{rows}.tsv.gz",
         "title.principals.tsv.gz in IMDb's shape, gzip",
     )
-    if {csv.name, parquet.name} & wanted:
+    if {csv.name, keyed.name, parquet.name} & wanted:
         # Parquet needs the CSV too: its reference is what \copy makes of that.
         make_lineitem(places, csv.path, factor)
         make_lineitem(places, parquet.path, factor)
         split(csv)
     if principals.name in wanted:
         make_principals(principals.path, rows)
-    return [csv, parquet, principals]
+    return [csv, keyed, parquet, principals]
 
 
 def make_lineitem(places: Places, path: Path, factor: str) -> None:

@@ -9,12 +9,14 @@ from contenders import Contender
 
 TITLES = {
     "lineitem-csv": "TPC-H lineitem from CSV",
+    "lineitem-keyed": "TPC-H lineitem from CSV, into a table with indexes",
     "lineitem-parquet": "TPC-H lineitem from Parquet",
     "principals": "IMDb-shaped title.principals from a gzipped TSV",
 }
 
 NOTES = {
     "lineitem-csv": "16 columns: bigint, integer, numeric(15, 2), date, text.",
+    "lineitem-keyed": "A primary key on order and line, indexes on part and ship date.",
     "lineitem-parquet": "The same rows. psql cannot read Parquet; the ratios are to its CSV load.",
     "principals": "Six columns of text; the time includes decompressing.",
 }
@@ -49,13 +51,13 @@ Every trial is in {files}, from which `bench/run.sh` makes this page.
 
 Client and server share the machine and talk over a Unix socket. In each round every
 contender has its turn, each round begins with another one, and each trial begins with an
-empty table without indexes right after a checkpoint. The time is that of the whole command
-with its start. Every table was compared with the one psql makes: rows, and a checksum over
-all values. *Server CPU* is that of all of PostgreSQL's processes; *memory* is the client's
-peak, added up over its processes. pgspate keeps its ledger unless a line says otherwise, and
-leaves out the `analyze` that it would do after the load, as nobody else does one. The
-*limit* has two connections: where the server waits for its disk, more lanes can overlap
-waits and pass it.
+empty table right after a checkpoint, without indexes but where the title says so. The time
+is that of the whole command with its start. Every table was compared with the one psql makes:
+rows, and a checksum over all values. *Server CPU* is that of all of PostgreSQL's processes;
+*memory* is the client's peak, added up over its processes. pgspate keeps its ledger unless a
+line says otherwise, and leaves out the `analyze` that it would do after the load, as nobody
+else does one. The *limit* has two connections: where the server waits for its disk, more
+lanes can overlap waits and pass it.
 """
 
 

@@ -69,8 +69,8 @@ enum Origin {
 }
 
 impl Reading {
-    /// Looks at the first input that tells what they are. `known` are the columns of the table, if there is one already;
-    /// `decode` turns names in the input's encoding into text.
+    /// Looks at the first input that tells what they are. `known` are the columns of the table, if
+    /// there is one already; `decode` turns names in the input's encoding into text.
     pub(super) fn of(
         inputs: Vec<Input>,
         known: Option<&[String]>,
