@@ -30,7 +30,7 @@ const PARTITIONED: &str = "partitioned";
 /// Rows at which a table is looked at, at scale 1.
 const SIZES: [u64; 3] = [1_000_000, 15_000_000, 30_000_000];
 /// Records that are written one at a time at each size, at most.
-const RECORDS_MAX: u64 = 1000;
+const RECORDS_MAX: u64 = 10_000;
 /// Batches that are written instead, and how many times as many rows they have together.
 const BATCHES: u64 = 10;
 const BATCH_ROWS_SHARE: u64 = 2;
