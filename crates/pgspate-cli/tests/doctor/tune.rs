@@ -1,5 +1,7 @@
 //! `pgspate tune`: applied and put back, also after a kill in between.
 
+mod roles;
+
 use std::fs;
 
 use insta::assert_snapshot;
@@ -109,6 +111,12 @@ fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
         let expected = "the server was tuned from database \"it's\"";
         assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
+    run(&server, "alter database \"it's\" rename to \"our own\"");
+    let refused = tune(&dsn, "--revert");
+    let expected = "the server was tuned from database \"our own\"";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    let other = format!("{dsn} dbname='our own'");
+    assert_eq!(remedy(&found(&other, "not-put-back", "")), ["pgspate tune --revert"]);
     assert_eq!(tune(&other, "--revert").status, Some(0));
     assert_eq!(state(&server), before);
     silent(&dsn, "not-put-back", "");
@@ -191,6 +199,47 @@ fn put_back_but_not_read_by_the_server() {
 }
 
 #[test]
+fn a_server_that_cannot_read_its_settings() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    let file = server.data_folder().join("postgresql.conf");
+    let conf = fs::read_to_string(&file).unwrap();
+    let spoil = |line: &str| fs::write(&file, format!("{conf}\n{line}\n")).unwrap();
+    let fails = |args: &str, said: &str| {
+        let refused = tune(&dsn, args);
+        assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+        assert!(refused.stderr.contains("pg_file_settings where error is not null"));
+    };
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    let (slow, broken) = ("has not read its settings in", "cannot read its settings");
+    // It does not know the name, and cannot make sense of the other one.
+    spoil("nonsense = 1");
+    fails("--revert", slow);
+    spoil("nonsense");
+    fails("--revert", broken);
+    assert_eq!(ask(&dsn, "show max_wal_size"), "16GB", "as all sessions still have it");
+    let finding = found(&dsn, "not-put-back", "");
+    assert!(finding["evidence"].as_str().unwrap().contains("max_wal_size"), "{finding}");
+    assert_eq!(remedy(&finding), ["pgspate tune --revert"]);
+    fs::write(&file, &conf).unwrap();
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    spoil("nonsense");
+    fails("--apply --memory 16GiB", broken);
+    assert_eq!(state(&server), before);
+    spoil("nonsense = 1");
+    fails("--apply --memory 16GiB", slow);
+    assert_eq!(state(&server), before, "nothing is set while sessions do not see the mark");
+    fs::write(&file, &conf).unwrap();
+    assert_eq!(tune(&dsn, "--revert").stderr, "there is nothing to put back\n");
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&dsn, "not-put-back", "");
+}
+
+#[test]
 fn put_back_after_the_server_crashed() {
     let server = server();
     let before = state(&server);
@@ -202,74 +251,7 @@ fn put_back_after_the_server_crashed() {
     assert_eq!(state(&server), before);
 }
 
-/// The statements of a hint.
-fn statements(refused: &Run) -> String {
-    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
-    let lines: Vec<_> =
-        refused.stderr.lines().filter_map(|line| line.strip_prefix("    ")).collect();
-    assert!(!lines.is_empty(), "{}", refused.stderr);
-    lines.concat()
-}
-
 const OUTSTANDING: &str = "select count(*) from pgspate.change where done < cardinality(steps)";
-
-#[test]
-fn a_role_needs_what_the_refusal_names_and_no_more() {
-    let server = server();
-    let dsn = server.dsn();
-    run(&server, "create role plain login");
-    let before = state(&server);
-    let plain = format!("{dsn} user=plain");
-    assert_eq!(tune(&plain, "").status, Some(0));
-    let grants = statements(&tune(&plain, "--apply"));
-    assert_eq!(state(&server), before);
-    assert_eq!(ask(&dsn, "select to_regnamespace('pgspate')"), "", "nothing was made either");
-    silent(&dsn, "not-put-back", "");
-    run(&server, &grants);
-    let applied = tune(&plain, "--apply --memory 16GiB");
-    assert_eq!(applied.status, Some(0), "{}", applied.stderr);
-    assert_eq!(ask(&plain, "show maintenance_work_mem"), "1GB");
-    found(&plain, "not-put-back", "");
-    let reverted = tune(&plain, "--revert");
-    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-    assert_eq!(state(&server), before);
-    assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&plain, "not-put-back", "");
-}
-
-#[test]
-fn whoever_may_change_settings_puts_them_back() {
-    let server = server();
-    let dsn = server.dsn();
-    let before = state(&server);
-    assert_eq!(tune(&dsn, "--apply").status, Some(0));
-    assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    run(
-        &server,
-        "create role app login; create role tuner login; alter schema pgspate owner to app; \
-         alter table pgspate.change owner to app; alter table pgspate.version owner to app",
-    );
-    // The ledger is a lesser role's.
-    assert_eq!(tune(&dsn, "--apply").status, Some(0));
-    let reverted = tune(&dsn, "--revert");
-    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-    assert_eq!(state(&server), before);
-    // And rows of it are of a role that the one that reverts is no member of.
-    let tuner = format!("{dsn} user=tuner");
-    run(&server, &statements(&tune(&tuner, "--apply")));
-    for (applies, reverts) in [(&dsn, &tuner), (&tuner, &dsn), (&dsn, &tuner), (&dsn, &dsn)] {
-        let applied = tune(applies, "--apply --memory 16GiB");
-        assert_eq!(applied.status, Some(0), "{}", applied.stderr);
-        let reverted = tune(reverts, "--revert");
-        assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-        assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
-        assert_eq!(state(&server), before);
-        silent(&dsn, "not-put-back", "");
-        let proposed: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
-        assert_eq!(proposed["outstanding"], serde_json::json!([]));
-        assert_eq!(tune(reverts, "--revert").stderr, "there is nothing to put back\n");
-    }
-}
 
 #[test]
 fn an_apply_that_the_server_refuses_leaves_nothing() {
@@ -294,61 +276,6 @@ fn an_apply_that_the_server_refuses_leaves_nothing() {
     fs::remove_dir(&blocked).unwrap();
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     assert_eq!(state(&server), before);
-}
-
-/// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
-/// its files; what it ended with.
-fn apply_and_revoke(server: &Throwaway, role: &str) -> Run {
-    let (runtime, client) = session(&server.dsn());
-    let signal = |name: &str| {
-        let pid = server.pid().unwrap().to_string();
-        assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
-    };
-    let count = |sql: &str| -> i64 {
-        runtime.block_on(client.query_one(&format!("select count(*) {sql}"), &[])).unwrap().get(0)
-    };
-    // The lock of `tune`, which is waited for as the last thing before.
-    let key = "8099569381357675892";
-    count(&format!("from (select pg_advisory_lock({key})) _"));
-    let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
-    let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
-                 and application_name = 'pgspate tune'";
-    wait_until("it waits", || count(waits) > 0);
-    signal("-STOP");
-    count(&format!("from (select pg_advisory_unlock({key})) _"));
-    let started = std::time::Instant::now();
-    while count("from pg_file_settings where name = 'pgspate.tuned'") == 0
-        && started.elapsed() < crate::run::PATIENCE
-    {}
-    let revoke = format!("revoke alter system on parameter maintenance_work_mem from {role}");
-    let revoked = runtime.block_on(client.batch_execute(&revoke));
-    signal("-CONT");
-    revoked.unwrap();
-    finish(child)
-}
-
-#[test]
-fn an_apply_that_fails_half_way_leaves_nothing() {
-    let server = server();
-    let dsn = server.dsn();
-    run(&server, "create role plain login");
-    let before = state(&server);
-    run(&server, &statements(&tune(&format!("{dsn} user=plain"), "--apply --memory 16GiB")));
-    // Unless the test was so slow that the server was no longer waited for.
-    let refused = loop {
-        let run_once = apply_and_revoke(&server, "plain");
-        if run_once.status != Some(0) {
-            break run_once;
-        }
-        assert_eq!(tune(&dsn, "--revert").status, Some(0));
-        run(&server, "grant alter system on parameter maintenance_work_mem to plain");
-    };
-    let expected = "error: could not change maintenance_work_mem";
-    assert!(refused.stderr.starts_with(expected), "{}", refused.stderr);
-    assert!(!refused.stderr.contains("--revert"), "{}", refused.stderr);
-    assert_eq!(state(&server), before);
-    assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&dsn, "not-put-back", "");
 }
 
 #[test]
@@ -383,8 +310,17 @@ fn nothing_of_the_ledger_is_run() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
+    // The marker was formerly the database alone, and did not say which rows are its own.
+    let formerly = "set pgspate.tuned = ''; alter system set pgspate.tuned = 'postgres'; \
+                    select pg_reload_conf()";
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
-    // As statements, which is what was recorded formerly.
+    run(&server, formerly);
+    found(&dsn, "not-put-back", "");
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    run(&server, formerly);
+    // As statements, which is what was recorded before that.
     run(
         &server,
         "update pgspate.change set steps = array[case steps[1] \
@@ -432,12 +368,16 @@ fn a_ledger_that_is_lost() {
     assert!(refused.stderr.contains("has no way back of the settings"), "{}", refused.stderr);
     assert_eq!(tune(&dsn, "--apply --memory 64GiB").status, Some(2));
     let finding = found(&dsn, "not-put-back", "");
-    let [look, reset] = &remedy(&finding)[..] else { panic!("{finding}") };
+    let [look, reset, reload] = &remedy(&finding)[..] else { panic!("{finding}") };
     let names = format!("select string_agg(name, ' ') from ({}) _", look.trim_end_matches(';'));
     for name in ask(&dsn, &names).split(' ').filter(|name| *name != "pgspate.tuned") {
         run(&server, &format!("alter system reset {name}"));
     }
-    run(&server, reset);
+    // Each as it is, in one go.
+    let (runtime, client) = session(&dsn);
+    for statement in [reset, reload] {
+        runtime.block_on(client.batch_execute(statement)).unwrap();
+    }
     silent(&dsn, "not-put-back", "");
     assert_eq!(state(&server), before);
 }

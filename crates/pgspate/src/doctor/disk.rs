@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use crate::target::Ask;
 use crate::target::connect::Connection;
+use crate::tune::Machine;
 
 const DISKS: &str = "/proc/diskstats";
 /// What Linux calls a sector there, whatever the disk's are.
@@ -47,15 +48,12 @@ pub(super) struct Traffic {
 impl Disk {
     /// Nothing where the server is elsewhere, or the role may not know its folder.
     pub(super) async fn of(connection: &Connection) -> Option<Disk> {
-        if !connection.is_local() {
+        if !Machine::is_here(connection).await {
             return None;
         }
-        let sql = "select current_setting('data_directory', true), pg_backend_pid()";
+        let sql = "select current_setting('data_directory', true)";
         let row = connection.client.ask_one(sql, &[]).await.ok()?;
         let folder = PathBuf::from(row.get::<_, Option<String>>(0)?);
-        if !is_postgres(row.get(1)) {
-            return None;
-        }
         let device = device_of(&folder)?;
         let before = read(device).map(|counted| (device, counted));
         Some(Disk { folder, before, looked: Instant::now() })
@@ -84,13 +82,6 @@ impl Disk {
 pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-/// Whether a process of this machine is a session of a PostgreSQL server, by what it calls itself.
-fn is_postgres(pid: i32) -> bool {
-    let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let title = String::from_utf8_lossy(&title);
-    title.split_once(": ").is_some_and(|(name, _)| name.ends_with("postgres"))
 }
 
 /// As Linux packs its two numbers.
@@ -134,11 +125,5 @@ mod tests {
         let sda = Counted { operations: 6, bytes: 10 * 512, weighted_millis: 11 };
         assert_eq!(counted(table, (8, 0)), Some(sda));
         assert_eq!(counted(table, (8, 1)), None);
-    }
-
-    #[test]
-    fn a_process_of_another_kind_is_no_server() {
-        assert!(!is_postgres(std::process::id().cast_signed()));
-        assert!(!is_postgres(i32::MAX));
     }
 }

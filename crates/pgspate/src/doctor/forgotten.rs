@@ -24,10 +24,12 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let mut found = Vec::new();
     if let Err(error) = look(scene, &mut found).await {
         let role = crate::target::quote_ident(&scene.rights.role).into_owned();
-        found.push(FORGOTTEN.cannot_see(error.to_string()).run(format!(
-            "grant usage on schema pgspate to {role}; grant select on all tables in schema \
-             pgspate to {role};"
-        )));
+        let finding = FORGOTTEN.cannot_see(error.to_string());
+        found.push(
+            finding
+                .run(format!("grant usage on schema pgspate to {role};"))
+                .run(format!("grant select on all tables in schema pgspate to {role};")),
+        );
     }
     if found.is_empty() {
         found.push(FORGOTTEN.ok("nothing"));
@@ -40,7 +42,7 @@ async fn look(scene: &Scene<'_>, found: &mut Vec<Finding>) -> Result<()> {
     let mark = tune::mark(scene.client).await?;
     let changes = ledger::outstanding(scene.client, None).await;
     if let Some(mark) = mark {
-        let names = changes.as_ref().ok().map(|changes| tune::names(changes));
+        let names = changes.as_ref().ok().map(|changes| tune::names(&mark, changes));
         found.push(if mark.is_here { tuned(names) } else { tuned_elsewhere(&mark.database) });
     }
     let mut changes = changes?;
@@ -65,14 +67,12 @@ async fn look(scene: &Scene<'_>, found: &mut Vec<Finding>) -> Result<()> {
 fn tuned(names: Option<Vec<String>>) -> Finding {
     match names {
         None => FORGOTTEN.warning("tuned for a load and not put back").run("pgspate tune --revert"),
-        Some(names) if names.is_empty() => {
-            let reset = format!("alter system reset {}; select pg_reload_conf();", tune::MARKER);
-            FORGOTTEN
-                .warning("tuned for a load, and this database's ledger has no way back any more")
-                .advice("Reset by hand what `pgspate tune` has set, and its mark as the last.")
-                .run(SET)
-                .run(reset)
-        }
+        Some(names) if names.is_empty() => FORGOTTEN
+            .warning("tuned for a load, and this database's ledger has no way back any more")
+            .advice("Reset by hand what `pgspate tune` has set, and its mark as the last.")
+            .run(SET)
+            .run(format!("alter system reset {};", tune::MARKER))
+            .run("select pg_reload_conf();"),
         Some(names) => FORGOTTEN
             .warning(format!("tuned for a load and not put back: {}", names.join(", ")))
             .count("settings", names.len() as u64)

@@ -2,16 +2,17 @@
 //!
 //! The way back of every setting is in the ledger, committed, before the first is changed. Settings
 //! are the whole server's and a ledger is one database's: a marker beside the settings, [`MARKER`],
-//! names that database to all others. Every session sees it before the first setting is changed and
-//! until the last is back, so without it nothing is changed, whatever a ledger says. Each step can
-//! be done any number of times, so it does not matter where either way was interrupted, and what
-//! somebody else has set meanwhile stays as it is.
+//! names that database to all others, and says which rows are of this `apply`: those of an earlier
+//! one may have stayed, and mean nothing any more. Every session sees it before the first setting
+//! is changed and until the last is back, so without it nothing is changed, whatever a ledger says.
+//! Each step can be done any number of times, so it does not matter where either way was
+//! interrupted, and what somebody else has set meanwhile stays as it is.
 
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::server::{self, MARKER, Mark, alter, alter_mark, auto_conf, reload};
+use super::server::{self, MARKER, Mark, alter, alter_mark, auto_conf, marker, reload};
 use super::way_back::{Doing, WayBack};
 use super::{Advice, Proposal, SETTING, rights};
 use crate::ledger::{self, Change, JobId, NewChange};
@@ -42,8 +43,8 @@ pub struct Applied {
 ///
 /// # Errors
 /// When this server has no ALTER SYSTEM, the role lacks a right, an earlier `tune` is not reverted,
-/// the ledger cannot be written, or a setting cannot be changed. Settings are as they were then,
-/// unless the hint says that `revert` is needed.
+/// the ledger cannot be written, a setting cannot be changed, or the server does not read its
+/// files. Settings are as they were then, unless the hint says that `revert` is needed.
 pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> {
     let client = &connection.client;
     if !advice.flavour.has_alter_system() {
@@ -58,18 +59,21 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
     let names: Vec<&str> = now.iter().map(|proposal| proposal.name).collect();
     rights::check(client, &names, true).await?;
     alone(client).await?;
+    server::check_files(client).await?;
     if let Some(mark) = server::mark(client).await? {
         check_here(&mark)?;
         return Err(Error::new(Kind::Ledger, "the server was tuned before and not put back")
             .hint("Put back what was with `pgspate tune --revert` first."));
     }
     ledger::ensure(client).await?;
-    // Of somebody who came no further, or whose rows another role could not count.
+    // Of somebody who came no further, or whose rows another role could not count. Those that this
+    // one cannot count either stay, before all that it records.
     ledger::count_kind(client, SETTING).await?;
+    let after = recorded(client).await?.last().map_or(0, |row| row.order().1);
     let before = auto_conf(client).await?;
     let ways_back = now.iter().map(|it| WayBack::of(it, before.get(it.name)).recorded());
     record(client, &ways_back.collect::<Vec<_>>()).await?;
-    let overruled = match set(client, &now).await {
+    let overruled = match set(client, &now, after).await {
         Ok(overruled) => overruled,
         Err(error) => {
             return Err(match put_back(client).await {
@@ -88,14 +92,16 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
 }
 
 /// Sets the marker, and when every session sees it the settings. Names those that did not follow.
-async fn set<'a>(client: &Client, proposals: &[&'a Proposal]) -> Result<Vec<&'a str>> {
-    alter_mark(client, Some(&database(client).await?)).await?;
-    reload(client, &[]).await?;
+async fn set<'a>(client: &Client, proposals: &[&'a Proposal], after: i32) -> Result<Vec<&'a str>> {
+    alter_mark(client, Some(&marker(client, after).await?)).await?;
+    reload(client).await?;
     for it in proposals {
         alter(client, it.name, Some(&it.value)).await?;
     }
-    let wanted: Vec<_> = proposals.iter().map(|it| (it.name, it.bare_value.as_str())).collect();
-    reload(client, &wanted).await
+    reload(client).await?;
+    let now = crate::doctor::scene::settings(client).await?;
+    let follows = |it: &Proposal| now.get(it.name).is_some_and(|now| now.value == it.bare_value);
+    Ok(proposals.iter().filter(|it| !follows(it)).map(|it| it.name).collect())
 }
 
 /// Puts back what `apply` has changed, however far it came, and whoever it was. Empty if there is
@@ -103,10 +109,12 @@ async fn set<'a>(client: &Client, proposals: &[&'a Proposal]) -> Result<Vec<&'a 
 ///
 /// # Errors
 /// When the server was tuned from another database, the ledger cannot be read or does not have the
-/// way back, or the role lacks a right. What is not back is still in the ledger.
+/// way back, the role lacks a right, or the server does not read its files. What is not back is
+/// still in the ledger.
 pub async fn revert(connection: &Connection) -> Result<Applied> {
     let client = &connection.client;
     alone(client).await?;
+    server::check_files(client).await?;
     put_back(client).await
 }
 
@@ -115,7 +123,9 @@ async fn put_back(client: &Client) -> Result<Applied> {
         return count(client).await.map(|()| Applied::default());
     };
     check_here(&mark)?;
-    let ways_back = WayBack::read_all(&recorded(client).await?)?;
+    let mut rows = recorded(client).await?;
+    rows.retain(|row| mark.has(row));
+    let ways_back = WayBack::read_all(&rows)?;
     let now = match auto_conf(client).await {
         Ok(now) => now,
         Err(error) => {
@@ -142,7 +152,7 @@ async fn put_back(client: &Client) -> Result<Applied> {
         alter_mark(client, None).await?;
     }
     // Also where only this was left to be done.
-    reload(client, &[]).await?;
+    reload(client).await?;
     // Only now is it certain that all of it counts.
     count(client).await?;
     let now = crate::doctor::scene::settings(client).await?;
@@ -153,19 +163,13 @@ async fn put_back(client: &Client) -> Result<Applied> {
 }
 
 /// Counts what is back, as far as that is possible: rows of roles that the role is no member of
-/// stay, as do all on a standby, and mean nothing without the marker.
+/// stay, as do all on a standby, and mean nothing without the marker that was set with them.
 async fn count(client: &Client) -> Result<()> {
     let tolerable = [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::READ_ONLY_SQL_TRANSACTION];
     match ledger::count_kind(client, SETTING).await {
         Err(error) if error.sqlstate().is_some_and(|code| tolerable.contains(code)) => Ok(()),
         counted => counted,
     }
-}
-
-async fn database(client: &Client) -> Result<String> {
-    let failed = server_error("could not look up the database".to_owned());
-    let row = client.query_one("select current_database()::text", &[]).await;
-    Ok(row.map_err(failed)?.get(0))
 }
 
 /// Refuses where the ledger of another database has the way back.
@@ -208,13 +212,13 @@ async fn alone(client: &Client) -> Result<()> {
 /// When the server cannot be asked, or the ledger cannot be read.
 pub async fn outstanding(connection: &Connection) -> Result<Vec<String>> {
     let client = &connection.client;
-    if server::mark(client).await?.is_none_or(|mark| !mark.is_here) {
-        return Ok(Vec::new());
+    match server::mark(client).await? {
+        Some(mark) if mark.is_here => Ok(super::names(&mark, &recorded(client).await?)),
+        _ => Ok(Vec::new()),
     }
-    Ok(super::names(&recorded(client).await?))
 }
 
-/// Changes of settings that are in the ledger and not counted as put back.
+/// Changes of settings that are in the ledger and not counted as put back, of whichever `apply`.
 async fn recorded(client: &Client) -> Result<Vec<Change>> {
     let changes = ledger::outstanding(client, Some(JOB.0)).await;
     let mut changes = changes.map_err(|error| match error.sqlstate() {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::doctor::Flavour;
 use crate::doctor::scene::Settings;
+use crate::target::Ask;
 use crate::target::connect::Connection;
 
 /// What is assumed where nothing is known: so little that it is never too much.
@@ -28,15 +29,16 @@ pub struct Machine {
 impl Machine {
     /// Whether the server is on this machine. An address of this machine's says nothing: a tunnel,
     /// a proxy or a container may be behind it. So the session's own process has to be here.
-    pub(super) async fn is_here(connection: &Connection) -> bool {
-        let pid = connection.backend_pid();
-        if !connection.is_local() || pid == 0 {
+    pub(crate) async fn is_here(connection: &Connection) -> bool {
+        if !connection.is_local() {
             return false;
         }
-        let sql = "select current_database()::text";
-        let Ok(row) = connection.client.query_one(sql, &[]).await else { return false };
-        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        is_session(&String::from_utf8_lossy(&title), row.get(0))
+        // Behind a pooler each question may be another session's.
+        let sql = "select pg_backend_pid(), current_database()::text";
+        let Ok(row) = connection.client.ask_one(sql, &[]).await else { return false };
+        let file = format!("/proc/{}/cmdline", row.get::<_, i32>(0));
+        let title = std::fs::read(file).unwrap_or_default();
+        is_session(&String::from_utf8_lossy(&title), row.get(1))
     }
 
     /// What was said, else what this machine has if the server is on it, else what the size of the

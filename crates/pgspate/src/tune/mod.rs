@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use apply::{Applied, apply, outstanding, revert};
 pub use emit::{Form, emit};
 pub use machine::Machine;
-pub(crate) use server::{MARKER, mark};
+pub(crate) use server::{MARKER, Mark, mark};
 
 use crate::doctor::Flavour;
 use crate::doctor::scene;
@@ -105,10 +105,10 @@ pub async fn advise(
     })
 }
 
-/// The settings that changes are of, each once.
-pub(crate) fn names(changes: &[Change]) -> Vec<String> {
+/// The settings that the marker's changes are of, each once.
+pub(crate) fn names(mark: &Mark, changes: &[Change]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(changes.len());
-    for change in changes.iter().filter(|change| change.kind == SETTING) {
+    for change in changes.iter().filter(|change| mark.has(change)) {
         if !names.contains(&change.object) {
             names.push(change.object.clone());
         }

@@ -8,22 +8,38 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
+use super::SETTING;
 use super::way_back::literal;
+use crate::ledger::Change;
 use crate::target::server_error;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
-/// A setting without a use: the database whose ledger has the way back.
+/// A setting without a use: where the way back is, in the words of [`marker`].
 pub(crate) const MARKER: &str = "pgspate.tuned";
-/// How long the server may take to read its files again.
-const RELOAD: Duration = Duration::from_secs(5);
+/// How long the server may take to read its files again. It takes milliseconds, if it does at all.
+const RELOAD: Duration = Duration::from_secs(10);
+/// Whether the role may read what the server's files say.
+const MAY_READ: &str = "\
+has_table_privilege('pg_catalog.pg_file_settings', 'select')
+and has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute')";
 
 /// Where a server was tuned from that is not put back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The database whose ledger has the way back.
+    /// The database whose ledger has the way back, by its present name.
     pub(crate) database: String,
     /// Whether that is this one.
     pub(crate) is_here: bool,
+    /// The last row of that ledger that is of an earlier `apply`; 0 if it is not known.
+    after: i32,
+}
+
+impl Mark {
+    /// Whether a row of the ledger is of the `apply` that has set the marker.
+    pub(super) fn has(&self, change: &Change) -> bool {
+        let (_, ordinal) = change.order();
+        change.kind == SETTING && ordinal > self.after
+    }
 }
 
 /// The marker, as the server's file has it or, where that may not be read or has it no more, as
@@ -33,17 +49,56 @@ pub(crate) struct Mark {
 /// When the server cannot be asked.
 pub(crate) async fn mark(client: &Client) -> Result<Option<Mark>> {
     let failed = || server_error("could not look up whether the server is tuned".to_owned());
-    let sql = format!(
-        "select current_database()::text, nullif(current_setting('{MARKER}', true), ''), \
-                has_table_privilege('pg_catalog.pg_file_settings', 'select') \
-                and has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute')"
-    );
+    let sql = format!("select nullif(current_setting('{MARKER}', true), ''), {MAY_READ}");
     let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-    let (here, mut marker): (String, Option<String>) = (row.get(0), row.get(1));
-    if row.get(2) {
+    let mut marker: Option<String> = row.get(0);
+    if row.get(1) {
         marker = auto_conf(client).await?.remove(MARKER).or(marker);
     }
-    Ok(marker.map(|database| Mark { is_here: database == here, database }))
+    let Some(marker) = marker else { return Ok(None) };
+    let (name, oid, after) = read_marker(&marker);
+    // By its name only if no database has that oid: it was formerly the name alone, and a copy that
+    // was restored elsewhere has another oid.
+    let sql = "select datname::text, datname = current_database() from pg_catalog.pg_database \
+               where oid = $1 or datname = $2 order by oid = $1 desc limit 1";
+    let found = client.query_opt(sql, &[&oid, &name]).await.map_err(failed())?;
+    let (database, is_here) =
+        found.map_or_else(|| (name.to_owned(), false), |row| (row.get(0), row.get(1)));
+    Ok(Some(Mark { database, is_here, after }))
+}
+
+/// What the marker is set to by an `apply` whose rows come after that one in the ledger: `sales
+/// 16384 12`, as a database can be renamed, and rows of an earlier `apply` can have stayed.
+pub(super) async fn marker(client: &Client, after: i32) -> Result<String> {
+    let sql = "select concat_ws(' ', datname, oid, $1::int4) from pg_catalog.pg_database \
+               where datname = current_database()";
+    let failed = server_error("could not look up the database".to_owned());
+    Ok(client.query_one(sql, &[&after]).await.map_err(failed)?.get(0))
+}
+
+/// The database's name, its oid, and the last row before; formerly it was the name alone.
+fn read_marker(marker: &str) -> (&str, u32, i32) {
+    let words = || {
+        let mut words = marker.rsplitn(3, ' ');
+        let (after, oid, name) = (words.next()?, words.next()?, words.next()?);
+        Some((name, oid.parse().ok()?, after.parse().ok()?))
+    };
+    words().unwrap_or((marker, 0, 0))
+}
+
+/// Refuses where the server finds one of its files to be broken, as far as the role may know: it
+/// does not say then what is in the others.
+pub(super) async fn check_files(client: &Client) -> Result<()> {
+    let failed = || server_error("could not look at the server's files of settings".to_owned());
+    let sql = format!("select {MAY_READ}");
+    if !client.query_one(&sql, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(());
+    }
+    let sql = "select exists (select from pg_file_settings where name is null)";
+    match client.query_one(sql, &[]).await.map_err(failed())?.get(0) {
+        true => Err(broken("the server cannot read its settings".to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// What `postgresql.auto.conf` says now, but for what it says nothing of.
@@ -84,12 +139,11 @@ fn not_changed(name: &str) -> impl FnOnce(tokio_postgres::Error) -> Error {
     server_error(format!("could not change {name}"))
 }
 
-/// Has the server read its files, and waits until this session sees that, and these values, in
-/// the server's own units. Names those that stay what they were.
-pub(super) async fn reload<'a>(
-    client: &Client,
-    wanted: &[(&'a str, &str)],
-) -> Result<Vec<&'a str>> {
+/// Has the server read its files, and waits until this session sees what they say now.
+///
+/// # Errors
+/// When it has not read them: it reads nothing at all where a line of them is wrong.
+pub(super) async fn reload(client: &Client) -> Result<()> {
     let failed = || server_error("could not have the server read its settings".to_owned());
     let sql = "select pg_conf_load_time()::text";
     let loaded: String = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
@@ -97,14 +151,34 @@ pub(super) async fn reload<'a>(
     let started = Instant::now();
     loop {
         let now: String = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
-        let settings = crate::doctor::scene::settings(client).await?;
-        let differs = |(name, value): &&(&str, &str)| {
-            settings.get(*name).is_none_or(|setting| setting.value != *value)
-        };
-        let overruled: Vec<&str> = wanted.iter().filter(differs).map(|(name, _)| *name).collect();
-        if (now != loaded && overruled.is_empty()) || started.elapsed() > RELOAD {
-            return Ok(overruled);
+        if now != loaded {
+            return Ok(());
+        }
+        if started.elapsed() > RELOAD {
+            let seconds = RELOAD.as_secs();
+            return Err(broken(format!("the server has not read its settings in {seconds} s")));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn broken(message: String) -> Error {
+    Error::new(Kind::Server, message).hint(
+        "It reads none of them while a line of its files is wrong: `select sourcefile, sourceline, \
+         error from pg_file_settings where error is not null` names it.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_is_read() {
+        assert_eq!(read_marker("sales 16384 12"), ("sales", 16384, 12));
+        assert_eq!(read_marker("our sales 16384 0"), ("our sales", 16384, 0));
+        for formerly in ["sales", "our sales", "our sales 2", "1 2", "our old sales", "s 1 2x"] {
+            assert_eq!(read_marker(formerly), (formerly, 0, 0));
+        }
     }
 }

@@ -47,8 +47,8 @@ impl WayBack {
         }
     }
 
-    /// The last of each setting: there are earlier ones where they were of a role whose rows the
-    /// one that put them back could not count.
+    /// The last of each setting. There are earlier ones only under a marker of former versions,
+    /// which does not say which rows are its own.
     pub(super) fn read_all(changes: &[Change]) -> Result<Vec<WayBack>> {
         let mut all: Vec<WayBack> = Vec::with_capacity(changes.len());
         for change in changes {

@@ -1,0 +1,189 @@
+//! Roles that are no superusers: what they need, and what they find of each other's.
+
+use pgspate_embedded::Throwaway;
+use serde_json::Value;
+
+use super::{OUTSTANDING, run, server, start, state, tune};
+use crate::run::{Run, ask, finish, session, wait_until};
+use crate::{found, silent};
+
+/// The statements of a hint.
+fn statements(refused: &Run) -> String {
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    let lines: Vec<_> =
+        refused.stderr.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert!(!lines.is_empty(), "{}", refused.stderr);
+    lines.concat()
+}
+
+/// Grants a role what the refusal names. Before PostgreSQL 15 there is no such grant, as it says,
+/// and what comes after it cannot be tested.
+fn is_granted(server: &Throwaway, role: &str) -> bool {
+    let refused = tune(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
+    let version = ask(&server.dsn(), "show server_version_num").parse::<u32>().unwrap();
+    if version < 150_000 {
+        assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+        let expected = "hint: Before PostgreSQL 15 only a superuser may";
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+        return false;
+    }
+    run(server, &statements(&refused));
+    true
+}
+
+#[test]
+fn a_role_needs_what_the_refusal_names_and_no_more() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    let plain = format!("{dsn} user=plain");
+    assert_eq!(tune(&plain, "").status, Some(0));
+    assert_eq!(tune(&plain, "--apply").status, Some(2));
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, "select to_regnamespace('pgspate')"), "", "nothing was made either");
+    silent(&dsn, "not-put-back", "");
+    if !is_granted(&server, "plain") {
+        return;
+    }
+    let applied = tune(&plain, "--apply --memory 16GiB");
+    assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+    assert_eq!(ask(&plain, "show maintenance_work_mem"), "1GB");
+    found(&plain, "not-put-back", "");
+    let reverted = tune(&plain, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&plain, "not-put-back", "");
+}
+
+#[test]
+fn whoever_may_change_settings_puts_them_back() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    run(
+        &server,
+        "create role app login; create role tuner login; alter schema pgspate owner to app; \
+         alter table pgspate.change owner to app; alter table pgspate.version owner to app",
+    );
+    // The ledger is a lesser role's.
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    let reverted = tune(&dsn, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert_eq!(state(&server), before);
+    // And rows of it are of a role that the one that reverts is no member of.
+    let tuner = format!("{dsn} user=tuner");
+    if !is_granted(&server, "tuner") {
+        return;
+    }
+    for (applies, reverts) in [(&dsn, &tuner), (&tuner, &dsn), (&dsn, &tuner), (&dsn, &dsn)] {
+        let applied = tune(applies, "--apply --memory 16GiB");
+        assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+        let reverted = tune(reverts, "--revert");
+        assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+        assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
+        assert_eq!(state(&server), before);
+        silent(&dsn, "not-put-back", "");
+        let proposed: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
+        assert_eq!(proposed["outstanding"], serde_json::json!([]));
+        assert_eq!(tune(reverts, "--revert").stderr, "there is nothing to put back\n");
+    }
+}
+
+#[test]
+fn a_later_apply_does_not_put_back_what_an_earlier_one_has_changed() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "create role tuner login");
+    // The ledger is made by the first.
+    assert_eq!(tune(&dsn, "--apply").status, Some(0));
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    if !is_granted(&server, "tuner") {
+        return;
+    }
+    let tuner = format!("{dsn} user=tuner");
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    assert_eq!(tune(&tuner, "--revert").status, Some(0));
+    assert_ne!(ask(&dsn, OUTSTANDING), "0", "rows of a role that the other is no member of");
+    // One is to stay as it was then, another one as somebody else wants it.
+    run(
+        &server,
+        "alter system set max_wal_size = '16GB'; alter system set checkpoint_timeout = '1h'; \
+         select pg_reload_conf()",
+    );
+    wait_until("the server has read it", || ask(&dsn, "show checkpoint_timeout") == "1h");
+    let before = state(&server);
+    let applied = tune(&tuner, "--apply --memory 16GiB");
+    assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+    let evidence = found(&dsn, "not-put-back", "")["evidence"].as_str().unwrap().to_owned();
+    assert!(evidence.contains("maintenance_work_mem"), "{evidence}");
+    let reverted = tune(&tuner, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
+    for text in [applied.stderr, evidence, reverted.stderr] {
+        assert!(!text.contains("max_wal_size"), "{text}");
+        assert!(!text.contains("checkpoint_timeout"), "{text}");
+    }
+    assert_eq!(state(&server), before);
+    silent(&dsn, "not-put-back", "");
+}
+
+/// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
+/// its files; what it ended with.
+fn apply_and_revoke(server: &Throwaway, role: &str) -> Run {
+    let (runtime, client) = session(&server.dsn());
+    let signal = |name: &str| {
+        let pid = server.pid().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let count = |sql: &str| -> i64 {
+        runtime.block_on(client.query_one(&format!("select count(*) {sql}"), &[])).unwrap().get(0)
+    };
+    // The lock of `tune`, which is waited for as the last thing before.
+    let key = "8099569381357675892";
+    count(&format!("from (select pg_advisory_lock({key})) _"));
+    let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
+    let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
+                 and application_name = 'pgspate tune'";
+    wait_until("it waits", || count(waits) > 0);
+    signal("-STOP");
+    count(&format!("from (select pg_advisory_unlock({key})) _"));
+    let started = std::time::Instant::now();
+    while count("from pg_file_settings where name = 'pgspate.tuned'") == 0
+        && started.elapsed() < crate::run::PATIENCE
+    {}
+    let revoke = format!("revoke alter system on parameter maintenance_work_mem from {role}");
+    let revoked = runtime.block_on(client.batch_execute(&revoke));
+    signal("-CONT");
+    revoked.unwrap();
+    finish(child)
+}
+
+#[test]
+fn an_apply_that_fails_half_way_leaves_nothing() {
+    let server = server();
+    let dsn = server.dsn();
+    run(&server, "create role plain login");
+    let before = state(&server);
+    if !is_granted(&server, "plain") {
+        return;
+    }
+    // Unless the test was so slow that the server was no longer waited for.
+    let refused = loop {
+        let run_once = apply_and_revoke(&server, "plain");
+        if !run_once.stderr.contains("the server has not read its settings") {
+            break run_once;
+        }
+        assert_eq!(tune(&dsn, "--revert").status, Some(0));
+        run(&server, "grant alter system on parameter maintenance_work_mem to plain");
+    };
+    let expected = "error: could not change maintenance_work_mem";
+    assert!(refused.stderr.starts_with(expected), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--revert"), "{}", refused.stderr);
+    assert_eq!(state(&server), before);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    silent(&dsn, "not-put-back", "");
+}
