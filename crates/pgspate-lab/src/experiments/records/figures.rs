@@ -246,7 +246,7 @@ mod tests {
             let results = Results::new(lines.to_vec(), Path::new("."));
             reading(&alike(&results)).rows.concat().join("|")
         };
-        assert_eq!(cells(&[old.clone()]), "account: all indexes||100 ms|20 ms|");
+        assert_eq!(cells(std::slice::from_ref(&old)), "account: all indexes||100 ms|20 ms|");
         assert_eq!(cells(&[old, new]), "account: all indexes||10 ms|20 ms|");
     }
 
