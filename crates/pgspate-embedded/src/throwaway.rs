@@ -176,6 +176,14 @@ pub struct Throwaway {
 }
 
 impl Throwaway {
+    /// The folder that those are made in which are started now.
+    ///
+    /// # Errors
+    /// There is none that a server could use.
+    pub fn temporary_folder() -> Result<PathBuf> {
+        temporary_folder(Account::for_server()?.as_ref())
+    }
+
     /// Starts a plain server: durability off, 200 connections, UTC.
     ///
     /// # Errors

@@ -80,6 +80,15 @@ pub(crate) fn storage(folder: &Path) -> String {
     }
 }
 
+/// That this is a file system in memory, if it is: waiting for the disk is what many questions are
+/// about.
+pub(crate) fn in_memory(storage: &str) -> Option<&'static str> {
+    matches!(storage.split(' ').next(), Some("tmpfs" | "ramfs")).then_some(
+        "The servers' data were in memory, where waiting for the disk costs nothing: name a \
+         folder on a disk with TMPDIR.",
+    )
+}
+
 /// The kind of file system of a line of mountinfo, if it is that device's.
 fn file_system(line: &str, device: &str) -> Option<String> {
     let (mount, kind) = line.split_once(" - ")?;
@@ -135,5 +144,7 @@ mod tests {
         assert_eq!(file_system(line, "254:0").as_deref(), Some("ext4"));
         assert_eq!(file_system(line, "254:1"), None);
         assert_eq!(field("model name\t: A B\nx: y", "model name"), "A B");
+        let kinds = ["tmpfs", "ramfs", "ext4 on vda", ""].map(|kind| in_memory(kind).is_some());
+        assert_eq!(kinds, [true, true, false, false]);
     }
 }

@@ -3,20 +3,60 @@
 //! The schema is marked as the lab's by its comment; one without that mark is never touched. What
 //! pgspate's ledger came to know of the lab's tables is forgotten, by name; a ledger that was not
 //! there before is gone afterwards, unless somebody else has begun to use it. That holds also after
-//! a kill: the next run puts back what the mark tells of. No setting of the server is ever changed.
+//! a kill, and where another session of pgspate was in the way: the schema with its mark is there
+//! as long as there is something to put back, and the next run does that. No setting of the server
+//! is ever changed.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgspate::target::connect::{Connection, Dsn};
 use pgspate::{Error, Kind, Result, ledger};
 use tokio_postgres::error::SqlState;
 
-use crate::ground::{SCHEMA, STREAM};
+use crate::ground::{SCHEMA, SESSION, STREAM};
 
 const MARK: &str = "scratch of pgspate lab, made and dropped by it";
-/// The same, where the database had no ledger before.
-const MARK_NO_LEDGER: &str = "scratch of pgspate lab, made and dropped by it; so is the ledger";
+
+/// What a database had of a ledger before the lab came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Ledger,
+    /// The schema, made for the role that loads, with nothing in it.
+    EmptySchema,
+    Nothing,
+}
+
+impl Before {
+    const ALL: [Before; 3] = [Before::Ledger, Before::EmptySchema, Before::Nothing];
+
+    /// The comment on the lab's schema.
+    fn mark(self) -> String {
+        let rest = match self {
+            Before::Ledger => "",
+            Before::EmptySchema => "; so are the tables of the ledger",
+            Before::Nothing => "; so is the ledger",
+        };
+        format!("{MARK}{rest}")
+    }
+
+    /// What takes the ledger away.
+    fn drop_ledger(self) -> String {
+        let drop = match self {
+            Before::Nothing => "drop schema pgspate cascade",
+            Before::Ledger | Before::EmptySchema => DROP_TABLES,
+        };
+        DROP_LEDGER.replace("DROP", drop)
+    }
+}
+
+/// That the ledger could not go.
+const LEDGER_LEFT: &str = "Other sessions of pgspate are connected to that database, so the ledger \
+    that the lab has made stays there, empty (schema \"pgspate\"), and beside it the empty schema \
+    \"pgspate_lab\", by which the next run of the lab there knows to take both away.";
+/// What the session is called that holds the lock.
+const KEEPER: &str = "pgspate lab keeper";
 /// One run at a time in a database.
 const LOCK: i64 = 0x7067_7370_6c61_6230;
 /// Looks at whether sessions that were ended are gone: five seconds in all.
@@ -32,6 +72,11 @@ where starts_with(table_name, $1) and not exists (
     where c.oid = j.table_oid and c.relnamespace is distinct from to_regnamespace($2))
 order by job";
 
+/// Drops all the ledger's tables, which are not parts of each other.
+const DROP_TABLES: &str = "\
+execute (select 'drop table ' || string_agg(oid::regclass::text, ', ')
+         from pg_class where relnamespace = 'pgspate'::regnamespace and relkind in ('r', 'p'))";
+
 /// Drops a ledger in which there is nothing, at a moment at which nobody is about to write to it.
 /// Waits for nobody, as others would then wait for us.
 const DROP_LEDGER: &str = "\
@@ -40,7 +85,7 @@ declare
     found regclass;
     is_used boolean;
 begin
-    if to_regnamespace('pgspate') is null then return; end if;
+    if to_regclass('pgspate.version') is null then return; end if;
     for look in 1..2 loop
         for found in select oid from pg_class
                      where relnamespace = 'pgspate'::regnamespace and relkind in ('r', 'p')
@@ -59,7 +104,7 @@ begin
             execute format('lock table %s in access exclusive mode nowait', found);
         end loop;
     end loop;
-    drop schema pgspate cascade;
+    DROP;
 end
 $drop$";
 
@@ -67,7 +112,9 @@ $drop$";
 pub(crate) struct Foreign {
     pub(crate) dsn: Dsn,
     connection: Connection,
-    had_ledger: bool,
+    before: Before,
+    /// Whether the lab's schema is there.
+    has_schema: AtomicBool,
     jobs_before: BTreeSet<i64>,
 }
 
@@ -75,10 +122,11 @@ impl Foreign {
     /// Connects, and makes sure that nobody's schema is in the way. What a run that was killed has
     /// left is taken away.
     pub(crate) async fn open(dsn: &Dsn) -> Result<Foreign> {
-        // Under another name than the sessions that `reset` ends.
-        let connection = dsn.connect("pgspate lab keeper").await?;
+        // Under another name than the sessions that are ended.
+        let connection = dsn.called(KEEPER).connect(KEEPER).await?;
         let client = &connection.client;
         let failed = |error| connection.explain("could not lock the lab's schema", error);
+        client.batch_execute("set statement_timeout = 0").await.map_err(failed)?;
         let locked = client.query_one("select pg_try_advisory_lock($1)", &[&LOCK]).await;
         if !locked.map_err(failed)?.get::<_, bool>(0) {
             let message = "another lab is at work in this database";
@@ -88,24 +136,33 @@ impl Foreign {
                    where nspname = $1";
         let found = client.query_opt(sql, &[&SCHEMA]).await.map_err(failed)?;
         let mark = found.as_ref().map(|row| row.get::<_, Option<&str>>(0).unwrap_or_default());
-        if mark.is_some_and(|mark| ![MARK, MARK_NO_LEDGER].contains(&mark)) {
+        let marked = Before::ALL.into_iter().find(|it| mark == Some(it.mark().as_str()));
+        if mark.is_some() && marked.is_none() {
             let message = format!("schema \"{SCHEMA}\" is there already, and is not the lab's");
             return Err(Error::new(Kind::Plan, message).hint(format!(
                 "Rename or drop it: `alter schema {SCHEMA} rename to {SCHEMA}_kept`."
             )));
         }
-        let sql = "select to_regnamespace('pgspate') is not null";
-        let has_ledger: bool = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
-        let had_ledger = has_ledger && mark != Some(MARK_NO_LEDGER);
-        let is_left_over = mark.is_some();
-        let jobs_before = match is_left_over {
-            // They are the lab's, of the run that was killed.
-            true => BTreeSet::new(),
-            false => ledger::list(client, None).await?.into_iter().map(|job| job.job).collect(),
+        let sql = "select to_regnamespace('pgspate') is not null, \
+                   to_regclass('pgspate.version') is not null";
+        let found = client.query_one(sql, &[]).await.map_err(failed)?;
+        let now = match (found.get(0), found.get(1)) {
+            (_, true) => Before::Ledger,
+            (true, false) => Before::EmptySchema,
+            (false, false) => Before::Nothing,
         };
-        let foreign = Foreign { dsn: dsn.clone(), connection, had_ledger, jobs_before };
-        if is_left_over {
-            foreign.tidy().await?;
+        let jobs_before = match marked {
+            // They are the lab's, of the run that was killed.
+            Some(_) => BTreeSet::new(),
+            None => ledger::list(client, None).await?.into_iter().map(|job| job.job).collect(),
+        };
+        let has_schema = AtomicBool::new(marked.is_some());
+        let before = marked.unwrap_or(now);
+        // Also where the user has another name for sessions: those that are left are ended by it.
+        let dsn = dsn.called(SESSION);
+        let foreign = Foreign { dsn, connection, before, has_schema, jobs_before };
+        if marked.is_some() {
+            foreign.reset().await?;
         }
         Ok(foreign)
     }
@@ -115,11 +172,16 @@ impl Foreign {
         &self.connection
     }
 
-    /// The schema, new and empty.
+    /// The schema, new and empty: takes away everything that the lab has made. It is never gone in
+    /// between, as its mark tells what has to be put back.
     pub(crate) async fn reset(&self) -> Result<()> {
-        self.tidy().await?;
-        let mark = if self.had_ledger { MARK } else { MARK_NO_LEDGER };
-        let sql = format!("create schema {SCHEMA}; comment on schema {SCHEMA} is '{mark}'");
+        self.forget().await?;
+        // These are one transaction.
+        let sql = format!(
+            "drop schema if exists {SCHEMA} cascade; create schema {SCHEMA}; \
+             comment on schema {SCHEMA} is '{}'",
+            self.before.mark()
+        );
         let made = self.connection.client.batch_execute(&sql).await;
         made.map_err(|error| {
             let message = format!("could not make schema \"{SCHEMA}\"");
@@ -127,27 +189,25 @@ impl Foreign {
                 "The role needs the right to create schemas: `grant create on database ... to \
                  ...`.",
             )
-        })
+        })?;
+        self.has_schema.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Takes away everything that the lab has made. The schema goes last: while it is there, its
-    /// mark tells what has to be put back.
-    pub(crate) async fn tidy(&self) -> Result<()> {
+    /// Ends what is at work, and has the ledger forget it.
+    async fn forget(&self) -> Result<()> {
         let client = &self.connection.client;
-        let failed =
-            |error| self.connection.explain(format!("could not drop schema \"{SCHEMA}\""), error);
         // Sessions of a trial that was stopped may still be at work.
-        let sql = "select pg_terminate_backend(pid) from pg_stat_activity \
-                   where application_name = 'pgspate lab' and usename = current_user \
-                     and datname = current_database() and pid <> pg_backend_pid()";
-        client.batch_execute(sql).await.map_err(failed)?;
+        let sql = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity \
+             where application_name = '{SESSION}' and usename = current_user \
+               and datname = current_database() and pid <> pg_backend_pid()"
+        );
+        let ended = client.batch_execute(&sql).await;
+        ended
+            .map_err(|error| self.connection.explain("could not end the lab's sessions", error))?;
         self.forget_jobs().await?;
-        self.forget_streams().await?;
-        if !self.had_ledger {
-            self.drop_ledger().await?;
-        }
-        let sql = format!("drop schema if exists {SCHEMA} cascade");
-        client.batch_execute(&sql).await.map_err(failed)
+        self.forget_streams().await
     }
 
     /// Jobs on the lab's tables, also such as were killed before they put back what they had
@@ -204,27 +264,47 @@ impl Foreign {
         Ok(row.get(0))
     }
 
-    /// Drops the ledger if nobody has anything in it. Another session of pgspate may be about to
-    /// write its first row, so it stays as long as there is one.
-    async fn drop_ledger(&self) -> Result<()> {
+    /// Drops the ledger if nobody has anything in it, and tells whether nothing is left to do about
+    /// it. Another session of pgspate may be about to write its first row, so it stays as long as
+    /// there is one.
+    async fn drop_ledger(&self) -> Result<bool> {
+        let sql = self.before.drop_ledger();
         for _ in 0..LOOKS_MAX {
-            let Err(error) = self.connection.client.batch_execute(DROP_LEDGER).await else {
-                return Ok(());
+            let Err(error) = self.connection.client.batch_execute(&sql).await else {
+                return Ok(true);
             };
             match error.code() {
                 Some(&SqlState::LOCK_NOT_AVAILABLE) => tokio::time::sleep(PAUSE).await,
                 // Another role has made it meanwhile.
-                Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Ok(()),
+                Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Ok(true),
                 _ => return Err(self.connection.explain("could not drop the ledger", error)),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// The same, and lets others in.
-    pub(crate) async fn close(self) -> Result<()> {
-        let tidied = self.tidy().await;
+    /// Takes everything away, and lets others in; tells what had to be left, if something had.
+    pub(crate) async fn close(self) -> Result<Option<&'static str>> {
+        let left = self.leave().await;
         self.connection.close().await;
-        tidied
+        left
+    }
+
+    async fn leave(&self) -> Result<Option<&'static str>> {
+        if !self.has_schema.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        self.forget().await?;
+        if self.before != Before::Ledger && !self.drop_ledger().await? {
+            self.reset().await?;
+            return Ok(Some(LEDGER_LEFT));
+        }
+        // Last: its mark tells of the ledger.
+        let sql = format!("drop schema if exists {SCHEMA} cascade");
+        let dropped = self.connection.client.batch_execute(&sql).await;
+        dropped.map_err(|error| {
+            self.connection.explain(format!("could not drop schema \"{SCHEMA}\""), error)
+        })?;
+        Ok(None)
     }
 }

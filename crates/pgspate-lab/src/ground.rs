@@ -15,6 +15,7 @@ use pgspate::target::connect::{Connection, Dsn};
 use pgspate::{Error, Kind, Result};
 use pgspate_embedded::Throwaway;
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 
 use crate::dataset::{Dataset, Loadable};
 use crate::probe::{self, Probe};
@@ -23,6 +24,8 @@ use crate::throttle::{Throttle, Throttled};
 
 /// The schema that everything is made in.
 pub const SCHEMA: &str = "pgspate_lab";
+/// What its sessions are called.
+pub(crate) const SESSION: &str = "pgspate lab";
 /// What the names of the lab's streams begin with, in a ledger that others use as well.
 pub(crate) const STREAM: &str = "pgspate lab";
 
@@ -228,11 +231,12 @@ impl Ground {
     /// # Errors
     /// As [`Dsn::connect`].
     pub async fn open(&self) -> Result<Connection> {
-        let connection = self.dsn.connect("pgspate lab").await?;
-        let sql = format!("set search_path = {SCHEMA}, public");
+        let connection = self.dsn.connect(SESSION).await?;
+        // No contender is cut short: pgspate's own sessions are not either.
+        let sql = format!("set search_path = {SCHEMA}, public; set statement_timeout = 0");
         match connection.client.batch_execute(&sql).await {
             Ok(()) => Ok(connection),
-            Err(error) => Err(connection.explain("could not set the search path", error)),
+            Err(error) => Err(connection.explain("could not set up the session", error)),
         }
     }
 
@@ -261,8 +265,10 @@ impl Ground {
     /// Has the server write all its pages, and tells whether it did. On a server that is not ours
     /// the role may not be allowed to have that done; they are written later then.
     pub(crate) fn checkpoint(&self) -> Result<bool> {
+        let is_forbidden =
+            |error: &Error| error.sqlstate() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
         match self.sql("make a checkpoint", "checkpoint") {
-            Err(error) if !self.is_own() && error.sqlstate().is_some() => Ok(false),
+            Err(error) if !self.is_own() && is_forbidden(&error) => Ok(false),
             other => other.map(|()| true),
         }
     }
@@ -302,17 +308,24 @@ impl Ground {
     /// # Errors
     /// Kind `Bug`, if it is another.
     pub fn agree(&self, key: &str, value: &str) -> Result<()> {
+        self.agree_unkept(key, value)?;
+        let mut here = self.agreed_here.lock().expect("no panic while held");
+        here.insert(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// The same for what is not to be kept: it is compared within a run alone.
+    pub(crate) fn agree_unkept(&self, key: &str, value: &str) -> Result<()> {
         let mut agreed = self.shared.agreed.lock().expect("no panic while held");
         let known = agreed.entry(key.to_owned()).or_insert_with(|| value.to_owned());
         if known == value {
-            self.agreed_here
-                .lock()
-                .expect("no panic while held")
-                .insert(key.to_owned(), value.to_owned());
             return Ok(());
         }
         let message = format!("{key} is {value} after this trial, and was {known} after another");
-        Err(Error::new(Kind::Bug, message))
+        Err(Error::new(Kind::Bug, message).hint(
+            "If the other was measured by an earlier run, and what was wrong with it is mended, \
+             begin anew with `--fresh`.",
+        ))
     }
 
     /// What has been agreed on here.

@@ -37,14 +37,9 @@ impl Own {
         &self.base
     }
 
-    /// That its data are on a file system in memory, if they are: waiting for the disk is what many
-    /// questions are about.
+    /// What is wrong with where its data are, if something is.
     pub(crate) fn in_memory(&self) -> Option<&'static str> {
-        let kind = facts::storage(&self.base.data_folder());
-        matches!(kind.split(' ').next(), Some("tmpfs" | "ramfs")).then_some(
-            "The servers' data were in memory, where waiting for the disk costs nothing: name a \
-             folder on a disk with TMPDIR.",
-        )
+        facts::in_memory(&facts::storage(&self.base.data_folder()))
     }
 
     /// Stops it: from here on it is copied.

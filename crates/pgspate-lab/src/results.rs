@@ -42,6 +42,9 @@ pub struct Conditions {
     /// A fingerprint of the machine that the lab ran on, and of another server's settings.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
+    /// File system and device that the data of the lab's own servers were on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub storage: String,
     /// What is loaded, where that is not what the experiment loads unless it is told.
     #[serde(default, skip_serializing_if = "DataFacts::is_usual")]
     pub data: DataFacts,
@@ -54,10 +57,12 @@ impl Conditions {
         let rest = |it: &Conditions| Conditions {
             build: String::new(),
             place: String::new(),
+            storage: String::new(),
             ..it.clone()
         };
         Conditions::is_same(&self.build, &other.build)
             && Conditions::is_same(&self.place, &other.place)
+            && Conditions::is_same(&self.storage, &other.storage)
             && rest(self) == rest(other)
     }
 
@@ -91,11 +96,22 @@ pub struct Line {
     /// What the server counted between its beginning and its end, as `pgspate::measure` has it.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub measured: Value,
+    /// The names of the drawings that it made; lines from before they were kept do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<Vec<String>>,
     /// Where it ran.
     pub facts: Facts,
 }
 
 impl Line {
+    /// With what lines from before it was a condition tell of it elsewhere.
+    fn completed(mut self) -> Line {
+        if self.conditions.target == "own" && self.conditions.storage.is_empty() {
+            self.conditions.storage.clone_from(&self.facts.machine.storage);
+        }
+        self
+    }
+
     /// One of its numbers, or of its phases as `phase: NAME`.
     pub fn value(&self, name: &str) -> Option<f64> {
         if let Some(phase) = name.strip_prefix("phase: ") {
@@ -120,7 +136,7 @@ pub fn read(folder: &Path) -> Result<Vec<Line>> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines = whole.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let line = |(nth, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| {
+        serde_json::from_str(line).map(Line::completed).map_err(|error| {
             let place = Place {
                 source: Some(path.display().to_string()),
                 line: Some(nth as u64 + 1),
@@ -160,6 +176,11 @@ impl Writer {
             return Err(Error::new(Kind::Usage, message)
                 .hint("Wait for its end, or give another folder with `--results`."));
         }
+        // Where it is a link, that stays one: it is what it names that gets new lines.
+        let path = fs::canonicalize(&path).map_err(failed)?;
+        let failed = |error| file_error("write", &path, error);
+        // Of a run that was killed.
+        let _ = fs::remove_file(partial(&path));
         let bytes = fs::read(&path).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64).map_err(failed)?;
@@ -204,7 +225,7 @@ impl Writer {
     /// Has these lines only. They are written beside the others and take their place then, so that
     /// neither a full disk nor a kill costs a line.
     pub(crate) fn keep(&mut self, lines: &[Line]) -> Result<()> {
-        let partial = self.path.with_extension("jsonl.part");
+        let partial = partial(&self.path);
         let failed = |error| file_error("write", &partial, error);
         let mut text = String::new();
         for line in lines {
@@ -221,7 +242,7 @@ impl Writer {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&partial, &self.path)?;
-            File::open(&self.folder)?.sync_all()?;
+            File::open(self.path.parent().unwrap_or(&self.folder))?.sync_all()?;
             Ok(file)
         })();
         self.file = written.map_err(|error| {
@@ -240,6 +261,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// What is to take the place of a file.
+fn partial(path: &Path) -> PathBuf {
+    path.with_extension("jsonl.part")
 }
 
 fn opened(path: &Path) -> std::io::Result<File> {
@@ -271,6 +297,12 @@ impl Results {
     /// Of an experiment's lines, in the order of its trials. `folder` has the drawings.
     pub fn new(lines: Vec<Line>, folder: &Path) -> Results {
         Results { lines, folder: folder.to_owned() }
+    }
+
+    /// The same of some lines alone.
+    pub(crate) fn only(&self, is_wanted: impl Fn(&Line) -> bool) -> Results {
+        let lines = self.lines.iter().filter(|line| is_wanted(line)).cloned().collect();
+        Results { lines, folder: self.folder.clone() }
     }
 
     /// All lines, also of trials that were left out.
@@ -347,8 +379,16 @@ impl Results {
         places.into_iter().filter_map(|at| Some((at, Spread::of(values(at))?))).collect()
     }
 
-    /// The drawing of that name that a trial with exactly these levels made last.
+    /// The drawing of that name that a trial with exactly these levels made last. One of a run
+    /// whose lines were dropped may still be there, and is none.
     pub fn picture(&self, trial: &Trial, name: &str) -> Option<Picture> {
+        let may_be_its = |line: &Line| {
+            let names = line.pictures.as_ref();
+            line.trial == *trial && names.is_none_or(|names| names.iter().any(|it| it == name))
+        };
+        if !self.measured().any(may_be_its) {
+            return None;
+        }
         let experiment = &self.lines.first()?.experiment;
         let file = picture_file(experiment, trial, name);
         let svg = fs::read_to_string(self.folder.join(PICTURES).join(file)).ok()?;
@@ -383,14 +423,37 @@ pub(crate) mod tests {
                 pgspate: "0.1.0".to_owned(),
                 build: String::new(),
                 place: String::new(),
+                storage: String::new(),
                 data: DataFacts::default(),
             },
             skipped: None,
             agreed: BTreeMap::new(),
             outcome,
             measured: Value::Null,
+            pictures: None,
             facts: Facts::default(),
         }
+    }
+
+    #[test]
+    fn drawings_are_those_that_a_line_tells_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let picture = |name: &str| Picture { name: name.to_owned(), svg: format!("<{name}/>") };
+        let mut made = line(&[("way", "a")], 0, 1.0);
+        made.outcome.pictures = vec![picture("heap"), picture("heap-01")];
+        let mut writer = Writer::open(folder.path()).unwrap();
+        writer.add(&made).unwrap();
+        let shown = |names: Option<&[&str]>| {
+            let names = names.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            let lines = vec![Line { pictures: names, ..made.clone() }];
+            let results = Results::new(lines, folder.path());
+            ["heap", "heap-01"].map(|name| results.picture(&made.trial, name))
+        };
+        let [heap, first] = ["heap", "heap-01"].map(picture);
+        // A later run of the same trial, begun anew, could not draw the nights.
+        assert_eq!(shown(Some(&["heap"])), [Some(heap.clone()), None]);
+        assert_eq!(shown(Some(&[])), [None, None]);
+        assert_eq!(shown(None), [Some(heap), Some(first)]);
     }
 
     #[test]
@@ -420,6 +483,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_link_stays_and_what_a_kill_has_left_goes() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (link, file) = (folder.path().join(RESULTS), elsewhere.path().join("kept.jsonl"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        fs::write(partial(&file), "{").unwrap();
+        let mut writer = Writer::open(folder.path()).unwrap();
+        assert!(!partial(&file).exists());
+        let one = line(&[("way", "a")], 0, 1.0);
+        writer.add(&one).unwrap();
+        writer.keep(std::slice::from_ref(&one)).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
+        assert_eq!(read(folder.path()).unwrap(), [one]);
+    }
+
+    #[test]
     fn a_trial_that_was_left_out_gets_a_line_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(folder.path()).unwrap();
@@ -441,6 +520,14 @@ pub(crate) mod tests {
         assert!(old.conditions.agrees(&with("abc")) && with("abc").agrees(&with("abc")));
         assert!(!with("abc").agrees(&with("abd")));
         assert!(!with("abc").agrees(&Conditions { seed: 9, ..with("abc") }));
+        let folder = tempfile::tempdir().unwrap();
+        let mut known = old.clone();
+        known.facts.machine.storage = "tmpfs".to_owned();
+        Writer::open(folder.path()).unwrap().add(&known).unwrap();
+        let known = read(folder.path()).unwrap().remove(0).conditions;
+        let on = |storage: &str| Conditions { storage: storage.to_owned(), ..known.clone() };
+        assert!(known.agrees(&on("tmpfs")) && known.agrees(&on("")));
+        assert!(!known.agrees(&on("ext4 on vda")));
     }
 
     #[test]

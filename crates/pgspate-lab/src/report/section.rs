@@ -2,7 +2,7 @@
 //!
 //! Question, answer, what was published, figures, every trial in a table, and how to do it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::figure::{Figure, Plot, Strip, Table};
@@ -11,6 +11,7 @@ use super::{bars, described, lines, words};
 use crate::data::tpch;
 use crate::dataset::{Data, TableFacts};
 use crate::experiment::{Experiment, Picture, Published, Setup, Trial, Unit};
+use crate::facts;
 use crate::results::{Conditions, Line, Results};
 use crate::runner;
 use crate::spread::Spread;
@@ -255,18 +256,22 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
     for line in loaded(conditions).into_iter().chain(settings(results)) {
         let _ = writeln!(html, "<li>{}</li>", escape(&line));
     }
-    let mut notes: Vec<&String> =
-        results.lines().iter().flat_map(|line| &line.outcome.notes).collect();
-    notes.sort();
-    notes.dedup();
-    for note in notes {
-        let _ = writeln!(html, "<li>{}</li>", escape(note));
+    for note in notes(results) {
+        let _ = writeln!(html, "<li>{}</li>", escape(&note));
     }
     for (reason, labels) in skipped(results) {
         let text = format!("left out, as {reason}: {}", labels.join("; "));
         let _ = writeln!(html, "<li>{}</li>", escape(&text));
     }
     html.push_str("</ul>\n</details>\n");
+}
+
+/// What else is to be known, each once.
+fn notes(results: &Results) -> BTreeSet<String> {
+    let where_its_data_were =
+        |line: &Line| facts::in_memory(&line.facts.machine.storage).map(str::to_owned);
+    let of = |line: &Line| line.outcome.notes.clone().into_iter().chain(where_its_data_were(line));
+    results.lines().iter().flat_map(of).collect()
 }
 
 /// The `--only` that has these trials and no others, if some are left out and there is one. Of a
@@ -408,7 +413,10 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::results::tests::line;
 
     #[test]
     fn trials_are_named_by_what_only_they_have() {
@@ -417,6 +425,16 @@ mod tests {
         assert_eq!(in_short(&[&c], &[&a, &b, &c]), "indexes present");
         assert_eq!(in_short(&[&a, &b], &[&a, &b, &c]), "indexes none");
         assert_eq!(in_short(&[&a], &[&a, &b, &c]), "one, none");
+    }
+
+    #[test]
+    fn data_in_memory_are_noted_once() {
+        let mut lines = vec![line(&[("way", "a")], 0, 1.0), line(&[("way", "a")], 1, 1.0)];
+        lines[0].outcome.notes.push("a note".to_owned());
+        lines.iter_mut().for_each(|line| line.facts.machine.storage = "tmpfs".to_owned());
+        let notes = notes(&Results::new(lines, Path::new(".")));
+        let notes: Vec<&str> = notes.iter().map(String::as_str).collect();
+        assert!(matches!(notes[..], [text, "a note"] if text.contains("TMPDIR")), "{notes:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! stopped, or killed, is continued by the same command. Results of other conditions are never
 //! mixed with these.
 
+mod again;
 mod order;
 mod place;
 
@@ -196,7 +197,11 @@ fn run_with(
             course.run(&lines)
         })
     })();
-    let closed = place.close(runtime);
+    let closed = place.close(runtime).map(|left| {
+        if let Some(text) = left {
+            show(&Event::Warning { text });
+        }
+    });
     let ended = ended.map_err(|error| match error.kind() {
         Kind::Cancelled => Error::new(
             Kind::Cancelled,
@@ -232,7 +237,7 @@ fn plans(
             Data::Files => 1.0,
             _ => options.scale.unwrap_or_else(|| experiment.scale_default()),
         };
-        let conditions = place.conditions(scale, options.seed, data.facts.clone(), &fingerprint);
+        let conditions = place.conditions(scale, options.seed, data.facts.clone(), &fingerprint)?;
         let is_other =
             |line: &&Line| line.experiment == name && !line.conditions.agrees(&conditions);
         if let (false, Some(other)) = (options.fresh, lines.iter().find(is_other)) {
@@ -274,9 +279,9 @@ impl Course<'_> {
         let is_made = |line: &&&Line| line.skipped.is_none();
         let done: HashSet<(u32, &Trial)> =
             known.iter().filter(is_made).map(|line| (line.repeat, &line.trial)).collect();
-        let left: Vec<&(u32, Trial)> =
+        let mut left: Vec<&(u32, Trial)> =
             all.iter().filter(|(repeat, trial)| !done.contains(&(*repeat, trial))).collect();
-        let before = all.len() - left.len();
+        let mut before = all.len() - left.len();
         self.summary.before += before;
         if before > 0 {
             (self.show)(&Event::Resumed { experiment: name, done: before, of: all.len() });
@@ -296,6 +301,11 @@ impl Course<'_> {
             data: Arc::clone(self.data),
             tables: OnceLock::new(),
         });
+        left = self.not_refused(&shared, left, &known, before)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        before = all.len() - left.len();
         let base = self.prepare(&shared)?;
         let began = Instant::now();
         for (nth, (repeat, trial)) in left.iter().enumerate() {
@@ -375,7 +385,7 @@ impl Course<'_> {
         self.runtime.block_on(foreign.reset())?;
         let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn)?;
         let known = ground.tables().map(drop);
-        let tidied = self.runtime.block_on(foreign.tidy());
+        let tidied = self.runtime.block_on(foreign.reset());
         known.and(tidied)
     }
 
@@ -386,25 +396,13 @@ impl Course<'_> {
         trial: &Trial,
         repeat: u32,
     ) -> Result<Line> {
-        let mut line = Line {
-            experiment: self.plan.experiment.name().to_owned(),
-            trial: trial.clone(),
-            repeat,
-            time: String::new(),
-            conditions: self.plan.conditions.clone(),
-            skipped: None,
-            agreed: BTreeMap::new(),
-            outcome: Outcome::default(),
-            measured: Value::Null,
-            facts: Facts::default(),
-        };
+        let mut line = self.line(trial, repeat);
         match (base, self.place) {
             (Some(own), _) => {
                 let settings = self.settings_on(shared, own, trial)?;
                 let server = own.copy(&settings)?;
                 let ground = Ground::on_own(shared, &server)?;
                 self.measure(&ground, trial, &mut line)?;
-                line.outcome.notes.extend(own.in_memory().map(str::to_owned));
             }
             (None, Place::Foreign(foreign)) => {
                 let keeper = foreign.connection();
@@ -412,7 +410,7 @@ impl Course<'_> {
                 if self.plan.experiment.settings(trial, &ground).is_empty() {
                     self.runtime.block_on(foreign.reset())?;
                     let done = self.on_foreign(&ground, trial, &mut line);
-                    let tidied = self.runtime.block_on(foreign.tidy());
+                    let tidied = self.runtime.block_on(foreign.reset());
                     done.and(tidied)?;
                 } else {
                     describe(&ground, keeper, &mut line)?;
@@ -424,6 +422,23 @@ impl Course<'_> {
             }
         }
         Ok(line)
+    }
+
+    /// A line of which nothing is known yet.
+    fn line(&self, trial: &Trial, repeat: u32) -> Line {
+        Line {
+            experiment: self.plan.experiment.name().to_owned(),
+            trial: trial.clone(),
+            repeat,
+            time: String::new(),
+            conditions: self.plan.conditions.clone(),
+            skipped: None,
+            agreed: BTreeMap::new(),
+            outcome: Outcome::default(),
+            measured: Value::Null,
+            pictures: None,
+            facts: Facts::default(),
+        }
     }
 
     fn settings_on(
@@ -480,6 +495,7 @@ impl Course<'_> {
         self.plan.experiment.verify(trial, ground, &mut outcome)?;
         line.agreed = ground.agreed_here();
         line.time = ground.block_on(facts::now(&connection))?;
+        line.pictures = Some(outcome.pictures.iter().map(|it| it.name.clone()).collect());
         line.outcome = outcome;
         Ok(())
     }

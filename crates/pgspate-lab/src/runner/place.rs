@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pgspate::{Error, Kind, Result};
-use pgspate_embedded::{Installation, Step, locate};
+use pgspate_embedded::{Installation, Step, Throwaway, locate};
 use tokio::runtime::Handle;
 
 use super::{Event, Options};
@@ -71,13 +71,31 @@ impl Place {
         Ok(format!("{:016x}", Random::new(0, &all).next()))
     }
 
+    /// File system and device that data of the lab's own servers will be on.
+    ///
+    /// # Errors
+    /// There is no folder for them.
+    pub(super) fn storage(&self) -> Result<String> {
+        match self {
+            Place::Own(_) => {
+                let folder = Throwaway::temporary_folder().map_err(own::embedded)?;
+                Ok(facts::storage(&folder))
+            }
+            Place::Foreign(_) => Ok(String::new()),
+        }
+    }
+
+    /// What all trials of an experiment have in common; `place` is a fingerprint.
+    ///
+    /// # Errors
+    /// As [`Place::storage`].
     pub(super) fn conditions(
         &self,
         scale: f64,
         seed: u64,
         data: DataFacts,
         place: &str,
-    ) -> Conditions {
+    ) -> Result<Conditions> {
         let (target, postgres) = match self {
             Place::Own(found) => ("own".to_owned(), found.version.clone()),
             Place::Foreign(foreign) => {
@@ -87,12 +105,14 @@ impl Place {
         };
         let pgspate = env!("CARGO_PKG_VERSION").to_owned();
         let build = BUILD.unwrap_or_default().to_owned();
-        Conditions { scale, seed, target, postgres, pgspate, build, place: place.to_owned(), data }
+        let (place, storage) = (place.to_owned(), self.storage()?);
+        Ok(Conditions { scale, seed, target, postgres, pgspate, build, place, storage, data })
     }
 
-    pub(super) fn close(self, runtime: &Handle) -> Result<()> {
+    /// Leaves it as it was; tells what had to be left there, if something had.
+    pub(super) fn close(self, runtime: &Handle) -> Result<Option<&'static str>> {
         match self {
-            Place::Own(_) => Ok(()),
+            Place::Own(_) => Ok(None),
             Place::Foreign(foreign) => runtime.block_on(foreign.close()),
         }
     }
@@ -114,6 +134,8 @@ pub(super) fn differ(known: &Conditions, now: &Conditions, folder: &Path, name: 
         ("version of pgspate", known.pgspate.clone(), now.pgspate.clone())
     } else if !Conditions::is_same(&known.build, &now.build) {
         ("build of pgspate", known.build.clone(), now.build.clone())
+    } else if !Conditions::is_same(&known.storage, &now.storage) {
+        ("file system or disk", known.storage.clone(), now.storage.clone())
     } else {
         ("machine, or a server with other settings", known.place.clone(), now.place.clone())
     };
@@ -159,6 +181,7 @@ mod tests {
             pgspate: "0.1.0".to_owned(),
             build: String::new(),
             place: "a".to_owned(),
+            storage: "tmpfs".to_owned(),
             data: DataFacts::default(),
         };
         let now = Conditions { scale: 0.2, ..known.clone() };
@@ -172,5 +195,8 @@ mod tests {
         let other = Conditions { place: "b".to_owned(), ..known.clone() };
         let error = differ(&known, &other, Path::new("lab"), "bulk").to_string();
         assert!(error.ends_with("another machine, or a server with other settings: a, not b"));
+        let other = Conditions { storage: "ext4 on vda".to_owned(), ..known.clone() };
+        let error = differ(&known, &other, Path::new("lab"), "bulk").to_string();
+        assert!(error.ends_with("of another file system or disk: tmpfs, not ext4 on vda"));
     }
 }

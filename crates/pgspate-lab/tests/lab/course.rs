@@ -1,11 +1,12 @@
 //! The course of a run: every trial from the same state, stopped and continued.
 
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pgspate::Kind;
-use pgspate_lab::{RESULTS, experiments, read};
+use pgspate_lab::{Event, RESULTS, experiments, read};
 
-use crate::support::{HOSTILE, ROWS_BEFORE, options, run};
+use crate::support::{HOSTILE, ROWS_BEFORE, options, run, run_beside};
 
 #[test]
 fn every_trial_begins_from_the_same_state_and_has_a_line() {
@@ -59,6 +60,34 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     trials.sort();
     trials.dedup();
     assert_eq!(trials.len(), 6);
+}
+
+#[test]
+fn what_is_left_out_again_takes_no_data_to_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.ndjson");
+    fs::write(&file, "{\"id\": 1}\n").unwrap();
+    let mut options = options(&folder.path().join("results"));
+    options.experiments = vec![experiments::find("bulk").unwrap()];
+    options.data = vec![file.display().to_string()];
+    (options.scale, options.repeats) = (None, 2);
+    // COPY does not read such files.
+    options.only = vec![("strategy".to_owned(), "one session".to_owned())];
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let prepared = AtomicUsize::new(0);
+        let (summary, began) = run_beside(&options, None, &|event, _| {
+            let is_it = matches!(event, Event::Preparing { .. });
+            prepared.fetch_add(usize::from(is_it), Ordering::Relaxed);
+        });
+        let summary = summary.unwrap();
+        assert_eq!((summary.measured, summary.before), (0, 0));
+        let lines = read(&options.folder).unwrap().len();
+        counts.push((summary.skipped.len(), began.len(), lines, prepared.into_inner()));
+    }
+    let (skipped, began, lines, _) = counts[0];
+    assert!(skipped >= 2 && skipped == began && skipped == lines, "{counts:?}");
+    assert_eq!(counts, [(skipped, began, lines, 1), (skipped, began, lines, 0)]);
 }
 
 #[test]
@@ -119,8 +148,21 @@ fn lines_of_an_earlier_run_are_completed_and_compared() {
     options.repeats = 2;
     let error = run(&options, None).0.unwrap_err();
     assert_eq!(error.kind(), Kind::Bug, "{error}");
+    assert!(error.hint_text().unwrap().contains("--fresh"));
     // Elsewhere results are others.
     fs::write(&path, text.replace("\"place\":\"", "\"place\":\"other")).unwrap();
     let error = run(&options, None).0.unwrap_err();
     assert!(error.to_string().contains("of another machine"), "{error}");
+    // As if the servers' data had been in memory; older lines tell that among the facts alone.
+    let storage = &lines[0].conditions.storage;
+    assert_eq!(*storage, lines[0].facts.machine.storage);
+    let here = format!("\"storage\":\"{storage}\"");
+    let older = text.replace(&format!(",{here}}},\"agreed\""), "},\"agreed\"");
+    let is_known = !storage.is_empty();
+    assert_eq!(older != text, is_known);
+    for text in [&text, &older].into_iter().filter(|_| is_known) {
+        fs::write(&path, text.replace(&here, "\"storage\":\"none such\"")).unwrap();
+        let error = run(&options, None).0.unwrap_err().to_string();
+        assert!(error.contains("of another file system or disk: none such"), "{error}");
+    }
 }

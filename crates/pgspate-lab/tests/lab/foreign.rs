@@ -1,15 +1,15 @@
 //! A server that is not the lab's own is left as it was.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgspate::{Kind, load};
 use pgspate_embedded::testing::{TestDb, database};
 use pgspate_lab::{Event, Options, experiments, read, report};
 
-use crate::support::{ROWS_BEFORE, TOY, dsn, options, run, run_beside};
+use crate::support::{ROWS_BEFORE, TOY, dsn, dsn_with, options, run, run_beside};
 
 /// What is in the database: schemas, tables, and settings of the server.
 fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
@@ -94,16 +94,18 @@ fn what_others_write_into_a_new_ledger_stays() {
 #[test]
 fn what_a_killed_run_has_left_is_put_back_by_the_next() {
     let mark = "scratch of pgspate lab, made and dropped by it";
-    for has_ledger in [false, true] {
+    for rest in ["", "; so is the ledger", "; so are the tables of the ledger"] {
         let (database, folder) = (database(), tempfile::tempdir().unwrap());
         database.run("create table mine (id int)");
+        let has_ledger = rest.is_empty();
         if has_ledger {
             load_into(&database, "mine", folder.path());
+        } else if rest.contains("tables") {
+            database.run("create schema pgspate");
         }
         let before = everything(&database);
-        let mark = if has_ledger { mark.to_owned() } else { format!("{mark}; so is the ledger") };
         database.run(&format!(
-            "create schema pgspate_lab; comment on schema pgspate_lab is '{mark}'; \
+            "create schema pgspate_lab; comment on schema pgspate_lab is '{mark}{rest}'; \
              create table pgspate_lab.t (id int)"
         ));
         load_into(&database, "pgspate_lab.t", folder.path());
@@ -142,19 +144,22 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
         let has_streams = database.query("select to_regclass('pgspate.stream')")[0][0].is_some();
         has_streams && !database.query(applied).is_empty()
     };
+    let is_over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
-        run_beside(&options, None, &|event, stop| {
+        let ended = run_beside(&options, None, &|event, stop| {
             if matches!(event, Event::Trial { .. }) {
-                let stop = stop.clone();
+                let (stop, is_over) = (stop.clone(), &is_over);
                 scope.spawn(move || {
-                    while !has_begun() {
+                    // Also if the trial fails before its stream begins.
+                    while !is_over.load(Ordering::Relaxed) && !has_begun() {
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     stop.ask();
                 });
             }
-        })
-        .0
+        });
+        is_over.store(true, Ordering::Relaxed);
+        ended.0
     });
     assert_eq!(ended.unwrap_err().kind(), Kind::Cancelled);
     let streams = || database.query("select count(*) from pgspate.stream");
@@ -164,6 +169,78 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
     assert_eq!(streams(), [[Some("0".to_owned())]]);
     let jobs = database.query("select table_name from pgspate.job");
     assert_eq!(jobs, [[Some("public.mine".to_owned())]]);
+}
+
+#[test]
+fn a_ledger_that_cannot_go_yet_is_taken_away_by_the_next_run() {
+    let (database, folder) = (database(), tempfile::tempdir().unwrap());
+    let before = everything(&database);
+    let mut options = on(&database, folder.path());
+    options.experiments = vec![experiments::find("changes").unwrap()];
+    (options.scale, options.repeats) = (Some(0.001), 1);
+    let only = [("contender", "pgspate apply"), ("batch", "100")];
+    options.only = only.map(|(factor, level)| (factor.to_owned(), level.to_owned())).to_vec();
+    let warnings = Mutex::new(Vec::new());
+    let keep = |event: &Event<'_>| {
+        if let Event::Warning { text } = event {
+            warnings.lock().unwrap().push((*text).to_owned());
+        }
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let other = runtime.block_on(dsn(&database.dsn()).connect("pgspate doctor")).unwrap();
+    let summary = run_beside(&options, None, &|event, _| keep(event)).0.unwrap();
+    assert_eq!(summary.measured, 1);
+    let said = warnings.lock().unwrap().clone();
+    assert!(matches!(&said[..], [one] if one.starts_with("Other sessions of pgspate")), "{said:?}");
+    // Who made it is known, so that it is nobody else's.
+    let mark = "select obj_description('pgspate_lab'::regnamespace, 'pg_namespace') ~ 'the ledger'";
+    assert_eq!(database.query(mark)[0][0].as_deref(), Some("t"));
+    assert_eq!(database.query("select 1 from pgspate.job"), Vec::<Vec<Option<String>>>::new());
+    runtime.block_on(other.close());
+    assert_eq!(run(&options, None).0.unwrap().before, 1);
+    assert_eq!(everything(&database), before);
+}
+
+#[test]
+fn what_the_user_has_set_for_sessions_is_not_in_the_way() {
+    let (database, folder) = (database(), tempfile::tempdir().unwrap());
+    let before = everything(&database);
+    let variables = [("PGAPPNAME", "nightly"), ("PGOPTIONS", "-c statement_timeout=600000")];
+    let mut options = on(&database, folder.path());
+    options.to = Some(dsn_with(&database.dsn(), &variables));
+    assert_eq!(run(&options, None).0.unwrap().measured, 4);
+    assert_eq!(everything(&database), before);
+}
+
+/// A role of a database, gone with the value.
+struct Role<'a>(&'a TestDb, String);
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        let name = &self.1;
+        self.0.run(&format!("drop owned by {name}; drop role {name}"));
+    }
+}
+
+#[test]
+fn a_role_that_may_not_make_checkpoints_is_said_to_be_one() {
+    let (database, folder) = (database(), tempfile::tempdir().unwrap());
+    let name = format!("{}_role", database.name());
+    database.run(&format!(
+        "create role {name}; grant create on database {} to {name}",
+        database.name()
+    ));
+    let role = Role(&database, name);
+    let before = everything(&database);
+    let mut options = on(&database, folder.path());
+    let options_of_session = format!("-c role={}", role.1);
+    options.to = Some(dsn_with(&database.dsn(), &[("PGOPTIONS", &options_of_session)]));
+    assert_eq!(run(&options, None).0.unwrap().measured, 4);
+    for line in read(folder.path()).unwrap().iter().filter(|line| line.skipped.is_none()) {
+        let is_it = |note: &String| note.starts_with("The role may not make a checkpoint there");
+        assert!(line.outcome.notes.iter().any(is_it), "{:?}", line.outcome.notes);
+    }
+    assert_eq!(everything(&database), before);
 }
 
 #[test]
@@ -212,11 +289,14 @@ fn a_schema_that_is_not_the_labs_is_not_touched() {
 #[test]
 fn a_ledger_is_as_it_was_or_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    for has_ledger in [false, true] {
+    for (has_ledger, has_schema) in [(false, false), (false, true), (true, true)] {
         let database = database();
         if has_ledger {
             database.run("create table mine (id int)");
             load_into(&database, "mine", folder.path());
+        } else if has_schema {
+            // As somebody makes it who may, for the role that loads.
+            database.run("create schema pgspate");
         }
         let jobs = "select to_regclass('pgspate.job'), to_regclass('pgspate.ledger')";
         let all = "select job, table_name from pgspate.job";
@@ -258,6 +338,8 @@ fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
     for line in read(results.path()).unwrap().iter().filter(|line| line.skipped.is_none()) {
         assert_eq!(line.value("rows"), Some(2.0), "{}", line.trial.label());
         assert_eq!(line.conditions.data.tables[0].name, "mine");
+        let agreed: Vec<&str> = line.agreed.keys().map(String::as_str).collect();
+        assert_eq!(agreed, ["the number of rows in mine"]);
     }
     std::fs::write(files.path().join("mine.csv"), "id,order\n1,a\n2,b,c\n").unwrap();
     options.fresh = true;

@@ -87,12 +87,17 @@ impl Experiment for Toy {
             let row = row.map_err(|error| connection.explain("could not count", error))?;
             Ok(row.get::<_, i64>(0))
         })?;
-        let shown = ground.block_on(async {
-            let row = connection.client.query_one("show work_mem", &[]).await;
-            let row = row.map_err(|error| connection.explain("could not ask", error))?;
-            Ok(row.get::<_, String>(0))
-        })?;
-        assert_eq!(shown == "8MB", trial.is("work_mem", "8MB"));
+        let shown = |name: &str| {
+            ground.block_on(async {
+                let row = connection.client.query_one(&format!("show {name}"), &[]).await;
+                let row = row.map_err(|error| connection.explain("could not ask", error))?;
+                Ok(row.get::<_, String>(0))
+            })
+        };
+        assert_eq!(shown("work_mem")? == "8MB", trial.is("work_mem", "8MB"));
+        // Whatever the user has set for sessions.
+        assert_eq!(shown("statement_timeout")?, "0");
+        assert_eq!(shown("application_name")?, "pgspate lab");
         outcome.number("rows", rows as f64, Unit::Count);
         ground.agree("the number of rows", &rows.to_string())?;
         outcome.notes.push(format!("a note {HOSTILE}"));
@@ -158,7 +163,16 @@ pub(crate) fn run_beside(
     (result, seen.into_inner().unwrap())
 }
 
+/// A server by its address, and by variables of the environment.
+pub(crate) fn dsn_with(address: &str, variables: &[(&str, &str)]) -> Dsn {
+    let mut environment = Environment::default();
+    for (name, value) in variables {
+        environment.variables.insert((*name).to_owned(), (*value).to_owned());
+    }
+    Dsn::resolve(Some(address), &environment).unwrap().unwrap()
+}
+
 /// A server by its address.
 pub(crate) fn dsn(address: &str) -> Dsn {
-    Dsn::resolve(Some(address), &Environment::default()).unwrap().unwrap()
+    dsn_with(address, &[])
 }

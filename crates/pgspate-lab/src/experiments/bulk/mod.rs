@@ -198,7 +198,12 @@ pub(crate) fn verify(ground: &Ground) -> Result<()> {
         let counted = if found.is_empty() { "0" } else { found.split(' ').next().unwrap_or("0") };
         ground.agree(&format!("the number of rows in {name}"), &table.rows.to_string())?;
         ground.agree(&format!("the number of rows in {name}"), counted)?;
-        ground.agree(&format!("the content of {name}"), &found)?;
+        let content = format!("the content of {name}");
+        match ground.data().kind() {
+            // Of a table whose rows can be guessed the sum would tell whether a guess is right.
+            Data::Files => ground.agree_unkept(&content, &found)?,
+            Data::Imdb | Data::Tpch => ground.agree(&content, &found)?,
+        }
     }
     Ok(())
 }

@@ -53,7 +53,9 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             }
             Source::Server => {
                 "By the server's own counters, without a limit: its WAL, and the pages that it \
-                 handed to its system, some of them twice: once as room, once filled."
+                 handed to its system, some of them twice: once as room, once filled. \
+                 PostgreSQL 16 and later count them in pg_stat_io, earlier ones in \
+                 pg_stat_bgwriter."
             }
         },
         Plot::Bars(Bars { unit: Some(Unit::Bytes), groups }),

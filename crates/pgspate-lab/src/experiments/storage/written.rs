@@ -49,17 +49,23 @@ pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<Written> 
     Some(Written { bytes, operations: None })
 }
 
-/// Bytes of WAL, and of the pages that checkpoints, sessions and the background writer wrote; or of
-/// what the tables grew by, where that is more: somebody has to write that yet.
+/// Bytes of WAL, and of the pages that checkpoints, sessions and the background writer wrote, files
+/// that became longer among them; or of what the tables grew by, where that is more: somebody has
+/// to write that yet. From version 17 on the older counters have nothing of sessions.
 fn by_server(line: &Line) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
     let wal = count(&line.measured, "/wal_bytes")?;
     let pages = ["buffers_written", "buffers_by_sessions", "buffers_cleaned"];
     let pages =
         pages.iter().filter_map(|name| count(&line.measured, &format!("/checkpoints/{name}")));
-    let written = pages.sum::<f64>() * PAGE_BYTES;
+    let io =
+        ["write_bytes", "extend_bytes"].map(|name| count(&line.measured, &format!("/io/{name}")));
+    let written = match io.iter().any(Option::is_some) {
+        true => io.iter().flatten().sum::<f64>(),
+        false => pages.sum::<f64>() * PAGE_BYTES,
+    };
     let size = |when: &str| {
-        let parts = ["table_bytes", "index_bytes"];
+        let parts = ["table_bytes", "index_bytes", "toast_bytes"];
         let part = |name: &&str| count(&line.measured, &format!("/tables/{when}/{name}"));
         parts.iter().filter_map(part).sum::<f64>()
     };
@@ -84,5 +90,21 @@ mod tests {
         // No checkpoint, and nothing was written so far.
         line.measured["checkpoints"] = json!({});
         assert_eq!(by_server(&line), Some(1000.0 + 2.0 * PAGE_BYTES));
+        line.measured["tables"]["after"]["toast_bytes"] = json!(8192);
+        assert_eq!(by_server(&line), Some(1000.0 + 3.0 * PAGE_BYTES));
+    }
+
+    #[test]
+    fn what_sessions_write_is_counted_by_every_version() {
+        let mut line = line(&[], 0, 1.0);
+        let pages = |count: u64| count * PAGE_BYTES as u64;
+        // As version 16 has it, where both are there, and 17.
+        let io = json!({"write_bytes": pages(5), "extend_bytes": pages(4)});
+        for checkpoints in
+            [json!({"buffers_written": 3, "buffers_by_sessions": 6}), json!({"buffers_written": 3})]
+        {
+            line.measured = json!({"wal_bytes": 1000, "checkpoints": checkpoints, "io": io});
+            assert_eq!(by_server(&line), Some(1000.0 + 9.0 * PAGE_BYTES));
+        }
     }
 }

@@ -185,7 +185,8 @@ impl Dsn {
     }
 
     /// The same for sessions that are called so, whatever was asked for.
-    pub(crate) fn called(&self, name: &str) -> Dsn {
+    #[must_use]
+    pub fn called(&self, name: &str) -> Dsn {
         let mut dsn = self.clone();
         dsn.settings.set("application_name", name.to_owned());
         dsn
