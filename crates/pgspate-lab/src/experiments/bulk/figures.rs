@@ -213,31 +213,31 @@ pub(super) fn answer(results: &Results) -> String {
             words::measured(&ours, Unit::Seconds)
         );
     }
-    let (Some(ours), Some(one)) = (ours, one) else {
+    let (Some(ours), Some(_)) = (ours, one) else {
         return "Too little is measured to compare.".to_owned();
     };
-    let beside = |ours: &Spread, theirs: &Spread, name: &str, rest: &str| {
-        let time = words::value(theirs.median, Unit::Seconds);
-        words::compared(ours, theirs, &format!("{name} ({time}){rest}"))
+    // The same settings for all.
+    let others = |ours: &Spread, levels: &Levels| {
+        let others = [(ONE, "one session"), (EACH, "a session per file")];
+        let all = others.into_iter().filter_map(|(strategy, name)| {
+            let theirs = seconds(strategy, levels)?;
+            let time = words::value(theirs.median, Unit::Seconds);
+            Some(words::compared(ours, &theirs, &format!("{name} ({time})")))
+        });
+        all.collect::<Vec<_>>().join(" and ")
     };
     let time = |ours: &Spread| words::measured(ours, Unit::Seconds);
-    let mut text = format!(
-        "pgspate loads {rows} rows in {}, {}",
-        time(&ours),
-        beside(&ours, &one, "one session", "")
-    );
-    if let Some(each) = seconds(EACH, &BASE) {
-        text += &format!(" and {}", beside(&ours, &each, "a session per file", ""));
-    }
-    let tuned = changed(&[("settings", TUNED)]);
-    if let Some((tuned, its)) = seconds(PGSPATE, &tuned).zip(seconds(ONE, &tuned)) {
-        let beside = beside(&tuned, &its, "one session", " then");
-        text += &format!("; with tuned settings it takes {}, {beside}", time(&tuned));
-    }
-    let indexed = changed(&[("indexes", "present")]);
-    if let Some((indexed, its)) = seconds(PGSPATE, &indexed).zip(seconds(ONE, &indexed)) {
-        let beside = beside(&indexed, &its, "one session", " that keeps them up");
-        text += &format!("; with indexes it takes {}, {beside}", time(&indexed));
+    let mut text =
+        format!("pgspate loads {rows} rows in {}, {}", time(&ours), others(&ours, &BASE));
+    for (words, changed) in [
+        ("with tuned settings", changed(&[("settings", TUNED)])),
+        ("into tables with indexes", changed(&[("indexes", "present")])),
+    ] {
+        let Some(ours) = seconds(PGSPATE, &changed) else { continue };
+        let others = others(&ours, &changed);
+        if !others.is_empty() {
+            text += &format!("; {words} it takes {}, {others}", time(&ours));
+        }
     }
     text + "."
 }
@@ -270,9 +270,10 @@ mod tests {
             answer(&Results::new(all, Path::new("."))),
             "pgspate loads 1.00M rows in 2.00 s (made once), 2 times as fast as one session \
              (4.00 s) and 1.50 times as fast as a session per file (3.00 s); with tuned settings \
-             it takes 1.00 s (made once), 2 times as fast as one session (2.00 s) then; with \
-             indexes it takes 6.00 s (made once), 2 times as fast as one session (12.0 s) that \
-             keeps them up."
+             it takes 1.00 s (made once), 2 times as fast as one session (2.00 s) and 1.50 times \
+             as fast as a session per file (1.50 s); into tables with indexes it takes 6.00 s \
+             (made once), 2 times as fast as one session (12.0 s) and 1.50 times as fast as a \
+             session per file (9.00 s)."
         );
     }
 
