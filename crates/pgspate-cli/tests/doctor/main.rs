@@ -2,6 +2,7 @@
 //! into the bad state for real, and silent after its own remedy.
 
 mod busy;
+mod counted;
 mod flavours;
 mod held;
 mod io;

@@ -79,6 +79,34 @@ fn a_locked_table_hides_no_other() {
     waiting.abort();
 }
 
+/// What is dropped while it is looked at is in the look's snapshot still, and has no privileges.
+#[test]
+fn what_is_dropped_meanwhile_is_left_out() {
+    let db = testing::database();
+    db.run(
+        "create table t (id int) with (autovacuum_enabled = off); \
+         insert into t select generate_series(1, 400000); create index on t (id); \
+         create sequence s maxvalue 10; select setval('s', 10)",
+    );
+    for id in ["bloat", "oversized-indexes"] {
+        let is_seen = || findings(&db.dsn(), id, "")[0]["verdict"] == "cannot_see";
+        wait_until(&format!("{id} knows of the table"), is_seen);
+    }
+    assert_eq!(found(&db.dsn(), "sequences", "")["object"], "public.s");
+    db.run(
+        "create function public.has_table_privilege(oid, text) returns bool language sql \
+         as 'select null::bool'; \
+         create function public.has_sequence_privilege(oid, text) returns bool language sql \
+         as 'select null::bool'",
+    );
+    db.run(&format!("alter database \"{}\" set search_path = public, pg_catalog", db.name()));
+    for id in ["bloat", "oversized-indexes", "sequences"] {
+        let found = findings(&db.dsn(), id, "");
+        assert_eq!((found.len(), &found[0]["verdict"]), (1, &"ok".into()), "{found:?}");
+        assert!(found[0]["evidence"].as_str().unwrap().starts_with("0 "), "{found:?}");
+    }
+}
+
 #[test]
 fn what_belongs_to_others_is_left_to_them() {
     let db = testing::database();

@@ -3,8 +3,8 @@
 use pgspate_embedded::testing::{self, TestDb};
 use serde_json::Value;
 
-use crate::run::wait_until;
-use crate::{found, remedy, silent, trouble};
+use crate::run::{session, wait_until};
+use crate::{findings, found, remedy, silent, trouble};
 
 /// Makes a database bad, has it found, runs what was advised, and has nothing found.
 #[track_caller]
@@ -81,6 +81,27 @@ fn hollow_tables_and_indexes() {
             }
             silent(&db.dsn(), id, "");
         }
+    }
+}
+
+#[test]
+fn a_load_that_is_under_way_is_no_bloat() {
+    let db = testing::database();
+    let rows = "select g, repeat('x', 60) from generate_series";
+    db.run(&format!("{TABLE} insert into t {rows}(1, 400000) g; analyze t"));
+    let (runtime, loading) = session(&db.dsn());
+    let load = format!("begin; insert into t {rows}(400001, 1300000) g");
+    runtime.block_on(loading.batch_execute(&load)).unwrap();
+    for id in ["bloat", "oversized-indexes"] {
+        let found = findings(&db.dsn(), id, "--table t");
+        assert_eq!((found.len(), &found[0]["verdict"]), (1, &"ok".into()), "{found:?}");
+        assert!(found[0]["evidence"].as_str().unwrap().starts_with("1 "), "{found:?}");
+    }
+    // What was hollow before is so still.
+    runtime.block_on(loading.batch_execute("rollback")).unwrap();
+    db.run("delete from t where id % 10 <> 0; analyze t");
+    for id in ["bloat", "oversized-indexes"] {
+        found(&db.dsn(), id, "--table t");
     }
 }
 
@@ -381,6 +402,39 @@ fn sequences_near_their_end() {
         assert_eq!(finding["object"], "public.s");
         db.run("select nextval('s'), nextval('s'), nextval('s')");
     }
+}
+
+#[test]
+fn sequences_that_count_from_below_zero() {
+    let db = testing::database();
+    db.run(
+        "create table t (id smallserial); \
+         alter sequence t_id_seq minvalue -32768 restart with -32768; select nextval('t_id_seq'); \
+         create sequence down as smallint increment -1; select setval('down', -30000)",
+    );
+    let found = trouble(&db.dsn(), "sequences", "");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["object"], "public.down");
+    assert_eq!(found[0]["evidence"], "at -30,000 of -32,768 (91.6 %)");
+    db.run("drop sequence down; select setval('t_id_seq', 32000)");
+    assert_eq!(trouble(&db.dsn(), "sequences", "")[0]["object"], "public.t_id_seq");
+}
+
+/// More sequences than are looked at; the rows of a partitioned table are in its parts.
+#[test]
+fn sequences_of_the_largest_tables() {
+    let db = testing::database();
+    db.run(
+        "do $$ begin for nth in 1..500 loop \
+         execute format('create table t%s (id serial); insert into t%1$s values (1), (2)', nth); \
+         execute format('analyze t%s', nth); end loop; end $$",
+    );
+    db.run(
+        "create table p (id serial) partition by range (id); \
+         create table p1 partition of p for values from (0) to (9000); \
+         insert into p select generate_series(1, 2000); select setval('p_id_seq', 2000000000)",
+    );
+    assert_eq!(found(&db.dsn(), "sequences", "")["object"], "public.p_id_seq");
 }
 
 #[test]

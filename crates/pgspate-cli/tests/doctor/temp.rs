@@ -85,6 +85,42 @@ fn places_and_limits_that_are_not_as_they_were_meant() {
     silent(&dsn, "temporary-files", volume);
 }
 
+/// Wherever the list is set, what is there of it stays.
+#[test]
+fn one_place_of_several_that_is_not_there() {
+    let server = testing::server("allow_in_place_tablespaces = on");
+    let dsn = server.dsn();
+    for sql in [
+        "create tablespace scratch location ''",
+        "create tablespace \"Fast, one\" location ''",
+        "create role app login superuser",
+    ] {
+        ask(&dsn, sql);
+    }
+    let app = format!("{dsn} user=app");
+    let list = "scratch, gone, \"Fast, one\", gone_too";
+    for whose in
+        ["system", "role all", "database postgres", "role app", "role app in database postgres"]
+    {
+        ask(&dsn, &format!("alter {whose} set temp_tablespaces = {list}"));
+        ask(&dsn, "select pg_reload_conf()");
+        let finding = found(&app, "temporary-files", "");
+        assert_eq!(finding["object"], "gone");
+        assert_eq!(trouble(&app, "temporary-files", "").len(), 2);
+        let expected = format!("alter {whose} set temp_tablespaces = scratch, \"Fast, one\";");
+        assert_eq!(remedy(&finding)[0], expected);
+        for statement in remedy(&finding) {
+            ask(&dsn, &statement);
+        }
+        silent(&app, "temporary-files", "");
+        assert_eq!(ask(&app, "show temp_tablespaces"), "scratch, \"Fast, one\"");
+    }
+    let finding =
+        found(&format!("{app} options='-c temp_tablespaces=gone'"), "temporary-files", "");
+    assert_eq!(remedy(&finding), Vec::<String>::new());
+    assert!(finding["advice"].as_str().unwrap().ends_with("The options of this session name it."));
+}
+
 #[test]
 fn a_tablespace_that_a_role_may_not_use() {
     let server = testing::server("allow_in_place_tablespaces = on");

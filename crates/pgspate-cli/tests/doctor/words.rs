@@ -47,7 +47,7 @@ fn the_worst_comes_first() {
     let db = testing::database();
     db.run(
         "create table a (id int primary key); insert into a select generate_series(1, 1500); \
-         create table b (id int, a int references a); \
+         create table b (id int, a int references a) with (autovacuum_enabled = off); \
          insert into b select g, g from generate_series(1, 1500) g; \
          create table seq (id smallserial); select setval('seq_id_seq', 32000)",
     );

@@ -6,7 +6,7 @@
 use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count};
+use super::scene::{Found, SINCE, Scene, count};
 use crate::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
@@ -47,13 +47,12 @@ pub(super) fn writes(row: &Row, nth: usize) -> (String, u64) {
 /// deleted.
 const UNUSED_INDEXES: &str = "\
 select format('%I.%I', n.nspname, c.relname), t.name, pg_relation_size(c.oid), WRITES,
-       s.stats_reset::timestamptz(0)::text,
-       now() - coalesce(s.stats_reset, pg_postmaster_start_time()) < interval '7 days'
-from pg_stat_database s, tables t
+       SINCE::timestamptz(0)::text, coalesce(now() - SINCE < interval '7 days', true)
+from pg_stat_database d, tables t
 join pg_index i on i.indrelid = t.oid join pg_class c on c.oid = i.indexrelid
 join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'i' and i.indisvalid and not c.relispartition
-  and s.datname = current_database()
+  and d.datname = current_database()
   and not exists (select from pg_constraint k where k.contype = 'f' and k.conrelid = t.oid
                     and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey)
   and not i.indisunique and not i.indisexclusion and not i.indisreplident and not i.indisclustered
@@ -84,7 +83,7 @@ pub(super) async fn superfluous(scene: &Scene<'_>) -> Found {
 
 /// Indexes that no query has read.
 async fn unused(scene: &Scene<'_>) -> Found {
-    let sql = UNUSED_INDEXES.replace("WRITES", WRITES);
+    let sql = UNUSED_INDEXES.replace("WRITES", WRITES).replace("SINCE", SINCE);
     let rows = scene.tables(&sql, &[&UNUSED_BYTES_MIN]).await?;
     if rows.is_empty() {
         return Ok(vec![UNUSED.ok("none of a megabyte or more")]);

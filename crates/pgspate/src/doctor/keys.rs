@@ -22,7 +22,7 @@ const ROWS_MIN: i64 = 1000;
 
 /// About how many rows a table `c` has: `ROWS` in queries. Of a partitioned one only its parts
 /// count them, and nothing but an ANALYZE by hand, from version 14 on, tells it.
-const ROWS: &str = "\
+pub(super) const ROWS: &str = "\
 case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid))
      else (with recursive part(oid) as (
                select c.oid union all

@@ -76,6 +76,13 @@ case when c.is_locked then null when c.is_stale then pg_table_size(c.oid)
                                   where x.oid = c.reltoastrelid), 0))::int8
           * current_setting('block_size')::int8 end";
 
+/// Since when the database `d` of `pg_stat_database` has been counted: `SINCE` in queries. Where
+/// its counters were never reset, from version 15 on, they began with those of the server, also
+/// after a crash; of these each can be reset alone.
+pub(super) const SINCE: &str = "\
+coalesce(d.stats_reset, (select least(a.stats_reset, b.stats_reset)
+                         from pg_stat_archiver a, pg_stat_bgwriter b))";
+
 /// A setting as it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
@@ -274,6 +281,12 @@ pub(crate) async fn rights(client: &Client) -> Result<Rights> {
 /// Numbers of rows that are never negative.
 pub(super) fn count(row: &Row, nth: usize) -> u64 {
     row.get::<_, Option<i64>>(nth).map_or(0, |value| u64::try_from(value).unwrap_or(0))
+}
+
+/// Whether what a row is about is still there: `nth` is a privilege, and what was dropped meanwhile
+/// has none.
+pub(super) fn is_there(row: &Row, nth: usize) -> bool {
+    row.get::<_, Option<bool>>(nth).is_some()
 }
 
 /// Whether an error is about the connection rather than about what was asked.

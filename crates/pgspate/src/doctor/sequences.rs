@@ -3,7 +3,8 @@
 use tokio_postgres::Row;
 
 use super::finding::Check;
-use super::scene::{Found, Scene};
+use super::keys::ROWS;
+use super::scene::{Found, Scene, is_there};
 use crate::numbers::thousands;
 
 const SEQUENCES: Check = Check {
@@ -43,10 +44,10 @@ const LAST: &str = "\
       and s.oid not in (select oid from held) and not q.seqcycle
       and ($1::oid = 0 or d.refobjid in (select oid from asked))),
 ending as (
-    select q.*, t.relname, t.relnamespace
-    from sequence q left join pg_class t on t.oid = q.refobjid
+    select q.*, c.relname, c.relnamespace
+    from sequence q left join pg_class c on c.oid = q.refobjid
     where last_one not in (9223372036854775807, -9223372036854775808)
-    order by t.reltuples desc nulls first limit $2::int8)
+    order by ROWS desc nulls first limit $2::int8)
 select q.name,
        case when has_sequence_privilege(q.oid, 'select, usage')
                  and not (q.relpersistence = 'u' and pg_is_in_recovery())
@@ -59,12 +60,14 @@ select q.name,
        q.seqtypid::regtype::text,
        case when not is_limited then '' when q.seqincrement > 0 then ' no maxvalue'
             else ' no minvalue' end,
-       has_sequence_privilege(q.oid, 'select, usage')
+       has_sequence_privilege(q.oid, 'select, usage'), q.seqincrement > 0
 from ending q";
 
 /// Sequences of which three quarters are used.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let rows = scene.tables(LAST, &[&(SEQUENCES_MAX as i64)]).await?;
+    let sql = LAST.replace("ROWS", ROWS);
+    let mut rows = scene.tables(&sql, &[&(SEQUENCES_MAX as i64)]).await?;
+    rows.retain(|row| is_there(row, 8));
     let hidden: Vec<String> =
         rows.iter().filter(|row| !row.get::<_, bool>(8)).map(|row| row.get(0)).collect();
     let mut found: Vec<_> = rows.iter().filter_map(finding).collect();
@@ -87,18 +90,17 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
 fn finding(row: &Row) -> Option<super::Finding> {
     let (last, end, start): (Option<i64>, i64, i64) = (row.get(1), row.get(2), row.get(3));
     let last = last?;
-    let whole = (end as f64 - start as f64).abs().max(1.0);
-    let share = (last as f64 - start as f64).abs() / whole;
+    // What was set back behind its start has all of it before it, and more.
+    let way = |to: i64| match row.get(9) {
+        true => to as f64 - start as f64,
+        false => start as f64 - to as f64,
+    };
+    let share = way(last).max(0.0) / way(end).max(1.0);
     if share < 0.75 {
         return None;
     }
     let sequence: String = row.get(0);
-    let text = format!(
-        "at {} of {} ({:.1} %)",
-        thousands(last.unsigned_abs()),
-        thousands(end.unsigned_abs()),
-        share * 100.0
-    );
+    let text = format!("at {} of {} ({:.1} %)", signed(last), signed(end), share * 100.0);
     let finding = SEQUENCES
         .worse(share >= 0.9, text)
         .on(&sequence)
@@ -118,4 +120,10 @@ fn finding(row: &Row) -> Option<super::Finding> {
         ("bigint", _) => finding.run(format!("alter sequence {sequence}{unlimited};")),
         _ => finding.run(format!("alter sequence {sequence} as bigint{unlimited};")),
     })
+}
+
+/// `-2,147,483,648`.
+fn signed(value: i64) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", thousands(value.unsigned_abs()))
 }

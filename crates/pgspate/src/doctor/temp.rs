@@ -8,6 +8,7 @@ use super::scene::{Found, Scene, attempt, words};
 use super::storage::data_bytes;
 use super::tempfiles::{Closed, names};
 use crate::numbers::{bytes, rate, seconds, thousands};
+use crate::target::quote_ident;
 
 const TEMP: Check = Check {
     id: "temporary-files",
@@ -183,25 +184,38 @@ fn limit(scene: &Scene<'_>, room: Option<Room>) -> Option<Finding> {
 /// Tablespaces for temporary files that are not there, or not for this role: PostgreSQL passes
 /// over them without a word.
 async fn places(scene: &Scene<'_>) -> Result<Vec<Finding>, tokio_postgres::Error> {
-    let mut found = Vec::new();
+    let sql = "select quote_ident($1), \
+                      (select has_tablespace_privilege(oid, 'create') from pg_tablespace \
+                       where spcname = $1), \
+                      (select quote_ident(spcname) from pg_tablespace t join pg_database d \
+                       on t.oid = d.dattablespace where datname = current_database()), \
+                      quote_ident(current_database())";
+    let mut named: Vec<(String, Option<bool>)> = Vec::new();
+    let (mut default, mut database) = (String::new(), String::new());
     for name in names(scene.setting("temp_tablespaces").unwrap_or_default()) {
-        let sql = "select quote_ident($1), \
-                          (select has_tablespace_privilege(oid, 'create') from pg_tablespace \
-                           where spcname = $1), \
-                          (select quote_ident(spcname) from pg_tablespace t join pg_database d \
-                           on t.oid = d.dattablespace where datname = current_database())";
         let row = scene.client.query_one(sql, &[&name]).await?;
-        let (object, may, default): (String, Option<bool>, String) =
-            (row.get(0), row.get(1), row.get(2));
-        // The database's own is everybody's.
-        if may == Some(true) || object == default {
-            continue;
-        }
+        named.push((row.get(0), row.get(1)));
+        (default, database) = (row.get(2), row.get(3));
+    }
+    // Each finding leaves what is there, so that one remedy does not undo another.
+    let is_there = |(name, may): &(String, Option<bool>)| may.map(|_| name.clone());
+    let there: Vec<String> = named.iter().filter_map(is_there).collect();
+    let mut found = Vec::new();
+    // The database's own is everybody's.
+    for (object, may) in named.into_iter().filter(|(it, may)| *may != Some(true) && *it != default)
+    {
+        let mut advice =
+            "Temporary files go to the next one that is named, or beside the data.".to_owned();
         let finding = match may {
             None => {
                 let text = "temp_tablespaces names it, and there is no such tablespace";
-                let set = scene.set("temp_tablespaces", "");
-                set.into_iter().fold(TEMP.note(text), Finding::run)
+                match name_alone(scene, &there, &database) {
+                    Ok(set) => set.into_iter().fold(TEMP.note(text), Finding::run),
+                    Err(where_else) => {
+                        advice.push_str(where_else);
+                        TEMP.note(text)
+                    }
+                }
             }
             Some(_) => {
                 let role = &scene.rights.role;
@@ -209,10 +223,36 @@ async fn places(scene: &Scene<'_>) -> Result<Vec<Finding>, tokio_postgres::Error
                 TEMP.note(text).run(scene.grant(&format!("create on tablespace {object}")))
             }
         };
-        let advice = "Temporary files go to the next one that is named, or beside the data.";
         found.push(finding.on(object).advice(advice));
     }
     Ok(found)
+}
+
+/// What has `temp_tablespaces` name these alone, changed where it is set; or where else that is.
+fn name_alone(
+    scene: &Scene<'_>,
+    names: &[String],
+    database: &str,
+) -> Result<Vec<String>, &'static str> {
+    // A list in quotes would be one name.
+    let list = if names.is_empty() { "''".to_owned() } else { names.join(", ") };
+    let role = quote_ident(&scene.rights.role);
+    let source = scene.settings.get("temp_tablespaces").map(|it| it.source.as_str());
+    let whose = match source.unwrap_or_default() {
+        "client" | "session" => return Err(" The options of this session name it."),
+        "command line" => return Err(" The command line that started the server names it."),
+        "global" => "role all".to_owned(),
+        "database" => format!("database {database}"),
+        "user" => format!("role {role}"),
+        "database user" => format!("role {role} in database {database}"),
+        _ if !scene.flavour.has_alter_system() => return Ok(scene.set("temp_tablespaces", &list)),
+        _ => "system".to_owned(),
+    };
+    let mut set = vec![format!("alter {whose} set temp_tablespaces = {list};")];
+    if whose == "system" {
+        set.push("select pg_reload_conf();".to_owned());
+    }
+    Ok(set)
 }
 
 /// What there is, where nothing is wrong.

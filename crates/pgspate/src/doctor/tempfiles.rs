@@ -8,15 +8,14 @@ use std::time::Instant;
 use tokio_postgres::Client;
 
 use super::disk::{Disk, free_bytes};
+use super::scene::SINCE;
 use crate::target::Ask;
 
-/// Columns: the database, its files and their bytes, and for how many hours that was counted. Where
-/// a database's counters were never reset, those of the archiver began with them.
+/// Columns: the database, its files and their bytes, and for how many hours that was counted.
 const DATABASES: &str = "\
 select d.datname::text, d.temp_files, d.temp_bytes,
-       (extract(epoch from clock_timestamp() - coalesce(d.stats_reset, a.stats_reset)) / 3600)
-           ::float8
-from pg_stat_database d, pg_stat_archiver a
+       (extract(epoch from clock_timestamp() - SINCE) / 3600)::float8
+from pg_stat_database d
 where d.datname is not null and d.datname !~ '^template[01]$'";
 
 /// What a superuser sees in the folder of a tablespace, and in the folders that parallel sessions
@@ -153,7 +152,7 @@ async fn look(client: &Client, place: Option<Place>) -> TempFiles {
 }
 
 async fn closed(client: &Client) -> Vec<Closed> {
-    let rows = client.ask_all(DATABASES, &[]).await.unwrap_or_default();
+    let rows = client.ask_all(&DATABASES.replace("SINCE", SINCE), &[]).await.unwrap_or_default();
     let number = |value: Option<i64>| value.unwrap_or_default().unsigned_abs();
     let closed = rows.iter().map(|row| Closed {
         name: row.get(0),

@@ -1,0 +1,52 @@
+//! Since when the server has counted, by which some checks judge.
+
+use pgspate_embedded::testing;
+
+use crate::run::wait_until;
+use crate::{findings, found, trouble};
+
+/// A database whose own counters were never reset, with views in place of the server's.
+const VIEWS: &str = "\
+create view public.pg_stat_database as
+    select current_database() as datname, 30000::int8 as temp_files,
+           1000000000000::int8 as temp_bytes, null::timestamptz as stats_reset;
+create function public.pg_postmaster_start_time() returns timestamptz language sql
+    as $$ select now() - interval '300 days' $$;
+create table t (id int) with (autovacuum_enabled = off);
+insert into t select generate_series(1, 400000);
+create index t_id on t (id) with (fillfactor = 10);
+analyze t";
+
+#[test]
+fn as_long_as_the_oldest_of_the_servers_counters() {
+    let db = testing::database();
+    db.run(VIEWS);
+    db.run(&format!("alter database \"{}\" set search_path = public, pg_catalog", db.name()));
+    let (old, young) = ("'2020-02-20 20:20:20+00'::timestamptz", "now()");
+    let began = |archiver: &str, writer: &str| {
+        db.run(&format!(
+            "create or replace view public.pg_stat_archiver as select {archiver} as stats_reset; \
+             create or replace view public.pg_stat_bgwriter as select {writer} as stats_reset"
+        ));
+    };
+    // After a crash they begin anew, in a server that is as old as ever.
+    began(young, young);
+    wait_until("the server's statistics know of the rows", || {
+        found(&db.dsn(), "unused-indexes", "")["numbers"]["entries_written"] == 400_000.0
+    });
+    for id in ["unused-indexes", "temporary-files"] {
+        assert_eq!(found(&db.dsn(), id, "")["verdict"], "note", "{id}");
+    }
+    // Either may have been reset alone.
+    for [archiver, writer] in [[old, young], [young, old]] {
+        began(archiver, writer);
+        let finding = found(&db.dsn(), "unused-indexes", "");
+        assert_eq!(finding["verdict"], "warning", "{finding}");
+        let evidence = finding["evidence"].as_str().unwrap();
+        assert!(evidence.contains("no scan since 2020-02-2"), "{evidence}");
+        // So much is little in an hour.
+        assert_eq!(trouble(&db.dsn(), "temporary-files", ""), Vec::<serde_json::Value>::new());
+    }
+    let evidence = findings(&db.dsn(), "temporary-files", "")[0]["evidence"].to_string();
+    assert!(evidence.contains("1.00 TB in 30,000 of database"), "{evidence}");
+}
