@@ -51,9 +51,10 @@ fn finding(row: &Row) -> super::Finding {
         format!(", {} went to another page", thousands(rows.unsigned_abs()))
     });
     let text = format!(
-        "{:.0} % of {} updates were HOT{moved}; fillfactor {fillfactor}, {indexes} indexes",
+        "{:.0} % of {} updates were HOT{moved}; fillfactor {fillfactor}, {indexes} index{}",
         100.0 * hot as f64 / updated as f64,
-        thousands(updated)
+        thousands(updated),
+        if indexes == 1 { "" } else { "es" }
     );
     let finding = HOT
         .note(text)

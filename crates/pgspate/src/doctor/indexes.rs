@@ -39,7 +39,11 @@ pub(super) const WRITES: &str = "\
 pub(super) fn writes(row: &Row, nth: usize) -> (String, u64) {
     let (written, siblings) = (count(row, nth), count(row, nth + 1));
     let written_words = thousands(written);
-    (format!("{written_words} entries written, one of {siblings} indexes"), written)
+    let among = match siblings {
+        1 => "the only index".to_owned(),
+        _ => format!("one of {siblings} indexes"),
+    };
+    (format!("{written_words} entries written, {among}"), written)
 }
 
 /// What enforces something, identifies rows for replication or is clustered on is used without
