@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::canon::Canon;
 use super::event::{Op, Value};
-use super::fold::{Base, Folded, Keying, fold};
+use super::fold::{Base, Entry, Folded, Keying, fold};
 use super::log::{Cell, Change, Log, RowAt, Which};
 
 /// Key, and two columns more.
@@ -158,10 +158,10 @@ fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
         let change = &log.changes()[change as usize];
         number(log.either(change, which, 0)).unwrap() as u8
     };
-    for entry in table.entries.iter().filter(|entry| entry.state.is_none()) {
+    for entry in table.in_order().into_iter().filter(|entry| entry.state.is_none()) {
         rows.remove(&key(entry.key.change, entry.key.which));
     }
-    for entry in &table.entries {
+    for entry in table.in_order() {
         let Some(state) = &entry.state else { continue };
         let at = key(entry.key.change, entry.key.which);
         let [a, b] = [1, 2].map(|column| number(table.cell(log, state, column)));
@@ -281,4 +281,27 @@ fn a_deleted_row_that_is_updated_is_missing() {
     let mut rows = Rows::from([(1, [1, 1])]);
     write(&mut rows, &log, &folded);
     assert_eq!(rows, Rows::new());
+}
+
+/// A few are as they came.
+#[test]
+fn many_rows_are_in_the_order_of_their_keys() {
+    for count in [900, 3000] {
+        let mut log = Log::default();
+        for nth in (0..count).rev().chain(0..count) {
+            let values = [format!("{nth:04}"), "1".to_owned(), "2".to_owned()];
+            let values = values.map(|value| Value::Text(value.into()));
+            let row = log.row(WIDTH, &[Some(0), Some(1), Some(2)], &values).unwrap();
+            log.push(change(log.len(), Op::Insert, Some(row), None));
+        }
+        let folded = fold(&log, 0..log.len(), &[&keying()]).unwrap();
+        let key = |entry: &Entry| {
+            let change = &log.changes()[entry.key.change as usize];
+            number(log.either(change, entry.key.which, 0)).unwrap()
+        };
+        let keys: Vec<u16> = folded.tables[0].in_order().into_iter().map(key).collect();
+        let sorted: Vec<u16> = (0..count).collect();
+        let as_they_came: Vec<u16> = (0..count).rev().collect();
+        assert_eq!(keys, if count < 1000 { as_they_came } else { sorted });
+    }
 }

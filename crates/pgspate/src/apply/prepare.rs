@@ -116,7 +116,7 @@ impl<'a> Encoder<'a> {
 
     fn run(mut self, table: usize) -> Prepared {
         let (mut goes, mut comes) = (0, 0);
-        for entry in &self.folded.entries {
+        for entry in self.folded.in_order() {
             match &entry.state {
                 None => {
                     self.goes(entry);

@@ -22,6 +22,7 @@ mod locked;
 mod oversized;
 mod partitions;
 pub mod picture;
+mod repartition;
 mod rows;
 pub(crate) mod scene;
 mod sequences;

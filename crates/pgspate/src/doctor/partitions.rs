@@ -2,7 +2,8 @@
 
 use tokio_postgres::Row;
 
-use super::finding::Check;
+use super::finding::{Check, Finding};
+use super::repartition::{Bounds, Column, Large};
 use super::scene::{Found, Scene, count};
 use crate::numbers::{bytes, thousands};
 use crate::target::quote_ident;
@@ -13,89 +14,135 @@ const PARTITIONS: Check = Check {
     rule: "PostgreSQL manual, partitioning: when a table is larger than the server's memory",
 };
 
-/// With the column by which one would: the first date or timestamp that is never null, one of the
-/// primary key before others; and the columns of the primary key.
+/// With the column by which one would: it is never null, in every unique key, and grows, as dates
+/// do and what a sequence gives. Then what statements bring over, and what none here do.
+///
+/// A sequence is not asked where that would wait.
 const TABLES: &str = "\
-select c.nspname::text, c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid),
-       greatest(c.reltuples::int8, 0),
-       (select a.attname::text from pg_attribute a
-        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull
-          and a.atttypid in ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
-        order by exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary
-                           and a.attnum = any(i.indkey)) desc, a.attnum limit 1),
-       array(select a.attname::text from pg_index i
-             join unnest(i.indkey::int2[]) with ordinality as key(attnum, nth) on true
-             join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
-             where i.indrelid = c.oid and i.indisprimary order by key.nth),
-       extract(year from now())::int,
-       array_remove(array[
-           case when exists (select from pg_attribute a where a.attrelid = c.oid
-                               and a.attidentity <> '') then 'an identity column' end,
-           case when exists (select from pg_constraint k where k.contype = 'f'
-                               and c.oid in (k.conrelid, k.confrelid)) then 'foreign keys' end,
-           case when exists (select from pg_constraint k where k.conrelid = c.oid
-                               and k.contype in ('p', 'u', 'x')) then 'a key' end,
-           case when exists (select from pg_index i where i.indrelid = c.oid
-                               and (i.indisunique or i.indisexclusion or not i.indisvalid))
-                then 'a unique index' end,
-           case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
-                               and d.refobjid = c.oid and d.classid = 'pg_rewrite'::regclass)
-                then 'views or rules' end,
-           case when exists (select from pg_depend d where d.refobjid = c.reltype
-                               and d.refclassid = 'pg_type'::regclass
-                               and d.classid <> 'pg_class'::regclass and d.deptype = 'n')
-                then 'functions that use its type' end,
-           case when exists (select from pg_trigger g where g.tgrelid = c.oid
-                               and not g.tgisinternal) then 'triggers' end,
-           case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
-                then 'row level security' end,
-           case when exists (select from pg_publication p where p.puballtables)
-                  or exists (select from pg_publication_rel p where p.prrelid = c.oid)
-                then 'publications' end,
-           case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
-                then 'inheritance' end,
-           case when c.reloftype <> 0 then 'its type' end,
-           case when exists (select from pg_attribute a where a.attrelid = c.oid
-                               and a.attnum > 0 and not a.attisdropped
-                               and (a.attstattarget >= 0 or a.attoptions is not null))
-                then 'statistics targets' end,
-           case when exists (select from pg_class x where x.oid = c.reltoastrelid
-                               and x.reloptions is not null) then 'options of its TOAST' end,
-           case when (select amname from pg_am where oid = c.relam)
-                     <> current_setting('default_table_access_method')
-                then 'its access method' end,
-           case when c.relacl is not null or exists (select from pg_attribute a
-                    where a.attrelid = c.oid and a.attacl is not null) then 'grants' end,
-           case when exists (select from pg_depend d join pg_class s on s.oid = d.objid
-                             where d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid
-                               and d.classid = 'pg_class'::regclass and s.relkind = 'S'
-                               and d.deptype = 'a') then 'sequences that it owns' end],
-           null),
-       pg_get_userbyid(c.relowner)::text,
+, owned as (
+    select d.refobjid as relid, d.refobjsubid as attnum, a.attname::text as owner, s.oid,
+           a.attidentity <> '' as is_identity, format('%I.%I', n.nspname, s.relname) as name,
+           q.seqincrement > 0 and not q.seqcycle and s.oid not in (select oid from held)
+               and not (s.relpersistence = 'u' and pg_is_in_recovery()) as grows
+    from pg_depend d join pg_class s on s.oid = d.objid and s.relkind = 'S'
+    join pg_namespace n on n.oid = s.relnamespace join pg_sequence q on q.seqrelid = s.oid
+    join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+    where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+      and d.deptype in ('a', 'i'))
+select c.nspname::text as schema, c.relname::text as name, pg_table_size(c.oid) as bytes,
+       pg_indexes_size(c.oid) as index_bytes, greatest(c.reltuples, 0)::int8 as rows,
+       one.name as by, one.last, one.largest, extract(year from now())::int as year,
+       (select a.attname::text from pg_index i
+        join pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+        where i.indrelid = c.oid and i.indisunique order by i.indisprimary desc limit 1) as key,
+       pg_get_userbyid(c.relowner)::text as owner,
        coalesce((select ' with (' || string_agg(format('%I = %L', option_name, option_value), ', ')
-                        || ')' from pg_options_to_table(c.reloptions)), ''),
+                        || ')' from pg_options_to_table(c.reloptions)), '') as options,
        coalesce((select format(' tablespace %I', spcname) from pg_tablespace s
-                 where s.oid = c.reltablespace), '')
+                 where s.oid = c.reltablespace), '') as place,
+       array(select o.name from owned o where o.relid = c.oid order by o.name) as sequences,
+       array(select o.owner from owned o where o.relid = c.oid order by o.name) as owners,
+       array(select o.is_identity from owned o where o.relid = c.oid order by o.name) as identities,
+       array(select format('alter table %s add constraint %I %s;', c.name, k.conname,
+                           pg_get_constraintdef(k.oid))
+             from pg_constraint k where k.contype = 'f' and k.conrelid = c.oid
+             order by k.conname) as references,
+       array(select format('grant %s on %s to %s%s;',
+                           string_agg(lower(g.privilege_type), ', ' order by g.privilege_type),
+                           c.name, case g.grantee when 0 then 'public'
+                                   else quote_ident(pg_get_userbyid(g.grantee)) end,
+                           case when g.is_grantable then ' with grant option' else '' end)
+             from aclexplode(c.relacl) g where g.grantee <> c.relowner
+             group by g.grantee, g.is_grantable order by g.grantee, g.is_grantable) as grants,
+       array_remove(array[IN_THE_WAY], null) as in_the_way
 from tables c
+left join lateral (
+    select a.attname::text as name, last, largest
+    from pg_attribute a left join owned o on o.relid = a.attrelid and o.attnum = a.attnum
+    cross join lateral (
+        select a.atttypid in ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
+                   as is_date,
+               case when o.grows and has_sequence_privilege(o.oid, 'select, usage')
+                    then pg_sequence_last_value(o.oid) end as last,
+               case a.atttypid when 'int2'::regtype then 32767 when 'int4'::regtype then 2147483647
+                               when 'int8'::regtype then 9223372036854775807 end as largest) kind
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull
+      and a.attgenerated = '' and (is_date or last between 1 and largest * 0.7)
+      and not exists (select from pg_index i where i.indrelid = c.oid and i.indisunique
+                      and a.attnum <> all ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+    order by is_date desc, a.attnum limit 1) one on true
 where c.relkind = 'r' and not c.relispartition and WHOLE >= $2::int8
 order by WHOLE desc limit 20";
+
+/// What hangs on a table `c` and is not brought over, each a word or null.
+const IN_THE_WAY: &str = "\
+case when exists (select from pg_constraint k where k.contype = 'f' and k.confrelid = c.oid)
+     then 'foreign keys to it' end,
+case when exists (select from pg_constraint k where k.conrelid = c.oid and k.contype = 'x')
+     then 'exclusion constraints' end,
+case when exists (select from pg_constraint k where k.conrelid = c.oid and not k.convalidated)
+     then 'constraints that are not validated' end,
+case when exists (select from pg_constraint k where k.conrelid = c.oid and k.connoinherit
+                    and k.contype in ('c', 'n'))
+     then 'constraints that no part inherits' end,
+case when exists (select from pg_index i where i.indrelid = c.oid and not i.indisvalid)
+     then 'an index that is not valid' end,
+case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
+                    and d.refobjid = c.oid and d.classid = 'pg_rewrite'::regclass)
+     then 'views or rules' end,
+case when exists (select from pg_depend d where d.refobjid = c.reltype
+                    and d.refclassid = 'pg_type'::regclass
+                    and d.classid <> 'pg_class'::regclass and d.deptype = 'n')
+     then 'functions that use its type' end,
+case when exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
+     then 'triggers' end,
+case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
+     then 'row level security' end,
+case when exists (select from pg_publication p where p.puballtables)
+       or exists (select from pg_publication_rel p where p.prrelid = c.oid)
+     then 'publications' end,
+case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
+     then 'inheritance' end,
+case when c.reloftype <> 0 then 'its type' end,
+case when c.relpersistence = 'u' then 'that it is unlogged' end,
+case when exists (select from pg_attribute a where a.attrelid = c.oid and a.attnum > 0
+                    and not a.attisdropped
+                    and (a.attstattarget >= 0 or a.attoptions is not null))
+     then 'statistics targets' end,
+case when exists (select from pg_class x where x.oid = c.reltoastrelid
+                    and x.reloptions is not null) then 'options of its TOAST' end,
+case when (select amname from pg_am where oid = c.relam)
+          <> current_setting('default_table_access_method') then 'its access method' end,
+case when exists (select from pg_attribute a where a.attrelid = c.oid and a.attacl is not null)
+     then 'grants on columns' end,
+case when exists (select from owned o join pg_class s on s.oid = o.oid
+                  where o.relid = c.oid and o.is_identity and s.relacl is not null)
+     then 'grants on the sequence of an identity column' end,
+case when exists (select privilege_type from aclexplode(acldefault('r', c.relowner))
+                  except select privilege_type from aclexplode(c.relacl)
+                  where grantee = c.relowner) and c.relacl is not null
+     then 'rights that its owner lacks' end";
 
 /// Large tables in one piece.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let least = scene.options.large_table_bytes;
     let least_sql = i64::try_from(least).unwrap_or(i64::MAX);
-    let rows = scene.tables(TABLES, &[&least_sql]).await?;
+    // So that every name in a constraint has its schema.
+    scene.client.batch_execute("set local search_path = ''").await?;
+    let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY);
+    let rows = scene.tables(&sql, &[&least_sql]).await?;
     if rows.is_empty() {
         return Ok(vec![PARTITIONS.ok(format!("none of {} or more", bytes(least)))]);
     }
     Ok(rows.iter().map(finding).collect())
 }
 
-fn finding(row: &Row) -> super::Finding {
-    let (schema, name): (String, String) = (row.get(0), row.get(1));
+const GOOD: &str = "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay \
+                    in the cache.";
+
+fn finding(row: &Row) -> Finding {
     let (size, indexes, rows) = (count(row, 2), count(row, 3), count(row, 4));
-    let (column, key): (Option<String>, Vec<String>) = (row.get(5), row.get(6));
-    let table = format!("{}.{}", quote_ident(&schema), quote_ident(&name));
+    let (schema, name): (&str, &str) = (row.get("schema"), row.get("name"));
     let text = format!(
         "{} in one piece, its indexes {}, about {} rows",
         bytes(size),
@@ -104,77 +151,59 @@ fn finding(row: &Row) -> super::Finding {
     );
     let finding = PARTITIONS
         .note(text)
-        .on(&table)
+        .on(format!("{}.{}", quote_ident(schema), quote_ident(name)))
         .count("bytes", size)
         .count("index_bytes", indexes)
         .weighs(size as f64);
-    let good = "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay in \
-                the cache.";
-    let in_the_way: Vec<String> = row.get(8);
-    let Some(column) = column else {
-        let by = key.first().map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
-        return finding.advice(format!(
-            "{good} No date is never null in it, so only by hash ({by}), and rows have to be \
-             copied."
-        ));
+    let Some(by) = row.get::<_, Option<&str>>("by") else {
+        return finding.advice(by_hash(row.get("key")));
     };
+    let in_the_way: Vec<&str> = row.get("in_the_way");
     if !in_the_way.is_empty() {
         return finding.advice(format!(
-            "{good} It would be by {}, but no statements here bring over what hangs on it: {}.",
-            quote_ident(&column),
+            "{GOOD} It would be by {}, but no statements here bring over what hangs on it: {}.",
+            quote_ident(by),
             in_the_way.join(", ")
         ));
     }
+    let bounds = match row.get("last") {
+        Some(last) => Bounds::after_number(last, row.get("largest")),
+        None => Bounds::after_year(row.get("year")),
+    };
+    let statements = large(row, by).statements(&bounds);
     let finding = finding.advice(format!(
-        "{good} What there is becomes one part, new rows go to new ones; put the bounds of what \
+        "{GOOD} What there is becomes one part, new rows go to new ones; put the bounds of what \
          you have in place of these. Nobody can use the table from begin to commit, which takes a \
          moment. If a statement fails, roll back."
     ));
-    let like = Like { year: row.get(7), owner: row.get(9), with: row.get(10), place: row.get(11) };
-    let statements = statements(&schema, &name, &column, &like);
-    statements.into_iter().fold(finding, super::Finding::run)
+    statements.into_iter().fold(finding, Finding::run)
 }
 
-/// What new parts have of what there is; the last two as SQL writes them.
-struct Like {
-    year: i32,
-    owner: String,
-    with: String,
-    place: String,
-}
-
-/// Partitions a table without copying it: what there is becomes the first part. Its indexes become
-/// parts of those of the whole, as they are the same.
-fn statements(schema: &str, name: &str, column: &str, like: &Like) -> Vec<String> {
-    let schema = quote_ident(schema);
-    let Like { year, owner, with, place } = like;
-    let (next, after) = (format!("{}-01-01", year + 1), format!("{}-01-01", year + 2));
-    let part = |suffix: &str| {
-        let cut = crate::target::truncate_ident(name);
-        let cut = &cut[..cut.floor_char_boundary(50)];
-        quote_ident(&format!("{cut}{suffix}")).into_owned()
+fn by_hash(key: Option<&str>) -> String {
+    let why = match key {
+        Some(_) => "Its keys have no date and no number of a sequence in common",
+        None => "No date is never null in it",
     };
-    let (table, old, new) = (quote_ident(name).into_owned(), part("_old"), part("_new"));
-    let (rest, owner) = (part("_rest"), quote_ident(owner));
-    let by = quote_ident(column).into_owned();
-    let whole = format!("{schema}.{table}");
-    vec![
-        format!("alter table {whole} add constraint {old} check ({by} < '{next}') not valid;"),
-        format!("alter table {whole} validate constraint {old};"),
-        format!(
-            "begin; alter table {whole} rename to {old}; create table {whole} (like {schema}.{old} \
-             including all) partition by range ({by}){place}; alter table {whole} drop constraint \
-             {old}; alter table {whole} owner to {owner};"
-        ),
-        format!(
-            "alter table {whole} attach partition {schema}.{old} for values from (minvalue) to \
-             ('{next}');"
-        ),
-        format!(
-            "create table {schema}.{new} partition of {whole} for values from ('{next}') to \
-             ('{after}'){with}{place}; create table {schema}.{rest} partition of {whole} \
-             default{with}{place}; alter table {schema}.{new} owner to {owner}; alter table \
-             {schema}.{rest} owner to {owner}; commit;"
-        ),
-    ]
+    let by = key.map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
+    format!("{GOOD} {why}, so only by hash ({by}), and rows have to be copied.")
+}
+
+fn large<'a>(row: &'a Row, by: &'a str) -> Large<'a> {
+    let sequences = row.get::<_, Vec<&str>>("sequences").into_iter();
+    let owners: Vec<&str> = row.get("owners");
+    let identities: Vec<bool> = row.get("identities");
+    Large {
+        schema: row.get("schema"),
+        name: row.get("name"),
+        by,
+        owner: row.get("owner"),
+        options: row.get("options"),
+        place: row.get("place"),
+        numbered: sequences
+            .zip(owners.into_iter().zip(identities))
+            .map(|(sequence, (name, is_identity))| Column { name, sequence, is_identity })
+            .collect(),
+        references: row.get("references"),
+        grants: row.get("grants"),
+    }
 }

@@ -119,44 +119,44 @@ fn curves(results: &Results, name: &str, unit: Unit) -> Plot {
 }
 
 /// A number of pgspate's, beside that of others as far as they were measured.
-struct Clause {
-    before: &'static str,
-    after: &'static str,
+struct Sentence {
+    verb: &'static str,
+    noun: &'static str,
     number: &'static str,
     unit: Unit,
 }
 
-const CLAUSES: [Clause; 3] = [
-    Clause { before: "its WAL was", after: "", number: "WAL of the nights", unit: Unit::Bytes },
-    Clause {
-        before: "its I/Os would be billed at",
-        after: "",
-        number: "cost of I/Os",
-        unit: Unit::Dollars,
-    },
-    Clause { before: "it left", after: " dead rows", number: "dead rows", unit: Unit::Count },
+const SENTENCES: [Sentence; 2] = [
+    Sentence { verb: "wrote", noun: " of WAL", number: "WAL of the nights", unit: Unit::Bytes },
+    Sentence { verb: "left", noun: " dead rows", number: "dead rows", unit: Unit::Count },
 ];
-const BESIDE: [(Way, &str); 4] = [
-    (Way::SyncWithRoom, "with fillfactor 60"),
-    (Way::DeleteInsert, "of delete + insert"),
-    (Way::Orm, "row by row"),
-    (Way::Merge, "of stage + MERGE"),
-];
+const BESIDE: [Way; 3] = [Way::DeleteInsert, Way::Orm, Way::Merge];
 
 fn at(way: Way) -> [(&'static str, &'static str); 2] {
     [(CONTENDER, way.name()), (AUTOVACUUM, "off")]
 }
 
-fn clause(results: &Results, clause: &Clause) -> Option<String> {
-    let Clause { before, after, number, unit } = clause;
+fn sentence(results: &Results, sentence: &Sentence) -> Option<String> {
+    let Sentence { verb, noun, number, unit } = sentence;
     let said = |way: Way| Some(words::value(results.median(&at(way), number)?, *unit));
-    let mut text = format!("{before} {}{after}", said(Way::Sync)?);
-    let others: Vec<String> =
-        BESIDE.iter().filter_map(|(way, name)| Some(format!("{} {name}", said(*way)?))).collect();
-    if !others.is_empty() {
-        text += &format!(", against {}", words::listed(&others));
+    let mut text = format!(" It {verb} {}{noun}", said(Way::Sync)?);
+    if let Some(with_room) = said(Way::SyncWithRoom) {
+        text += &format!(" ({with_room} with fillfactor 60)");
     }
-    Some(text)
+    let others = BESIDE.iter().filter_map(|way| Some((short(*way), said(*way)?)));
+    // The verb stands once.
+    let mut verb = format!("{verb} ");
+    let others: Vec<String> =
+        others.map(|(name, said)| format!("{name} {}{said}", std::mem::take(&mut verb))).collect();
+    if !others.is_empty() {
+        text += &format!(", where {}", words::listed(&others));
+    }
+    Some(text + ".")
+}
+
+/// What a way is called within a sentence.
+fn short(way: Way) -> &'static str {
+    if way == Way::Orm { "row by row" } else { way.name() }
 }
 
 pub(super) fn answer(results: &Results) -> String {
@@ -167,20 +167,16 @@ pub(super) fn answer(results: &Results) -> String {
     let others = [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge];
     let compared: Vec<String> = others
         .into_iter()
-        .filter_map(|way| {
-            let name = if way == Way::Orm { "row by row" } else { way.name() };
-            Some(words::compared(&ours, &seconds(way)?, name))
-        })
+        .filter_map(|way| Some(words::compared(&ours, &seconds(way)?, short(way))))
         .collect();
     let mut text =
         format!("{NIGHTS} nights took pgspate sync {}", words::measured(&ours, Unit::Seconds));
     if !compared.is_empty() {
         text += &format!(": {}", words::listed(&compared));
     }
-    for part in CLAUSES.iter().filter_map(|part| clause(results, part)) {
-        text += &format!("; {part}");
-    }
-    text + "."
+    text += ".";
+    text.extend(SENTENCES.iter().filter_map(|it| sentence(results, it)));
+    text
 }
 
 #[cfg(test)]
@@ -210,17 +206,15 @@ mod tests {
             said(&all),
             "10 nights took pgspate sync 2.00 s (made once): 3 times as fast as delete + \
              insert, 2.50 times as fast as upsert, 2 times as fast as row by row and 1.50 \
-             times as fast as stage + MERGE; its WAL was 200 MB, against 250 MB with fillfactor \
-             60, 600 MB of delete + insert, 400 MB row by row and 300 MB of stage + MERGE; its \
-             I/Os would be billed at $0.02, against $0.03 with fillfactor 60, $0.06 of delete + \
-             insert, $0.04 row by row and $0.03 of stage + MERGE; it left 2.00k dead rows, \
-             against 2.50k with fillfactor 60, 6.00k of delete + insert, 4.00k row by row and \
-             3.00k of stage + MERGE."
+             times as fast as stage + MERGE. It wrote 200 MB of WAL (250 MB with fillfactor 60), \
+             where delete + insert wrote 600 MB, row by row 400 MB and stage + MERGE 300 MB. It \
+             left 2.00k dead rows (2.50k with fillfactor 60), where delete + insert left 6.00k, \
+             row by row 4.00k and stage + MERGE 3.00k."
         );
         assert_eq!(
             said(&all[4..5]),
-            "10 nights took pgspate sync 2.00 s (made once); its WAL was 200 MB; its I/Os would \
-             be billed at $0.02; it left 2.00k dead rows."
+            "10 nights took pgspate sync 2.00 s (made once). It wrote 200 MB of WAL. It left \
+             2.00k dead rows."
         );
     }
 
