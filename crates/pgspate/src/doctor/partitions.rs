@@ -17,21 +17,32 @@ const PARTITIONS: Check = Check {
 /// With the column by which one would: it is never null, in every unique key, and grows, as dates
 /// do and what a sequence gives. Then what statements bring over, and what none here do.
 ///
-/// A sequence is not asked where that would wait.
+/// A sequence is asked for its last value where that is allowed and would not wait.
 const TABLES: &str = "\
-, owned as (
+, owned as not materialized (
     select d.refobjid as relid, d.refobjsubid as attnum, a.attname::text as owner, s.oid,
-           a.attidentity <> '' as is_identity, format('%I.%I', n.nspname, s.relname) as name,
-           q.seqincrement > 0 and not q.seqcycle and s.oid not in (select oid from held)
-               and not (s.relpersistence = 'u' and pg_is_in_recovery()) as grows
+           d.deptype = 'i' as is_identity, format('%I.%I', n.nspname, s.relname) as name,
+           q.seqincrement > 0 and not q.seqcycle
+               and (d.deptype = 'i' or exists (
+                    select from pg_attrdef f join pg_depend uses on uses.objid = f.oid
+                    where f.adrelid = d.refobjid and f.adnum = d.refobjsubid
+                      and uses.classid = 'pg_attrdef'::regclass
+                      and uses.refobjid = s.oid)) as grows,
+           s.oid not in (select oid from held)
+               and not (s.relpersistence = 'u' and pg_is_in_recovery()) as answers
     from pg_depend d join pg_class s on s.oid = d.objid and s.relkind = 'S'
     join pg_namespace n on n.oid = s.relnamespace join pg_sequence q on q.seqrelid = s.oid
     join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
     where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
-      and d.deptype in ('a', 'i'))
+      and d.deptype in ('a', 'i')),
+large as (
+    select c.*, WHOLE as whole_bytes from tables c
+    where c.relkind = 'r' and not c.relispartition and WHOLE >= $2::int8
+    order by WHOLE desc limit 20)
 select c.nspname::text as schema, c.relname::text as name, pg_table_size(c.oid) as bytes,
        pg_indexes_size(c.oid) as index_bytes, greatest(c.reltuples, 0)::int8 as rows,
-       one.name as by, one.last, one.largest, extract(year from now())::int as year,
+       one.name as by, one.is_date, one.sequence, one.last, one.largest,
+       extract(year from now() + interval '3 months')::int as year,
        (select a.attname::text from pg_index i
         join pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0]
         where i.indrelid = c.oid and i.indisunique order by i.indisprimary desc limit 1) as key,
@@ -45,7 +56,8 @@ select c.nspname::text as schema, c.relname::text as name, pg_table_size(c.oid) 
        array(select o.is_identity from owned o where o.relid = c.oid order by o.name) as identities,
        array(select format('alter table %s add constraint %I %s;', c.name, k.conname,
                            pg_get_constraintdef(k.oid))
-             from pg_constraint k where k.contype = 'f' and k.conrelid = c.oid
+             from pg_constraint k
+             where k.contype = 'f' and k.conrelid = c.oid and k.conparentid = 0
              order by k.conname) as references,
        array(select format('grant %s on %s to %s%s;',
                            string_agg(lower(g.privilege_type), ', ' order by g.privilege_type),
@@ -53,33 +65,47 @@ select c.nspname::text as schema, c.relname::text as name, pg_table_size(c.oid) 
                                    else quote_ident(pg_get_userbyid(g.grantee)) end,
                            case when g.is_grantable then ' with grant option' else '' end)
              from aclexplode(c.relacl) g where g.grantee <> c.relowner
-             group by g.grantee, g.is_grantable order by g.grantee, g.is_grantable) as grants,
+             group by g.grantee, g.is_grantable order by g.grantee, g.is_grantable)
+       || array(select format('comment on table %s is %L;', c.name, comment)
+                from obj_description(c.oid, 'pg_class') comment
+                where comment is not null) as grants,
        array_remove(array[IN_THE_WAY], null) as in_the_way
-from tables c
+from large c
 left join lateral (
-    select a.attname::text as name, last, largest
-    from pg_attribute a left join owned o on o.relid = a.attrelid and o.attnum = a.attnum
+    select a.attname::text as name, is_date, o.name as sequence, largest,
+           case when not is_date and o.answers
+                     and has_sequence_privilege(o.oid, 'select, usage')
+                then pg_sequence_last_value(o.oid) end as last
+    from pg_attribute a
+    left join owned o on o.relid = a.attrelid and o.attnum = a.attnum and o.grows
     cross join lateral (
         select a.atttypid in ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
                    as is_date,
-               case when o.grows and has_sequence_privilege(o.oid, 'select, usage')
-                    then pg_sequence_last_value(o.oid) end as last,
                case a.atttypid when 'int2'::regtype then 32767 when 'int4'::regtype then 2147483647
                                when 'int8'::regtype then 9223372036854775807 end as largest) kind
     where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull
-      and a.attgenerated = '' and (is_date or last between 1 and largest * 0.7)
+      and a.attgenerated = '' and (is_date or (o.grows and largest is not null))
       and not exists (select from pg_index i where i.indrelid = c.oid and i.indisunique
                       and a.attnum <> all ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
-    order by is_date desc, a.attnum limit 1) one on true
-where c.relkind = 'r' and not c.relispartition and WHOLE >= $2::int8
-order by WHOLE desc limit 20";
+    order by is_date desc, a.atthasdef desc, a.atttypid = 'date'::regtype, a.attnum limit 1
+    ) one on true
+order by c.whole_bytes desc";
 
 /// What hangs on a table `c` and is not brought over, each a word or null.
 const IN_THE_WAY: &str = "\
 case when exists (select from pg_constraint k where k.contype = 'f' and k.confrelid = c.oid)
      then 'foreign keys to it' end,
-case when exists (select from pg_constraint k where k.conrelid = c.oid and k.contype = 'x')
+case when exists (select from pg_index i where i.indrelid = c.oid and i.indisexclusion)
      then 'exclusion constraints' end,
+case when exists (select from pg_index i where i.indrelid = c.oid and i.indisclustered)
+     then 'that it is clustered' end,
+case when c.relreplident <> 'd' then 'its replica identity' end,
+case when exists (select from pg_seclabel l where l.classoid = 'pg_class'::regclass
+                    and l.objoid = c.oid) then 'security labels' end,
+case when exists (select from pg_default_acl d where d.defaclobjtype = 'r'
+                    and d.defaclnamespace in (0, c.relnamespace)) then 'default privileges' end,
+case when exists (select from pg_subscription_rel s where s.srrelid = c.oid)
+     then 'a subscription' end,
 case when exists (select from pg_constraint k where k.conrelid = c.oid and not k.convalidated)
      then 'constraints that are not validated' end,
 case when exists (select from pg_constraint k where k.conrelid = c.oid and k.connoinherit
@@ -90,16 +116,22 @@ case when exists (select from pg_index i where i.indrelid = c.oid and not i.indi
 case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
                     and d.refobjid = c.oid and d.classid = 'pg_rewrite'::regclass)
      then 'views or rules' end,
-case when exists (select from pg_depend d where d.refobjid = c.reltype
-                    and d.refclassid = 'pg_type'::regclass
-                    and d.classid <> 'pg_class'::regclass and d.deptype = 'n')
-     then 'functions that use its type' end,
+case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
+                    and d.refobjid = c.oid
+                    and d.classid in ('pg_proc'::regclass, 'pg_policy'::regclass))
+       or exists (select from pg_depend d where d.refclassid = 'pg_type'::regclass
+                    and d.refobjid = c.reltype and d.classid <> 'pg_class'::regclass
+                    and d.deptype = 'n')
+     then 'functions or policies that use it' end,
 case when exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
      then 'triggers' end,
 case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
      then 'row level security' end,
 case when exists (select from pg_publication p where p.puballtables)
        or exists (select from pg_publication_rel p where p.prrelid = c.oid)
+       or exists (select from pg_depend d where d.refclassid = 'pg_namespace'::regclass
+                    and d.refobjid = c.relnamespace
+                    and d.classid = to_regclass('pg_catalog.pg_publication_namespace'))
      then 'publications' end,
 case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
      then 'inheritance' end,
@@ -166,26 +198,35 @@ fn finding(row: &Row) -> Finding {
             in_the_way.join(", ")
         ));
     }
-    let bounds = match row.get("last") {
-        Some(last) => Bounds::after_number(last, row.get("largest")),
-        None => Bounds::after_year(row.get("year")),
+    let bounds = match row.get("is_date") {
+        true => Bounds::after_year(row.get("year")),
+        false => match Bounds::after_number(row.get("last"), row.get("largest")) {
+            Some(bounds) => bounds,
+            None => return finding.advice(without_bounds(by, row)),
+        },
     };
-    let statements = large(row, by).statements(&bounds);
-    let finding = finding.advice(format!(
-        "{GOOD} What there is becomes one part, new rows go to new ones; put the bounds of what \
-         you have in place of these. Nobody can use the table from begin to commit, which takes a \
-         moment. If a statement fails, roll back."
-    ));
-    statements.into_iter().fold(finding, Finding::run)
+    let large = large(row, by);
+    let advice = format!("{GOOD} {}", large.advice(&bounds));
+    large.statements(&bounds).into_iter().fold(finding.advice(advice), Finding::run)
 }
 
 fn by_hash(key: Option<&str>) -> String {
     let why = match key {
         Some(_) => "Its keys have no date and no number of a sequence in common",
-        None => "No date is never null in it",
+        None => "No date is never null in it, and no number of a sequence",
     };
     let by = key.map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
     format!("{GOOD} {why}, so only by hash ({by}), and rows have to be copied.")
+}
+
+/// For a column whose sequence does not say how far it is, or comes to its end.
+fn without_bounds(by: &str, row: &Row) -> String {
+    let (by, sequence) = (quote_ident(by), row.get::<_, &str>("sequence"));
+    let why = match row.get::<_, Option<i64>>("last") {
+        Some(_) => format!("but that has little room left. Widen {by} first"),
+        None => format!("but how far {sequence} is cannot be seen, or it was never asked"),
+    };
+    format!("{GOOD} It would be by {by}, {why}.")
 }
 
 fn large<'a>(row: &'a Row, by: &'a str) -> Large<'a> {

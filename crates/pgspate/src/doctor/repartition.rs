@@ -17,7 +17,7 @@ pub(super) struct Large<'a> {
     pub(super) place: &'a str,
     /// Columns that have sequences of their own.
     pub(super) numbered: Vec<Column<'a>>,
-    /// Statements that give the whole table its foreign keys and its grants.
+    /// Statements that give the whole table its foreign keys; its grants and its comment.
     pub(super) references: Vec<&'a str>,
     pub(super) grants: Vec<&'a str>,
 }
@@ -43,19 +43,38 @@ impl Bounds {
         Bounds { next: begin(year + 1), after: begin(year + 2) }
     }
 
-    /// At least a quarter above what a sequence gave last, rounded up to two digits, and twice that.
-    /// `largest` is what the column holds at most.
-    pub(super) fn after_number(last: i64, largest: i64) -> Bounds {
-        let wanted = last.saturating_add(last / 4).saturating_add(1);
+    /// At least a quarter above what a sequence gave last, rounded up to two digits; twice that.
+    /// `largest` is what the column holds at most; `None` where little of that is left.
+    pub(super) fn after_number(last: Option<i64>, largest: i64) -> Option<Bounds> {
+        let last = last.filter(|last| (1..=largest / 10 * 7).contains(last))?;
+        let wanted = last + last / 4 + 1;
         let unit = 10_i64.pow(wanted.ilog10().saturating_sub(1));
-        let next = wanted.saturating_add(unit - 1) / unit * unit;
+        let next = wanted.checked_add(unit - 1)? / unit * unit;
         let after = next.checked_mul(2).filter(|after| *after <= largest);
         let after = after.map_or("maxvalue".to_owned(), |after| after.to_string());
-        Bounds { next: next.to_string(), after }
+        Some(Bounds { next: next.to_string(), after })
     }
 }
 
 impl Large<'_> {
+    /// What to know before.
+    pub(super) fn advice(&self, bounds: &Bounds) -> String {
+        let (whole, old, by) = (self.whole(), self.part("_old"), quote_ident(self.by));
+        let next = &bounds.next;
+        let also = match self.references.is_empty() {
+            true => "",
+            false => ", or write to those it refers to,",
+        };
+        format!(
+            "What there is becomes one part, and rows whose {by} is {next} or more go to new ones: \
+             take bounds that suit what you have, and another column if this one does not grow. \
+             Such rows are refused from the first statement to the last. Nobody can use the \
+             table{also} from begin to commit, which takes a moment. Keys, indexes and the \
+             sequences of identity columns get new names. If a statement fails: rollback; alter \
+             table {whole} drop constraint if exists {old};"
+        )
+    }
+
     /// What to run, in order. The first two go beside readers and writers.
     pub(super) fn statements(&self, bounds: &Bounds) -> Vec<String> {
         let Large { options, place, .. } = self;
@@ -86,6 +105,8 @@ impl Large<'_> {
         ));
         statements.extend(self.grants.iter().map(|it| (*it).to_owned()));
         statements.push("commit;".to_owned());
+        // Nothing else ever does.
+        statements.push(format!("analyze {whole};"));
         statements
     }
 
@@ -100,8 +121,8 @@ impl Large<'_> {
         quote_ident(&format!("{cut}{suffix}")).into_owned()
     }
 
-    /// The whole table goes on with the column's numbers. An identity's sequence is a new one, and a
-    /// part may have none.
+    /// The whole table goes on with the column's numbers. An identity's sequence is a new one, and
+    /// a part may have none.
     fn keep_counting(&self, column: &Column<'_>) -> String {
         let (whole, name, sequence) = (self.whole(), quote_ident(column.name), column.sequence);
         if !column.is_identity {
@@ -135,7 +156,10 @@ mod tests {
             (i64::MAX / 10 * 7, i64::MAX, "8100000000000000000", "maxvalue"),
         ] {
             let bounds = Bounds { next: next.to_owned(), after: after.to_owned() };
-            assert_eq!(Bounds::after_number(last, largest), bounds);
+            assert_eq!(Bounds::after_number(Some(last), largest), Some(bounds));
+        }
+        for none in [None, Some(0), Some(-1), Some(1_600_000_000)] {
+            assert_eq!(Bounds::after_number(none, int), None);
         }
         assert_eq!(Bounds::after_year(2026).next, "'2027-01-01'");
     }
