@@ -2,14 +2,14 @@
 
 A publisher applies the events, a thousand in a transaction, with a slot for each contender from
 before the first of them. What is measured is the time from when a contender may begin to read its
-slot, all of which is there, until its target has all of it.
+slot, all of which is there, until its target has all of it. Both read it over TCP, as one server
+has another.
 """
 
 import time
 from pathlib import Path
-from urllib.parse import quote
 
-from server import DATABASE, PORT, USER, Server
+from server import DATABASE, LOOPBACK, USER, Server
 
 NATIVE, SLOT = "native", "pgspate-slot"
 SLOTS = {NATIVE: "native", SLOT: "pgspate"}
@@ -65,16 +65,13 @@ def publish(server: Server, create: str, start: str, events: Path) -> None:
 
 def address(server: Server, slot: str) -> str:
     """The source as `pgspate apply` takes it."""
-    folder = quote(str(server.folder), safe="")
-    return (
-        f"postgres://{USER}@/{DATABASE}?host={folder}&port={PORT}"
-        f"&slot={slot}&publication=p"
-    )
+    place = f"{LOOPBACK}:{server.port}"
+    return f"postgres://{USER}@{place}/{DATABASE}?slot={slot}&publication=p"
 
 
 def subscribe(publisher: Server, server: Server) -> float:
     """Let PostgreSQL's own subscription apply the history; the seconds that it took."""
-    conninfo = f"host={publisher.folder} port={PORT} user={USER} dbname={DATABASE}"
+    conninfo = f"host={LOOPBACK} port={publisher.port} user={USER} dbname={DATABASE}"
     server.sql(
         f"create subscription s connection '{conninfo}' publication p "
         f"with (slot_name = '{SLOTS[NATIVE]}', create_slot = false, enabled = false, "

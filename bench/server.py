@@ -1,6 +1,6 @@
 """A PostgreSQL of our own for one run: made in a temporary folder, gone afterwards.
 
-It runs as an unprivileged user when we are root, listens on a Unix socket only, and dies
+It runs as an unprivileged user when we are root, listens on a Unix socket, and dies
 with us: normally by `stop`, and by a signal from the kernel when we are killed.
 """
 
@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from places import Places
 USER = "bench"
 DATABASE = "bench"
 PORT = "5432"
+LOOPBACK = "127.0.0.1"
 PREFIX = "pgspate-bench-"
 
 # What a server made for loading has, and nothing that loses data: fsync, full_page_writes
@@ -33,11 +35,20 @@ SETTINGS = {
 }
 
 
-class Server:
-    """A running server. Use it with `with`."""
+def free_port() -> str:
+    """A port of loopback that nobody has."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return str(probe.getsockname()[1])
 
-    def __init__(self, places: Places, **settings: str):
+
+class Server:
+    """A running server. Use it with `with`. It listens on loopback, too, if it `is_far`."""
+
+    def __init__(self, places: Places, is_far: bool = False, **settings: str):
         self.places = places
+        self.listens = LOOPBACK if is_far else ""
+        self.port = free_port() if is_far else PORT
         self.settings = SETTINGS | settings
         sweep()
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
@@ -65,7 +76,7 @@ class Server:
         if done.returncode != 0:
             raise SystemExit(f"error: could not make a database cluster\n{log.read_text()}")
         command = [self.places.pg_bin / "postgres", "-D", data, "-k", self.folder]
-        command += ["-p", PORT, "-c", "listen_addresses="]
+        command += ["-p", self.port, "-c", f"listen_addresses={self.listens}"]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "server.log").open("w") as out:
@@ -106,16 +117,16 @@ class Server:
     def environment(self) -> dict[str, str]:
         """Our environment, with libpq's variables pointing at this server only."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        env |= {"PGHOST": str(self.folder), "PGPORT": PORT, "PGUSER": USER}
+        env |= {"PGHOST": str(self.folder), "PGPORT": self.port, "PGUSER": USER}
         return env | {"PGDATABASE": DATABASE}
 
     def conninfo(self) -> str:
         """How to connect, for those who want it said."""
-        return f"host={self.folder} port={PORT} user={USER} dbname={DATABASE}"
+        return f"host={self.folder} port={self.port} user={USER} dbname={DATABASE}"
 
     def pgloader_url(self) -> str:
         """How to connect, as pgloader spells a Unix socket."""
-        return f"postgresql://{USER}@unix:{self.folder}:{PORT}/{DATABASE}"
+        return f"postgresql://{USER}@unix:{self.folder}:{self.port}/{DATABASE}"
 
     def sql(self, statement: str, database: str = DATABASE) -> list[list[str]]:
         """Run statements, each in its own transaction; the rows of the last one."""

@@ -204,7 +204,7 @@ def main() -> int:
         server = stack.enter_context(Server(places))
         publisher = None
         if wanted & {NATIVE, SLOT}:
-            publisher = stack.enter_context(Server(places, **replication.PUBLISHER))
+            publisher = stack.enter_context(Server(places, is_far=True, **replication.PUBLISHER))
             replication.publish(publisher, CREATE, START.format(args.keys), source)
             ends.add(tuple(publisher.sql(CONTENTS)[0]))
         bench = Bench(places, server, publisher, source, args)

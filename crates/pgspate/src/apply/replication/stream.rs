@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::error::SqlState;
 
 use super::lsn::{EPOCH_SECS, Lsn};
@@ -31,6 +31,15 @@ const STATUSES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of messages that are put together before they are handed over.
 const PIECE_BYTES: usize = 1 << 20;
+/// The server sends each change by itself. When so many reads in a row have each come as soon as this
+/// after the last one, changes are left to gather for a moment, until a read brings few: waking up
+/// for each costs both sides more than the change. Measured over TCP on two cores: 1 M changes in
+/// 3.6 s, not 6.3. A Unix socket holds a few hundred of them and then the server waits, so there
+/// nothing is gained (7.4 s either way, or 9 with this).
+const QUICK_READS: u32 = 32;
+const QUICK: Duration = Duration::from_micros(300);
+const NAP: Duration = Duration::from_millis(1);
+const FEW: usize = 8;
 /// What to do when a publication was made after the changes that are to be read.
 const TOO_YOUNG: &str = "The publication is there now, but was not when these changes were made. \
                          Drop the slot and make it anew, after the publication; what is committed \
@@ -217,6 +226,32 @@ impl Ear {
     }
 }
 
+/// How densely changes come.
+struct Pulse {
+    last: Instant,
+    quick: u32,
+}
+
+impl Pulse {
+    fn new() -> Pulse {
+        Pulse { last: Instant::now(), quick: 0 }
+    }
+
+    fn is_dense(&self) -> bool {
+        self.quick >= QUICK_READS
+    }
+
+    /// Notes a read of so many messages.
+    fn note(&mut self, messages: usize, now: Instant) {
+        let is_quick = match self.is_dense() {
+            true => messages > FEW,
+            false => now - self.last < QUICK,
+        };
+        self.quick = if is_quick { (self.quick + 1).min(QUICK_READS) } else { 0 };
+        self.last = now;
+    }
+}
+
 /// What is put together.
 #[derive(Default)]
 struct Piece {
@@ -242,7 +277,7 @@ impl Driver {
         // It ends the session when it does not hear of us.
         let status = self.silence.map_or(STATUS_MAX, |silence| silence / STATUSES);
         let mut status = interval(status.min(STATUS_MAX));
-        let mut ear = Ear::new();
+        let (mut ear, mut pulse) = (Ear::new(), Pulse::new());
         status.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut piece = Piece::default();
         loop {
@@ -259,13 +294,10 @@ impl Driver {
                         return Ok(());
                     }
                 },
-                message = self.wire.receive(), if has_room => match message? {
+                message = receive(&mut self.wire, &pulse), if has_room => match message? {
                     Some(message) => {
                         ear = Ear::new();
-                        self.take(message, &mut piece)?;
-                        while piece.bytes < PIECE_BYTES && let Some(next) = self.wire.received()? {
-                            self.take(next, &mut piece)?;
-                        }
+                        pulse.note(self.take_all(message, &mut piece)?, Instant::now());
                     }
                     None => {
                         let place = self.wire.place();
@@ -289,6 +321,19 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Takes a message and those that have come with it; how many.
+    fn take_all(&mut self, message: Bytes, piece: &mut Piece) -> Result<usize> {
+        self.take(message, piece)?;
+        let mut taken = 1;
+        while piece.bytes < PIECE_BYTES
+            && let Some(next) = self.wire.received()?
+        {
+            self.take(next, piece)?;
+            taken += 1;
+        }
+        Ok(taken)
     }
 
     fn take(&mut self, message: Bytes, piece: &mut Piece) -> Result<()> {
@@ -355,11 +400,49 @@ impl Driver {
     }
 }
 
+/// The next message. It may be given up and asked again.
+async fn receive(wire: &mut Walsender, pulse: &Pulse) -> Result<Option<Bytes>> {
+    if pulse.is_dense() && wire.is_tcp() {
+        sleep(NAP).await;
+    }
+    wire.receive().await
+}
+
 /// Values of pgoutput are text as they come.
 struct NoTypes;
 
 impl Types for NoTypes {
     fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_gather_while_they_come_densely() {
+        let (mut pulse, mut now) = (Pulse::new(), Instant::now());
+        let mut reads = |pulse: &mut Pulse, count: u32, messages: usize, after: Duration| {
+            for _ in 0..count {
+                now += after;
+                pulse.note(messages, now);
+            }
+        };
+        let quick = QUICK / 2;
+        reads(&mut pulse, 1, 1, QUICK * 10);
+        reads(&mut pulse, QUICK_READS - 1, 3, quick);
+        assert!(!pulse.is_dense());
+        // A lone transaction is not held up by those before it.
+        reads(&mut pulse, 1, 3, QUICK * 2);
+        reads(&mut pulse, QUICK_READS - 1, 3, quick);
+        assert!(!pulse.is_dense());
+        reads(&mut pulse, 1, 3, quick);
+        assert!(pulse.is_dense());
+        reads(&mut pulse, 100, FEW + 1, NAP * 2);
+        assert!(pulse.is_dense());
+        reads(&mut pulse, 1, FEW, NAP * 2);
+        assert!(!pulse.is_dense());
     }
 }

@@ -14,6 +14,7 @@ use postgres_protocol::message::frontend;
 use super::attempt::at_address;
 use super::connection::Connection;
 use super::dsn::Dsn;
+use super::socket::Address;
 use crate::{Error, Kind, Result};
 use wire::{Wire, lost, refusal, unsendable};
 
@@ -24,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Walsender {
     wire: Wire,
     place: String,
+    is_tcp: bool,
 }
 
 /// A row of an answer: texts and NULLs.
@@ -59,7 +61,10 @@ impl Dsn {
                 .unwrap_or_else(|_| Err(lost(format!("no answer within {} s", limit.as_secs())))),
         };
         match opened {
-            Ok(wire) => Ok(Walsender { wire, place }),
+            Ok(wire) => {
+                let is_tcp = !matches!(route.address, Address::Unix(_));
+                Ok(Walsender { wire, place, is_tcp })
+            }
             Err(cause) => {
                 let message = format!("could not connect to {place} for replication");
                 Err(wrapped(cause, message))
@@ -72,6 +77,11 @@ impl Walsender {
     /// Which server this is, for messages.
     pub(crate) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// Not over a Unix socket.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.is_tcp
     }
 
     /// Runs a command and gives the rows of its answer. `what` completes "could not".
