@@ -31,11 +31,11 @@ const STATUSES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of messages that are put together before they are handed over.
 const PIECE_BYTES: usize = 1 << 20;
-/// The server sends each change by itself. When so many reads in a row have each come as soon as this
-/// after the last one, changes are left to gather for a moment, until a read brings few: waking up
-/// for each costs both sides more than the change. Measured over TCP on two cores: 1 M changes in
-/// 3.6 s, not 6.3. A Unix socket holds a few hundred of them and then the server waits, so there
-/// nothing is gained (7.4 s either way, or 9 with this).
+/// The server sends each change by itself. When so many reads in a row have each come as soon as
+/// this after the last one, changes are left to gather for a moment, until a read brings few:
+/// waking up for each costs both sides more than the change. Measured over TCP on two cores: 1 M
+/// changes in 3.6 s, not 6.3. A Unix socket holds a few hundred of them and then the server waits,
+/// so there nothing is gained (7.4 s, or 9 with this).
 const QUICK_READS: u32 = 32;
 const QUICK: Duration = Duration::from_micros(300);
 const NAP: Duration = Duration::from_millis(1);
