@@ -455,7 +455,8 @@ fn tables_that_no_statements_here_partition() {
          revoke truncate on big from current_user; alter table big replica identity full; \
          cluster big using big_pkey; alter default privileges grant select on tables to public; \
          create table q (id int); \
-         create policy q on q using (exists (select from big where big.id = q.id))",
+         create policy q on q using (exists (select from big where big.id = q.id)); \
+         create function whole(big[]) returns int language sql as 'select 1'",
     );
     let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
     assert_eq!(remedy(&finding), Vec::<String>::new());
@@ -474,6 +475,7 @@ fn tables_that_no_statements_here_partition() {
         "replica identity",
         "default privileges",
         "functions or policies",
+        "its type",
     ] {
         assert!(advice.contains(word), "{word}: {advice}");
     }
@@ -490,11 +492,15 @@ fn tables_without_a_column_to_partition_by() {
          insert into late (v) select 'v' from generate_series(1, 9000) nth; \
          select setval('late_id_seq', 1900000000); \
          create table never (id serial primary key, v text); \
-         insert into never (id) select nth from generate_series(1, 9000) nth",
+         insert into never (id) select nth from generate_series(1, 9000) nth; \
+         create table below (id serial primary key, v text); \
+         alter sequence below_id_seq minvalue -2147483648 restart with -2000000000; \
+         insert into below (v) select 'v' from generate_series(1, 9000) nth",
     );
     for (table, words) in [
         ("two", "Its keys have no date"),
         ("late", "Widen id first"),
+        ("below", "are still below one"),
         ("never", "how far public.never_id_seq is cannot be seen"),
     ] {
         let args = format!("--large-table 100kB --table {table}");

@@ -103,7 +103,10 @@ case when c.relreplident <> 'd' then 'its replica identity' end,
 case when exists (select from pg_seclabel l where l.classoid = 'pg_class'::regclass
                     and l.objoid = c.oid) then 'security labels' end,
 case when exists (select from pg_default_acl d where d.defaclobjtype = 'r'
-                    and d.defaclnamespace in (0, c.relnamespace)) then 'default privileges' end,
+                    and d.defaclnamespace in (0, c.relnamespace)
+                    and d.defaclrole in (c.relowner, (select r.oid from pg_roles r
+                                                      where r.rolname = current_user)))
+     then 'default privileges' end,
 case when exists (select from pg_subscription_rel s where s.srrelid = c.oid)
      then 'a subscription' end,
 case when exists (select from pg_constraint k where k.conrelid = c.oid and not k.convalidated)
@@ -119,19 +122,21 @@ case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regcl
 case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
                     and d.refobjid = c.oid
                     and d.classid in ('pg_proc'::regclass, 'pg_policy'::regclass))
-       or exists (select from pg_depend d where d.refclassid = 'pg_type'::regclass
-                    and d.refobjid = c.reltype and d.classid <> 'pg_class'::regclass
-                    and d.deptype = 'n')
      then 'functions or policies that use it' end,
+case when exists (select from pg_depend d where d.refclassid = 'pg_type'::regclass
+                    and d.refobjid in (c.reltype, (select t.typarray from pg_type t
+                                                   where t.oid = c.reltype))
+                    and d.deptype = 'n')
+     then 'what uses its type' end,
 case when exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
      then 'triggers' end,
 case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
      then 'row level security' end,
 case when exists (select from pg_publication p where p.puballtables)
        or exists (select from pg_publication_rel p where p.prrelid = c.oid)
-       or exists (select from pg_depend d where d.refclassid = 'pg_namespace'::regclass
-                    and d.refobjid = c.relnamespace
-                    and d.classid = to_regclass('pg_catalog.pg_publication_namespace'))
+       or c.relnamespace in (
+           select d.refobjid from pg_depend d where d.refclassid = 'pg_namespace'::regclass
+             and d.classid = (select to_regclass('pg_catalog.pg_publication_namespace')))
      then 'publications' end,
 case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
      then 'inheritance' end,
@@ -223,6 +228,7 @@ fn by_hash(key: Option<&str>) -> String {
 fn without_bounds(by: &str, row: &Row) -> String {
     let (by, sequence) = (quote_ident(by), row.get::<_, &str>("sequence"));
     let why = match row.get::<_, Option<i64>>("last") {
+        Some(last) if last < 1 => format!("but its numbers, at {last}, are still below one"),
         Some(_) => format!("but that has little room left. Widen {by} first"),
         None => format!("but how far {sequence} is cannot be seen, or it was never asked"),
     };
