@@ -33,14 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PIECE_BYTES: usize = 1 << 20;
 /// The server sends each change by itself. When so many reads in a row have each come as soon as
 /// this after the last one, changes are left to gather for a moment before the next, unless a read
-/// brought much, when more is there, and until one brings few: waking up for each costs both sides
-/// more than the change. A Unix socket holds a few hundred of them and then the server waits, so
-/// there nothing is gained.
+/// was full of fewer large ones, when more is there, and until one brings few: waking up for each
+/// costs both sides more than the change. A Unix socket holds a few hundred of them and then the
+/// server waits, so there nothing is gained.
 const QUICK_READS: u32 = 32;
 const QUICK: Duration = Duration::from_micros(300);
 const NAP: Duration = Duration::from_millis(1);
 const FEW: usize = 8;
 const MUCH_BYTES: usize = 32 << 10;
+const MANY: usize = 250;
 /// What to do when a publication was made after the changes that are to be read.
 const TOO_YOUNG: &str = "The publication is there now, but was not when these changes were made. \
                          Drop the slot and make it anew, after the publication; what is committed \
@@ -256,7 +257,7 @@ impl Pulse {
             false => now - self.last < QUICK,
         };
         self.quick = if is_quick { (self.quick + 1).min(QUICK_READS) } else { 0 };
-        self.has_more = bytes >= MUCH_BYTES;
+        self.has_more = bytes >= MUCH_BYTES && messages < MANY;
         self.last = now;
     }
 }
@@ -438,7 +439,7 @@ mod tests {
         let mut reads = |pulse: &mut Pulse, count: u32, messages: usize, after: Duration| {
             for _ in 0..count {
                 now += after;
-                pulse.note(messages, 100 * messages, now);
+                pulse.note(messages, 1000 * messages, now);
             }
         };
         let quick = QUICK / 2;
@@ -453,8 +454,10 @@ mod tests {
         assert!(pulse.waits());
         reads(&mut pulse, 100, FEW + 1, NAP * 2);
         assert!(pulse.waits());
+        reads(&mut pulse, 1, MANY, NAP * 2);
+        assert!(pulse.waits());
         // There is more than one read takes: it is read at once, to its end.
-        reads(&mut pulse, 1, 1000, NAP * 2);
+        reads(&mut pulse, 1, MUCH_BYTES / 1000 + 1, NAP * 2);
         assert!(!pulse.waits());
         reads(&mut pulse, 1, 1, quick);
         assert!(pulse.waits());
