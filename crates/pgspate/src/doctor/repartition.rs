@@ -3,7 +3,7 @@
 //! Its indexes and keys become parts of those of the whole, as they are the same, and its foreign
 //! keys likewise, so that nothing is read again. Sequences go on where they are.
 
-use crate::target::{quote_ident, truncate_ident};
+use crate::target::{quote_ident, quote_literal, truncate_ident};
 
 /// A table in one piece, and what is brought over.
 pub(super) struct Large<'a> {
@@ -128,13 +128,12 @@ impl Large<'_> {
         if !column.is_identity {
             return format!("alter sequence {sequence} owned by {whole}.{name};");
         }
-        let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let old = format!("{}.{}", quote_ident(self.schema), self.part("_old"));
         format!(
             "select setval(pg_get_serial_sequence({}, {}), last_value, is_called) from {sequence}; \
              alter table {old} alter {name} drop identity;",
-            literal(&whole),
-            literal(column.name)
+            quote_literal(&whole),
+            quote_literal(column.name)
         )
     }
 }

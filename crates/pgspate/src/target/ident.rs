@@ -1,4 +1,4 @@
-//! Identifiers in SQL.
+//! Identifiers and literals in SQL.
 //!
 //! What is quoted here is always read back as the same name by any supported server, also where
 //! quoting was not needed.
@@ -18,6 +18,15 @@ pub fn quote_ident(name: &str) -> Cow<'_, str> {
         Cow::Borrowed(name)
     } else {
         Cow::Owned(format!("\"{}\"", name.replace('"', "\"\"")))
+    }
+}
+
+/// A text as SQL writes it.
+pub(crate) fn quote_literal(value: &str) -> String {
+    let quoted = value.replace('\'', "''");
+    match quoted.contains('\\') {
+        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
+        false => format!("'{quoted}'"),
     }
 }
 

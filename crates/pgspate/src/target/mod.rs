@@ -15,6 +15,7 @@ mod upkeep;
 pub(crate) use ask::{Ask, Parameter};
 pub use dependents::{Bonds, Reference};
 pub(crate) use dependents::{distributed_by, fixed, has_heirs};
+pub(crate) use ident::quote_literal;
 pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::SEARCH_PATH;
 pub use index::{Index, IndexKind};

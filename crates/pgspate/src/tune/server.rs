@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
 use super::SETTING;
-use super::way_back::literal;
 use crate::ledger::Change;
-use crate::target::server_error;
+use crate::target::{quote_literal, server_error};
 use crate::{Error, Kind, Result};
 
 /// A setting without a use: where the way back is, in the words of [`marker`].
@@ -118,7 +117,7 @@ pub(super) async fn auto_conf(client: &Client) -> Result<HashMap<String, String>
 /// Has `postgresql.auto.conf` say that, or nothing.
 pub(super) async fn alter(client: &Client, name: &str, value: Option<&str>) -> Result<()> {
     let sql = match value {
-        Some(value) => format!("alter system set {name} = {}", literal(value)),
+        Some(value) => format!("alter system set {name} = {}", quote_literal(value)),
         None => format!("alter system reset {name}"),
     };
     client.batch_execute(&sql).await.map_err(not_changed(name))

@@ -5,6 +5,7 @@
 
 use super::{NAMES, Proposal, SETTING};
 use crate::ledger::{Change, NewChange};
+use crate::target::quote_literal;
 use crate::{Error, Kind, Result};
 
 /// What was between a statement and the value that `apply` has set, before values alone were
@@ -104,22 +105,13 @@ fn not_ours(change: &Change) -> Error {
     ))
 }
 
-/// A text as SQL writes it.
-pub(super) fn literal(value: &str) -> String {
-    let quoted = value.replace('\'', "''");
-    match quoted.contains('\\') {
-        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
-        false => format!("'{quoted}'"),
-    }
-}
-
-/// The text of a literal that [`literal`] has written; nothing for any other.
+/// The text of a literal that [`quote_literal`] has written; nothing for any other.
 fn value_of(text: &str) -> Option<String> {
     let value = match text.strip_prefix("E'") {
         Some(rest) => rest.strip_suffix('\'')?.replace("''", "'").replace("\\\\", "\\"),
         None => text.strip_prefix('\'')?.strip_suffix('\'')?.replace("''", "'"),
     };
-    (literal(&value) == text).then_some(value)
+    (quote_literal(&value) == text).then_some(value)
 }
 
 #[cfg(test)]
@@ -141,7 +133,7 @@ mod tests {
             let recorded = way.recorded();
             assert_eq!(WayBack::read(&recorded.object, &recorded.steps), Some(way.clone()));
             let statement = match before {
-                Some(value) => format!("alter system set max_wal_size = {}", literal(value)),
+                Some(value) => format!("alter system set max_wal_size = {}", quote_literal(value)),
                 None => "alter system reset max_wal_size".to_owned(),
             };
             let formerly = format!("{statement} -- instead of 16GB");

@@ -6,7 +6,7 @@
 
 use tokio_postgres::Client;
 
-use crate::target::{Ask, Table, quote_ident};
+use crate::target::{Ask, Table, quote_ident, quote_literal};
 
 /// The table and its shadow by all the names that statements need.
 #[derive(Debug, Clone)]
@@ -29,12 +29,11 @@ impl Names {
 
     /// The query with its names filled in as literals.
     fn fill(&self, sql: &str) -> String {
-        let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let words = [
             (":oid", self.oid.to_string()),
-            (":table", literal(&self.table)),
-            (":schema", literal(&self.schema)),
-            (":shadow", literal(&self.shadow)),
+            (":table", quote_literal(&self.table)),
+            (":schema", quote_literal(&self.schema)),
+            (":shadow", quote_literal(&self.shadow)),
         ];
         let mut filled = String::with_capacity(sql.len() * 2);
         let mut rest = sql;
