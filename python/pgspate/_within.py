@@ -129,10 +129,11 @@ def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
         _pgspate.sync_doubt("strays", list(run(script["strays"]).one()))
     if script["movers"]:
         _pgspate.sync_doubt("movers", [run(script["movers"]).scalar()])
-    doubles = run(script["duplicates"]).all() if script["duplicates"] else []
-    if doubles:
-        examples = [(key, times) for _, key, times in doubles]
-        _pgspate.sync_doubt("duplicates", [doubles[0][0]], examples)
+    for what in ("duplicates", "table_duplicates"):
+        doubles = run(script[what]).all() if script[what] else []
+        if doubles:
+            examples = [(key, times) for _, key, times in doubles]
+            _pgspate.sync_doubt(what, [doubles[0][0]], examples)
     for sql in script["compare"]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()

@@ -84,7 +84,7 @@ fn sync_script<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> Py
 }
 
 /// Refuses what such a session has counted, if it cannot be meant: `strays`, `movers`, `duplicates`
-/// (with examples), `deletes` (with the share that may be) or `empty`.
+/// and `table_duplicates` (with examples), `deletes` (with the share that may be) or `empty`.
 #[pyfunction]
 #[pyo3(signature = (what, counts, examples = vec![], may = 100.0))]
 fn sync_doubt(
@@ -98,6 +98,7 @@ fn sync_doubt(
         ("strays", &[outside, taken]) => Doubt::Strays { outside, taken },
         ("movers", &[taken]) => Doubt::Movers(taken),
         ("duplicates", &[keys]) => Doubt::Duplicates { keys, examples },
+        ("table_duplicates", &[keys]) => Doubt::TableDuplicates { keys, examples },
         ("deletes", &[deleted, all]) => Doubt::Deletes { deleted, all, may },
         _ => Doubt::Empty,
     };

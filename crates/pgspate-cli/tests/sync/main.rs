@@ -8,6 +8,7 @@ mod changes;
 mod concurrent;
 #[path = "../support/disk.rs"]
 mod disk;
+mod equal_keys;
 mod random;
 mod refused;
 #[path = "../support/run.rs"]

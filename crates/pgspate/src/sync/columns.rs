@@ -12,11 +12,14 @@ use crate::target::{Column, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
-/// it, none of which can be NULL, that finds equal what the columns' types do.
+/// it, none of which can be NULL, that finds equal what the columns' types do. A table's index does
+/// not see the rows of tables that inherit from it.
 const IS_UNIQUE: &str = "\
 select exists (
     select from pg_index i
+    join pg_class t on t.oid = i.indrelid
     where i.indrelid = $1 and i.indisunique and i.indisvalid and i.indpred is null
+      and (t.relkind = 'p' or not exists (select from pg_inherits where inhparent = t.oid))
       and i.indexprs is null and (
         select bool_and(a.attnotnull and a.attname = any($2) and c.opcdefault
                         and i.indcollation[k.nth - 1] = a.attcollation)

@@ -27,6 +27,13 @@ pub enum Doubt {
         /// Some of them, and how often they occur.
         examples: Vec<(String, u64)>,
     },
+    /// The table has keys of the source more than once.
+    TableDuplicates {
+        /// How many.
+        keys: u64,
+        /// Some of them, and how often they occur.
+        examples: Vec<(String, u64)>,
+    },
     /// More of the scope's rows would be deleted than may be.
     Deletes {
         /// How many would be.
@@ -49,7 +56,7 @@ impl Doubt {
             Doubt::Empty => true,
             Doubt::Strays { outside, taken } => outside + taken > 0,
             Doubt::Movers(taken) => *taken > 0,
-            Doubt::Duplicates { keys, .. } => *keys > 0,
+            Doubt::Duplicates { keys, .. } | Doubt::TableDuplicates { keys, .. } => *keys > 0,
             Doubt::Deletes { deleted, all, may } => *deleted as f64 > *all as f64 * may / 100.0,
         };
         if is_one { Err(self.error(least)) } else { Ok(()) }
@@ -80,13 +87,18 @@ impl Doubt {
                 "Add the columns of `--scope-by` to `--key`, or use `--scope all`.",
             ),
             Doubt::Duplicates { keys, examples } => {
-                let examples: Vec<_> =
-                    examples.iter().map(|(key, times)| format!("({key}) {times} times")).collect();
-                let keys = some(*keys, "key");
-                let examples = examples.join(", ");
+                let (keys, examples) = (some(*keys, "key"), listed(examples));
                 (
                     format!("{least}{keys} of the source occur more than once: {examples}"),
                     "Name more columns with `--key`, or keep the last of them with `--keep last`.",
+                )
+            }
+            Doubt::TableDuplicates { keys, examples } => {
+                let (keys, examples) = (some(*keys, "key"), listed(examples));
+                (
+                    format!("the table has {least}{keys} of the source more than once: {examples}"),
+                    "Name more columns with `--key`, or delete all but one row of each of these \
+                     keys.",
                 )
             }
             Doubt::Deletes { deleted, all, may } => {
@@ -102,4 +114,10 @@ impl Doubt {
         };
         Error::new(Kind::Plan, message).hint(hint)
     }
+}
+
+/// Keys, and how often each occurs.
+fn listed(examples: &[(String, u64)]) -> String {
+    let all = examples.iter().map(|(key, times)| format!("({key}) {times} times"));
+    all.collect::<Vec<_>>().join(", ")
 }

@@ -47,6 +47,7 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     let mut report = Report { rows_in: rows, ..Report::default() };
     compare(client, &statements, &mut report).await?;
     check_keys(client, sync, &statements, &report).await?;
+    check_table_keys(client, sync, &statements).await?;
     if sync.options.is_check {
         report.examples = examples(client, &statements).await?;
     }
@@ -159,9 +160,25 @@ async fn check_keys(
         }
     }
     let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
-    let examples = duplicates.iter().map(|row| (row.get(1), number(row, 2))).collect();
-    let keys = duplicates.first().map_or(0, |row| number(row, 0));
+    let (keys, examples) = equal_keys(&duplicates);
     Doubt::Duplicates { keys, examples }.refuse(sync.at_least())
+}
+
+/// Refuses keys of the source that the table has more than once: several rows would become that of
+/// the source, which has it once.
+async fn check_table_keys(client: &Client, sync: &Sync, statements: &Statements<'_>) -> Result<()> {
+    let failed = || server_error("could not look for equal keys in the table".to_owned());
+    let Some(sql) = statements.duplicates_in_table() else { return Ok(()) };
+    pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    let duplicates = client.query(&sql, &[]).await.map_err(failed())?;
+    let (keys, examples) = equal_keys(&duplicates);
+    Doubt::TableDuplicates { keys, examples }.refuse(sync.at_least())
+}
+
+/// How many keys occur more than once; some of them, and how often.
+fn equal_keys(rows: &[Row]) -> (u64, Vec<(String, u64)>) {
+    let examples = rows.iter().map(|row| (row.get(1), number(row, 2))).collect();
+    (rows.first().map_or(0, |row| number(row, 0)), examples)
 }
 
 /// Finds what differs, in one pass over the source and the scope.

@@ -38,6 +38,8 @@ pub struct Script {
     pub movers: Option<String>,
     /// Likewise, a row for each: keys that the source has more than once.
     pub duplicates: Option<String>,
+    /// Likewise, a row for each: keys of the source that the table has more than once.
+    pub table_duplicates: Option<String>,
     /// Finds what differs.
     pub compare: Vec<String>,
     /// How many rows are to be deleted, updated and inserted.
@@ -92,6 +94,7 @@ impl Sync {
             strays: statements.strays(),
             movers: statements.movers(),
             duplicates: (!keeps_last).then(|| statements.duplicates()),
+            table_duplicates: statements.duplicates_in_table(),
             // Statistics of all of it: no plan is looked at before it is run.
             compare: vec![
                 statements.diff(),

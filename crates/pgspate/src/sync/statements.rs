@@ -63,13 +63,29 @@ impl Statements<'_> {
         self.duplicates_in(&format!("{DIFF} s where s.{TID} is null"))
     }
 
+    /// Keys of the source that the table has more than once within the scope. `None` where the
+    /// table cannot have any, and where none of its rows is written.
+    pub(super) fn duplicates_in_table(&self) -> Option<String> {
+        if self.columns.key_is_unique || *self.scope == Scope::InsertOnly {
+            return None;
+        }
+        let scope = self.in_scope().unwrap_or_else(|| "true".to_owned());
+        Some(self.duplicates_in(&format!(
+            "(select * from {} t where {scope}) s \
+             where exists (select from {NAME} n where {})",
+            self.table,
+            self.matches("s", "n")
+        )))
+    }
+
     fn duplicates_in(&self, rows: &str) -> String {
         let keys = list(self.columns.key.iter(), "s");
-        let words = self.columns.key.iter().map(|it| format!("s.{}::text", it.name));
+        let words =
+            self.columns.key.iter().map(|it| format!("coalesce(s.{}::text, 'null')", it.name));
         let words = words.collect::<Vec<_>>().join(", ");
         format!(
             "select count(*) over (), concat_ws(', ', {words}), count(*) from {rows} \
-             group by {keys} having count(*) > 1 limit 3"
+             group by {keys} having count(*) > 1 order by count(*) desc limit 3"
         )
     }
 
