@@ -11,6 +11,7 @@ mod formats;
 mod indexes;
 mod input;
 mod kept;
+mod keys;
 mod ledger;
 mod limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]

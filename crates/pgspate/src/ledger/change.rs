@@ -117,6 +117,11 @@ impl Change {
     }
 }
 
+/// Forgets the changes of job $1 that are put back. No other statement of pgspate deletes changes,
+/// but those of old jobs, which are put back as well, and those of tables that are no more.
+pub(super) const FORGET_DONE: &str =
+    "delete from pgspate.change where job = $1 and done >= cardinality(steps)";
+
 fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
     server_error("could not use the ledger, schema \"pgspate\"".to_owned())
 }
@@ -166,6 +171,10 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
     if let Some(job) = job {
         status::list(client, Some(job)).await?;
     }
+    if !schema::exists(client).await? {
+        return Ok(Vec::new());
+    }
+    forget_void(client).await?;
     let mut claimed = Vec::new();
     let mut changes = of_jobs(client, job).await?;
     changes.dedup_by_key(|it| it.job);

@@ -364,13 +364,15 @@ async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
     }))
 }
 
-/// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay.
+/// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay, and
+/// so do changes that are not put back.
 pub(super) async fn prune(client: &Client) -> Result<()> {
     let sql = "with old as (select job from pgspate.job \
                             where finished < now() - interval '7 days'), \
                     chunks as (delete from pgspate.ledger using old where ledger.job = old.job), \
                     rejects as (delete from pgspate.reject using old where reject.job = old.job) \
-               delete from pgspate.change using old where change.job = old.job";
+               delete from pgspate.change using old \
+               where change.job = old.job and change.done >= cardinality(change.steps)";
     let pruned = client.tell(sql, &[]).await;
     pruned.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
@@ -440,20 +442,33 @@ pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<S
 }
 
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
-/// nothing behind; with `whole`, the job too, unless a session that was cut off from us has written
-/// a chunk meanwhile. Its shadow table goes first.
-pub(crate) async fn clear(client: &Client, job: JobId, whole: bool) -> Result<()> {
+/// nothing behind. Its shadow table goes first.
+pub(crate) async fn clear(client: &Client, job: JobId) -> Result<()> {
     shadow::drop(client, job).await?;
     for table in ["ledger", "reject"] {
         let sql = format!("delete from pgspate.{table} where job = $1");
         client.tell(&sql, &[&job.0]).await.map_err(failed())?;
     }
-    if whole {
-        let changes = client.tell("delete from pgspate.change where job = $1", &[&job.0]).await;
-        changes.map_err(failed())?;
-        with_patience(client, &format!("delete from pgspate.job where job = {}", job.0)).await?;
-    }
     Ok(())
+}
+
+/// Forgets a job whose run left nothing behind, unless a session that was cut off from us has
+/// written a chunk meanwhile. A job with changes that are not put back stays, with them: they are
+/// all that is known of the keys that the table had. These changes.
+pub(crate) async fn forget_unused(client: &Client, job: JobId) -> Result<Vec<Change>> {
+    clear(client, job).await?;
+    let changes = client.tell(change::FORGET_DONE, &[&job.0]).await;
+    changes.map_err(failed())?;
+    with_patience(
+        client,
+        &format!(
+            "delete from pgspate.job where job = {0} \
+             and not exists (select from pgspate.change where change.job = {0})",
+            job.0
+        ),
+    )
+    .await?;
+    change::outstanding(client, Some(job.0)).await
 }
 
 /// Whether the job is finished.

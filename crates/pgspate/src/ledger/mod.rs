@@ -24,8 +24,8 @@ pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use job::{
-    JobId, Known, clear, emptied_sql, finish, is_finished, is_taken, move_to, open, read_done,
-    reread_done,
+    JobId, Known, clear, emptied_sql, finish, forget_unused, is_finished, is_taken, move_to, open,
+    read_done, reread_done,
 };
 pub(crate) use lock::{hold, release};
 pub(crate) use parts::PartMove;

@@ -121,8 +121,9 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \
          delete from pgspate.reject where job = {job}; \
-         delete from pgspate.change where job = {job}; \
-         delete from pgspate.job where job = {job}; commit"
+         delete from pgspate.change where job = {job} and done >= cardinality(steps); \
+         delete from pgspate.job where job = {job} \
+         and not exists (select from pgspate.change where change.job = {job}); commit"
     );
     let failed = server_error(format!("could not forget job {job}"));
     client.batch_execute(&sql).await.map_err(failed)

@@ -253,8 +253,12 @@ impl Load {
     fn restore(&mut self, watch: &Watch, is_going_on: bool) -> Result<()> {
         self.reconnect()?;
         let Some(job) = self.job_id() else { return Ok(()) };
-        let changes =
-            self.ask(async |client: &Client| ledger::outstanding(client, Some(job.0)).await)?;
+        let changes = self.ask(async |client: &Client| {
+            // A transaction that failed may still be open.
+            let _ = client.batch_execute("rollback").await;
+            ledger::forget_void(client).await?;
+            ledger::outstanding(client, Some(job.0)).await
+        })?;
         let limit = self.options.limits.lock_timeout;
         let restorer = Restorer {
             runtime: &self.runtime,
@@ -334,7 +338,7 @@ fn twice(error: &Error, table: &str) -> Option<String> {
 }
 
 /// The error with one more hint behind those that it has.
-fn with_more(error: Error, more: &str) -> Error {
+pub(super) fn with_more(error: Error, more: &str) -> Error {
     match error.hint_text().map(|hint| format!("{hint} {more}")) {
         Some(hint) => error.hint(hint),
         None => error.hint(more),

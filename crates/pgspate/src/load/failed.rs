@@ -4,7 +4,7 @@
 
 use tokio_postgres::error::SqlState;
 
-use super::{Load, Watch, create};
+use super::{Load, Watch, care, create};
 use crate::{Error, Kind};
 
 impl Load {
@@ -35,9 +35,11 @@ impl Load {
         }
         let kept = self.kept().unwrap_or_default();
         if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
-            if is_back {
-                self.forget_job();
-            }
+            let left = if is_back { self.forget_job() } else { None };
+            let error = match left {
+                Some(left) => care::with_more(error, &left),
+                None => error,
+            };
             return self.undo_create(error);
         }
         let set_aside = match self.write_rejects() {

@@ -156,7 +156,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
         false => format!("delete from only {name} t where t.xmin = {ours}"),
     };
     client.batch_execute(&take).await.map_err(failed())?;
-    ledger::clear(client, job, false).await?;
+    ledger::clear(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
     Ok(true)
 }

@@ -216,11 +216,22 @@ impl Load {
         Some(self.opened.as_ref()?.done.sums())
     }
 
-    /// Forgets a job that has left nothing behind.
-    pub(super) fn forget_job(&mut self) {
-        let Some(opened) = self.opened.take() else { return };
+    /// Forgets a job that has left nothing behind. What an earlier run has changed on the table
+    /// and this one has not put back, for the end of its error.
+    pub(super) fn forget_job(&mut self) -> Option<String> {
+        let job = self.opened.take()?.job;
         // It would be forgotten when the load is run again, too.
-        let _ = self.ask(async |client: &Client| ledger::clear(client, opened.job, true).await);
+        let forgot = self.ask(async |client: &Client| ledger::forget_unused(client, job).await);
+        let left = forgot.unwrap_or_default();
+        let names: Vec<_> = left.iter().map(ledger::Change::name).collect();
+        (!left.is_empty()).then(|| {
+            format!(
+                "An earlier load has dropped or changed this, and it is not back: {}. `pgspate \
+                 status --restore {}` puts it back, and so does the next load into the table.",
+                names.join(", "),
+                job.0
+            )
+        })
     }
 }
 

@@ -61,11 +61,7 @@ impl Restorer<'_> {
     }
 
     async fn put_back(&self, changes: Vec<Change>) -> Result<()> {
-        let client = &self.control.client;
         changes.iter().try_for_each(Change::check_trust)?;
-        // A transaction that failed may still be open.
-        let _ = client.batch_execute("rollback").await;
-        ledger::forget_void(client).await?;
         let means = self.means(&changes).await?;
         let (beside, mut rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_beside);
         let mut failure = None;

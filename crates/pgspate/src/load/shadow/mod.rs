@@ -55,7 +55,7 @@ impl Load {
         }
         if known.is_some() {
             // The table has changed since, and rows in a copy of it as it was are of no use.
-            runtime.block_on(ledger::clear(client, job, false))?;
+            runtime.block_on(ledger::clear(client, job))?;
             self.reopen_job()?;
         }
         let client = &self.connection.client;
