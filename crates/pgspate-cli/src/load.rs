@@ -61,15 +61,17 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     if json {
         print_json(&report)?;
     }
-    if is_loaded {
-        return Ok(Answer::Yes);
+    let answer =
+        if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No };
+    if quiet || is_loaded {
+        // The exit status is not 0, and is never so without a word.
+        say(summary::not_written(&report));
+        return Ok(answer);
     }
-    if !quiet {
-        say(summary::render(&report, style));
-        let table = report.table.replace('\'', "'\\''");
-        say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
-    }
-    Ok(if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No })
+    say(summary::render(&report, style));
+    let table = report.table.replace('\'', "'\\''");
+    say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
+    Ok(answer)
 }
 
 /// What every command begins with that moves rows.

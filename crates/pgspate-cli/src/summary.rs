@@ -45,15 +45,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let left = plural(report.rows_as_text, "row");
         let _ = writeln!(text, "  {left} left to the server as text");
     }
-    if let (1.., Some(file)) = (report.rows_rejected, &report.rejects) {
-        let rows = plural(report.rows_rejected, "row");
-        let how = report.rejects_read_as.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
-        let _ = writeln!(text, "  mended, they can be loaded with {how}");
-    }
-    if report.rows_kept_out > 0 {
-        let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
-    }
+    text += &not_written(report);
     for moved in &report.sequences {
         let _ = writeln!(text, "  sequence {} moved to {}", moved.name, moved.value);
     }
@@ -67,6 +59,28 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
+    }
+    text
+}
+
+/// What became of rows that are not in the table; empty where there are none.
+pub(crate) fn not_written(report: &Report) -> String {
+    let mut text = String::new();
+    let rows = plural(report.rows_rejected, "row");
+    match (report.rows_rejected, &report.rejects, report.job) {
+        (1.., Some(file), _) => {
+            let how = report.rejects_read_as.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
+            let _ = writeln!(text, "  mended, they can be loaded with {how}");
+        }
+        (1.., None, Some(job)) => {
+            let _ = writeln!(text, "  {rows} set aside by job {job}, kept in the ledger");
+            let _ = writeln!(text, "  the same command with --rejects FILE writes them to a file");
+        }
+        _ => {}
+    }
+    if report.rows_kept_out > 0 {
+        let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
     }
     text
 }

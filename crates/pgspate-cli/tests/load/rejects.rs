@@ -274,3 +274,78 @@ fn where_rows_cannot_be_set_aside() {
     For more information, try '--help'.
     ");
 }
+
+/// A load with rejects that was killed, and run again without.
+#[test]
+fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
+    let case = Case::new("create table t (id int)");
+    let rows: String = (0..10).map(|id| format!("{id}{}\n", ["", "x"][id % 2])).collect();
+    case.put("t.csv", format!("id\n{rows}"));
+    assert_eq!(case.load("t.csv --header yes --rejects bad.csv --quiet").status, Some(1));
+    // It was killed before it could say that it is done, or write the file.
+    case.db.run("update pgspate.job set finished = null, rows_rejected = 0");
+    fs::remove_file(case.path("bad.csv")).unwrap();
+    fs::remove_file(case.path("bad.csv.json")).unwrap();
+    let told = "  5 rows set aside by job 1, kept in the ledger\n  \
+                the same command with --rejects FILE writes them to a file\n";
+    let again = case.load("t.csv --header yes --quiet");
+    assert_eq!((again.status, again.stderr.as_str()), (Some(1), told));
+    let once_more = case.load("t.csv --header yes --quiet");
+    assert_eq!((once_more.status, once_more.stderr.as_str()), (Some(1), told));
+    let loud = case.load("t.csv --header yes");
+    assert!(loud.stderr.contains("5 rows, 5 set aside, at "), "{}", loud.stderr);
+    let written = case.load("t.csv --header yes --rejects bad.csv --quiet");
+    assert_eq!(written.status, Some(1));
+    assert!(written.stderr.contains("5 rows set aside in bad.csv"), "{}", written.stderr);
+    let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
+    assert_eq!(bad, "id\n1x\n3x\n5x\n7x\n9x\n");
+    assert_eq!((case.rows("t").len(), reasons(&case, "bad.csv.json").len()), (5, 5));
+    // As after seven days.
+    case.db.run("delete from pgspate.reject");
+    let gone = case.load("t.csv --header yes --rejects bad.csv --quiet").refusal();
+    assert!(gone.contains("job 1 has set 5 rows aside, of which the ledger still has 0"), "{gone}");
+}
+
+#[test]
+fn two_loads_do_not_write_one_file() {
+    let case = Case::new("create table t (id int primary key); create table u (id int)");
+    case.put("t.csv", "id\n1\nx\n");
+    case.put("u.csv", "id\n1\ny\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    let first = "begin; insert into t values (1)";
+    runtime.block_on(holder.batch_execute(first)).unwrap();
+    let child = spawn(&mut case.load_command("t.csv --header yes --rejects bad.csv --quiet"));
+    let waits = "select count(*) from pg_stat_activity \
+                 where wait_event_type = 'Lock' and datname = current_database()";
+    wait_until("the first load waits for the key", || case.value(waits) != "0");
+    let second = case.load("u.csv --header yes --rejects bad.csv --quiet").refusal();
+    assert!(second.contains("another load writes its rejects to \"bad.csv\""), "{second}");
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    assert_eq!(crate::support::finish(child).status, Some(1));
+    assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id\nx\n");
+    let third = case.load("u.csv --header yes --rejects bad.csv --quiet").refusal();
+    assert!(third.contains("\"bad.csv\" exists already"), "{third}");
+    assert_eq!(case.load("u.csv --header yes --rejects v.csv --quiet").status, Some(1));
+    assert!(!case.path("bad.csv.part").exists() && !case.path("v.csv.part").exists());
+    // What a load left that was killed is in nobody's way.
+    case.put("w.csv.part", "half");
+    case.put("w0.csv", "id\n7\nz\n");
+    let killed = case.load("w0.csv --table u --header yes --rejects w.csv --quiet");
+    assert_eq!(killed.status, Some(1), "{}", killed.stderr);
+    assert_eq!(fs::read_to_string(case.path("w.csv")).unwrap(), "id\nz\n");
+}
+
+/// `--rejects` is offered only for what it can help with.
+#[test]
+fn what_no_row_is_to_blame_for_is_not_set_aside() {
+    let case = Case::new("create table t (id bigint, note text)");
+    let rows: String = (0..100_000).map(|id| format!("{id},{:>90}\n", "")).collect();
+    case.put("t.csv", format!("id,note\n{rows}"));
+    let mut gzip = std::process::Command::new("gzip");
+    assert!(gzip.arg("-k1").arg(case.path("t.csv")).status().unwrap().success());
+    let whole = fs::read(case.path("t.csv.gz")).unwrap();
+    case.put("t.csv.gz", &whole[..whole.len() - 9]);
+    let said = case.load("t.csv.gz --table t --commit chunk --lanes 1 --quiet").refusal();
+    assert!(said.contains("gzip data ends early"), "{said}");
+    assert!(!said.contains("--rejects"), "{said}");
+}

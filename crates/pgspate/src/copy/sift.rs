@@ -394,6 +394,13 @@ fn line_end(text: &[u8], start: usize) -> Option<usize> {
         .map(|(at, _)| at + 1)
 }
 
+/// Whether a row is to blame for this error of a load, so that the row can be set aside.
+pub(crate) fn is_about_one_row(error: &Error) -> bool {
+    let names_row = error.place().is_some_and(|place| place.line.or(place.row).is_some());
+    let is_refused = |code| is_about_a_row(code, names_row);
+    is_of_row(error) || error.sqlstate().is_some_and(is_refused)
+}
+
 /// Whether such a refusal depends on what a row says, so that other rows may be taken. Of most
 /// errors that is so if the server was at a row, as input functions and triggers may raise any:
 /// `regclass` one of class 42, extensions internal ones.

@@ -107,6 +107,8 @@ pub struct JobRecord {
     pub finished: Option<String>,
     /// Rows that it wrote, once it is finished.
     pub rows_written: i64,
+    /// Rows that it set aside, once it is finished.
+    pub rows_rejected: i64,
     fingerprint: String,
     sources: String,
     options: String,
@@ -139,7 +141,7 @@ pub struct Opened {
 
 const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz(0)::text, \
                        rows_written, fingerprint, sources::text, options::text, table_oid, \
-                       made_table";
+                       made_table, rows_rejected";
 
 /// Looks the job up; changes nothing.
 ///
@@ -523,6 +525,7 @@ fn record(row: &Row) -> JobRecord {
         options: row.get(6),
         table_oid: row.get(7),
         made_table: row.get(8),
+        rows_rejected: row.get(9),
     }
 }
 

@@ -5,6 +5,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, care, create};
+use crate::copy::is_about_one_row;
 use crate::{Error, Kind};
 
 impl Load {
@@ -48,9 +49,10 @@ impl Load {
         };
         let rows = kept.rows_written;
         let are = if rows == 1 { "row is" } else { "rows are" };
+        let can_set_aside = self.options.rejects.is_none() && !self.plan.one_statement;
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",
-            Some(_) if self.options.rejects.is_none() && !self.plan.one_statement => {
+            Some(_) if can_set_aside && is_about_one_row(&error) => {
                 "with `--rejects FILE` the load sets such rows aside and goes on from there"
             }
             Some(_) => "the load goes on from there once nothing stands in its way",

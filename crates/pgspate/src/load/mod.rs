@@ -140,6 +140,8 @@ pub struct Load {
     is_silent: bool,
     /// What the table needs before and after.
     upkeep: Upkeep,
+    /// Keeps other loads from the file for rejects.
+    rejects_guard: Option<rejects::Guard>,
     /// The ledger's owner, where this role does not run statements from that ledger.
     doubtful_owner: Option<String>,
     standing: care::Standing,
@@ -172,7 +174,8 @@ impl Load {
     /// The first refusal in the order of the input, under a message that names input and table.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
-        if let Found::Finished(_) = self.known.found {
+        if let Found::Finished(record) = &self.known.found {
+            self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
             let outcome = Outcome::default();
             return Ok(Report::new(&self, outcome, watch, Vec::new(), 0.0, None));
         }
@@ -200,7 +203,8 @@ impl Load {
         }
         self.open_job(watch)?;
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
-            rejects::check(path, opened.job.0, &self.reading.names())?;
+            let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;
+            self.rejects_guard = Some(guard);
         }
         self.prepare_table(watch)?;
         self.prepare_shadow()?;

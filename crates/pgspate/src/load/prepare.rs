@@ -185,6 +185,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         stage: None,
         is_silent: false,
         upkeep: Upkeep::default(),
+        rejects_guard: None,
         doubtful_owner: None,
         standing: care::Standing::default(),
     };

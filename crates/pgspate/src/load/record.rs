@@ -75,12 +75,18 @@ pub(super) fn standing(found: &Found) -> Option<String> {
             "going on with job {} of {}: {rows} rows in {chunks} chunks are written",
             record.job, record.started
         )),
-        Found::Finished(record) => Some(format!(
-            "job {} has loaded this, {} rows, at {}; `--restart` loads it again",
-            record.job,
-            record.rows_written,
-            record.finished.as_deref().unwrap_or_default()
-        )),
+        Found::Finished(record) => {
+            let set_aside = match record.rows_rejected {
+                0 => String::new(),
+                rows => format!(", {rows} set aside"),
+            };
+            Some(format!(
+                "job {} has loaded this, {} rows{set_aside}, at {}; `--restart` loads it again",
+                record.job,
+                record.rows_written,
+                record.finished.as_deref().unwrap_or_default()
+            ))
+        }
     }
 }
 
@@ -106,6 +112,14 @@ impl Load {
             // What was known before may have been another run's since.
             (_, Some(opened)) => (Some(opened.job.0), self.rows_at_first),
             (_, None) => (None, 0),
+        }
+    }
+
+    /// Rows that were set aside by a job that is finished, and is not gone on with.
+    pub(super) fn rejected_before(&self) -> u64 {
+        match &self.known.found {
+            Found::Finished(record) => record.rows_rejected.unsigned_abs(),
+            _ => 0,
         }
     }
 

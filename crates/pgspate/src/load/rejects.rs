@@ -1,36 +1,88 @@
 //! `--rejects`: the file of rows that were set aside, and beside it a line of JSON for each.
 //!
 //! The rows themselves are in the ledger, written with their chunks; the files are made from it
-//! when the load ends, whole or not at all, as often as it takes.
+//! when the load ends, whole or not at all, as often as it takes. One load at a time may write a
+//! file: it holds a lock on the temporary file until it ends.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
 
 use super::Load;
 use crate::format::sniff::Format;
-use crate::ledger::{self, RejectRecord};
+use crate::ledger::{self, JobId, RejectRecord};
 use crate::{Error, Kind, Result};
 
-/// Refuses a file that holds something else than earlier rejects of the same job.
-pub(super) fn check(path: &Path, job: i64, inputs: &[String]) -> Result<()> {
+/// Keeps other loads from writing the same file, for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Guard {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Guard {
+    /// Takes the file for this load.
+    ///
+    /// # Errors
+    /// When another load has it, or it cannot be written.
+    fn take(path: &Path) -> Result<Guard> {
+        let beside = temporary(path);
+        loop {
+            let open = File::options().write(true).create(true).truncate(false).open(&beside);
+            let lock = open.map_err(|error| unwritable(path, error))?;
+            match lock.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    let shown = path.display();
+                    let message = format!("another load writes its rejects to \"{shown}\"");
+                    return Err(Error::new(Kind::Usage, message)
+                        .hint("Name another file for `--rejects`, or wait until that load ends."));
+                }
+                // Some network file systems have no locks.
+                Ok(()) | Err(TryLockError::Error(_)) => {}
+            }
+            // The load that had it may have renamed or removed it before it let go.
+            let inode = |found: fs::Metadata| (found.dev(), found.ino());
+            if lock.metadata().ok().map(inode) == fs::metadata(&beside).ok().map(inode) {
+                return Ok(Guard { path: beside, lock });
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // What has been renamed meanwhile is not ours to remove.
+        let inode = |found: fs::Metadata| (found.dev(), found.ino());
+        let ours = self.lock.metadata().ok().map(inode);
+        if ours.is_some() && ours == fs::metadata(&self.path).ok().map(inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes the file for the rejects of a job, and refuses one that holds something else than
+/// earlier rejects of the same job.
+///
+/// # Errors
+/// When the file holds something else, is an input, is another load's, or cannot be written.
+pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<Guard> {
     let absolute = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if inputs.iter().any(|input| absolute(Path::new(input)) == absolute(path)) {
         let message = format!("\"{}\" is what is to be loaded", path.display());
         return Err(Error::new(Kind::Usage, message).hint("Name another file for `--rejects`."));
     }
+    // Better now than after the load.
+    let guard = Guard::take(path)?;
     let is_new = fs::metadata(path).map_or(true, |found| found.len() == 0);
     if !is_new && !is_of_job(path, job) {
         let message = format!("\"{}\" exists already", path.display());
         return Err(Error::new(Kind::Usage, message)
             .hint("Name another file for `--rejects`, or remove that one."));
     }
-    // Better now than after the load.
-    let beside = temporary(path);
-    File::create(&beside).map_err(|error| unwritable(path, error))?;
-    fs::remove_file(&beside).map_err(|error| unwritable(path, error))
+    Ok(guard)
 }
 
 /// Whether the lines beside the file are about this job.
@@ -58,13 +110,37 @@ impl Load {
 
     /// Writes the rows that were set aside so far to their file; how many there are.
     pub(super) fn write_rejects(&self) -> Result<u64> {
-        let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) else {
-            return Ok(0);
-        };
+        match &self.opened {
+            Some(opened) => self.write_rejects_of(opened.job),
+            None => Ok(0),
+        }
+    }
+
+    /// Writes the rejects of a job that is finished, if a file is wanted for them.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or the ledger does not have all of them any more.
+    pub(super) fn write_rejects_again(&self, job: i64, rows: u64) -> Result<()> {
+        let (Some(path), 1..) = (&self.options.rejects, rows) else { return Ok(()) };
+        let _guard = reserve(path, job, &self.reading.names())?;
+        let written = self.write_rejects_of(JobId(job))?;
+        if written == rows {
+            return Ok(());
+        }
+        let message =
+            format!("job {job} has set {rows} rows aside, of which the ledger still has {written}");
+        Err(Error::new(Kind::Ledger, message).hint(
+            "The ledger keeps such rows for seven days. `--restart` loads the source again, and \
+             sets them aside again.",
+        ))
+    }
+
+    fn write_rejects_of(&self, job: JobId) -> Result<u64> {
+        let Some(path) = &self.options.rejects else { return Ok(0) };
         let header = self.reading.reject_header();
         let client = &self.connection.client;
         self.runtime.block_on(async {
-            let rejects = ledger::rejects(client, opened.job).await?;
+            let rejects = ledger::rejects(client, job).await?;
             let mut rejects = std::pin::pin!(rejects);
             let mut files = None;
             let mut count = 0;

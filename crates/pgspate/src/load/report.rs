@@ -301,7 +301,7 @@ impl Report {
             path: path(load.plan.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
-            rows_rejected: watch.copy.snapshot().rejected,
+            rows_rejected: load.rejected_before() + watch.copy.snapshot().rejected,
             rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
             rejects_read_as: load.options.rejects.as_ref().map(|_| load.rejects_read_as()),
             job,
