@@ -17,7 +17,7 @@ LINT = target/python-lint
 
 help:
 	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
-	@echo 'make test       run every test'
+	@echo 'make test       run every test (those of PgBouncer where it is installed)'
 	@echo 'make wheel      build the Python package, and try it in a new environment'
 	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'

@@ -14,6 +14,7 @@ use super::connection::{Connection, Standing};
 use super::dsn::{Dsn, SessionAttrs};
 use super::failure::{self, Failure, Why};
 use super::host::{Endpoint, Host};
+use super::pooler;
 use super::socket::{Address, Route};
 use super::tls::Tls;
 use super::tls_settings::Mode;
@@ -83,7 +84,10 @@ async fn search<Q: Question>(
                 }
             };
             let failure = match within(dsn, tried).await {
-                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Ok((connection, answer))) => {
+                    let fit = refuse_pooler(dsn, &target, &route, &connection).await;
+                    return fit.map(|()| (connection, answer)).map_err(End::Broken);
+                }
                 Ok(Err(error)) => return Err(End::Broken(error)),
                 Err(failure) => Failure { place: target.to_string(), ..failure },
             };
@@ -95,6 +99,25 @@ async fn search<Q: Question>(
         }
     }
     Err(End::Failed(failures))
+}
+
+/// Refuses a pooler that gives every transaction another session. A pooler is tried out once for all
+/// connections.
+async fn refuse_pooler(
+    dsn: &Dsn,
+    host: &Host,
+    route: &Route,
+    connection: &Connection,
+) -> Result<()> {
+    if !connection.is_pooled() || dsn.is_pooler_fit.get().is_some() {
+        return Ok(());
+    }
+    let another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
+    if pooler::shares_backends(connection, another).await {
+        return Err(pooler::refusal(connection.place()));
+    }
+    let _ = dsn.is_pooler_fit.set(());
+    Ok(())
 }
 
 /// What `work` gives, or a failure when it takes longer than `connect_timeout`.

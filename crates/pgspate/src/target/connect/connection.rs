@@ -18,6 +18,7 @@ use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage};
 use super::Question;
 use super::failure::{os_words, words};
 use super::host::Host;
+use super::pooler;
 use super::socket::{Route, Socket};
 use super::tls::Connector;
 use crate::{Error, Kind, Result};
@@ -71,6 +72,8 @@ pub struct Connection {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Standing {
     pub(super) backend_pid: i32,
+    /// The process id is not the one that the protocol has announced: there is a pooler.
+    pub(super) is_pooled: bool,
     pub(super) standby: bool,
     pub(super) read_only: bool,
 }
@@ -140,11 +143,14 @@ impl Connection {
              pg_catalog.current_setting('transaction_read_only')",
         );
         let (rows, answer) = tokio::join!(biased; who, asked.ask(&self.client));
+        let announced = pooler::announced_pid(&self.client).await;
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
+                    let backend_pid = row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0);
                     self.standing = Standing {
-                        backend_pid: row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0),
+                        backend_pid,
+                        is_pooled: ![announced, 0].contains(&backend_pid),
                         standby: row.get(1) == Some("t"),
                         read_only: row.get(2) == Some("on"),
                     };
@@ -159,6 +165,11 @@ impl Connection {
     /// is of a kind that does not tell.
     pub fn backend_pid(&self) -> i32 {
         self.standing.backend_pid
+    }
+
+    /// Whether a pooler is between this session and the server.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.standing.is_pooled
     }
 
     /// The server's version as `server_version_num` has it: 150018 for 15.18. 0 if it is unknown.

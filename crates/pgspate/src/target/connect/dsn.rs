@@ -31,6 +31,8 @@ pub struct Dsn {
     pub(super) tls: TlsSettings,
     /// TLS as the files say, read once and shared by all connections.
     pub(super) connector: Arc<OnceLock<Tls>>,
+    /// Whether the pooler that was met, if one was, was seen to leave each session its backend.
+    pub(super) is_pooler_fit: Arc<OnceLock<()>>,
     pub(super) channel_binding: ChannelBinding,
     pub(super) session: SessionAttrs,
     pub(super) shuffle: bool,
@@ -121,6 +123,7 @@ impl Dsn {
             timeouts: timeouts(&settings)?,
             options: options(&settings, env),
             connector: Arc::default(),
+            is_pooler_fit: Arc::default(),
             settings,
             hosts,
             user,

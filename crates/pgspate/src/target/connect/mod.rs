@@ -14,6 +14,7 @@ mod failure;
 mod host;
 mod keyword;
 mod passfile;
+mod pooler;
 mod secret;
 mod service;
 mod settings;
@@ -61,7 +62,8 @@ impl Dsn {
     /// Errors are of [`Kind::Connect`](crate::Kind::Connect) where no server could be reached or
     /// one refused (the server's words and SQLSTATE are the cause; several servers are a cause
     /// each), and of [`Kind::Usage`](crate::Kind::Usage) where TLS or channel binding cannot be
-    /// had as the parameters demand it.
+    /// had as the parameters demand it, or what answers is a pooler that gives every transaction
+    /// another session.
     pub async fn connect(&self, application_name: &str) -> Result<Connection> {
         Ok(attempt::connect(self, application_name, &Nothing).await?.0)
     }

@@ -1,0 +1,77 @@
+//! A pooler that gives every transaction another session is refused by every command, before
+//! anything of a session is changed. One that leaves each session its backend is not.
+
+use crate::fake_pooler::{FakePooler, Pooling};
+use crate::run::{Run, ask, finish, spawn};
+use crate::support::Case;
+
+/// Every command that talks to a server, split at spaces, with a file `t.csv` and a table `t`.
+pub(crate) const COMMANDS: [&str; 7] = [
+    "load t.csv",
+    "load t.csv --plan",
+    "sync t.csv --scope all",
+    "apply events.ndjson",
+    "doctor",
+    "tune",
+    "status",
+];
+
+/// What a session of the server keeps that was set in it, held or made. PgBouncer itself has each
+/// client called what it calls itself.
+pub(crate) const LEFT: &str = "\
+select concat_ws(' ', current_setting('synchronous_commit'), current_setting('search_path'),
+                 current_setting('lock_timeout'),
+                 (select string_agg(name || '=' || setting, ',') from pg_settings
+                  where source = 'session' and name <> 'application_name'),
+                 (select count(*) from pg_locks
+                  where locktype = 'advisory' and pid = pg_backend_pid()),
+                 (select count(*) from pg_class where relnamespace = pg_my_temp_schema()),
+                 (select count(*) from pg_prepared_statements))";
+
+pub(crate) fn case() -> Case {
+    let case = Case::new("create table t (id int primary key, n int)");
+    case.put("t.csv", "id,n\n1,1\n2,2\n");
+    case.put("events.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":3,\"n\":3}}\n");
+    case
+}
+
+/// A command on a server.
+pub(crate) fn run(case: &Case, dsn: &str, args: &str) -> Run {
+    let mut args: Vec<&str> = args.split_whitespace().collect();
+    args.splice(1..1, ["--to", dsn]);
+    finish(spawn(&mut case.command(&args)))
+}
+
+#[test]
+fn a_pooler_of_transactions_is_refused_by_every_command() {
+    for pooling in [Pooling::LastUsed, Pooling::InTurn] {
+        let case = case();
+        let pooler = FakePooler::start(&case.db.dsn(), pooling);
+        let before = ask(&pooler.dsn(), LEFT);
+        for command in COMMANDS {
+            let run = run(&case, &pooler.dsn(), command);
+            assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
+            assert!(
+                run.stderr.contains("is a connection pooler that gives each transaction another")
+                    && run.stderr.contains("hint: Connect to the server's own port, or to a pool"),
+                "{pooling:?}: {command}: {}",
+                run.stderr
+            );
+            for _ in 0..6 {
+                assert_eq!(ask(&pooler.dsn(), LEFT), before, "{pooling:?}: {command}");
+            }
+        }
+        assert_eq!(case.value("select count(*) from t"), "0");
+    }
+}
+
+#[test]
+fn a_pooler_of_sessions_is_used() {
+    let case = case();
+    let pooler = FakePooler::start(&case.db.dsn(), Pooling::Session);
+    for command in COMMANDS {
+        let run = run(&case, &pooler.dsn(), command);
+        assert!(matches!(run.status, Some(0 | 1)), "{command}: {}", run.stderr);
+    }
+    assert_eq!(case.value("select count(*) from t"), "3");
+}
