@@ -1,0 +1,84 @@
+//! Every command that talks to a server, disturbed at any message.
+//!
+//! However a command ends, it ends by itself and its exit status is true. The same command, run
+//! again without a fault, then makes the tables what an undisturbed run makes of them, and leaves
+//! no session, lock or table behind.
+//!
+//! `PGSPATE_TEST_FAULTS=N` tries N faults of each sort on each command, at messages of chance.
+//! `PGSPATE_TEST_RECORD=FILE` adds a line of JSON for each trial to a file.
+//! `PGSPATE_TEST_FAULTS_REPLAY='sync-staged silence@41'` runs one trial ten times.
+
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/chance.rs"]
+mod chance;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/plan.rs"]
+mod plan;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/proxy.rs"]
+mod proxy;
+mod record;
+#[allow(dead_code, reason = "other tests need more of it")]
+#[path = "../support/run.rs"]
+mod run;
+mod scene;
+mod trial;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/wire.rs"]
+mod wire;
+mod work;
+
+use chance::{Chance, long_run};
+use record::run_all;
+use trial::{Sort, Trial};
+use work::WORKS;
+
+/// So many trials of each sort for each command, at messages of chance.
+fn trials(seed: u64, sorts: &[Sort], count: u64) -> Vec<Trial> {
+    let mut chance = Chance::of_run(seed);
+    let mut trials = Vec::new();
+    for _ in 0..long_run().unwrap_or(count) {
+        for work in 0..WORKS.len() {
+            for &sort in sorts {
+                trials.push(Trial { work, sort, place: chance.number() });
+            }
+        }
+    }
+    trials
+}
+
+/// One connection falls silent for good: nothing passes on it any more, and nobody closes it.
+#[test]
+fn silence() {
+    run_all(trials(41, &[Sort::Silence], 1));
+}
+
+/// Connections that are cut, or lost on one side, and answers to commits that are lost.
+#[test]
+fn lost_connections() {
+    let sorts = [Sort::Cut, Sort::CutInside, Sort::CutAfter, Sort::Lose, Sort::SwallowCommit];
+    match long_run() {
+        Some(_) => run_all(trials(42, &sorts, 1)),
+        None => {
+            // A sort in turn for each command.
+            let all = trials(42, &sorts, 1);
+            let chosen = all.chunks(sorts.len()).enumerate();
+            run_all(chosen.map(|(nth, of_work)| of_work[nth % sorts.len()]).collect());
+        }
+    }
+}
+
+/// The command is killed, or the server is.
+#[test]
+fn deaths() {
+    run_all(trials(43, &[Sort::Kill, Sort::KillServer], 1));
+}
+
+/// `PGSPATE_TEST_FAULTS_REPLAY='WORK SORT@MESSAGE'`: that trial, ten times.
+#[test]
+fn one_trial_again() {
+    match std::env::var("PGSPATE_TEST_FAULTS_REPLAY") {
+        Ok(text) => run_all(vec![text.parse().unwrap(); 10]),
+        Err(_) => println!("not tested: this takes PGSPATE_TEST_FAULTS_REPLAY"),
+    }
+}

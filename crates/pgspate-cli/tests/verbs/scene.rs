@@ -1,0 +1,189 @@
+//! A server with a folder of files: made ready for a command, and looked at after it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Child;
+
+use pgspate_embedded::{Throwaway, testing};
+use tempfile::TempDir;
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::proxy::Proxy;
+use crate::run::{Run, ask, command, finish, session, spawn};
+use crate::work::{WORKS, Work, write_files};
+
+/// After how many seconds of silence a command looks after a connection.
+pub(crate) const STALL_TIMEOUT: u64 = 2;
+
+/// All tables of the user with what makes up their shape, one a row; the ledger is none of them.
+const TABLES: &str = "\
+select c.oid::regclass::text,
+       concat_ws(' ', c.relkind, c.relpersistence, c.reloptions::text,
+           (select string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), i.indisvalid, k.conname,
+                                        k.contype, obj_description(i.indexrelid)), '; '
+                              order by i.indexrelid::regclass::text)
+            from pg_index i left join pg_constraint k
+                 on k.conindid = i.indexrelid and k.contype <> 'f'
+            where i.indrelid = c.oid),
+           (select string_agg(concat_ws(' ', f.conname, pg_get_constraintdef(f.oid)), '; '
+                              order by f.conname)
+            from pg_constraint f where f.conrelid = c.oid and f.contype in ('f', 'c')))
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname not in ('pg_catalog', 'pgspate')
+  and n.nspname <> 'information_schema' and n.nspname not like 'pg\\_toast%'
+  and n.nspname not like 'pg\\_temp%'
+order by 1";
+
+/// Settings that somebody has changed on the server.
+const SETTINGS: &str = "\
+select coalesce(string_agg(name || '=' || setting, ' ' order by name), '')
+from pg_file_settings where sourcefile like '%postgresql.auto.conf'";
+
+/// Sessions and locks of pgspate, and of other sessions none.
+const LEFT_OVER: &str = "\
+select concat_ws('; ',
+    (select string_agg(concat_ws(' ', 'session', pid, application_name, state, wait_event, query),
+                       ', ')
+     from pg_stat_activity where application_name like 'pgspate%' and pid <> pg_backend_pid()),
+    (select string_agg(concat_ws(' ', 'lock', pid, locktype, mode), ', ') from pg_locks
+     where pid <> pg_backend_pid()
+       and (locktype = 'advisory' or relation in (select oid from pg_class
+            where relnamespace = 'public'::regnamespace))),
+    (select string_agg('prepared ' || gid, ', ') from pg_prepared_xacts))";
+
+pub(crate) struct Scene {
+    folder: TempDir,
+    pub(crate) server: Throwaway,
+    /// What an undisturbed run of a work leaves, and of how many messages and commits it is.
+    baselines: HashMap<usize, Baseline>,
+}
+
+/// What an undisturbed run does.
+#[derive(Debug, Clone)]
+pub(crate) struct Baseline {
+    pub(crate) state: String,
+    pub(crate) messages: u64,
+    pub(crate) commits: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Scene {
+        let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
+        write_files(folder.path());
+        // Autovacuum would hold locks of its own.
+        let server = testing::server("autovacuum = off");
+        Scene { folder, server, baselines: HashMap::new() }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The undisturbed run of a work, by way of a proxy that counts.
+    pub(crate) fn baseline(&mut self, nth: usize) -> Baseline {
+        if let Some(known) = self.baselines.get(&nth) {
+            return known.clone();
+        }
+        let work = &WORKS[nth];
+        self.reset(work);
+        let proxy = Proxy::start(&self.server.dsn(), None);
+        let begin = std::time::Instant::now();
+        let run = finish(self.start(work, &proxy.dsn()));
+        let seconds = begin.elapsed().as_secs_f64();
+        assert!(is_done(work, &run), "{}: {}", work.name, run.stderr);
+        let (messages, commits) = proxy.counts();
+        drop(proxy);
+        let baseline = Baseline { state: self.state(), messages, commits, seconds };
+        self.undo(work).unwrap();
+        self.baselines.insert(nth, baseline.clone());
+        baseline
+    }
+
+    /// Makes everything as it is before a work.
+    pub(crate) fn reset(&self, work: &Work) {
+        let dsn = self.server.dsn();
+        ask(
+            &dsn,
+            "set client_min_messages = warning; drop schema if exists pgspate, public cascade; \
+             create schema public",
+        );
+        ask(&dsn, "alter system reset all");
+        ask(&dsn, "select pg_reload_conf()");
+        if !work.prepare.is_empty() {
+            ask(&dsn, work.prepare);
+        }
+        for name in ["no.csv", "no.csv.json"] {
+            let _ = std::fs::remove_file(self.folder().join(name));
+        }
+        if !work.before.is_empty() {
+            let run = self.run(work.before);
+            assert_eq!(run.status, Some(0), "{}", run.stderr);
+        }
+    }
+
+    /// Starts the work's command by way of `dsn`.
+    pub(crate) fn start(&self, work: &Work, dsn: &str) -> Child {
+        let mut command = command(self.folder(), &work.args.split(' ').collect::<Vec<_>>());
+        command.args(["--to", dsn]);
+        let stall = STALL_TIMEOUT.to_string();
+        if ["load", "apply"].iter().any(|verb| work.args.starts_with(verb)) {
+            command.args(["--stall-timeout", &stall]);
+        }
+        let mut child = spawn(&mut command);
+        // Nothing reads from a terminal here.
+        drop(child.stdin.take());
+        child
+    }
+
+    /// Runs a command without any fault.
+    pub(crate) fn run(&self, args: &str) -> Run {
+        let mut command = command(self.folder(), &args.split(' ').collect::<Vec<_>>());
+        command.args(["--to", &self.server.dsn()]);
+        finish(spawn(&mut command))
+    }
+
+    /// Takes the work back, where it can be: then it has left no setting.
+    pub(crate) fn undo(&self, work: &Work) -> Result<(), String> {
+        if work.undo.is_empty() {
+            return Ok(());
+        }
+        let run = self.run(work.undo);
+        let left = ask(&self.server.dsn(), SETTINGS);
+        match (run.status, left.as_str()) {
+            (Some(0), "") => Ok(()),
+            _ => Err(format!("after {} there is {left:?}: {}", work.undo, run.stderr)),
+        }
+    }
+
+    /// All tables, their shape and rows; all settings.
+    pub(crate) fn state(&self) -> String {
+        let dsn = self.server.dsn();
+        let (runtime, client) = session(&dsn);
+        let tables = runtime.block_on(client.simple_query(TABLES)).unwrap();
+        let mut state = ask(&dsn, SETTINGS);
+        for message in &tables {
+            let SimpleQueryMessage::Row(row) = message else { continue };
+            let (table, shape) = (row.get(0).unwrap(), row.get(1).unwrap_or_default());
+            let rows = ask(
+                &dsn,
+                &format!(
+                    "select count(*) || ' rows ' || \
+                     coalesce(sum(hashtextextended(x::text, 0)::numeric), 0) from {table} x"
+                ),
+            );
+            state += &format!("\n{table} {shape}: {rows}");
+        }
+        state
+    }
+
+    /// What is left over of commands that have ended; empty if nothing.
+    pub(crate) fn left_over(&self) -> String {
+        ask(&self.server.dsn(), LEFT_OVER)
+    }
+}
+
+/// Whether a command says that it has done its work.
+pub(crate) fn is_done(work: &Work, run: &Run) -> bool {
+    run.status.is_some_and(|status| work.done.contains(&status))
+}

@@ -1,0 +1,167 @@
+//! The commands that are disturbed, each with the tables and files that it works on.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+/// One command on tables of its own.
+pub(crate) struct Work {
+    pub(crate) name: &'static str,
+    /// Makes the tables.
+    pub(crate) prepare: &'static str,
+    /// A command that runs before, undisturbed; empty for none.
+    pub(crate) before: &'static str,
+    /// The command, without `--to`.
+    pub(crate) args: &'static str,
+    /// Exit statuses of a command that has done its work.
+    pub(crate) done: &'static [i32],
+    /// A command that takes the work back once it is done; empty for none.
+    pub(crate) undo: &'static str,
+}
+
+/// Files of these names are in the folder.
+const ROWS: u64 = 1500;
+/// Rows this wide make three chunks of a file.
+const WIDE_BYTES: usize = 6000;
+/// Rows of the narrow files.
+const NARROW_ROWS: u64 = 4000;
+const EVENTS: u64 = 2500;
+
+const KEYED: &str = "\
+create table t (id int8, n int, note text);
+alter table t add constraint t_key primary key (id), add constraint t_unique unique (n, id);
+create index t_n on t (n) where n > 3; comment on index t_n is 'some';
+create table child (id int8 references t)";
+
+const NARROW: &str = "\
+create table m (scope int not null, id int not null, v numeric, note text, primary key (scope, id));
+create index m_v on m (v);
+insert into m select g % 8, g, g % 100, 'old ' || g % 3 from generate_series(1, 4200) g";
+
+const STREAM: &str = "\
+create table a (id int primary key, v int, note text);
+create table b (id int primary key, a int references a, u text unique);
+create table news (id int, v int)";
+
+pub(crate) const WORKS: [Work; 13] = [
+    Work {
+        name: "load-indexed",
+        prepare: KEYED,
+        args: "load rows.csv --table t --lanes 2 --rebuild-indexes always",
+        ..LOAD
+    },
+    Work {
+        name: "load-chunks",
+        prepare: "create table t (id int8, n int, note text); create index on t (n)",
+        args: "load rows.csv --table t --lanes 2 --commit chunk --rebuild-indexes never",
+        ..LOAD
+    },
+    Work {
+        name: "load-rejects",
+        prepare: KEYED,
+        args: "load bad.csv --table t --lanes 2 --commit chunk --rejects no.csv --max-rejects 50",
+        done: &[0, 1],
+        ..LOAD
+    },
+    Work {
+        name: "load-atomic",
+        prepare: KEYED,
+        args: "load rows.csv --table t --lanes 2 --atomic",
+        ..LOAD
+    },
+    Work {
+        name: "load-replace",
+        prepare: "create table t (id int8 primary key, n int, note text); \
+                  insert into t select g, g, 'old' from generate_series(1, 100) g",
+        args: "load rows.csv --table t --replace",
+        ..LOAD
+    },
+    Work { name: "load-create", prepare: "", args: "load rows.csv --table t --create", ..LOAD },
+    Work {
+        name: "sync-staged",
+        args: "sync m.csv --table m --scope all --read-ahead never --max-delete 100%",
+        ..SYNC
+    },
+    Work {
+        name: "sync-ahead",
+        args: "sync m.csv --table m --scope all --read-ahead always --max-delete 100%",
+        ..SYNC
+    },
+    Work {
+        name: "sync-turns",
+        args: "sync m.csv --table m --scope-by scope --transactions 3 --vacuum --max-delete 100%",
+        ..SYNC
+    },
+    Work {
+        name: "apply",
+        prepare: STREAM,
+        args: "apply events.ndjson --batch-rows 400 --batch-delay 0 --direct-rows 100",
+        ..LOAD
+    },
+    Work {
+        name: "tune",
+        prepare: "",
+        args: "tune --apply --memory 8GiB --cpus 4",
+        undo: "tune --revert",
+        ..LOAD
+    },
+    Work { name: "doctor", prepare: NARROW, args: "doctor --json", done: &[0, 1], ..LOAD },
+    Work {
+        name: "status",
+        prepare: KEYED,
+        before: "load rows.csv --table t --quiet",
+        args: "status --json",
+        ..LOAD
+    },
+];
+
+const LOAD: Work = Work { name: "", prepare: "", before: "", args: "", done: &[0], undo: "" };
+const SYNC: Work = Work { prepare: NARROW, ..LOAD };
+
+/// Puts the files that the commands read into a folder.
+pub(crate) fn write_files(folder: &Path) {
+    let mut rows = "id,n,note\n".to_owned();
+    let mut bad = rows.clone();
+    for id in 0..ROWS {
+        let wide = "x".repeat(WIDE_BYTES);
+        writeln!(rows, "{id},{},{id}{wide}", id % 50).unwrap();
+        writeln!(bad, "{id},{},{id}{wide}", id % 50).unwrap();
+        if id % 250 == 7 {
+            writeln!(bad, "{id},x,no number").unwrap();
+            writeln!(bad, "{id},{},{id}{wide}", id % 50).unwrap();
+        }
+    }
+    let mut narrow = "scope,id,v,note\n".to_owned();
+    // Some rows are gone, some differ, some are new.
+    for id in 150..NARROW_ROWS + 350 {
+        let note = if id % 17 == 0 { "new" } else { "old" };
+        writeln!(narrow, "{},{id},{},{note} {}", id % 8, id % 100, id % 3).unwrap();
+    }
+    let files =
+        [("rows.csv", rows), ("bad.csv", bad), ("m.csv", narrow), ("events.ndjson", events())];
+    for (name, text) in files {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// Changes whose loss or repetition shows: rows without a key, values that count up.
+fn events() -> String {
+    let mut text = String::new();
+    let mut event = |op: &str, table: &str, row: String, tx: u64| {
+        let line =
+            format!(r#"{{"op":"{op}","table":"{table}","row":{{{row}}},"tx":{tx},"end":true}}"#);
+        writeln!(text, "{line}").unwrap();
+    };
+    for nth in 0..EVENTS {
+        let (id, v) = (nth % 60, nth / 60);
+        match (v, nth % 7) {
+            (0, _) => event("insert", "a", format!(r#""id":{id},"v":0,"note":"n{id}""#), 2 * nth),
+            (1, _) => {
+                event("insert", "b", format!(r#""id":{id},"a":{id},"u":"u{id}""#), 2 * nth);
+            }
+            (_, 3) => event("insert", "news", format!(r#""id":{nth},"v":{v}"#), 2 * nth),
+            _ => event("update", "a", format!(r#""id":{id},"v":{v}"#), 2 * nth),
+        }
+    }
+    text
+}
