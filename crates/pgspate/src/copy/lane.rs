@@ -62,6 +62,8 @@ struct Lane<'a, 'b> {
     refused: Option<Failure>,
     /// A session has ended before its time: what it had begun may be written all the same.
     has_lost: bool,
+    /// Backends of sessions that this lane has opened and not seen end.
+    backends: Vec<i32>,
     tally: Tally,
 }
 
@@ -89,6 +91,7 @@ pub(super) fn run(
         released: 0,
         refused: None,
         has_lost: false,
+        backends: Vec::new(),
         tally: Tally::default(),
     };
     let mut patience = Patience::new(shared.job.limits.retry_for);
@@ -168,6 +171,10 @@ impl Lane<'_, '_> {
         let failed = |error| Failure::of(shared.chunks(), error);
         let connecting = async {
             let ready = shared.job.ready(share).await?;
+            if self.has_lost {
+                self.end_lost_backends(&ready.connection).await;
+            }
+            self.backends.push(ready.connection.backend_pid());
             self.recall(&ready.connection).await?;
             Ok(ready)
         };
@@ -220,10 +227,11 @@ impl Lane<'_, '_> {
         Ok(())
     }
 
-    async fn write_rest(&self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Failure> {
+    async fn write_rest(&mut self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Failure> {
         let (shared, job) = (self.shared, self.shared.job);
         let failed_for = |error| Failure::of(chunk.seq, error);
         let connection = job.connect.open().await.map_err(failed_for)?;
+        self.backends.push(connection.backend_pid());
         let failed = |error: tokio_postgres::Error| Failure {
             is_taken: is_taken(&error),
             ..failed_for(refused_copy(&connection, error))
@@ -245,6 +253,7 @@ impl Lane<'_, '_> {
         };
         let sql = format!("{}; commit", ledger.seal_sql(&[seal]));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
+        self.backends.pop();
         Ok(Tally {
             rows_in: seal.rows_in,
             rows_written: seal.rows_written,
@@ -252,6 +261,14 @@ impl Lane<'_, '_> {
             rows_rejected: seal.rows_rejected,
             chunks: 1,
         })
+    }
+
+    /// Ends the backends of lost sessions: the server may not know that their client is gone, and
+    /// the rows that they have written would be waited for.
+    async fn end_lost_backends(&mut self, connection: &Connection) {
+        for pid in std::mem::take(&mut self.backends) {
+            connection.end_lost_backend(pid).await;
+        }
     }
 
     /// Asks the ledger which of the chunks in flight were written after all.

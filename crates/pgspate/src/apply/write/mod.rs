@@ -166,7 +166,7 @@ impl Writer {
             let open = async {
                 let session = Session::open(&self.settings).await?;
                 if let Some(pid) = self.lost_pid {
-                    session.end_other(pid).await;
+                    session.connection.end_lost_backend(pid).await;
                 }
                 self.stream.reopen(&session.connection.client, pending).await?;
                 Ok(session)

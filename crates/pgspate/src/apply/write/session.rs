@@ -112,15 +112,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Ends a session that was lost, of which the server may not know it: its locks are in the way.
-    pub(super) async fn end_other(&self, pid: i32) {
-        let end = "select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 \
-                   and datname = current_database() and usename = current_user \
-                   and application_name = current_setting('application_name')";
-        // If that may not be, they are waited for.
-        let _ = self.connection.client.query_opt(end, &[&pid]).await;
-    }
-
     /// Runs statements without rows.
     pub(super) async fn run(&self, sql: &str, what: &str) -> Result<()> {
         let done = self.connection.client.batch_execute(sql).await;
