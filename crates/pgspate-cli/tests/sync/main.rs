@@ -9,6 +9,7 @@ mod concurrent;
 #[path = "../support/disk.rs"]
 mod disk;
 mod equal_keys;
+mod exchange;
 mod random;
 mod refused;
 #[path = "../support/run.rs"]

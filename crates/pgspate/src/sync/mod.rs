@@ -8,6 +8,7 @@
 mod ahead;
 mod columns;
 mod doubt;
+mod exchange;
 mod part;
 mod report;
 mod script;

@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::doubt::Doubt;
 use super::statements::{DIFF, Scope, Statements};
-use super::{Examples, Report, Sync, ahead};
+use super::{Examples, Report, Sync, ahead, exchange};
 use crate::copy::{DURABLY, LaneSession};
 use crate::measure::{Own, StatementCost};
 use crate::stage::pin;
@@ -217,7 +217,7 @@ async fn change(
         all.add(execute(statements.delete()).await.map_err(what("delete rows"))?);
     }
     if updates && report.updated > 0 {
-        all.add(execute(statements.update()).await.map_err(what("update rows"))?);
+        all.add(exchange::update(client, sync, statements).await?);
     }
     if report.inserted > 0 {
         all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);

@@ -14,10 +14,10 @@ pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
 pub(super) const UNMET: &str = "pg_temp.pgspate_unmet";
 /// Its own columns, by names that no table has.
 pub(super) const TID: &str = "\"pgspate tid\"";
-const PART: &str = "\"pgspate part\"";
+pub(super) const PART: &str = "\"pgspate part\"";
 /// Of a row that the source was not seen to have: its scope is one of the source's.
 pub(super) const IS_IN: &str = "\"pgspate is in\"";
-const STAYS: &str = "\"pgspate stays\"";
+pub(super) const STAYS: &str = "\"pgspate stays\"";
 /// Of a difference: the transaction that writes it.
 const TURN: &str = "\"pgspate turn\"";
 
@@ -314,7 +314,7 @@ impl Statements<'_> {
 
     /// The target's version that a difference is about. In a later transaction than the one that
     /// found it, another row may be in its place.
-    fn at(&self) -> String {
+    pub(super) fn at(&self) -> String {
         let place = format!("t.ctid = s.{TID} and t.tableoid = s.{PART}");
         match (self.columns.found_by_key, self.turns.is_some()) {
             (true, _) => self.matches("t", "s"),
@@ -330,7 +330,7 @@ impl Statements<'_> {
     }
 
     /// Whether a difference is this transaction's to write.
-    fn of_turn(&self) -> String {
+    pub(super) fn of_turn(&self) -> String {
         self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} = {turn}"))
     }
 
@@ -397,7 +397,7 @@ fn counts() -> String {
 }
 
 /// `t.a, t.b`; `a, b` for no table.
-fn list<'a>(columns: impl Iterator<Item = &'a SyncColumn>, of: &str) -> String {
+pub(super) fn list<'a>(columns: impl Iterator<Item = &'a SyncColumn>, of: &str) -> String {
     let dot = if of.is_empty() { "" } else { "." };
     columns.map(|column| format!("{of}{dot}{}", column.name)).collect::<Vec<_>>().join(", ")
 }

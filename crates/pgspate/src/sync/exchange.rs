@@ -1,0 +1,250 @@
+//! Updates of rows that take each other's unique values.
+//!
+//! A unique index is checked row by row, so that one update cannot exchange values. When the
+//! update is refused for that, rows whose values others are to get are deleted, the others updated,
+//! and the deleted rows inserted again with all that they had. Rows that other rows refer to are
+//! never deleted: no action of a foreign key is fired.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::Sync;
+use super::statements::{DIFF, PART, STAYS, Statements, TID, list};
+use crate::measure::StatementCost;
+use crate::stage::pin;
+use crate::target::{Ask, Table, quote_ident, server_error};
+use crate::{Error, Result};
+
+/// Rows that are deleted and inserted again, as they were.
+const MOVED: &str = "pg_temp.pgspate_moved";
+
+/// Of each index that is checked row by row: the columns whose values are compared for equality,
+/// or NULL where it compares otherwise; and all columns that it depends on.
+const INDEXES: &str = "\
+with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
+                    union select $1::oid)
+select case when i.indisunique and not i.indisexclusion and i.indexprs is null then
+            array(select a.attname::text
+                  from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
+                  join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                  where k.nth <= i.indnkeyatts) end,
+       array(select a.attname::text from pg_attribute a
+             where a.attrelid = i.indrelid and a.attnum > 0
+               and (a.attnum = any(i.indkey)
+                    or exists (select from pg_depend d
+                               where d.refclassid = 'pg_class'::regclass
+                                 and d.refobjid = i.indrelid and d.refobjsubid = a.attnum
+                                 and (d.classid = 'pg_class'::regclass and d.objid = i.indexrelid
+                                      or d.classid = 'pg_constraint'::regclass
+                                         and d.objid = con.oid))))
+from pg_index i left join pg_constraint con on con.conindid = i.indexrelid
+                                           and con.conrelid = i.indrelid
+where i.indrelid in (select oid from parts) and (i.indisunique or i.indisexclusion)
+  and i.indimmediate and i.indisvalid";
+
+/// Conditions under which a row of another table, or of the same one, refers to row `t`. Where this
+/// role cannot tell, every row counts.
+const REFERRERS: &str = "\
+with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
+                    union select $1::oid)
+select case when not has_table_privilege(c.conrelid, 'select') then 'true' else
+       format('exists (select from %I.%I c where %s)', n.nspname, far.relname,
+              (select string_agg(format('t.%I operator(%I.%s) c.%I', parent.attname, o.nspname,
+                                        op.oprname, child.attname), ' and ')
+               from unnest(c.conkey, c.confkey, c.conpfeqop) as k(child, parent, op)
+               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
+               join pg_attribute parent
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent
+               join pg_operator op on op.oid = k.op
+               join pg_namespace o on o.oid = op.oprnamespace)) end
+from pg_constraint c join pg_class far on far.oid = c.conrelid
+join pg_namespace n on n.oid = far.relnamespace
+where c.contype = 'f' and c.conparentid = 0 and c.confrelid in (select oid from parts)";
+
+/// What decides which rows are to be deleted and inserted again.
+struct Constraints {
+    /// Of each index the columns that are compared for equality, if it does that, and all columns.
+    indexes: Vec<(Option<Vec<String>>, Vec<String>)>,
+    /// Conditions under which another row refers to row `t`.
+    referrers: Vec<String>,
+}
+
+/// Updates the rows that were found to differ.
+pub(super) async fn update(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+) -> Result<StatementCost> {
+    let failed = || server_error("could not update rows".to_owned());
+    let update = statements.update();
+    if statements.columns.found_by_key {
+        return pin::execute_plainly(client, &update).await.map_err(failed());
+    }
+    client.batch_execute("savepoint pgspate_update").await.map_err(failed())?;
+    let refused = match pin::execute(client, &update).await {
+        Ok(cost) => {
+            client.batch_execute("release savepoint pgspate_update").await.map_err(failed())?;
+            return Ok(cost);
+        }
+        Err(error) => error,
+    };
+    let conflicts = [&SqlState::UNIQUE_VIOLATION, &SqlState::EXCLUSION_VIOLATION];
+    if !refused.code().is_some_and(|code| conflicts.contains(&code)) {
+        return Err(failed()(refused));
+    }
+    let refused = failed()(refused);
+    client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
+    let constraints = Constraints::read(sync).await?;
+    match exchange(client, sync, statements, &constraints).await {
+        Ok(Some(cost)) => Ok(cost),
+        // The first refusal names the values that are to be there.
+        Ok(None) => Err(constraints.explain(refused)),
+        Err(error) if error.sqlstate().is_some_and(|code| conflicts.contains(&code)) => {
+            Err(constraints.explain(refused))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes, updates and inserts again. `None` if there is no row that could go.
+async fn exchange(
+    client: &Client,
+    sync: &Sync,
+    statements: &Statements<'_>,
+    constraints: &Constraints,
+) -> Result<Option<StatementCost>> {
+    let failed = || server_error("could not exchange unique values of rows".to_owned());
+    let table = sync.load.table();
+    let Some(find) = statements.find_moved(table, constraints) else { return Ok(None) };
+    let drop = format!("drop table if exists {MOVED}");
+    client.batch_execute(&drop).await.map_err(failed())?;
+    pin::allow_nested_loop(client, &find).await.map_err(failed())?;
+    client.batch_execute(&find).await.map_err(failed())?;
+    let analyze = format!("analyze {MOVED} ({TID})");
+    client.batch_execute(&analyze).await.map_err(failed())?;
+    let deleted = pin::execute(client, &statements.delete_moved()).await.map_err(failed())?;
+    if deleted.rows == 0 {
+        return Ok(None);
+    }
+    let mut cost = pin::execute(client, &statements.update_others()).await.map_err(failed())?;
+    let inserted = pin::execute(client, &statements.insert_moved(table)).await.map_err(failed())?;
+    cost.add(inserted);
+    cost.add(StatementCost { rows: 0, ..deleted });
+    Ok(Some(cost))
+}
+
+impl Constraints {
+    async fn read(sync: &Sync) -> Result<Constraints> {
+        let (client, oid) = (&sync.load.control().client, sync.load.table().oid);
+        let failed = || server_error("could not look up the table's constraints".to_owned());
+        let ask = async |sql| client.ask_all(sql, &[&oid]).await;
+        let (indexes, referrers) = tokio::join!(biased; ask(INDEXES), ask(REFERRERS));
+        let (indexes, referrers) = (indexes.map_err(failed())?, referrers.map_err(failed())?);
+        Ok(Constraints {
+            indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
+            referrers: referrers.iter().map(|row| row.get(0)).collect(),
+        })
+    }
+
+    /// The refusal of an update, with what keeps rows from being deleted.
+    fn explain(&self, refused: Error) -> Error {
+        if self.referrers.is_empty() {
+            return refused;
+        }
+        refused.hint_also(
+            "If rows exchange values: rows that a foreign key refers to are not deleted and \
+             inserted again, as that could fire the key's action. Make the unique constraint \
+             `deferrable`, or give these rows other values first.",
+        )
+    }
+}
+
+impl Statements<'_> {
+    /// Keeps the rows to update whose values others may be to get, and which nothing refers to.
+    fn find_moved(&self, table: &Table, constraints: &Constraints) -> Option<String> {
+        let conditions = constraints.indexes.iter();
+        let conditions: Vec<_> =
+            conditions.filter_map(|(equal, all)| self.gives_up(equal.as_deref(), all)).collect();
+        if conditions.is_empty() {
+            return None;
+        }
+        let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));
+        // What is inserted goes to the table itself, also where a row is an heir's.
+        let of_heirs = match table.kind {
+            'p' => String::new(),
+            _ => format!(" and t.tableoid operator(pg_catalog.=) {}::pg_catalog.oid", table.oid),
+        };
+        Some(format!(
+            "create temporary table pgspate_moved on commit drop as \
+             select t.*, t.ctid as {TID}, t.tableoid as {PART} from {} t join {DIFF} s on {} \
+             where s.{STAYS} and s.{TID} is not null{} and ({}){of_heirs}{}",
+            self.table,
+            self.at(),
+            self.of_turn(),
+            conditions.join(" or "),
+            unreferenced.collect::<String>()
+        ))
+    }
+
+    /// Whether row `t` gives up values of an index that another row may be to get. Its columns are
+    /// those that the update sets.
+    fn gives_up(&self, equal: Option<&[String]>, all: &[String]) -> Option<String> {
+        let set = |names: &[String]| {
+            let quoted: Vec<_> = names.iter().map(|name| quote_ident(name)).collect();
+            let columns =
+                self.columns.set().filter(|it| quoted.iter().any(|name| it.name == *name));
+            columns.cloned().collect::<Vec<_>>()
+        };
+        let changed = set(all);
+        if changed.is_empty() {
+            return None;
+        }
+        let (old, new) = (list(changed.iter(), "t"), list(changed.iter(), "s"));
+        let changes = format!("row({old})::record operator(pg_catalog.*<>) row({new})::record");
+        let Some(equal) = equal else { return Some(changes) };
+        let wanted: String =
+            set(equal).iter().map(|it| format!(" and {}", it.matches("n", "t"))).collect();
+        Some(format!(
+            "({changes} and exists (select from {DIFF} n where n.{STAYS} and n.{TID} is not null \
+             and (n.{TID} operator(pg_catalog.<>) s.{TID} \
+                  or n.{PART} operator(pg_catalog.<>) s.{PART}){wanted}))"
+        ))
+    }
+
+    fn delete_moved(&self) -> String {
+        format!(
+            "delete from {} t using {MOVED} m where {}",
+            self.table,
+            is_place("t.ctid", "t.tableoid")
+        )
+    }
+
+    /// Updates the rows that were not deleted.
+    fn update_others(&self) -> String {
+        let place = is_place(&format!("s.{TID}"), &format!("s.{PART}"));
+        format!("{} and not exists (select from {MOVED} m where {place})", self.update())
+    }
+
+    fn insert_moved(&self, table: &Table) -> String {
+        let set: Vec<_> = self.columns.set().map(|column| column.name.as_str()).collect();
+        let names = table.columns.iter().filter(|column| !column.is_generated);
+        let names: Vec<_> = names.map(|column| quote_ident(&column.name)).collect();
+        let values = names.iter().map(|name| match set.contains(&name.as_ref()) {
+            true => format!("s.{name}"),
+            false => format!("m.{name}"),
+        });
+        format!(
+            "insert into {} ({}) overriding system value select {} from {MOVED} m join {DIFF} s \
+             on {} where s.{STAYS}",
+            self.table,
+            names.join(", "),
+            values.collect::<Vec<_>>().join(", "),
+            is_place(&format!("s.{TID}"), &format!("s.{PART}"))
+        )
+    }
+}
+
+/// Whether a place is that of row `m`, which is deleted and inserted again.
+fn is_place(tid: &str, part: &str) -> String {
+    format!("{tid} operator(pg_catalog.=) m.{TID} and {part} operator(pg_catalog.=) m.{PART}")
+}
