@@ -6,6 +6,7 @@ mod faults;
 mod formats;
 mod history;
 mod keys;
+mod letters;
 mod once;
 mod oracle;
 mod service;
@@ -28,6 +29,7 @@ mod source;
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
+mod unchanged;
 mod waits;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/wire.rs"]

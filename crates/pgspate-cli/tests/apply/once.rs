@@ -213,14 +213,14 @@ fn dead_letters() {
     99|s.ndjson|100|public.t|23514
     100|s.ndjson|101|public.t|23514
     201|s.ndjson|202|public.c|23503
-    202|s.ndjson|203
+    202|s.ndjson|203|public.c
     203|s.ndjson|204
     ");
     let payloads = "select string_agg(payload, e'\\n' order by position) from pgspate.dead_letter \
                     where line in (202, 203, 204)";
     assert_snapshot!(case.value(payloads), @r#"
     {"op":"insert","schema":"public","table":"c","row":{"id":"2","of":"777"}}
-    {"op":"insert","table":"c","row":{"of":7}}
+    {"op":"insert","schema":"public","table":"c","row":{"of":"7"}}
     no event
     "#);
     let messages = "select string_agg(message, e'\\n' order by position) from pgspate.dead_letter";

@@ -5,7 +5,9 @@
 //! between transactions, but for one that is larger than batches may be: its parts are written in
 //! one transaction of the target.
 
+mod digest;
 mod messages;
+mod pairs;
 mod received;
 mod rows;
 
@@ -28,6 +30,8 @@ use super::watch::Watch;
 use super::write::{no_event, words};
 use crate::ledger::{DeadLetter, Mark};
 use crate::{Error, Kind, Place, Result};
+use digest::Digest;
+use pairs::Pairing;
 pub(crate) use received::SlotFeed;
 
 /// How often the wish to stop is looked for.
@@ -89,6 +93,12 @@ struct Making {
     ordinal: u64,
     /// The last event ended its transaction.
     is_between: bool,
+    /// A transaction has begun, and none of its events came yet.
+    has_begun: bool,
+    /// The last event is a delete that the next record may take back.
+    pairing: Option<Pairing>,
+    /// What was read again may be another stream, unless a transaction ends here.
+    is_in_doubt: bool,
     transaction: Option<Box<str>>,
     letters: u64,
     events: Vec<Event>,
@@ -123,6 +133,13 @@ struct Boundary {
     last: Last,
 }
 
+/// What is set aside.
+enum Told<'a> {
+    /// A record that cannot be decoded, as it came.
+    Record(&'a [u8]),
+    Event(&'a Event),
+}
+
 /// The batch could not be handed over: the writer is gone.
 struct Gone;
 
@@ -135,6 +152,9 @@ impl Feed {
             // A slot sends nothing again that is applied, nor are topics read again.
             ordinal: if self.inputs.are_files() { 0 } else { self.from.ordinal },
             is_between: true,
+            has_begun: false,
+            pairing: None,
+            is_in_doubt: false,
             transaction: None,
             letters: 0,
             events: Vec::new(),
@@ -197,6 +217,9 @@ impl Feed {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    if making.pairing.is_some_and(|pairing| pairing.has_waited()) {
+                        making.end_pairing();
+                    }
                     let is_due = making.is_between
                         && making.began.is_some_and(|began| began.elapsed() >= self.delay(making));
                     if is_due && self.hand_over(making).is_err() {
@@ -214,6 +237,8 @@ impl Feed {
         if self.watch.is_cancelled() {
             return Ok(());
         }
+        making.end_pairing();
+        self.end_doubt(making)?;
         if making.ordinal < self.from.ordinal {
             let message = format!(
                 "the input has {} events, but {} of the stream are applied already",
@@ -239,6 +264,9 @@ impl Feed {
 
     fn is_due(&self, making: &mut Making) -> bool {
         let (rows, bytes) = (making.batch.events, making.batch.bytes);
+        if making.pairing.is_some() {
+            return false;
+        }
         if !making.is_between {
             let is_large = rows >= 2 * self.cuts.rows || bytes >= 2 * self.cuts.bytes;
             return is_large && rows >= making.looked + making.grows_by;
@@ -271,18 +299,26 @@ impl Feed {
                 None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?.0,
             };
             let decoder = decode::of(format, &self.decode);
-            self.decoder = Some(decoder.unwrap_or_else(|| Box::new(Plain::default())));
+            let decoder = decoder.unwrap_or_else(|| Box::new(Plain::default()));
+            if decoder.leaves_out() {
+                self.router.expect_left_out();
+            }
+            self.decoder = Some(decoder);
         }
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
         let mut events = std::mem::take(&mut making.events);
         events.clear();
         let decoded = decoder.decode(line, &self.router, &mut events);
+        let grouping = decoder.grouping();
         if let Some(fault) = self.router.take_fault() {
             return Err(fault);
         }
         let outcome = match decoded {
-            Ok(()) => self.take(&events, line, stand, making),
-            Err(error) => self.no_event(error, line, stand, making),
+            Ok(()) => self.take_grouped(&events, grouping, line, stand, making),
+            Err(error) => {
+                making.end_pairing();
+                self.no_event(error, line, stand, making)
+            }
         };
         making.events = events;
         outcome.map_err(
@@ -303,7 +339,8 @@ impl Feed {
     ) -> Result<()> {
         for (nth, event) in events.iter().enumerate() {
             let tx = &event.position.transaction;
-            if tx.is_some() && *tx != making.transaction && !making.is_between {
+            let has_begun = std::mem::take(&mut making.has_begun);
+            if tx.is_some() && *tx != making.transaction && !making.is_between && !has_begun {
                 // Another one has begun.
                 making.is_between = true;
                 match nth {
@@ -319,7 +356,9 @@ impl Feed {
             making.is_between = event.ends_transaction;
             let ordinal = making.ordinal;
             making.ordinal += 1;
-            if ordinal < self.from.ordinal {
+            if ordinal >= self.from.ordinal {
+                self.end_doubt(making)?;
+            } else {
                 self.router.see(event)?;
                 if making.ordinal == self.from.ordinal {
                     self.reach(making)?;
@@ -331,7 +370,7 @@ impl Feed {
             match self.router.add(event, &mut making.batch.log, stand_of) {
                 Ok(true) => {}
                 Ok(false) => making.batch.left_out += 1,
-                Err(error) => self.set_aside(error, line, stand, making)?,
+                Err(error) => self.set_aside(error, &Told::Event(event), stand, making)?,
             }
             if event.ends_transaction {
                 making.batch.log.end_transaction();
@@ -358,7 +397,8 @@ impl Feed {
             let is_last = making.ordinal == self.from.ordinal;
             return if is_last { self.reach(making) } else { Ok(()) };
         }
-        self.set_aside(error, line, stand, making)?;
+        self.end_doubt(making)?;
+        self.set_aside(error, &Told::Record(line), stand, making)?;
         making.batch.events += 1;
         making.batch.bytes += line.len() as u64 + 1;
         making.note(stand);
@@ -371,11 +411,11 @@ impl Feed {
         }
     }
 
-    /// Sets a record aside, if that may be.
+    /// Sets an event aside, if that may be.
     fn set_aside(
         &self,
         error: Error,
-        line: &[u8],
+        told: &Told<'_>,
         stand: (u32, u64),
         making: &mut Making,
     ) -> Result<()> {
@@ -386,22 +426,40 @@ impl Feed {
         }
         Self::begin(making);
         let (source, line_number) = self.inputs.source(stand.0, stand.1);
+        let (table, payload) = match told {
+            Told::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
+            Told::Event(event) => self.router.letter(event),
+        };
         making.batch.rejected.push(DeadLetter {
             position,
             source,
             line: line_number,
-            table: None,
+            table,
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: words(&error),
-            payload: String::from_utf8_lossy(line).into_owned(),
+            payload,
         });
         Ok(())
     }
 
     /// All that is applied already has been read: whether it is still what it was.
-    fn reach(&self, making: &Making) -> Result<()> {
+    fn reach(&self, making: &mut Making) -> Result<()> {
         self.router.end_of_seen();
-        if self.from.digest.is_empty() || self.from.digest == making.digest.to_string() {
+        making.is_in_doubt = !self.from.digest.is_empty();
+        if self.is_same(making) || !making.is_between {
+            making.is_in_doubt &= !self.is_same(making);
+            return Ok(());
+        }
+        self.end_doubt(making)
+    }
+
+    fn is_same(&self, making: &Making) -> bool {
+        self.from.digest == making.digest.to_string()
+    }
+
+    /// Events to come are new ones: those that were read again must be the same as before.
+    fn end_doubt(&self, making: &mut Making) -> Result<()> {
+        if !std::mem::take(&mut making.is_in_doubt) || self.is_same(making) {
             return Ok(());
         }
         let message = format!(
@@ -505,37 +563,5 @@ impl Making {
         batch.left_out = boundary.left_out;
         batch.rejected.truncate(boundary.rejected);
         self.is_between = true;
-    }
-}
-
-/// Tells the records of a stream so far from others. The ledger keeps it: it stays as it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Digest(u64);
-
-impl Digest {
-    /// As the ledger has it; the first one for what is none.
-    fn parse(text: &str) -> Digest {
-        Digest(u64::from_str_radix(text, 16).unwrap_or_default())
-    }
-
-    /// Adds a record, and that it ends.
-    fn add(&mut self, line: &[u8]) {
-        let (words, rest) = line.as_chunks::<8>();
-        words.iter().for_each(|word| self.mix(u64::from_le_bytes(*word)));
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.mix(u64::from_le_bytes(last));
-        self.mix(line.len() as u64);
-    }
-
-    fn mix(&mut self, word: u64) {
-        // An odd factor loses nothing, so that one word that is another shows in the end.
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-impl std::fmt::Display for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:016x}", self.0)
     }
 }

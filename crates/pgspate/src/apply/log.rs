@@ -122,6 +122,15 @@ impl Log {
         self.spans.truncate(row.0 as usize);
     }
 
+    /// Gives back the last event with its rows.
+    pub(crate) fn take_back(&mut self) {
+        let Some(change) = self.changes.pop() else { return };
+        for row in [change.new, change.old].into_iter().flatten() {
+            let start = (row.0 as usize).min(self.spans.len());
+            self.spans.truncate(start);
+        }
+    }
+
     pub(crate) fn changes(&self) -> &[Change] {
         &self.changes
     }

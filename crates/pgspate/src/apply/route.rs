@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::decode::Types;
+use super::decode::{Types, plain};
 use super::event::{Event, Name, Op, Row, Value};
 use super::facts::Facts;
 use super::fold;
@@ -71,6 +71,8 @@ struct Inner {
     has_lost: bool,
     /// Whether the stream is to stop.
     watch: Option<Arc<Watch>>,
+    /// Updates may leave out columns that did not change without naming them.
+    leaves_out: bool,
 }
 
 struct Target {
@@ -133,6 +135,7 @@ impl Router {
             limits,
             has_lost: false,
             watch: None,
+            leaves_out: false,
         };
         Ok(Router { inner: RefCell::new(inner) })
     }
@@ -140,6 +143,27 @@ impl Router {
     /// From now on waits for a target that is away no longer than the stream is to run.
     pub(crate) fn heed(&self, watch: &Arc<Watch>) {
         self.inner.borrow_mut().watch = Some(Arc::clone(watch));
+    }
+
+    /// From now on updates may leave out columns that did not change without naming them.
+    pub(crate) fn expect_left_out(&self) {
+        self.inner.borrow_mut().leaves_out = true;
+    }
+
+    /// The table that an event goes to, where that is known, and the event in pgspate's own format.
+    pub(crate) fn letter(&self, event: &Event) -> (Option<String>, String) {
+        let inner = &*self.inner.borrow();
+        let at = inner.known.get(&*event.table).copied().flatten();
+        match at.map(|at| &inner.targets[at].facts.table) {
+            Some(table) => {
+                let payload = plain::write_event(event, Some(&table.schema), &table.name);
+                (Some(table.sql_name.clone()), payload)
+            }
+            None => {
+                let Name { schema, table } = &*event.table;
+                (None, plain::write_event(event, schema.as_deref(), table))
+            }
+        }
     }
 
     /// Adds an event to the log. False where its table is left out.
@@ -155,10 +179,13 @@ impl Router {
         if rows.into_iter().flatten().any(|row| inner.targets[at].lacks(row)) {
             inner.refresh(at)?;
         }
-        let unknown = inner.unknown;
+        let (unknown, leaves_out) = (inner.unknown, inner.leaves_out);
         let target = &mut inner.targets[at];
         for row in rows.into_iter().flatten() {
             target.learn(row, unknown, &mut inner.additions)?;
+        }
+        if let (Op::Insert | Op::Snapshot, Some(row)) = (event.op, &event.new) {
+            target.check_told(row)?;
         }
         let width = target.facts.columns.len();
         let mut first: Option<RowAt> = None;
@@ -172,7 +199,7 @@ impl Router {
         let new = add(&event.new, log)?;
         let old = add(&event.old, log)?;
         let is_complete = match &event.new {
-            Some(row) => target.is_complete(row)?,
+            Some(row) => target.is_complete(row, leaves_out && event.op == Op::Update)?,
             None => false,
         };
         if let (Op::Update, Some(key)) = (event.op, &event.key) {
@@ -503,10 +530,32 @@ impl Target {
         }
     }
 
-    /// Whether a row has all that the stream has ever said of rows of the table.
-    fn is_complete(&mut self, row: &Row) -> Result<bool> {
+    /// Whether a row has all that the stream has ever said of rows of the table; where columns are
+    /// left out without being named, all that the table has.
+    fn is_complete(&mut self, row: &Row, leaves_out: bool) -> Result<bool> {
         let seen = self.seen.iter().filter(|seen| **seen).count();
+        let all = if leaves_out { self.facts.columns.len() } else { seen };
         let count = self.layout(row)?.count;
-        Ok(count == seen && !row.values.contains(&Value::Absent))
+        Ok(count == all && !row.values.contains(&Value::Absent))
+    }
+
+    /// Whether a row that is new tells each of its columns: there is nothing from which a value
+    /// could be taken over, and NULL would be made up.
+    fn check_told(&mut self, row: &Row) -> Result<()> {
+        if !row.values.contains(&Value::Absent) {
+            return Ok(());
+        }
+        let columns = &self.layout(row)?.columns;
+        let mut cells = columns.iter().zip(row.columns.iter()).zip(&row.values);
+        let untold =
+            cells.find(|((column, _), value)| column.is_some() && **value == Value::Absent);
+        let Some(((_, name), _)) = untold else { return Ok(()) };
+        let table = &self.facts.table.sql_name;
+        let message = format!("the event does not tell column \"{name}\" of a new row of {table}");
+        Err(Error::new(Kind::Format, message).hint(
+            "The source leaves out large values that a change of the key left as they were. Keep \
+             the messages in their order and with their headers (`__debezium.oldkey`), or run \
+             `alter table ... replica identity full` on the source.",
+        ))
     }
 }

@@ -2,6 +2,7 @@
 
 mod canal;
 mod debezium;
+mod debezium_pairs;
 mod debezium_types;
 mod dms;
 #[path = "../support/events.rs"]

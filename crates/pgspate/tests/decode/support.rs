@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgspate::apply::decode::{Decode, Types};
+use pgspate::apply::decode::{Decode, Grouping, Types};
 use pgspate::apply::{Event, Name};
 
 pub(crate) use crate::events::line;
@@ -31,6 +31,12 @@ pub(crate) fn try_decode(
             assert_eq!(events.len(), before, "a refused record leaves no events");
             let hint = error.hint_text().map(|hint| format!(" | {hint}")).unwrap_or_default();
             return Err(format!("{error}{hint}"));
+        }
+        match decoder.grouping() {
+            Grouping::Closes => events.iter_mut().last().unwrap().ends_transaction = true,
+            // As whoever takes them does.
+            Grouping::Pairs => drop(events.remove(before - 1)),
+            Grouping::AsEvents | Grouping::Opens | Grouping::MayPair => {}
         }
     }
     Ok(events)

@@ -118,6 +118,11 @@ impl Decode for Canal {
         }
         done
     }
+
+    /// With `binlog_row_image` of minimal or noblob.
+    fn leaves_out(&self) -> bool {
+        true
+    }
 }
 
 impl<'a> Message<'a> {

@@ -92,6 +92,11 @@ impl Decode for Maxwell {
         events.push(self.event(&record, op, types)?);
         Ok(())
     }
+
+    /// With `binlog_row_image` of minimal or noblob.
+    fn leaves_out(&self) -> bool {
+        true
+    }
 }
 
 impl<'a> Record<'a> {

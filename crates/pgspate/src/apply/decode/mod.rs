@@ -38,6 +38,23 @@ pub trait Types {
     fn of(&self, table: &Name, column: &str) -> Option<Arc<str>>;
 }
 
+/// What a record says of transactions beside its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Grouping {
+    /// Nothing: [`Event::ends_transaction`] says it.
+    #[default]
+    AsEvents,
+    /// A transaction begins with this record.
+    Opens,
+    /// The transaction of the events before ends with this record.
+    Closes,
+    /// Its event deletes a row that the next record may insert again under another key.
+    MayPair,
+    /// Its event says all of a change whose first half, a delete, was the event before: the delete
+    /// is to be taken back.
+    Pairs,
+}
+
 /// Turns records into events.
 pub trait Decode: Send {
     /// Adds what a record says to `events`: none (a heartbeat, a tombstone), one, or many. The
@@ -48,7 +65,17 @@ pub trait Decode: Send {
     /// for the caller to add. `events` is then as it was.
     fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()>;
 
-    /// The same for a message of a topic. One without a value says nothing by default.
+    /// What the record that was decoded last says of transactions.
+    fn grouping(&self) -> Grouping {
+        Grouping::AsEvents
+    }
+
+    /// Whether an update leaves out columns that did not change without naming them.
+    fn leaves_out(&self) -> bool {
+        false
+    }
+
+    /// The same as [`Decode::decode`] for a message of a topic. One without a value says nothing by default.
     ///
     /// # Errors
     /// As [`Decode::decode`].

@@ -1,9 +1,10 @@
 //! pgspate's own events: one JSON object a line.
 //!
 //! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
-//! does not have is absent. Numbers are taken as the characters that stand there. Names are made
+//! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as the characters that stand there. Names are made
 //! once for all events that have the same columns, so that equal pointers mean equal columns.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use super::{Decode, Types};
 use crate::apply::event::{Event, Name, Op, Position, Row, Value};
 use crate::apply::facts::Facts;
-use crate::apply::log::{Cell, Change, Log, RowAt};
+use crate::apply::log::{Cell, Change, Log};
 use crate::format::json::{Scalar, Shape, Syntax, Unfit};
 use crate::format::json::{key_end, literal, skip_space, string_end, unescape, value};
 use crate::{Error, Kind, Result};
@@ -51,6 +52,8 @@ struct Parts<'a> {
     rows: [Option<Row>; 3],
     transaction: Option<Box<str>>,
     end: Option<bool>,
+    /// Columns of the new row that the source did not tell.
+    unchanged: Vec<Box<str>>,
     /// Values that are JSON arrays: of which row, and which of its columns.
     arrays: Vec<(usize, usize)>,
 }
@@ -70,7 +73,9 @@ impl Decode for Plain {
         let table = self.table(&mut parts)?;
         as_literals(&mut parts, &table, types);
         let op = parts.op.ok_or_else(|| refuse("the event has no \"op\""))?;
+        let unchanged = std::mem::take(&mut parts.unchanged);
         let [new, old, key] = parts.rows;
+        let new = if unchanged.is_empty() { new } else { Some(with_absent(new, unchanged)?) };
         let names = key.as_ref().map(|key| Arc::clone(&key.columns));
         let ends = parts.end.unwrap_or(parts.transaction.is_none());
         events.push(Event {
@@ -134,6 +139,11 @@ impl Plain {
             parts.rows[nth] = Some(row);
             return Ok(end);
         }
+        if key == b"unchanged" {
+            let (names, end) = names(data, begin)?;
+            parts.unchanged = names;
+            return Ok(end);
+        }
         let (kind, end) = value(data, begin, &mut self.stack)?;
         let text = &data[begin..end];
         let inside = || &data[begin + 1..end - 1];
@@ -166,7 +176,7 @@ impl Plain {
             _ => {
                 return fault(
                     "expected one of \"op\", \"table\", \"schema\", \"row\", \"key\", \"old\", \
-                     \"tx\" and \"end\" before it",
+                     \"unchanged\", \"tx\" and \"end\" before it",
                 );
             }
         }
@@ -280,6 +290,44 @@ impl Columns {
     }
 }
 
+/// A list of names that begins here, and where it ends.
+fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), Syntax> {
+    const WHAT: &str = "expected a list of columns";
+    if data.get(begin) != Some(&b'[') {
+        return Err(Syntax { at: begin, what: WHAT });
+    }
+    let mut names = Vec::new();
+    let mut at = skip_space(data, begin + 1);
+    while data.get(at) == Some(&b'"') {
+        let (close, _) = string_end(data, at)?;
+        names.push(unescaped(&data[at + 1..close - 1], at)?);
+        at = skip_space(data, close);
+        match data.get(at) {
+            Some(b',') => at = skip_space(data, at + 1),
+            _ => break,
+        }
+    }
+    match data.get(at) {
+        Some(b']') => Ok((names, at + 1)),
+        _ => Err(Syntax { at, what: WHAT }),
+    }
+}
+
+/// The new row of an event that names columns which the source did not tell.
+fn with_absent(row: Option<Row>, unchanged: Vec<Box<str>>) -> Result<Row> {
+    let (columns, mut values) =
+        row.map_or((Vec::new(), Vec::new()), |row| (row.columns.to_vec(), row.values));
+    let mut all = columns;
+    for name in unchanged {
+        if all.contains(&name) {
+            return Err(refuse("a column is in \"row\" and in \"unchanged\""));
+        }
+        all.push(name);
+        values.push(Value::Absent);
+    }
+    Ok(Row { columns: all.into(), values })
+}
+
 fn refuse(what: &str) -> Error {
     Error::new(Kind::Format, what)
 }
@@ -326,20 +374,69 @@ fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
 
 /// An event of a log as a line of this format, for people to mend.
 pub(crate) fn write(log: &Log, change: &Change, facts: &Facts) -> String {
-    let mut line = format!(
-        "{{\"op\":\"{}\",\"schema\":{},\"table\":{}",
-        word(change.op),
-        quoted(&facts.table.schema),
-        quoted(&facts.table.name)
-    );
+    let mut line = begin(change.op, Some(&facts.table.schema), &facts.table.name);
     for (name, row) in [("row", change.new), ("old", change.old)] {
-        if let Some(row) = row {
-            // Writing to a String cannot fail.
-            let _ = write!(line, ",\"{name}\":{}", row_of(log, change.width, row, facts));
-        }
+        let Some(row) = row else { continue };
+        let cells = facts.columns.iter().enumerate().map(|(at, column)| {
+            let value = match log.cell(change.width, row, at) {
+                Cell::Absent => None,
+                Cell::Null => Some(None),
+                Cell::Text(text) => Some(Some(String::from_utf8_lossy(text))),
+            };
+            (column.name.as_str(), value)
+        });
+        // What an update leaves out is to stay as it is, whatever else a stream of letters tells.
+        let is_partial = name == "row" && change.op == Op::Update && !change.is_complete;
+        add_row(&mut line, name, cells, is_partial);
     }
     line.push('}');
     line
+}
+
+/// An event as pgspate's own format has it, about a table of this name.
+pub(crate) fn write_event(event: &Event, schema: Option<&str>, table: &str) -> String {
+    let mut line = begin(event.op, schema, table);
+    for (name, row) in [("row", &event.new), ("old", &event.old)] {
+        let Some(row) = row else { continue };
+        let cells = row.columns.iter().zip(&row.values).map(|(column, value)| {
+            let value = match value {
+                Value::Absent => None,
+                Value::Null => Some(None),
+                Value::Text(text) => Some(Some(Cow::Borrowed(&**text))),
+            };
+            (&**column, value)
+        });
+        add_row(&mut line, name, cells, name == "row");
+    }
+    line.push('}');
+    line
+}
+
+fn begin(op: Op, schema: Option<&str>, table: &str) -> String {
+    let schema = schema.map_or("null".to_owned(), quoted);
+    format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), quoted(table))
+}
+
+/// Adds a row to an event. Cells are columns with what they hold: nothing told, NULL, or text.
+fn add_row<'a>(
+    line: &mut String,
+    name: &str,
+    cells: impl Iterator<Item = (&'a str, Option<Option<Cow<'a, str>>>)>,
+    says_unchanged: bool,
+) {
+    let (mut told, mut unchanged) = (Vec::new(), Vec::new());
+    for (column, value) in cells {
+        match value {
+            None => unchanged.push(quoted(column)),
+            Some(None) => told.push(format!("{}:null", quoted(column))),
+            Some(Some(text)) => told.push(format!("{}:{}", quoted(column), quoted(&text))),
+        }
+    }
+    // Writing to a String cannot fail.
+    let _ = write!(line, ",\"{name}\":{{{}}}", told.join(","));
+    if says_unchanged && !unchanged.is_empty() {
+        let _ = write!(line, ",\"unchanged\":[{}]", unchanged.join(","));
+    }
 }
 
 fn word(op: Op) -> &'static str {
@@ -350,47 +447,6 @@ fn word(op: Op) -> &'static str {
         Op::Truncate => "truncate",
         Op::Snapshot => "snapshot",
     }
-}
-
-/// An event as pgspate's own format has it, with the names of its source.
-pub(crate) fn write_event(event: &Event) -> String {
-    let name = &event.table;
-    let schema = name.schema.as_deref().map_or("null".to_owned(), quoted);
-    let mut line = format!(
-        "{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}",
-        word(event.op),
-        quoted(&name.table)
-    );
-    for (name, row) in [("row", &event.new), ("old", &event.old)] {
-        let Some(row) = row else { continue };
-        let cells = row.columns.iter().zip(&row.values).filter_map(|(column, value)| {
-            let value = match value {
-                Value::Absent => return None,
-                Value::Null => "null".to_owned(),
-                Value::Text(text) => quoted(text),
-            };
-            Some(format!("{}:{value}", quoted(column)))
-        });
-        let cells: Vec<_> = cells.collect();
-        // Writing to a String cannot fail.
-        let _ = write!(line, ",\"{name}\":{{{}}}", cells.join(","));
-    }
-    line.push('}');
-    line
-}
-
-fn row_of(log: &Log, width: u16, row: RowAt, facts: &Facts) -> String {
-    let mut object = String::new();
-    for (at, column) in facts.columns.iter().enumerate() {
-        let value = match log.cell(width, row, at) {
-            Cell::Absent => continue,
-            Cell::Null => "null".to_owned(),
-            Cell::Text(text) => quoted(&String::from_utf8_lossy(text)),
-        };
-        let comma = if object.is_empty() { "" } else { "," };
-        let _ = write!(object, "{comma}{}:{value}", quoted(&column.name));
-    }
-    format!("{{{object}}}")
 }
 
 fn quoted(text: &str) -> String {
@@ -467,6 +523,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_read_as_the_same_event() {
+        let lines = [
+            r#"{"op":"update","schema":null,"table":"t","row":{"id":"1","s":"a\"","n":null},"unchanged":["big","b\"c"],"old":{"id":"0"}}"#,
+            r#"{"op":"truncate","schema":"a","table":"t"}"#,
+            r#"{"op":"delete","schema":"a","table":"t","old":{"id":"0"}}"#,
+        ];
+        for line in lines {
+            let event = decode(&[line]).unwrap().remove(0);
+            let Name { schema, table } = &*event.table;
+            assert_eq!(write_event(&event, schema.as_deref(), table), line);
+        }
+        let event = decode(&lines[..1]).unwrap().remove(0);
+        assert_eq!(shown(&event.new), "id=1 s=a\" n=null big? b\"c?");
+    }
+
+    #[test]
     fn names_are_made_once() {
         let line = r#"{"op":"insert","table":"t","row":{"id":1,"a":2}}"#;
         let other = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
@@ -490,6 +562,9 @@ mod tests {
             r#"{"op":"insert","table":"t","row":{"a":1}} x"#,
             r#"{"op":"insert","table":"t","row":{"a":"\u0000"}}"#,
             r#"{"op":"insert","table":"t","rows":{}}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":["a"]}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":"b"}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":["b",}"#,
         ] {
             assert!(decode(&[line]).is_err(), "{line}");
         }

@@ -1,15 +1,15 @@
 //! wal2json, both versions of its format: what PostgreSQL's logical decoding writes as JSON.
 //!
 //! Version 1 has a record for each transaction, version 2 one for each change, between a `B` and a
-//! `C`. Columns that a row lacks were not changed and stay absent. With version 2 the last event
-//! is held back until the next record says whether its transaction ends there; one that is cut off
-//! before its `C` is so never whole.
+//! `C`. Columns that a row lacks were not changed and stay absent. The events of a version 2
+//! transaction are given out as they come; only its `C` ends it, so that one that is cut off before
+//! is never whole.
 
 use super::binary::is_hex;
 use super::cast::{Bytes, Form, Spelling, text};
 use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
 use super::shape::{Table, Tables};
-use super::{Decode, Types};
+use super::{Decode, Grouping, Types};
 use crate::Result;
 use crate::apply::{Event, Op, Position, Row, Value};
 
@@ -21,7 +21,7 @@ pub struct Wal2json {
     tables: Tables<Form>,
     /// Of version 2: a `B` came and its `C` did not yet.
     is_open: bool,
-    held: Option<Event>,
+    grouping: Grouping,
 }
 
 /// A value with what the record says of its type.
@@ -133,26 +133,20 @@ impl Wal2json {
         let is = |action: &str| change.action.is_some_and(|found| found.is(action));
         if is("B") || is("C") {
             self.is_open = is("B");
-            if let Some(mut event) = self.held.take() {
-                event.ends_transaction = !self.is_open;
-                events.push(event);
-            }
+            self.grouping = if self.is_open { Grouping::Opens } else { Grouping::Closes };
             return Ok(());
         }
         let Some(mut event) = self.event(change, types)? else { return Ok(()) };
-        if self.is_open {
-            events.extend(self.held.replace(event));
-        } else {
-            // Written with include-transaction off.
-            event.ends_transaction = true;
-            events.push(event);
-        }
+        // Written with include-transaction off.
+        event.ends_transaction = !self.is_open;
+        events.push(event);
         Ok(())
     }
 }
 
 impl Decode for Wal2json {
     fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        self.grouping = Grouping::AsEvents;
         if is_nothing(record) {
             return Ok(());
         }
@@ -191,6 +185,14 @@ impl Decode for Wal2json {
             events.truncate(before);
         }
         done
+    }
+
+    fn grouping(&self) -> Grouping {
+        self.grouping
+    }
+
+    fn leaves_out(&self) -> bool {
+        true
     }
 }
 

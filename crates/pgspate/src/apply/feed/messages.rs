@@ -7,8 +7,9 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use super::{Digest, Feed, Making};
-use crate::apply::decode::{self, Debezium, Decode, KeyedRecord};
+use super::digest::Digest;
+use super::{Feed, Making};
+use crate::apply::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
 use crate::apply::event::Event;
 use crate::apply::inputs::Inputs;
 use crate::apply::kafka::{Message, Partition, Taken, is_another, next_of, source_of};
@@ -198,6 +199,7 @@ impl Feed {
         let mut found = std::mem::take(&mut making.events);
         found.clear();
         let decoded = self.decode_record(&record, &mut decoder, &mut found);
+        let grouping = decoder.as_ref().map_or(Grouping::AsEvents, |decoder| decoder.grouping());
         part.decoder = decoder;
         if is_again {
             // It is applied. What it tells of the messages to come is all that was wanted of it.
@@ -216,7 +218,13 @@ impl Feed {
             making.slot.committed =
                 UNIX_EPOCH.checked_add(Duration::from_millis(written.unsigned_abs()));
         }
-        make_one(&mut found, is_ordered);
+        match grouping {
+            Grouping::Opens if is_ordered => making.open(),
+            Grouping::Closes if is_ordered => {
+                (making.is_between, making.has_begun) = (true, false);
+            }
+            _ => make_one(&mut found, is_ordered),
+        }
         let line = message.value.as_deref().or(message.key.as_deref()).unwrap_or_default();
         let outcome = match decoded {
             Ok(()) if found.is_empty() => {
@@ -251,7 +259,11 @@ impl Feed {
                 }
             };
             let found = decode::of(format, &self.decode);
-            *decoder = Some(found.unwrap_or_else(|| Box::new(decode::plain::Plain::default())));
+            let found = found.unwrap_or_else(|| Box::new(decode::plain::Plain::default()));
+            if found.leaves_out() {
+                self.router.expect_left_out();
+            }
+            *decoder = Some(found);
         }
         let Some(decoder) = decoder else { return Ok(()) };
         let decoded = decoder.decode_keyed(record, &self.router, events);

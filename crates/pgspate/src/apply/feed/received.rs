@@ -6,9 +6,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Feed, Making};
+use super::{Feed, Making, Told};
 use crate::Result;
-use crate::apply::decode::plain;
 use crate::apply::event::{Event, Row, Value};
 use crate::apply::replication::{Lsn, Received};
 use crate::apply::route::Stand;
@@ -122,9 +121,8 @@ impl Feed {
             Ok(true) => {}
             Ok(false) => making.batch.left_out += 1,
             Err(error) => {
-                let payload = plain::write_event(event);
                 let error = error.at(self.place(stand));
-                self.set_aside(error, payload.as_bytes(), stand, making)?;
+                self.set_aside(error, &Told::Event(event), stand, making)?;
             }
         }
         if event.ends_transaction {

@@ -33,7 +33,8 @@ impl Feed {
         decoded.map_err(|error| error.at(self.place((input, first))))?;
         for (nth, event) in events.iter().enumerate() {
             let stand = (input, first + nth as u64);
-            let record = plain::write_event(event);
+            let record =
+                plain::write_event(event, event.table.schema.as_deref(), &event.table.table);
             making.digest.add(record.as_bytes());
             self.take(std::slice::from_ref(event), record.as_bytes(), stand, making).map_err(
                 |error| match error.place() {

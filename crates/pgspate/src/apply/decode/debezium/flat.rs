@@ -4,7 +4,7 @@
 //! does not say what was done to it is one that is there now, whether it was before or not.
 
 use super::message::{Message, Source, find};
-use super::{Debezium, has_absent};
+use super::{Debezium, check_moved, has_absent};
 use crate::Result;
 use crate::apply::decode::Types;
 use crate::apply::decode::json::{Json, Str, malformed};
@@ -71,7 +71,9 @@ impl Debezium {
         }
         let source = source(value)?;
         let schema = message.schema_of(&mut self.schemas)?;
-        let names = self.names(message, &source, schema.as_deref())?;
+        let key_schema = message.key_schema_of(&mut self.schemas)?;
+        let named = schema.as_deref().filter(|schema| schema.name.is_some());
+        let names = self.names(message, &source, named.or(key_schema.as_deref()))?;
         let op = match find(value, "__op") {
             Some(Json::String(op)) => Some(op.text()?),
             _ => None,
@@ -81,6 +83,9 @@ impl Debezium {
             Some(deleted) => deleted == Json::Bool(true),
             None => op.as_deref() == Some("d"),
         };
+        if is_deleted && message.leaves_for_another_key()? {
+            return Ok(None);
+        }
         let key = self.key(message, &names, types)?;
         let mut new = None;
         if !row.is_empty() && op.as_deref() != Some("t") {
@@ -105,7 +110,18 @@ impl Debezium {
         if op == Op::Delete && old.is_none() {
             return Err(malformed("a deleted row is not identified"));
         }
-        Ok(Some(Event {
+        let mut op = op;
+        if let (Op::Insert | Op::Update | Op::Snapshot, Some(moved)) =
+            (op, message.header("__debezium.oldkey")?)
+        {
+            if message.is_scattered {
+                check_moved(new.as_ref())?;
+            } else {
+                old = Some(self.moved(&names, &moved, types)?);
+                op = Op::Update;
+            }
+        }
+        let event = Event {
             table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
             op,
             new,
@@ -113,7 +129,8 @@ impl Debezium {
             key: key.map(|key| key.columns),
             position: Position { transaction: source.transaction, ..Position::default() },
             ends_transaction: true,
-        }))
+        };
+        self.pair(event, source.written, message).map(Some)
     }
 }
 
@@ -132,5 +149,9 @@ fn source<'a>(value: &[(Str<'a>, Json<'a>)]) -> Result<Source<'a>> {
         database: word(["__db", "__source_db"])?,
         table: word(["__table", "__source_table"])?,
         transaction: word(["__txId", "__source_txId"])?.map(Into::into),
+        written: match word(["__lsn", "__source_lsn"])? {
+            Some(lsn) => Some(lsn.into()),
+            None => word(["__scn", "__source_scn"])?.map(Into::into),
+        },
     })
 }

@@ -12,7 +12,7 @@ use super::schema::{Schema, Schemas};
 use crate::Result;
 
 /// Fields in order.
-type Cells<'a> = Vec<(Str<'a>, Json<'a>)>;
+pub(super) type Cells<'a> = Vec<(Str<'a>, Json<'a>)>;
 
 /// A record. Without a value it is a tombstone.
 #[derive(Default)]
@@ -25,6 +25,10 @@ pub(super) struct Message<'a> {
     /// Those of a message that comes with them.
     own_headers: &'a [(Box<str>, Vec<u8>)],
     pub(super) topic: Option<Cow<'a, str>>,
+    /// The record is a value alone.
+    pub(super) is_bare: bool,
+    /// What the record is if its `key` and `value`, both null, are columns of a row.
+    pub(super) empty_pair: Option<Cells<'a>>,
     /// Messages of other keys may come earlier or later than they were written.
     pub(super) is_scattered: bool,
 }
@@ -47,15 +51,21 @@ impl<'a> Message<'a> {
         let mut fields = object(record)?.knowing(known);
         let fields = match with_schema(&mut fields)? {
             Ok((schema, value)) => {
-                return Ok(Message { schema, value: Some(value), ..Message::default() });
+                let value = Some(value);
+                return Ok(Message { schema, value, is_bare: true, ..Message::default() });
             }
             Err(mut read) => {
                 read.append(&mut fields.rest()?);
                 read
             }
         };
+        let of_null = |name| find(&fields, name) == Some(Json::Null);
+        if of_null("key") && of_null("value") {
+            // The tombstone of a table without a key.
+            return Ok(Message { empty_pair: Some(fields), is_bare: true, ..Message::default() });
+        }
         let Some((key, value)) = pair(&fields)? else {
-            let mut message = Message::default();
+            let mut message = Message { is_bare: true, ..Message::default() };
             (message.schema, message.value) = payload(fields, known)?;
             return Ok(message);
         };
@@ -133,6 +143,17 @@ impl<'a> Message<'a> {
         self.headers.map_or(Ok(None), |headers| header(headers, name))
     }
 
+    /// Whether there are headers, which would tell of a key that has changed.
+    pub(super) fn has_headers(&self) -> bool {
+        self.headers.is_some() || !self.own_headers.is_empty()
+    }
+
+    /// Whether a deleted row comes again under another key, with the next message. Between
+    /// partitions that may have come already, and other events of the old key may come yet.
+    pub(super) fn leaves_for_another_key(&self) -> Result<bool> {
+        Ok(!self.is_scattered && self.header("__debezium.newkey")?.is_some())
+    }
+
     /// A value by itself, with its schema or without.
     pub(super) fn of_value(text: &'a str) -> Result<Message<'a>> {
         let (schema, value) = payload(object(text.as_bytes())?.all()?, None)?;
@@ -173,8 +194,7 @@ fn pair<'a>(fields: &[(Str<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json<'a>
     };
     let key = find(fields, "key").unwrap_or(Json::Null);
     if let Some(value) = find(fields, "value") {
-        let is_pair = is_part(value) && is_part(key) && (value, key) != (Json::Null, Json::Null);
-        return Ok(is_pair.then_some((key, value)));
+        return Ok((is_part(value) && is_part(key)).then_some((key, value)));
     }
     // kcat's.
     let of_topic = find(fields, "topic").is_some() && find(fields, "partition").is_some();
@@ -266,6 +286,8 @@ pub(super) struct Source<'a> {
     pub(super) database: Option<Cow<'a, str>>,
     pub(super) table: Option<Cow<'a, str>>,
     pub(super) transaction: Option<Box<str>>,
+    /// The place in the source's log, of which each change of a row has its own.
+    pub(super) written: Option<Box<str>>,
 }
 
 impl<'a> Source<'a> {
@@ -279,6 +301,9 @@ impl<'a> Source<'a> {
                     Json::String(name) if key.is("schema") => found.schema = Some(name.text()?),
                     Json::String(name) if key.is("db") => found.database = Some(name.text()?),
                     _ if key.is("txId") => found.transaction = value.word()?.map(Into::into),
+                    _ if key.is("lsn") || key.is("scn") => {
+                        found.written = value.word()?.map(Into::into);
+                    }
                     _ => {}
                 }
             }

@@ -2,11 +2,13 @@
 //!
 //! A record is a value, or an object of key and value as consoles and dumps of Kafka's topics write
 //! them. Columns whose value the source did not tell are absent. Messages of one table say nothing
-//! of where a transaction ends, so a commit may follow each.
+//! of where a transaction ends, so a commit may follow each. A row whose key changed comes as a
+//! delete and an insert, which are made one update: what the insert leaves out is the old row's.
 
 mod flat;
 mod kind;
 mod message;
+mod pairs;
 mod placeholder;
 mod schema;
 mod value;
@@ -16,13 +18,14 @@ use std::sync::Arc;
 
 use self::kind::Kind;
 use self::message::{Message, Source, find, is_metadata};
+use self::pairs::Deleted;
 use self::placeholder::Placeholder;
 use self::schema::{Schema, Schemas};
 use self::value::{Modes, read};
 use super::json::{Json, Str, is_nothing, malformed};
 use super::moments::Unit;
 use super::shape::{Table, Tables, cells};
-use super::{Decode, KeyedRecord, Types};
+use super::{Decode, Grouping, KeyedRecord, Types};
 use crate::Result;
 use crate::apply::{Event, Name, Op, Position, Row, Value};
 
@@ -52,6 +55,11 @@ pub struct Debezium {
     tables: Tables<Column>,
     /// The last rows were flattened, so that a key without a value is a row that is gone.
     is_flat: Option<bool>,
+    /// Rows have columns `key` and `value`, as records that are both a key and a value have.
+    has_pairs: bool,
+    /// The last row, if it was deleted and may come again under another key.
+    deleted: Option<Deleted>,
+    grouping: Grouping,
 }
 
 /// What is known of a column.
@@ -84,11 +92,15 @@ impl Debezium {
             schemas: Schemas::default(),
             tables: Tables::default(),
             is_flat: None,
+            has_pairs: false,
+            deleted: None,
+            grouping: Grouping::AsEvents,
         }
     }
 
     fn message(&mut self, message: &Message<'_>, types: &dyn Types) -> Result<Option<Event>> {
-        let Some(value) = message.value.as_deref() else {
+        let of_row = message.empty_pair.as_deref().filter(|_| self.has_pairs);
+        let Some(value) = message.value.as_deref().or(of_row) else {
             return self.tombstone(message, types);
         };
         let op = find(value, "op");
@@ -101,6 +113,8 @@ impl Debezium {
             return Ok(None);
         }
         self.is_flat = Some(true);
+        let has = |name| find(value, name).is_some();
+        self.has_pairs |= message.is_bare && has("key") && has("value");
         self.flat(message, value, types)
     }
 
@@ -124,7 +138,7 @@ impl Debezium {
         // The new row's event will know the old key, and take over what it does not tell; unless
         // it may have come already, or other events of the old key may come yet.
         let is_ordered = !message.is_scattered;
-        if op == Op::Delete && is_ordered && message.header("__debezium.newkey")?.is_some() {
+        if op == Op::Delete && message.leaves_for_another_key()? {
             return Ok(None);
         }
         let source = Source::read(value)?;
@@ -144,10 +158,7 @@ impl Debezium {
         if moved.is_some() && !is_ordered {
             check_moved(new.as_ref())?;
         } else if let (Op::Insert, Some(moved)) = (op, &moved) {
-            let moved = Message::of_value(moved)?;
-            let schema = moved.schema_of(&mut self.schemas)?;
-            let Some(fields) = &moved.value else { return Err(malformed("an empty old key")) };
-            old = Some(self.fields(&names, fields, schema.as_deref(), types)?);
+            old = Some(self.moved(&names, moved, types)?);
             op = Op::Update;
         } else if let (Op::Update | Op::Delete, None) = (op, &key) {
             if let Some(before) = row("before") {
@@ -162,7 +173,7 @@ impl Debezium {
                  run `alter table ... replica identity full` there.",
             ));
         }
-        Ok(Some(Event {
+        let event = Event {
             table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
             op,
             new,
@@ -170,22 +181,27 @@ impl Debezium {
             key: key.map(|key| key.columns),
             position: Position { transaction: source.transaction, ..Position::default() },
             ends_transaction: true,
-        }))
+        };
+        self.pair(event, source.written, message).map(Some)
     }
 
     /// A key without a value: for rows that are flattened, all that is left of a deleted one.
     fn tombstone(&mut self, message: &Message<'_>, types: &dyn Types) -> Result<Option<Event>> {
-        if self.is_flat == Some(false) || message.key.is_none() {
+        if self.is_flat == Some(false)
+            || message.key.is_none()
+            || message.leaves_for_another_key()?
+        {
             return Ok(None);
         }
-        let Ok(names) = self.names(message, &Source::default(), None) else {
+        let schema = message.key_schema_of(&mut self.schemas)?;
+        let Ok(names) = self.names(message, &Source::default(), schema.as_deref()) else {
             return match self.is_flat {
                 Some(_) => Err(unnamed()),
                 None => Ok(None),
             };
         };
         let Some(key) = self.key(message, &names, types)? else { return Ok(None) };
-        Ok(Some(Event {
+        let event = Event {
             table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
             op: Op::Delete,
             new: None,
@@ -193,7 +209,16 @@ impl Debezium {
             old: Some(key),
             position: Position::default(),
             ends_transaction: true,
-        }))
+        };
+        self.pair(event, None, message).map(Some)
+    }
+
+    /// The row of an old key, as a header tells it.
+    fn moved(&mut self, names: &Names<'_>, moved: &str, types: &dyn Types) -> Result<Row> {
+        let moved = Message::of_value(moved)?;
+        let schema = moved.schema_of(&mut self.schemas)?;
+        let Some(fields) = &moved.value else { return Err(malformed("an empty old key")) };
+        self.fields(names, fields, schema.as_deref(), types)
     }
 
     /// The row of a message's key.
@@ -329,6 +354,7 @@ fn has_absent(row: &Row) -> bool {
 
 impl Decode for Debezium {
     fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        self.grouping = Grouping::AsEvents;
         if is_nothing(record) {
             return Ok(());
         }
@@ -336,10 +362,17 @@ impl Decode for Debezium {
         let known = likely.as_ref().map(|schema| &*schema.text);
         let mut inner = None;
         let message = Message::read(record, known, &mut inner)?;
-        let event = self.message(&message, types)?;
+        let event = self.message(&message, types);
         drop(message);
-        events.extend(event);
+        if event.is_err() {
+            self.deleted = None;
+        }
+        events.extend(event?);
         Ok(())
+    }
+
+    fn grouping(&self) -> Grouping {
+        self.grouping
     }
 
     fn decode_keyed(
@@ -355,6 +388,8 @@ impl Decode for Debezium {
         let known = likely.as_ref().map(|schema| &*schema.text);
         let message = Message::of_keyed(record, known)?;
         events.extend(self.message(&message, types)?);
+        // Of a message that was committed nothing can be taken back.
+        self.grouping = Grouping::AsEvents;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! absent, and must never be written as what stands for it.
 
 use super::super::binary::{bytea, from_hex, to_base64};
-use super::super::json::Json;
+use super::super::json::{Fields, Json, Str, object};
 use crate::Result;
 
 /// Debezium's own setting of `unavailable.value.placeholder`.
@@ -45,17 +45,52 @@ impl Placeholder {
                 let is_text = self.text.as_deref().is_some_and(|own| text.is(own));
                 Ok(is_text
                     || text.is(&self.setting)
-                    || (is_binary && (text.is(&self.base64) || text.is(&self.hex))))
+                    || (is_binary && (self.is_base64(text) || text.is(&self.hex)))
+                    || self.is_map_within(text)?)
             }
             Json::Array(_) => self.is_list(json),
-            Json::Object(_) => {
-                let Some(mut fields) = json.object() else { return Ok(false) };
-                let Some((key, _)) = fields.next()? else { return Ok(false) };
-                let own = self.text.as_deref();
-                Ok(own.is_some_and(|own| key.is(own)) && fields.next()?.is_none())
-            }
+            Json::Object(_) => self.is_map(json),
             _ => Ok(false),
         }
+    }
+
+    /// With its padding or without.
+    fn is_base64(&self, text: Str<'_>) -> bool {
+        text.is(&self.base64) || text.is(self.base64.trim_end_matches('='))
+    }
+
+    /// A map of the placeholder alone, or a struct whose bytes it is: the digits of a decimal of
+    /// any scale, the WKB of a geometry.
+    fn is_map(&self, map: Json<'_>) -> Result<bool> {
+        let Some(mut fields) = map.object() else { return Ok(false) };
+        let own = self.text.as_deref();
+        let (mut count, mut is_key, mut is_part) = (0, false, false);
+        while let Some((key, value)) = fields.next()? {
+            count += 1;
+            is_key |= own.is_some_and(|own| key.is(own));
+            if let (true, Json::String(bytes)) = (key.is("value") || key.is("wkb"), value) {
+                is_part |= self.is_base64(bytes);
+            }
+        }
+        Ok(is_part || (is_key && count == 1))
+    }
+
+    /// A map that is JSON within a string, as hstore is with `hstore.handling.mode=json`.
+    fn is_map_within(&self, text: Str<'_>) -> Result<bool> {
+        if !text.looks_like_object() {
+            return Ok(false);
+        }
+        let text = text.text()?;
+        if !self.text.as_deref().is_some_and(|own| text.contains(own)) {
+            return Ok(false);
+        }
+        let is_it = |fields: Fields<'_>| -> Result<bool> {
+            let fields = fields.all()?;
+            let own = self.text.as_deref().unwrap_or_default();
+            Ok(matches!(&fields[..], [(key, _)] if key.is(own)))
+        };
+        // Text that is no JSON is the column's own affair.
+        Ok(object(text.as_bytes()).and_then(is_it).unwrap_or(false))
     }
 
     /// A list of the placeholder alone, or of its bytes as numbers.
@@ -71,6 +106,10 @@ impl Placeholder {
                     let number = number.strip_suffix(".0").unwrap_or(number);
                     self.bytes.get(count).is_some_and(|byte| number == byte.to_string())
                 }
+                // Of decimals, as text or as bytes.
+                Json::String(text) => self.bytes.get(count).is_some_and(|byte| {
+                    text.is(&byte.to_string()) || text.is(&to_base64(&[*byte]))
+                }),
                 _ => false,
             };
             if !fits {
@@ -109,10 +148,21 @@ mod tests {
                 "{\"__debezium_unavailable_value\":\"__debezium_unavailable_value\"}".to_owned(),
                 false,
             ),
+            (
+                r#""{\"__debezium_unavailable_value\":\"__debezium_unavailable_value\"}""#.into(),
+                false,
+            ),
+            (r#"{"scale":0,"value":"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="}"#.into(), false),
+            (r#"{"wkb":"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==","srid":null}"#.into(), false),
+            ("\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ\"".to_owned(), true),
+            (format!("[\"{}\"]", bytes.join("\",\"")), false),
         ] {
             assert!(is(&usual, &json, is_binary), "{json}");
         }
         for json in [
+            r#""{\"a\":\"__debezium_unavailable_value\"}""#,
+            r#""{__debezium_unavailable_value""#,
+            r#"{"scale":0,"value":"AQ=="}"#,
             "\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==\"",
             "[]",
             "[95,95]",
@@ -128,5 +178,6 @@ mod tests {
         assert!(is(&own, "\"/wA=\"", true) && is(&own, "[255,0]", false));
         assert!(is(&own, "\"hex:ff00\"", false) && !is(&own, "\"x\"", true));
         assert!(is(&Placeholder::new("gone"), "\"gone\"", false));
+        assert!(!is(&Placeholder::new("gone"), "\"Z29uZQ==\"", false));
     }
 }

@@ -5,7 +5,7 @@
 
 use super::super::binary::{base64, bytea, decimal, is_hex};
 use super::super::cast::{Bytes, Form, Spelling, array, text};
-use super::super::json::{Json, malformed};
+use super::super::json::{Fields, Json, Str, malformed, object};
 use super::super::moments::{self, Unit};
 use super::kind::Kind;
 use super::placeholder::Placeholder;
@@ -45,6 +45,8 @@ pub(super) fn read(
 fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
     Ok(match (kind, json) {
         (_, Json::Null) => Value::Null,
+        // With hstore.handling.mode=json.
+        (Kind::Plain(Form::Hstore), Json::String(map)) => map_within(map)?,
         (Kind::Plain(form), _) => SPELLING.cast(json, form)?,
         (Kind::Guess(form), _) => guess(json, form, modes)?,
         (Kind::Decimal(scale), Json::String(digits)) => {
@@ -135,6 +137,16 @@ fn guess(json: Json<'_>, form: &Form, modes: &mut Modes) -> Result<Value> {
         (Form::Numeric, Json::Object(_)) => variable(json)?,
         _ => SPELLING.cast(json, form)?,
     })
+}
+
+/// A map that is JSON within a string.
+fn map_within(map: Str<'_>) -> Result<Value> {
+    let spelled = map.text()?;
+    // What is no JSON may be a literal yet.
+    match object(spelled.as_bytes()).and_then(Fields::all).is_ok() {
+        true => SPELLING.cast(Json::Object(spelled.trim()), &Form::Hstore),
+        false => Ok(text(spelled)),
+    }
 }
 
 const SCHEMAS: &str = "Let the connector write schemas beside its values \

@@ -1,0 +1,171 @@
+//! Dead letters: in every format the bad event alone is set aside, as an event that can be applied
+//! again once it is mended.
+
+use crate::support::Case;
+use crate::{applied, apply, counts, rows};
+
+const T: &str = "create table t (id int primary key, v int, note text)";
+const ID: &str = r#"{"name":"id","type":"integer","value":"#;
+
+/// An insert of the row `id`, which the server refuses where `v` is no number.
+type Insert = fn(id: u32, v: &str) -> String;
+
+fn wal2json_2(id: u32, v: &str) -> String {
+    let v = format!(r#"{{"name":"v","type":"integer","value":"{v}"}}"#);
+    let at = r#""action":"I","schema":"public","table":"t""#;
+    format!(r#"{{{at},"columns":[{ID}{id}}},{v},{{"name":"note","type":"text","value":"n"}}]}}"#)
+}
+
+fn wal2json_1(id: u32, v: &str) -> String {
+    let names = r#""columnnames":["id","v","note"],"columntypes":["integer","integer","text"]"#;
+    let at = r#""kind":"insert","schema":"public","table":"t""#;
+    format!(r#"{{"change":[{{{at},{names},"columnvalues":[{id},"{v}","n"]}}]}}"#)
+}
+
+fn row(id: u32, v: &str) -> String {
+    format!(r#"{{"id":{id},"v":"{v}","note":"n"}}"#)
+}
+
+fn debezium(id: u32, v: &str) -> String {
+    let source = r#"{"connector":"postgresql","db":"d","schema":"public","table":"t","lsn":7}"#;
+    format!(r#"{{"before":null,"after":{},"op":"c","source":{source}}}"#, row(id, v))
+}
+
+fn flattened(id: u32, v: &str) -> String {
+    format!(r#"{{"__op":"c","__schema":"public","__table":"t",{}"#, &row(id, v)[1..])
+}
+
+fn maxwell(id: u32, v: &str) -> String {
+    let at = r#""database":"public","table":"t","type":"insert","ts":1"#;
+    format!(r#"{{{at},"xid":{id},"commit":true,"data":{}}}"#, row(id, v))
+}
+
+fn canal(id: u32, v: &str) -> String {
+    let at = r#""database":"public","table":"t","type":"INSERT","isDdl":false,"ts":1"#;
+    let row = format!(r#"{{"id":"{id}","v":"{v}","note":"n"}}"#);
+    format!(r#"{{{at},"old":null,"pkNames":["id"],"data":[{row}]}}"#)
+}
+
+fn dms_json(id: u32, v: &str) -> String {
+    let at = r#"{"record-type":"data","operation":"insert","schema-name":"public","#;
+    format!(r#"{{"data":{},"metadata":{at}"table-name":"t"}}}}"#, row(id, v))
+}
+
+fn dms_csv(id: u32, v: &str) -> String {
+    format!("I,{id},{v},n")
+}
+
+fn plain(id: u32, v: &str) -> String {
+    format!(r#"{{"op":"insert","table":"public.t","row":{}}}"#, row(id, v))
+}
+
+const FORMATS: [(&str, Insert, &str); 9] = [
+    ("wal2json 2", wal2json_2, ""),
+    ("wal2json 1", wal2json_1, ""),
+    ("debezium", debezium, ""),
+    ("flattened", flattened, ""),
+    ("maxwell", maxwell, ""),
+    ("canal", canal, ""),
+    ("dms json", dms_json, ""),
+    ("dms csv", dms_csv, "--source-table public.t --dms-columns id,v,note"),
+    ("pgspate", plain, ""),
+];
+
+/// Rows 1 to 5, of which the third cannot be.
+fn stream(format: &str, insert: Insert) -> String {
+    let mut lines: Vec<String> =
+        (1..=5).map(|id| insert(id, if id == 3 { "three" } else { "7" })).collect();
+    if format == "wal2json 2" {
+        lines.insert(0, r#"{"action":"B","xid":9}"#.to_owned());
+        lines.push(r#"{"action":"C","xid":9}"#.to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Position, line, table and SQLSTATE of all letters, and their events.
+fn letters(case: &Case) -> String {
+    case.value(
+        "select string_agg(concat_ws('|', position, line, table_name, sqlstate, payload), e'\\n' \
+         order by position) from pgspate.dead_letter",
+    )
+}
+
+#[test]
+fn the_bad_event_alone_is_set_aside_and_can_be_mended() {
+    for (format, insert, args) in FORMATS {
+        let case = Case::new(T);
+        let report =
+            applied(&case, &stream(format, insert), &format!("{args} --max-dead-letters 1"));
+        assert_eq!(
+            (&report["events"], &report["dead_letters"]),
+            (&5.into(), &1.into()),
+            "{format}"
+        );
+        assert_eq!(counts(&report), [4, 0, 0, 0], "{format}");
+        let line = if format == "wal2json 2" { 4 } else { 3 };
+        let event = r#"{"op":"insert","schema":"public","table":"t","#.to_owned()
+            + r#""row":{"id":"3","v":"three","note":"n"}}"#;
+        assert_eq!(letters(&case), format!("2|{line}|public.t|22P02|{event}"), "{format}");
+        assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (4,7,n) (5,7,n)", "{format}");
+        let mended = case.value("select replace(payload, 'three', '3') from pgspate.dead_letter");
+        applied(&case, &(mended + "\n"), "--format pgspate --stream mended");
+        assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (3,3,n) (4,7,n) (5,7,n)", "{format}");
+    }
+}
+
+/// What pgspate itself refuses, before the server sees it.
+#[test]
+fn an_event_of_a_column_that_the_target_lacks_is_set_aside_as_an_event() {
+    for (format, insert, args) in FORMATS {
+        let case = Case::new("create table t (id int primary key, v int)");
+        case.put("s.ndjson", stream(format, insert));
+        let run = apply(&case, &format!("s.ndjson --quiet --max-dead-letters 5 {args}"));
+        assert_eq!(run.status, Some(1), "{format}: {}", run.stderr);
+        assert_eq!(letters(&case).lines().count(), 5, "{format}");
+        let event = "|public.t|42703|{\"op\":\"insert\",\"schema\":\"public\",\"table\":\"t\",";
+        assert!(letters(&case).lines().all(|letter| letter.contains(event)), "{format}");
+        case.db.run("alter table t add note text");
+        let mended = "select string_agg(replace(payload, 'three', '3'), e'\\n' order by position) \
+                      from pgspate.dead_letter";
+        applied(&case, &(case.value(mended) + "\n"), "--stream mended");
+        assert_eq!(case.value("select count(*), sum(v) from t where note = 'n'"), "5", "{format}");
+    }
+}
+
+/// The last event of a transaction, the first one, and the only one.
+#[test]
+fn a_bad_event_of_wal2json_is_set_aside_wherever_it_stands() {
+    let case = Case::new(T);
+    let transaction = |rows: &[(u32, &str)]| {
+        let rows: String = rows.iter().map(|(id, v)| wal2json_2(*id, v) + "\n").collect();
+        format!("{{\"action\":\"B\"}}\n{rows}{{\"action\":\"C\"}}\n")
+    };
+    let events = transaction(&[(1, "a"), (2, "7")])
+        + &transaction(&[(3, "b")])
+        + &transaction(&[(4, "7"), (5, "c")])
+        + &transaction(&[(6, "7")])
+        // What cannot be decoded is one event, too.
+        + &transaction(&[(7, "7"), (8, "7")]).replace("\"value\":8", "\"value\":\"\\u0000\"");
+    let report = applied(&case, &events, "--max-dead-letters 9");
+    assert_eq!((&report["events"], &report["dead_letters"]), (&8.into(), &4.into()));
+    assert_eq!(rows(&case, "t"), "(2,7,n) (4,7,n) (6,7,n) (7,7,n)");
+    let lines = "select string_agg(position || ' ' || line, ', ' order by position) \
+                 from pgspate.dead_letter";
+    assert_eq!(case.value(lines), "0 2, 2 6, 4 10, 7 17");
+    // Read again, nothing is set aside twice.
+    let report = applied(&case, &events, "--max-dead-letters 9");
+    assert_eq!((&report["events"], &report["dead_letters"]), (&0.into(), &0.into()));
+}
+
+/// A transaction that has begun and not ended is not applied, however short it is.
+#[test]
+fn a_transaction_of_wal2json_that_is_cut_off_is_not_passed_over() {
+    let case = Case::new(T);
+    for count in 1..=2 {
+        let events = "{\"action\":\"B\"}\n".to_owned() + &wal2json_2(1, "7") + "\n";
+        let cut: String = events.lines().take(count).map(|line| format!("{line}\n")).collect();
+        case.put("s.ndjson", cut);
+        let refusal = apply(&case, "s.ndjson --quiet").refusal();
+        assert!(refusal.contains("the input ends within a transaction of the source"), "{refusal}");
+    }
+}
