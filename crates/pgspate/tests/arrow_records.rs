@@ -39,7 +39,7 @@ impl BatchSource for Held {
 }
 
 fn chunk(data: ChunkData) -> Arc<Chunk> {
-    Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 1, first_row: 10, data })
+    Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 1, first_row: 10, digest: None, data })
 }
 
 /// All rows as COPY text.

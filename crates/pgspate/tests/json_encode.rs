@@ -37,7 +37,7 @@ fn place(error: &Error) -> (u64, u64) {
 
 fn chunk(data: &[u8]) -> Arc<Chunk> {
     let data = ChunkData::Bytes(data.to_vec());
-    Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 1, first_row: 0, data })
+    Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 1, first_row: 0, digest: None, data })
 }
 
 #[test]

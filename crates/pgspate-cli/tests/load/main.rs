@@ -1,6 +1,7 @@
 //! `pgspate load` as users meet it: the real command, real files, a real PostgreSQL.
 
 mod care;
+mod changing;
 mod choices;
 #[path = "../support/disk.rs"]
 mod disk;
@@ -27,3 +28,4 @@ mod server;
 mod store;
 mod support;
 mod tables;
+mod web;

@@ -159,7 +159,9 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
         let topics = kafka::Topics::look(source, options.follows, stall)?;
         return Ok(Found::Topics(Box::new(topics)));
     }
-    let mut inputs = source::resolve(&options.sources, &options.source, runtime.clone())?;
+    // The stream's position says what of a file that has grown is new.
+    let growing = source::Options { may_grow: true, ..options.source.clone() };
+    let mut inputs = source::resolve(&options.sources, &growing, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
     Ok(Found::Inputs(inputs))
 }

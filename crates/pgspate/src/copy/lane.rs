@@ -247,6 +247,7 @@ impl Lane<'_, '_> {
             chunk: chunk.seq,
             input: chunk.input,
             position: chunk.position(),
+            digest: chunk.digest,
             rows_in: sifted.rows_in,
             rows_written: sifted.rows_written,
             rows_rejected: sifted.rejects.len() as u64,

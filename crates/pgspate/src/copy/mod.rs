@@ -24,7 +24,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::format::{ChunkEncoder, Mode};
+use crate::format::{ChunkEncoder, Contents, Mode};
 use crate::ledger::{Done, JobId};
 use crate::target::connect::Connection;
 
@@ -133,6 +133,9 @@ pub struct Job {
     pub rejects: Option<RejectsMax>,
     /// How long lanes wait.
     pub limits: Limits,
+    /// Judges what was read, before anything of it is committed that can still be taken back: the
+    /// inputs must be what they were.
+    pub(crate) unchanged: Box<dyn Fn(&Contents) -> crate::Result<()> + Send + Sync>,
     /// What else belongs to the transaction, for one lane that commits at the end.
     pub around: Option<Around>,
     /// What becomes of the lanes' sessions.
@@ -206,6 +209,8 @@ pub struct Outcome {
     pub commit_seconds: f64,
     /// Bytes of COPY data sent.
     pub bytes_sent: u64,
+    /// Digests of the inputs, where there is a ledger to keep them.
+    pub contents: Contents,
 }
 
 /// A session of a lane, and the rows that it has written.

@@ -61,6 +61,8 @@ pub fn run(
     }
     shared.check_complete(&finished)?;
     shared.check_share()?;
+    let contents = shared.contents();
+    (job.unchanged)(&contents)?;
     let started = Instant::now();
     let committed = match job.commit {
         _ if job.afterwards == Afterwards::KeepOpen => Ok(()),
@@ -88,6 +90,7 @@ pub fn run(
         send_seconds: send,
         commit_seconds: started.elapsed().as_secs_f64(),
         bytes_sent: progress.sent.load(Relaxed),
+        contents,
     };
     let sessions = finished.into_iter().filter(|_| job.afterwards != Afterwards::Close);
     Ok(End::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))

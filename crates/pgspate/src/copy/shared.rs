@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 use super::lane::Finished;
 use super::pipe::Pipe;
 use super::{Commit, Job, Lanes, Progress, Reject, RejectsMax};
-use crate::format::{Chunk, Cutter};
+use crate::format::{Chunk, Contents, Cutter};
 use crate::{Error, Kind, Result};
 
 /// What went wrong, and with which chunk.
@@ -84,6 +84,8 @@ pub(super) struct Shared<'a> {
     rejected_before: u64,
     /// Rows that this one has, by chunk: one that is written again counts once.
     rejected: Mutex<HashMap<u64, u64>>,
+    /// The digests of what was read.
+    contents: Mutex<Contents>,
     /// Who else held a lock that a lane waited for.
     blocker: Mutex<Option<String>>,
     /// Lanes with an ordinal from here on take no more chunks.
@@ -94,7 +96,7 @@ pub(super) struct Shared<'a> {
 enum Next {
     /// A chunk that an earlier run has written.
     Written,
-    Wanted(Arc<Chunk>),
+    Wanted(Chunk),
     End,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Shared<'a> {
             full: Mutex::new(None),
             rejected_before: rejected,
             rejected: Mutex::new(HashMap::new()),
+            contents: Mutex::new(Contents::new(job.input_names.len())),
             blocker: Mutex::new(None),
             lanes_max: AtomicU64::new(u64::MAX),
         }
@@ -168,16 +171,55 @@ impl<'a> Shared<'a> {
             }
         };
         drop(cutter);
+        // Lanes do this side by side.
+        let chunk = chunk.and_then(|chunk| match self.digested(chunk) {
+            Ok(chunk) => Some(Arc::new(chunk)),
+            Err((seq, error)) => {
+                self.fail(Failure::of(seq, error));
+                None
+            }
+        });
         self.progress.source_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Relaxed);
         chunk
+    }
+
+    /// The chunk with its digest, if the ledger is to know it.
+    fn digested(&self, mut chunk: Chunk) -> Result<Chunk, (u64, Error)> {
+        if self.job.ledger.is_some() && !self.job.is_stream {
+            chunk.digest = chunk.content_digest().map_err(|error| (chunk.seq, error))?;
+            self.add_content(&chunk);
+        }
+        Ok(chunk)
+    }
+
+    fn add_content(&self, chunk: &Chunk) {
+        let mut contents = self.contents.lock().expect("no panic while held");
+        contents.add(chunk.input, chunk.position(), chunk.digest);
+    }
+
+    /// The digests of all inputs that were read.
+    pub(super) fn contents(&self) -> Contents {
+        match self.job.ledger.is_some() && !self.job.is_stream {
+            true => self.contents.lock().expect("no panic while held").clone(),
+            false => Contents::default(),
+        }
     }
 
     /// Tells a chunk that is written already, and that it is the one that was written then.
     fn sort(&self, chunk: Option<Chunk>) -> Result<Next> {
         let Some(chunk) = chunk else { return Ok(Next::End) };
         let Some(seal) = self.job.done.get(chunk.seq) else {
-            return Ok(Next::Wanted(Arc::new(chunk)));
+            return Ok(Next::Wanted(chunk));
         };
+        let chunk = self.digested(chunk).map_err(|(_, error)| error)?;
+        if seal.digest.is_some() && seal.digest != chunk.digest {
+            let source = self.job.input_names.get(chunk.input).map_or("-", String::as_str);
+            let message = format!(
+                "chunk {} of \"{source}\" is not what it was when it was written",
+                chunk.seq
+            );
+            return Err(Error::new(Kind::Ledger, message).hint(CHANGED));
+        }
         if (seal.input, seal.position) != (chunk.input, chunk.position()) {
             let message = format!(
                 "chunk {} begins at {} and not, as when it was written, at {}",
@@ -185,9 +227,7 @@ impl<'a> Shared<'a> {
                 chunk.position(),
                 seal.position
             );
-            return Err(Error::new(Kind::Ledger, message).hint(
-                "The source is not what it was. `--restart` begins anew; what is written stays.",
-            ));
+            return Err(Error::new(Kind::Ledger, message).hint(CHANGED));
         }
         self.progress.rows.fetch_add(seal.rows_in, Relaxed);
         self.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
@@ -317,6 +357,10 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 }
+
+/// For a source of which other chunks are written than it has now.
+const CHANGED: &str =
+    "The source is not what it was. `--restart` begins anew; what is written stays.";
 
 /// Below this many rows, a few refused ones are no share to judge by.
 const ROWS_FOR_A_SHARE: u64 = 100_000;

@@ -362,6 +362,7 @@ impl Whole {
             chunk: chunk.seq,
             input: chunk.input,
             position: chunk.position(),
+            digest: chunk.digest,
             rows_in: self.rows_in,
             rows_written,
             rows_rejected: 0,

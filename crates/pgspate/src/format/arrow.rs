@@ -15,7 +15,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use super::contain::contain;
 use super::memory::{BatchesCutter, FILES};
-use super::{BatchSource, Chunk, ChunkData, Cutter};
+use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
 
@@ -185,7 +185,7 @@ impl Cutter for ArrowCutter {
 }
 
 fn chunk(seq: u64, input: usize, first_row: u64, source: Arc<dyn BatchSource>) -> Chunk {
-    Chunk { seq, input, byte: 0, line: 0, first_row, data: ChunkData::Rows(source) }
+    Chunk { seq, input, byte: 0, line: 0, first_row, digest: None, data: ChunkData::Rows(source) }
 }
 
 /// Some rows of a block.
@@ -218,6 +218,25 @@ impl BatchSource for Run {
 
     fn stored_bytes(&self) -> u64 {
         self.stored
+    }
+
+    /// What stands between two blocks, such as dictionaries, belongs to the second.
+    fn content_digest(&self) -> Result<Option<u128>> {
+        let (file, end) = (&self.file, |block: &Block| {
+            let (start, description, body) =
+                extent(&self.file.name, self.file.ranges.as_ref(), block)?;
+            Ok::<_, Error>((start, start + description as u64 + body as u64))
+        });
+        let mut stretches = Vec::new();
+        for part in self.parts.iter().filter(|part| part.row == 0) {
+            let (start, end_here) = end(&file.blocks[part.block])?;
+            let end_before = match part.block.checked_sub(1) {
+                Some(before) => end(&file.blocks[before])?.1,
+                None => 0,
+            };
+            stretches.push((if end_before <= start { end_before } else { start }, end_here));
+        }
+        of_stored(file.ranges.as_ref(), stretches)
     }
 }
 

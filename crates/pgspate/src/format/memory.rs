@@ -137,7 +137,7 @@ impl Cutter for BatchesCutter {
         self.seq += 1;
         self.first_row += rows;
         let data = ChunkData::Rows(Arc::new(held));
-        Ok(Some(Chunk { seq, input: self.input, byte: 0, line: 0, first_row, data }))
+        Ok(Some(Chunk { seq, input: self.input, byte: 0, line: 0, first_row, digest: None, data }))
     }
 }
 

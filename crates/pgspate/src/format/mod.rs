@@ -8,6 +8,7 @@ pub mod batches;
 mod chain;
 mod contain;
 pub mod delimited;
+mod digest;
 pub mod infer;
 pub mod json;
 pub mod memory;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 pub use chain::{ChainCutter, OpenCutter};
 pub use contain::silence_contained_panics;
+pub use digest::Contents;
+pub(crate) use digest::of_stored;
 
 use crate::encode::Encoded;
 use crate::{Error, Kind, Place, Result};
@@ -36,6 +39,8 @@ pub struct Chunk {
     pub line: u64,
     /// Row ordinal of its first record within the input, from 0, where the format knows it.
     pub first_row: u64,
+    /// The digest of its content, where the ledger is to know it.
+    pub digest: Option<u128>,
     /// The records.
     pub data: ChunkData,
 }
@@ -77,6 +82,14 @@ pub trait BatchSource: Send + Sync + std::fmt::Debug {
     fn rows(&self) -> u64;
     /// About how many stored bytes it covers, for progress.
     fn stored_bytes(&self) -> u64;
+    /// The digest of the stored bytes that begin with it: those of a part that several chunks
+    /// share count for the first of them. `None` where nothing is stored, or need not be read.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn content_digest(&self) -> Result<Option<u128>> {
+        Ok(None)
+    }
 }
 
 /// Cuts inputs into chunks. Lanes call it in turn, behind a lock, so it does no more than it must.

@@ -24,7 +24,7 @@ use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use self::read::Stored;
 use super::contain::contain;
-use super::{BatchSource, Chunk, ChunkData, Cutter};
+use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
 use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
@@ -198,6 +198,7 @@ impl Cutter for ParquetCutter {
                 byte: 0,
                 line: 0,
                 first_row: self.first_row,
+                digest: None,
                 data: ChunkData::Rows(Arc::new(slice)),
             };
             self.seq += 1;
@@ -254,6 +255,19 @@ impl BatchSource for Slice {
 
     fn stored_bytes(&self) -> u64 {
         self.stored
+    }
+
+    fn content_digest(&self) -> Result<Option<u128>> {
+        let group = self.file.metadata.metadata().row_group(self.group);
+        let stretch = |start: i64, len: i64| {
+            let start = u64::try_from(start).unwrap_or(0);
+            (start, start.saturating_add(u64::try_from(len).unwrap_or(0)))
+        };
+        let columns = group.columns().iter().map(|column| {
+            let first = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            stretch(first.min(column.data_page_offset()), column.compressed_size())
+        });
+        of_stored(self.file.ranges.as_ref(), columns.take_while(|_| self.rows.start == 0))
     }
 }
 

@@ -9,7 +9,9 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::job::JobRecord;
 use crate::encode::arrow::calendar::civil;
+use crate::format::Contents;
 use crate::source::Input;
 use crate::{Error, Kind, Result};
 
@@ -40,7 +42,7 @@ pub struct Identity {
 }
 
 /// One source as it was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePrint {
     /// Its name: an absolute path or a URL.
     pub name: String,
@@ -49,6 +51,26 @@ pub struct SourcePrint {
     /// SHA-256 of its first and last 64 KiB as stored, in hexadecimal; empty where the store
     /// gives versions names of its own.
     pub sample: String,
+    /// Of a local file: its inode, and when that was last changed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub file: String,
+    /// How it begins: see [`beginning`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub head: String,
+    /// The digest of all that was read of it, once it is loaded.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub content: String,
+}
+
+/// How what is to be loaded compares with what a job has loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Likeness {
+    /// All sources prove that they are the same, and the options are.
+    Same,
+    /// Only reading the sources tells.
+    Unsure,
+    /// A source or an option is another.
+    Another,
 }
 
 impl SourcePrint {
@@ -62,11 +84,15 @@ impl SourcePrint {
             Some(Ok(path)) => path.to_string_lossy().into_owned(),
             _ => input.name().to_owned(),
         };
-        let sample = match input.etag() {
-            Some(_) => String::new(),
-            None => sample(input)?,
+        let (sample, head) = match input.is_versioned() {
+            true => (String::new(), String::new()),
+            false => {
+                let head = input.peek(SAMPLE_BYTES)?;
+                (sample(input, &head)?, beginning(&head))
+            }
         };
-        Ok(Some(SourcePrint { name, version, sample }))
+        let file = input.file_version().unwrap_or_default();
+        Ok(Some(SourcePrint { name, version, sample, file, head, ..SourcePrint::default() }))
     }
 }
 
@@ -77,11 +103,11 @@ impl SourcePrint {
         let name = format!("{} of process {} at {}", input.name(), std::process::id(), {
             moment(u64::try_from(now.as_nanos()).unwrap_or_default())
         });
-        SourcePrint { name, version: "-".to_owned(), sample: String::new() }
+        SourcePrint { name, version: "-".to_owned(), ..SourcePrint::default() }
     }
 }
 
-fn sample(input: &Input) -> Result<String> {
+fn sample(input: &Input, head: &[u8]) -> Result<String> {
     let mut digest = Context::new(&SHA256);
     match input.ranges() {
         Ok(ranges) => {
@@ -91,7 +117,7 @@ fn sample(input: &Input) -> Result<String> {
             digest.update(&ranges.read(len - sample_bytes as u64, sample_bytes)?);
         }
         // A server that gives no parts.
-        Err(_) => digest.update(&input.peek(SAMPLE_BYTES)?),
+        Err(_) => digest.update(head),
     }
     Ok(hex(digest.finish().as_ref()))
 }
@@ -148,7 +174,7 @@ impl Identity {
         let before: Vec<SourcePrint> = serde_json::from_str(sources).unwrap_or_default();
         let mut changes = Vec::new();
         for (was, is) in before.iter().zip(&self.sources) {
-            if was != is {
+            if (&was.version, &was.sample) != (&is.version, &is.sample) {
                 let (name, was, is) = (&is.name, was.describe(), is.describe());
                 changes.push(format!("{name} was {was} and is {is}"));
             }
@@ -172,6 +198,23 @@ impl Identity {
 }
 
 impl SourcePrint {
+    /// Whether both are the same for certain: by the name that a store gives the version, or by
+    /// all that a file system says of a file.
+    fn is_surely(&self, other: &SourcePrint) -> bool {
+        let is_known = self.sample.is_empty() || !self.file.is_empty();
+        let is_equal = |of: fn(&SourcePrint) -> &String| of(self) == of(other);
+        is_known
+            && is_equal(|it| &it.version)
+            && is_equal(|it| &it.sample)
+            && is_equal(|it| &it.file)
+    }
+
+    /// Whether one cannot be the other: another version by a store's name for it.
+    fn is_surely_not(&self, other: &SourcePrint) -> bool {
+        let is_versioned = |it: &SourcePrint| it.sample.is_empty();
+        is_versioned(self) && is_versioned(other) && self.version != other.version
+    }
+
     /// `304000000 bytes, version 9f2c.., content 1ab4..`.
     fn describe(&self) -> String {
         let (size, version) = self.version.split_once(':').unwrap_or(("-", &self.version));
@@ -218,9 +261,135 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// How a source begins: the digests of its first 1, 2, 4, 8 ... lines and of all lines that its
+/// first bytes hold, each as `lines:digest`. Of two versions they tell whether the lines that both
+/// have are the same, however many more one of them has.
+fn beginning(bytes: &[u8]) -> String {
+    let mut digest = Context::new(&SHA256);
+    let mut rungs = Vec::new();
+    let (mut at, mut lines) = (0, 0_u64);
+    let mut rung = |lines: u64, digest: &Context| {
+        let digits = hex(digest.clone().finish().as_ref());
+        rungs.push(format!("{lines}:{}", &digits[..8]));
+    };
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        lines += 1;
+        if lines.is_power_of_two() {
+            digest.update(&bytes[at..][..line.len()]);
+            rung(lines, &digest);
+        } else {
+            digest.update(line);
+        }
+        at += line.len();
+    }
+    if lines > 0 && !lines.is_power_of_two() {
+        rung(lines, &digest);
+    }
+    rungs.join(" ")
+}
+
+/// How many lines at the beginning of two sources are known to be the same; `None` where those
+/// that can be compared differ.
+fn lines_alike(one: &str, other: &str) -> Option<u64> {
+    let rungs = |head: &str| -> Vec<(u64, String)> {
+        let parts = head.split(' ').filter_map(|rung| rung.split_once(':'));
+        parts.filter_map(|(lines, it)| Some((lines.parse().ok()?, it.to_owned()))).collect()
+    };
+    let other = rungs(other);
+    let both = rungs(one).into_iter().filter_map(|(lines, digest)| {
+        let (_, found) = other.iter().find(|(others, _)| *others == lines)?;
+        Some((lines, *found == digest))
+    });
+    both.max_by_key(|(lines, _)| *lines).and_then(|(lines, is_same)| is_same.then_some(lines))
+}
+
 impl Identity {
+    /// How it compares with what a job was recorded with.
+    pub(super) fn likeness(&self, sources: &str, options: &str) -> Likeness {
+        let before: Vec<SourcePrint> = serde_json::from_str(sources).unwrap_or_default();
+        let options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
+        if options != self.options {
+            return Likeness::Another;
+        }
+        let pairs = || before.iter().zip(&self.sources);
+        if pairs().all(|(was, is)| was.is_surely(is)) {
+            return Likeness::Same;
+        }
+        match pairs().any(|(was, is)| was.is_surely_not(is)) {
+            true => Likeness::Another,
+            false => Likeness::Unsure,
+        }
+    }
+
+    /// Whether everything that a job has read of its sources is what `contents` say.
+    pub(super) fn has_contents(&self, sources: &str, contents: &Contents) -> bool {
+        let before: Vec<SourcePrint> = serde_json::from_str(sources).unwrap_or_default();
+        before.len() == self.sources.len()
+            && self.with_contents(contents).sources.iter().zip(&before).all(|(is, was)| {
+                was.is_surely(is) || (!is.content.is_empty() && is.content == was.content)
+            })
+    }
+
+    /// The same, with the digests of what was read.
+    pub(crate) fn with_contents(&self, contents: &Contents) -> Identity {
+        let mut identity = self.clone();
+        for (nth, source) in identity.sources.iter_mut().enumerate() {
+            source.content = contents.of(nth).map_or(String::new(), |it| format!("{it:032x}"));
+        }
+        identity
+    }
+
+    /// Refuses to load once more what a job that is finished has loaded.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when a source is the same, or begins with the same rows.
+    pub(crate) fn check_new(&self, record: &JobRecord) -> Result<()> {
+        if record.rows_written == 0 {
+            return Ok(());
+        }
+        let before: Vec<SourcePrint> = serde_json::from_str(&record.sources).unwrap_or_default();
+        let has_header = self.options.get("header") == Some(&Value::Bool(true));
+        let lines_min = if has_header { 2 } else { 1 };
+        let is_there = |(was, is): &(&SourcePrint, &SourcePrint)| {
+            let is_alike = lines_alike(&was.head, &is.head).is_some_and(|it| it >= lines_min);
+            is_alike || was.is_surely(is) || (!was.sample.is_empty() && was.sample == is.sample)
+        };
+        let Some((_, again)) = before.iter().zip(&self.sources).find(is_there) else {
+            return Ok(());
+        };
+        let JobRecord { job, rows_written: rows, .. } = record;
+        let (name, finished) = (&again.name, record.finished.as_deref().unwrap_or_default());
+        let mut message = format!(
+            "{name} holds rows that job {job} has loaded into {} already, at {finished}",
+            self.table
+        );
+        for change in self.changes_since(&record.sources, &record.options).iter().take(5) {
+            message.push_str("\n  ");
+            message.push_str(change);
+        }
+        let s = if *rows == 1 { "" } else { "s" };
+        Err(Error::new(Kind::Ledger, message).hint(format!(
+            "The table has {rows} row{s} of job {job}. Load new rows from a file of their own, or \
+             load all of it again with `--restart`: then these rows are in the table twice. \
+             `pgspate sync` and `--replace` put another version in the place of the old one."
+        )))
+    }
+
+    /// The error for going on with an unfinished job whose sources or options have changed.
+    pub(crate) fn refuse_changed(&self, record: &JobRecord, rows: u64) -> Error {
+        let mut changes = self.changes_since(&record.sources, &record.options);
+        if changes.is_empty() {
+            changes.push("the sources do not hold what was read of them".to_owned());
+        }
+        let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+        self.refuse(record.job, rows, &changes, &record.fingerprint)
+    }
+
     /// The error for going on with a job whose sources or options have changed.
-    pub(super) fn refuse(&self, job: i64, rows: i64, changes: &[String], was: &str) -> Error {
+    fn refuse(&self, job: i64, rows: i64, changes: &[String], was: &str) -> Error {
         let is = self.fingerprint();
         let (was, is) = (was.get(..16).unwrap_or(was), is.get(..16).unwrap_or(&is));
         let mut message = format!(
@@ -248,6 +417,7 @@ mod tests {
             name: name.to_owned(),
             version: "12:1700000000000000001".to_owned(),
             sample: "ab".repeat(32),
+            ..SourcePrint::default()
         };
         Identity {
             command: "load",
@@ -275,6 +445,22 @@ mod tests {
         joined.sources =
             vec![SourcePrint { name: "/a.csv/b.csv".to_owned(), ..joined.sources[0].clone() }];
         assert_ne!(first.key(), joined.key());
+    }
+
+    #[test]
+    fn beginnings_tell_lines_that_both_have() {
+        let alike = |one: &[u8], other: &[u8]| lines_alike(&beginning(one), &beginning(other));
+        // Grown, cut off, and the same.
+        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n2\n3\n"), Some(2));
+        assert_eq!(alike(b"h\n1\n2\n3\n4\n", b"h\n1\n2\n3\n4\n5\n6\n7\n"), Some(4));
+        assert_eq!(alike(b"h\n1\n2\n3\n4\n", b"h\n1\n2\n"), Some(2));
+        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n2\n"), Some(3));
+        // Another row, and no row.
+        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n3\n"), None);
+        assert_eq!(alike(b"h\n1\n2\n3\n", b"h\n2\n3\n4\n5\n"), None);
+        assert_eq!(alike(b"h\n", b"h\n1\n2\n3\n"), Some(1));
+        assert_eq!(alike(b"no line", b"no line"), None);
+        assert_eq!(alike(b"", b"h\n"), None);
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
-use super::identity::Identity;
+use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
 use super::{Change, change, lock, schema, shadow};
-use crate::target::{Ask, server_error};
+use crate::format::Contents;
+use crate::target::{Ask, Parameter, server_error};
 use crate::{Error, Kind, Result};
 
 /// A job's number.
@@ -25,6 +26,8 @@ pub struct Seal {
     pub input: usize,
     /// The byte at which it begins there; the row, for columnar files.
     pub position: u64,
+    /// The digest of its content, where it has one.
+    pub digest: Option<u128>,
     /// Rows read.
     pub rows_in: u64,
     /// Rows written.
@@ -37,15 +40,18 @@ impl JobId {
     /// Writes the rows of chunks; to be run in the transaction that writes the chunks.
     pub(crate) fn seal_sql(self, seals: &[Seal]) -> String {
         let mut sql = "insert into pgspate.ledger \
-                       (job, chunk, input, position, rows_in, rows_written, rows_rejected) values"
+                       (job, chunk, input, position, digest, rows_in, rows_written, \
+                        rows_rejected) values"
             .to_owned();
         for (nth, seal) in seals.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
-            let Seal { chunk, input, position, rows_in, rows_written, rows_rejected } = seal;
+            let Seal { chunk, input, position, digest, rows_in, rows_written, rows_rejected } =
+                seal;
+            let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
             // Writing to a String cannot fail.
             let _ = write!(
                 sql,
-                "{comma} ({}, {chunk}, {input}, {position}, {rows_in}, {rows_written}, \
+                "{comma} ({}, {chunk}, {input}, {position}, {digest}, {rows_in}, {rows_written}, \
                  {rows_rejected})",
                 self.0
             );
@@ -109,12 +115,14 @@ pub struct JobRecord {
     pub rows_written: i64,
     /// Rows that it set aside, once it is finished.
     pub rows_rejected: i64,
-    fingerprint: String,
-    sources: String,
-    options: String,
+    pub(super) fingerprint: String,
+    pub(super) sources: String,
+    pub(super) options: String,
     table_oid: u32,
     /// Whether it made its table.
     pub made_table: bool,
+    /// Its chunks, where only reading the sources tells that they still hold them.
+    pub(crate) in_doubt: Option<Done>,
 }
 
 /// What the ledger knows of a job before it is opened.
@@ -127,6 +135,8 @@ pub enum Found {
     Unfinished(JobRecord, u64, u64),
     /// The same sources were loaded with the same options.
     Finished(JobRecord),
+    /// They may have been: only reading them tells whether they are the same.
+    Alike(JobRecord),
 }
 
 /// A job that is ready to go on.
@@ -160,22 +170,21 @@ async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
     let (key, fingerprint) = (identity.key(), identity.fingerprint());
     let sql = format!(
         "select {COLUMNS} from pgspate.job where key = $1 \
-         and (finished is null or fingerprint = $2) order by finished nulls first, job desc limit 1"
+         order by finished is not null, fingerprint <> $2, job desc limit {JOBS_MAX}"
     );
-    let row = client.ask_opt(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
-    let Some(record) = row.as_ref().map(record) else { return Ok(Found::Nothing) };
-    if record.finished.is_some() {
-        // Replacing once more is what was asked for.
-        let counts = !identity.replaces()
-            && record.table_oid == identity.table_oid
-            && !is_void(client, identity).await?;
-        return Ok(if counts { Found::Finished(record) } else { Found::Nothing });
+    let rows = client.ask_all(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
+    let mut records: Vec<JobRecord> = rows.iter().map(record).collect();
+    if records.first().is_none_or(|first| first.finished.is_some()) {
+        return find_finished(client, identity, records).await;
     }
+    let mut record = records.swap_remove(0);
     let job = JobId(record.job);
     let has_shadow = shadow::state(client, job).await?.is_some();
     if identity.in_shadow || has_shadow {
         // Nothing of it is in the table, so that it can as well begin anew.
-        let is_same = record.fingerprint == fingerprint && record.table_oid == identity.table_oid;
+        let is_same = record.fingerprint == fingerprint
+            && record.table_oid == identity.table_oid
+            && identity.likeness(&record.sources, &record.options) == Likeness::Same;
         if !(identity.in_shadow && has_shadow && is_same) {
             return Ok(Found::Nothing);
         }
@@ -191,15 +200,55 @@ async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
     if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
         return Ok(Found::Nothing);
     }
-    if record.fingerprint != fingerprint {
-        if done.chunks() == 0 {
-            return Ok(Found::Nothing);
-        }
-        let changes = identity.changes_since(&record.sources, &record.options);
-        let rows = i64::try_from(done.rows_written()).unwrap_or(i64::MAX);
-        return Err(identity.refuse(record.job, rows, &changes, &record.fingerprint));
+    let is_same = record.fingerprint == fingerprint;
+    if !is_same && done.chunks() == 0 {
+        return Ok(Found::Nothing);
     }
-    Ok(Found::Unfinished(record, done.chunks(), done.rows_written()))
+    let (chunks, rows) = (done.chunks(), done.rows_written());
+    match identity.likeness(&record.sources, &record.options) {
+        _ if chunks == 0 => {}
+        Likeness::Same if is_same => {}
+        Likeness::Another => return Err(identity.refuse_changed(&record, rows)),
+        Likeness::Same | Likeness::Unsure => record.in_doubt = Some(done),
+    }
+    Ok(Found::Unfinished(record, chunks, rows))
+}
+
+/// How many jobs about the same sources are looked at.
+const JOBS_MAX: u32 = 20;
+
+/// Tells whether one of these jobs, which are finished, has loaded the sources.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when one has loaded a part of what they hold now, or the same otherwise.
+async fn find_finished(
+    client: &Client,
+    identity: &Identity,
+    records: Vec<JobRecord>,
+) -> Result<Found> {
+    let is_counted = |record: &JobRecord| record.table_oid == identity.table_oid;
+    let records: Vec<_> = records.into_iter().filter(is_counted).collect();
+    // Replacing once more is what was asked for.
+    if records.is_empty() || identity.replaces() || is_void(client, identity).await? {
+        return Ok(Found::Nothing);
+    }
+    let fingerprint = identity.fingerprint();
+    for record in records {
+        let is_same = record.fingerprint == fingerprint;
+        match identity.likeness(&record.sources, &record.options) {
+            Likeness::Same if is_same => return Ok(Found::Finished(record)),
+            Likeness::Another => identity.check_new(&record)?,
+            Likeness::Same | Likeness::Unsure => return Ok(Found::Alike(record)),
+        }
+    }
+    Ok(Found::Nothing)
+}
+
+impl JobRecord {
+    /// Whether all that it has read of its sources is what is read of them now.
+    pub(crate) fn has_read(&self, identity: &Identity, contents: &Contents) -> bool {
+        identity.has_contents(&self.sources, contents)
+    }
 }
 
 /// What the ledger knows before a load begins.
@@ -210,6 +259,8 @@ pub(crate) struct Known {
     pub(crate) found: Found,
     /// What earlier loads have changed on the table and not put back.
     pub(crate) left: Vec<Change>,
+    /// Jobs that were finished, and have loaded something else from the same names.
+    pub(crate) others: Vec<i64>,
 }
 
 impl Known {
@@ -224,7 +275,7 @@ impl Known {
         restart: bool,
     ) -> Result<Known> {
         if !is_there {
-            return Ok(Known { is_there, found: Found::Nothing, left: Vec::new() });
+            return Ok(Known::default());
         }
         let find = async {
             match restart {
@@ -239,12 +290,19 @@ impl Known {
             change::is_left_on(client, identity.table_oid)
         );
         version?;
+        let found = match found {
+            // The ledger was brought up to this version meanwhile.
+            Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN) => {
+                find_in(client, identity).await
+            }
+            found => found,
+        };
         let (found, is_left) = (found?, is_left?);
         let left = match is_left {
             true => change::outstanding_on(client, identity.table_oid).await?,
             false => Vec::new(),
         };
-        Ok(Known { is_there, found, left })
+        Ok(Known { is_there, found, left, others: Vec::new() })
     }
 }
 
@@ -270,13 +328,16 @@ pub(crate) async fn open(
     lock::hold(client, identity.lock_key()).await?;
     match find(client, identity, restart).await? {
         Found::Nothing => {}
+        // That it is something else was found by reading it.
+        Found::Alike(record) if known.others.contains(&record.job) => {}
         Found::Unfinished(record, ..) => {
             let job = JobId(record.job);
             let done = read_done(client, job).await?;
             return Ok(Opened { job, done, is_clean: false });
         }
         // By another run, since this one looked.
-        Found::Finished(JobRecord { job, rows_written, .. }) => {
+        Found::Finished(JobRecord { job, rows_written, .. })
+        | Found::Alike(JobRecord { job, rows_written, .. }) => {
             let message = format!("job {job} has loaded this meanwhile, {rows_written} rows");
             return Err(Error::new(Kind::Ledger, message)
                 .hint("Nothing is left to do; `--restart` loads it again."));
@@ -408,7 +469,7 @@ pub(crate) async fn reread_done(client: &Client, job: JobId) -> Result<Done> {
 
 /// The chunks of a job that are written.
 pub(crate) async fn read_done(client: &Client, job: JobId) -> Result<Done> {
-    let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected \
+    let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected, digest \
                from pgspate.ledger where job = $1";
     let rows = client.ask_all(sql, &[&job.0]).await.map_err(failed())?;
     let seals = rows.iter().map(seal).map(|seal| (seal.chunk, seal));
@@ -420,19 +481,27 @@ pub(crate) async fn read_done(client: &Client, job: JobId) -> Result<Done> {
 ///
 /// # Errors
 /// When the ledger does not have the chunks that it should have.
-pub(crate) async fn finish(client: &Client, job: JobId, chunks: u64) -> Result<Seal> {
+pub(crate) async fn finish(
+    client: &Client,
+    job: JobId,
+    chunks: u64,
+    identity: &Identity,
+) -> Result<Seal> {
     let sql = "with sums as ( \
                    select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
                           coalesce(sum(rows_written), 0)::bigint as rows_written, \
                           coalesce(sum(rows_rejected), 0)::bigint as rows_rejected \
                    from pgspate.ledger where job = $1) \
                update pgspate.job set finished = coalesce(finished, clock_timestamp()), \
+                      fingerprint = $3, sources = $4::jsonb, \
                       chunks = sums.chunks, rows_in = sums.rows_in, \
                       rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
                from sums where job = $1 and sums.chunks = $2 \
                returning sums.rows_in, sums.rows_written, sums.rows_rejected";
     let expected = chunks.cast_signed();
-    let row = client.ask_opt(sql, &[&job.0, &expected]).await.map_err(failed())?;
+    let (fingerprint, sources) = (identity.fingerprint(), identity.sources_json());
+    let values: [&dyn Parameter; 4] = [&job.0, &expected, &fingerprint, &sources];
+    let row = client.ask_opt(sql, &values).await.map_err(failed())?;
     let Some(row) = row else {
         let message = format!("the ledger does not have the {chunks} chunks of job {}", job.0);
         return Err(Error::new(Kind::Ledger, message)
@@ -526,6 +595,7 @@ fn record(row: &Row) -> JobRecord {
         table_oid: row.get(7),
         made_table: row.get(8),
         rows_rejected: row.get(9),
+        in_doubt: None,
     }
 }
 
@@ -538,5 +608,8 @@ fn seal(row: &Row) -> Seal {
         rows_in: number(3),
         rows_written: number(4),
         rows_rejected: number(5),
+        digest: row
+            .get::<_, Option<&str>>(6)
+            .and_then(|digits| u128::from_str_radix(digits, 16).ok()),
     }
 }

@@ -6,13 +6,20 @@ use tokio_postgres::error::SqlState;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// Version of the tables. A ledger of another version is not touched.
-const VERSION: i32 = 1;
+/// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
+/// brought up to this one.
+const VERSION: i32 = 2;
+
+/// What version 2 has and version 1 has not.
+const UPGRADE: &str = "\
+lock table pgspate.version in exclusive mode;
+alter table pgspate.ledger add column if not exists digest text;
+update pgspate.version set version = 2 where version = 1";
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and must be the same when it is cut again. A
-/// job cannot be forgotten while a chunk of it is written, by whatever session: else its rows would
+/// the byte at which the chunk begins in its input, and `ledger.digest` is of its content; both must
+/// be the same when it is cut again. A job cannot be forgotten while a chunk of it is written, by whatever session: else its rows would
 /// stay and nothing would know of them. `reject` has the rows that were set aside. `change.steps`
 /// puts back what was changed on the table; the first `change.done` of them are done. As they are
 /// run by whoever puts things back, they are kept from being written under another role's name.
@@ -43,6 +50,7 @@ create table pgspate.ledger (
     rows_in bigint not null,
     rows_written bigint not null,
     rows_rejected bigint not null,
+    digest text,
     written timestamptz not null default clock_timestamp(),
     primary key (job, chunk));
 create table pgspate.reject (
@@ -76,7 +84,7 @@ create policy record on pgspate.change for insert with check (role = current_use
 create policy undo on pgspate.change for update using (pg_has_role(role, 'member'));
 create policy forget on pgspate.change for delete using (pg_has_role(role, 'member'));
 create table pgspate.version (version integer not null);
-insert into pgspate.version values (1)";
+insert into pgspate.version values (2)";
 
 /// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
 /// events that are applied; `stream.fence` is raised by each process that opens the stream.
@@ -131,16 +139,17 @@ pub(crate) async fn is_there(client: &Client) -> Result<bool> {
     if !has_version && has_schema && !is_empty { Err(foreign()) } else { Ok(has_version) }
 }
 
-/// Refuses a ledger of another version, where there is one.
+/// Refuses a ledger of another version, where there is one that cannot be brought up to this one.
 ///
 /// # Errors
-/// When it is, or cannot be read.
+/// When it is, or cannot be read or changed.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
     let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
     let version = client.ask_opt("select version from pgspate.version", &[]).await;
     let version = version.map_err(|error| refused(failed(error)))?;
     match version.map(|row| row.get::<_, i32>(0)) {
         Some(VERSION) => Ok(()),
+        Some(1) => upgrade(client).await,
         found => {
             let found = found.map_or("none".to_owned(), |version| version.to_string());
             let message = format!("the ledger's version is {found}, expected {VERSION}");
@@ -148,6 +157,17 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
                 .hint("It was made by another version of pgspate; use that one."))
         }
     }
+}
+
+/// Brings a ledger of version 1 up to this one.
+async fn upgrade(client: &Client) -> Result<()> {
+    let Err(error) = client.batch_execute(&format!("begin; {UPGRADE}; commit")).await else {
+        return Ok(());
+    };
+    let _ = client.batch_execute("rollback").await;
+    let message = format!("could not bring the ledger from version 1 to {VERSION}");
+    Err(server_error(message)(error)
+        .hint("It was made by an earlier pgspate. Have its owner run any `pgspate load` once."))
 }
 
 /// Makes it, if it is not there.

@@ -104,6 +104,10 @@ impl Load {
                 .as_ref()
                 .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
             limits: self.options.limits,
+            unchanged: {
+                let (reading, plan) = (self.reading.clone(), self.plan.clone());
+                Box::new(move |read| reading.check_unchanged(&plan, read))
+            },
             around: self.around()?.or_else(|| self.around_staging()),
             afterwards: self.after_staging(),
             shares: self.stage.as_ref().map(|stage| stage.shares.clone()).unwrap_or_default(),

@@ -7,6 +7,7 @@ mod after;
 mod attempt;
 mod beside;
 mod care;
+mod contents;
 mod create;
 mod failed;
 mod indexes;
@@ -209,6 +210,7 @@ impl Load {
         self.prepare_table(watch)?;
         self.prepare_shadow()?;
         let outcome = self.load_with_care(watch, widened)?;
+        self.identity = self.identity.take().map(|it| it.with_contents(&outcome.contents));
         if outcome.chunks == 0 && self.new_table.is_none() && !tries_out {
             // No lane has asked the server.
             self.try_out()?;

@@ -44,6 +44,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     };
     let (known, upkeep) = runtime.block_on(async { tokio::join!(biased; known, upkeep) });
     (load.known, load.upkeep) = (known?, upkeep?);
+    load.recognise()?;
     load.doubtful_owner = looked.doubtful_owner?;
     load.plan.take_care(load.plan_care()?);
     Ok(load)

@@ -162,7 +162,7 @@ impl Reading {
         Box::new(ChainCutter::new(self.inputs.len(), open))
     }
 
-    fn open(
+    pub(super) fn open(
         &self,
         nth: usize,
         chunk_bytes: usize,
@@ -241,7 +241,7 @@ impl Reading {
     }
 
     /// From each input's own header to the plan's columns.
-    fn mapping(&self, plan: &Plan) -> MapFields {
+    pub(super) fn mapping(&self, plan: &Plan) -> MapFields {
         let trailing = match &self.shape {
             Shape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,

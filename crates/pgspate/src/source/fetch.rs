@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::fault;
-use super::remote::Remote;
+use super::remote::{Remote, unframed};
 use crate::{Error, Result};
 
 /// How many pieces of a streamed body may wait; the client hands them out in well under 1 MiB.
@@ -34,7 +34,8 @@ enum Piece {
     Later(Receiver<Result<Bytes>>),
     /// The next bytes of a streamed body.
     Now(Result<Bytes>),
-    End,
+    /// There is no more, and whether the server has said so.
+    End { is_proven: bool },
 }
 
 /// The stored bytes of a remote object, from the first to the last.
@@ -45,6 +46,7 @@ pub(super) struct Fetch {
     remote: Arc<Remote>,
     task: AbortHandle,
     done: bool,
+    is_unproven: bool,
 }
 
 impl Fetch {
@@ -65,7 +67,7 @@ impl Fetch {
             None => runtime.spawn(stream(Arc::clone(&remote), Arc::clone(&room), tx)),
         };
         let task = task.abort_handle();
-        Fetch { pieces, room, current: Bytes::new(), remote, task, done: false }
+        Fetch { pieces, room, current: Bytes::new(), remote, task, done: false, is_unproven: false }
     }
 
     /// Aborting it ends this reader with an error.
@@ -80,14 +82,26 @@ impl Fetch {
             self.current = match piece {
                 Piece::Later(bytes) => bytes.recv().map_err(|_| self.stopped())??,
                 Piece::Now(bytes) => bytes?,
-                Piece::End => {
+                Piece::End { is_proven } => {
                     self.done = true;
+                    self.is_unproven = !is_proven;
                     Bytes::new()
                 }
             };
             self.room.add_permits(1);
         }
         Ok(&self.current)
+    }
+
+    /// Refuses an end that may be anywhere, for data that do not tell their own end.
+    ///
+    /// # Errors
+    /// When the server does not say where the body ends.
+    pub(super) fn check_end(&self) -> Result<()> {
+        match self.is_unproven || self.remote.may_end_anywhere() {
+            true => Err(unframed(self.remote.name())),
+            false => Ok(()),
+        }
     }
 
     /// Marks `count` of the bytes that [`Fetch::fill`] gave as used.
@@ -168,7 +182,7 @@ async fn ranges(
         }
         start = end;
     }
-    let _ = tx.send(Piece::End);
+    let _ = tx.send(Piece::End { is_proven: true });
     while tasks.join_next().await.is_some() {}
 }
 
@@ -185,7 +199,7 @@ async fn stream(remote: Arc<Remote>, room: Arc<Semaphore>, tx: Sender<Piece>) {
         permit.forget();
         let piece = match body.next().await {
             Ok(Some(bytes)) => Piece::Now(Ok(bytes)),
-            Ok(None) => Piece::End,
+            Ok(None) => Piece::End { is_proven: body.is_framed },
             Err(error) => Piece::Now(Err(error)),
         };
         let last = !matches!(piece, Piece::Now(Ok(_)));

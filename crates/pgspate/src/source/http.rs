@@ -2,7 +2,8 @@
 //!
 //! The first answer says whether the server knows ranges. If it does, a range that fails is asked
 //! for again until `retry` has passed; if not, the body is read once from its start, and a
-//! connection that is lost is an error.
+//! connection that is lost is an error. Ranges are put together only where a strong entity tag
+//! says that they are of one version.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{
     CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
+    TRANSFER_ENCODING,
 };
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, Response, StatusCode, Url, Version};
 
 use super::remote::{changed, same_tag, short};
 use super::{Options, fault, root_cause};
@@ -24,6 +26,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// What a `--source-option` key begins with that sets a request header.
 pub(super) const HEADER_OPTION: &str = "header.";
+/// The key that says whether the end of a connection may be the end of the data.
+pub(super) const UNFRAMED_OPTION: &str = "unframed";
 
 /// A client for all URLs of one command.
 ///
@@ -67,6 +71,9 @@ pub(super) struct HttpObject {
     pub(super) has_ranges: bool,
     pub(super) etag: Option<String>,
     pub(super) modified: Option<String>,
+    /// The body has neither a length nor chunks: it ends where the connection does.
+    pub(super) is_unframed: bool,
+    pub(super) allows_unframed: bool,
     stall: Duration,
     retry: Duration,
 }
@@ -119,6 +126,8 @@ impl HttpObject {
             has_ranges: false,
             etag: None,
             modified: None,
+            is_unframed: false,
+            allows_unframed: allows_unframed(options)?,
             stall: options.stall,
             retry: options.retry,
         };
@@ -131,7 +140,10 @@ impl HttpObject {
             StatusCode::PARTIAL_CONTENT => (object.size, object.has_ranges) = (total, true),
             StatusCode::RANGE_NOT_SATISFIABLE if total == Some(0) => object.size = total,
             StatusCode::RANGE_NOT_SATISFIABLE => return Err(object.refused(answer.status())),
-            _ => object.size = text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok()),
+            _ => {
+                object.size = text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok());
+                object.is_unframed = !is_framed(&answer);
+            }
         }
         Ok(object)
     }
@@ -175,11 +187,13 @@ impl HttpObject {
             return Ok(self.empty());
         }
         let answer = self.request(None).await?;
-        let len = text(answer.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
-        if !self.is_same(&answer) || (self.size.is_some() && self.size != len) {
+        let len: Option<u64> =
+            text(answer.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
+        if !self.is_same(&answer) || self.size.zip(len).is_some_and(|(was, is)| was != is) {
             return Err(changed(&self.name));
         }
-        Ok(self.body(answer))
+        let is_framed = self.allows_unframed || self.size.is_some() || is_framed(&answer);
+        Ok(Body { is_framed, size: self.size, ..self.body(answer) })
     }
 
     /// One request. Answers other than success, and 416 for the probe's sake, are errors.
@@ -257,12 +271,23 @@ impl HttpObject {
             stall: self.stall,
             silence,
             read: 0,
+            size: None,
+            is_framed: true,
         }
     }
 
     fn empty(&self) -> Body {
         let silence = self.silence();
-        Body { answer: None, name: Arc::clone(&self.name), stall: self.stall, silence, read: 0 }
+        let name = Arc::clone(&self.name);
+        Body {
+            answer: None,
+            name,
+            stall: self.stall,
+            silence,
+            read: 0,
+            size: None,
+            is_framed: true,
+        }
     }
 }
 
@@ -273,16 +298,25 @@ pub(super) struct Body {
     stall: Duration,
     silence: String,
     read: u64,
+    /// What it must have in the end, where that is known.
+    size: Option<u64>,
+    /// Its end is announced, and is no lost connection.
+    pub(super) is_framed: bool,
 }
 
 impl Body {
-    /// The next bytes, `None` at the end that the server announced.
+    /// The next bytes, `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
         let Some(answer) = &mut self.answer else { return Ok(None) };
         let why = match tokio::time::timeout(self.stall, answer.chunk()).await {
             Ok(Ok(piece)) => {
                 self.read += piece.as_ref().map_or(0, |bytes| bytes.len() as u64);
-                return Ok(piece);
+                return match self.size {
+                    Some(size) if piece.is_none() && self.read != size => {
+                        Err(short(&self.name, self.read, size))
+                    }
+                    _ => Ok(piece),
+                };
             }
             Ok(Err(error)) => root_cause(&error),
             Err(_) => self.silence.clone(),
@@ -292,6 +326,29 @@ impl Body {
             .hint("Try again, or download the file first and load it from disk.")
             .because(why))
     }
+}
+
+/// What the option for bodies without a length says.
+fn allows_unframed(options: &Options) -> Result<bool> {
+    let mut given =
+        options.store.iter().filter(|(key, _)| key.eq_ignore_ascii_case(UNFRAMED_OPTION));
+    match given.next_back().map(|(_, value)| value.as_str()) {
+        None | Some("refuse") => Ok(false),
+        Some("allow") => Ok(true),
+        Some(other) => {
+            let message = format!("source option \"{UNFRAMED_OPTION}\" cannot be \"{other}\"");
+            Err(Error::new(Kind::Usage, message).hint("It is `allow` or `refuse`."))
+        }
+    }
+}
+
+/// Whether an answer says where its body ends.
+fn is_framed(answer: &Response) -> bool {
+    let headers = answer.headers();
+    let coding = text(headers, TRANSFER_ENCODING).unwrap_or_default().to_ascii_lowercase();
+    answer.version() > Version::HTTP_11
+        || headers.contains_key(CONTENT_LENGTH)
+        || coding.split(',').any(|coding| coding.trim() == "chunked")
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {

@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 use super::fetch::{Fetch, Pace};
 use super::local::{Found, unreadable};
 use super::ranges::{FileRanges, RemoteRanges};
-use super::remote::Remote;
+use super::remote::{Remote, changed};
+use super::steady::FileVersion;
 use super::{Compression, Ranges, Reader, error_of, fault, name};
 use crate::{Error, Kind, Result};
 
@@ -33,12 +34,14 @@ struct Inner {
     stored_bytes: Option<u64>,
     modified: Option<SystemTime>,
     etag: Option<String>,
+    /// How many first bytes were looked at, and their digest, where the next look may see others.
+    peeked: Mutex<Option<(usize, Vec<u8>)>>,
     origin: Origin,
 }
 
 #[derive(Debug)]
 enum Origin {
-    File(PathBuf),
+    File(PathBuf, FileVersion),
     Pipe(Mutex<Pipe>),
     /// Rows of the program's own, which are not read as bytes.
     Memory {
@@ -79,11 +82,11 @@ impl fmt::Debug for PipeState {
 }
 
 impl Input {
-    pub(super) fn local(found: Found) -> Input {
+    pub(super) fn local(found: Found, may_grow: bool) -> Input {
         let name: Arc<str> = found.path.to_string_lossy().into();
         let is_file = found.metadata.is_file();
         let origin = if is_file {
-            Origin::File(found.path)
+            Origin::File(found.path, FileVersion::of(&found.metadata, may_grow))
         } else {
             let path = Some(found.path);
             Origin::Pipe(Mutex::new(Pipe { path, state: PipeState::Unopened }))
@@ -92,7 +95,8 @@ impl Input {
             true => (Some(found.metadata.len()), found.metadata.modified().ok()),
             false => (None, None),
         };
-        Input(Arc::new(Inner { name, stored_bytes, modified, etag: None, origin }))
+        let (etag, peeked) = (None, Mutex::default());
+        Input(Arc::new(Inner { name, stored_bytes, modified, etag, peeked, origin }))
     }
 
     pub(super) fn stdin() -> Input {
@@ -102,6 +106,7 @@ impl Input {
             stored_bytes: redirected_bytes(),
             modified: None,
             etag: None,
+            peeked: Mutex::default(),
             origin: Origin::Pipe(Mutex::new(pipe)),
         }))
     }
@@ -125,6 +130,7 @@ impl Input {
             stored_bytes: None,
             modified: None,
             etag: None,
+            peeked: Mutex::default(),
             origin: Origin::Pipe(Mutex::new(pipe)),
         }))
     }
@@ -136,6 +142,7 @@ impl Input {
             stored_bytes: bytes,
             modified: None,
             etag: None,
+            peeked: Mutex::default(),
             origin: Origin::Memory { is_stream },
         }))
     }
@@ -157,6 +164,7 @@ impl Input {
             stored_bytes,
             modified,
             etag,
+            peeked: Mutex::default(),
             origin: Origin::Remote { remote: Arc::new(remote), runtime, pace },
         }))
     }
@@ -221,7 +229,7 @@ impl Input {
     /// The path of a local file.
     pub fn local_path(&self) -> Option<&std::path::Path> {
         match &self.0.origin {
-            Origin::File(path) => Some(path),
+            Origin::File(path, _) => Some(path),
             _ => None,
         }
     }
@@ -255,7 +263,11 @@ impl Input {
                     _ => Err(Error::new(Kind::Bug, "a stream was opened and is not there")),
                 }
             }
-            _ => self.open(false),
+            _ => {
+                let mut reader = self.open(false)?;
+                self.check_peeked(&mut reader)?;
+                Ok(reader)
+            }
         }
     }
 
@@ -266,7 +278,9 @@ impl Input {
     /// As [`Input::reader`], and whatever reading meets before `max` bytes.
     pub fn peek(&self, max: usize) -> Result<Vec<u8>> {
         let Origin::Pipe(pipe) = &self.0.origin else {
-            return head(&mut self.open(true)?, max).map_err(|(error, _)| error);
+            let bytes = head(&mut self.open(true)?, max).map_err(|(error, _)| error)?;
+            self.note_peeked(&bytes);
+            return Ok(bytes);
         };
         let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let reader = self.opened(&mut pipe)?;
@@ -282,6 +296,54 @@ impl Input {
         }
     }
 
+    /// Remembers what was seen of a source that cannot prove that it is the same next time.
+    fn note_peeked(&self, bytes: &[u8]) {
+        if !matches!(&self.0.origin, Origin::Remote { remote, .. } if !remote.is_versioned()) {
+            return;
+        }
+        let mut peeked = self.0.peeked.lock().unwrap_or_else(PoisonError::into_inner);
+        if peeked.as_ref().is_none_or(|(len, _)| *len < bytes.len()) {
+            *peeked = Some((bytes.len(), digest(bytes)));
+        }
+    }
+
+    /// Refuses to read what does not begin as it did when its format was found out.
+    fn check_peeked(&self, reader: &mut Reader) -> Result<()> {
+        let peeked = self.0.peeked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((len, seen)) = peeked else { return Ok(()) };
+        let bytes = head(reader, len).map_err(|(error, _)| error)?;
+        if digest(&bytes) != seen {
+            return Err(changed(&self.0.name));
+        }
+        reader.put_back(bytes);
+        Ok(())
+    }
+
+    /// Whether it is surely what it was when it was found: a local file is looked at again. What
+    /// is in doubt, its content tells. Of other inputs each answer was checked when it came.
+    ///
+    /// # Errors
+    /// When it is surely another one by now.
+    pub(crate) fn is_unchanged(&self) -> Result<bool> {
+        match &self.0.origin {
+            Origin::File(path, version) => version.is_at(path, &self.0.name),
+            _ => Ok(true),
+        }
+    }
+
+    /// Whether a store's name for its version proves that it is the same, here and in later runs.
+    pub(crate) fn is_versioned(&self) -> bool {
+        matches!(&self.0.origin, Origin::Remote { remote, .. } if remote.is_versioned())
+    }
+
+    /// What tells a local file, unchanged, from all others of its file system.
+    pub(crate) fn file_version(&self) -> Option<String> {
+        match &self.0.origin {
+            Origin::File(_, version) => Some(version.text()),
+            _ => None,
+        }
+    }
+
     /// Random access to its stored bytes.
     ///
     /// # Errors
@@ -289,10 +351,9 @@ impl Input {
     pub fn ranges(&self) -> Result<Arc<dyn Ranges>> {
         let name = &self.0.name;
         match &self.0.origin {
-            Origin::File(path) => {
-                let file = File::open(path).map_err(|error| unreadable(path, error))?;
-                let size = file.metadata().map_err(|error| unreadable(path, error))?.len();
-                Ok(Arc::new(FileRanges { file, size, name: Arc::clone(name) }))
+            Origin::File(path, version) => {
+                let file = version.open(path, name)?;
+                Ok(Arc::new(FileRanges { file, name: Arc::clone(name) }))
             }
             Origin::Pipe(_) => {
                 let what = if &**name == "-" { "standard input" } else { "a pipe" };
@@ -300,7 +361,7 @@ impl Input {
                 Err(fault(name, message).hint("Save it to a file first, and name the file."))
             }
             Origin::Memory { .. } => Err(no_bytes()),
-            Origin::Remote { remote, runtime, .. } => match remote.ranged_size() {
+            Origin::Remote { remote, runtime, .. } => match remote.random_size() {
                 Some(size) => {
                     let (remote, runtime) = (Arc::clone(remote), runtime.clone());
                     Ok(Arc::new(RemoteRanges { remote, size, runtime }))
@@ -320,10 +381,7 @@ impl Input {
     fn open(&self, peek: bool) -> Result<Reader> {
         let name = Arc::clone(&self.0.name);
         match &self.0.origin {
-            Origin::File(path) => {
-                let file = File::open(path).map_err(|error| unreadable(path, error))?;
-                Reader::file(file, name)
-            }
+            Origin::File(path, version) => Reader::file(version.open(path, &name)?, name),
             Origin::Remote { remote, runtime, pace } => {
                 let range_bytes = pace.range_bytes.min(PEEK_RANGE_BYTES);
                 let pace = if peek { Pace { range_bytes, in_flight: 1 } } else { *pace };
@@ -376,6 +434,10 @@ fn head(reader: &mut Reader, max: usize) -> Result<Vec<u8>, (Error, Vec<u8>)> {
         }
     }
     Ok(bytes)
+}
+
+fn digest(bytes: &[u8]) -> Vec<u8> {
+    ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().to_vec()
 }
 
 fn no_bytes() -> Error {

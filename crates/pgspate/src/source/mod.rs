@@ -16,6 +16,7 @@ mod ranges;
 mod reader;
 mod remote;
 mod resolve;
+mod steady;
 mod store;
 
 use std::error::Error as StdError;
@@ -39,7 +40,7 @@ use crate::{Error, Kind, Place, Result};
 pub struct Options {
     /// Settings for the stores, as `--source-option KEY=VALUE` gives them: the configuration keys
     /// of the store in lower or upper case (`endpoint`, `region`, `access_key_id`, ...), `profile`
-    /// for S3, `header.NAME` for HTTP. They win over the environment.
+    /// for S3, `header.NAME` and `unframed` for HTTP. They win over the environment.
     pub store: Vec<(String, String)>,
     /// How long a store or server may be silent before the request counts as lost.
     pub stall: Duration,
@@ -49,6 +50,8 @@ pub struct Options {
     pub range_bytes: u64,
     /// Ranges of one object fetched ahead at the same time. Memory: this times `range_bytes`.
     pub ranges_in_flight: usize,
+    /// Local files may be appended to while they are read, and are read to their end.
+    pub may_grow: bool,
 }
 
 impl Default for Options {
@@ -59,6 +62,7 @@ impl Default for Options {
             retry: Duration::from_secs(60),
             range_bytes: 8 << 20,
             ranges_in_flight: 4,
+            may_grow: false,
         }
     }
 }

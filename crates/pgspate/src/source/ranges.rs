@@ -2,14 +2,13 @@
 //!
 //! A read gives exactly the bytes asked for or an error, never fewer.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use super::remote::Remote;
+use super::steady::SteadyFile;
 use super::{fault, wait};
 use crate::{Error, Result};
 
@@ -28,6 +27,12 @@ pub trait Ranges: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When they are not all there or cannot be read.
     fn read(&self, start: u64, len: usize) -> Result<Bytes>;
+
+    /// Whether a store's name for this version proves that all bytes are of the same content, now
+    /// and in later runs.
+    fn is_versioned(&self) -> bool {
+        false
+    }
 }
 
 fn check(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
@@ -45,23 +50,19 @@ fn outside(name: &str, start: u64, len: usize, size: u64) -> Error {
 /// A local file.
 #[derive(Debug)]
 pub(super) struct FileRanges {
-    pub(super) file: File,
-    pub(super) size: u64,
+    pub(super) file: SteadyFile,
     pub(super) name: Arc<str>,
 }
 
 impl Ranges for FileRanges {
     fn len(&self) -> u64 {
-        self.size
+        self.file.size()
     }
 
     fn read(&self, start: u64, len: usize) -> Result<Bytes> {
-        check(&self.name, start, len, self.size)?;
+        check(&self.name, start, len, self.file.size())?;
         let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, start).map_err(|e| {
-            fault(&self.name, format!("could not read \"{}\" at byte {start}", self.name))
-                .because(e)
-        })?;
+        self.file.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
     }
 }
@@ -83,5 +84,9 @@ impl Ranges for RemoteRanges {
         check(self.remote.name(), start, len, self.size)?;
         let remote = Arc::clone(&self.remote);
         wait(&self.runtime, async move { remote.range(start..start + len as u64).await })?
+    }
+
+    fn is_versioned(&self) -> bool {
+        self.remote.is_versioned()
     }
 }

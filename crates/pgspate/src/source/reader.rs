@@ -4,15 +4,14 @@
 //! parallel, compressed data by a thread that decodes it. After an error every further read is
 //! the same error, so a fault can never pass for the end.
 
-use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ahead::{Ahead, Release};
 use super::decode::{Compression, Decoded, MAGIC_BYTES};
 use super::fetch::Fetch;
+use super::steady::SteadyFile;
 use super::{error_of, fault};
 use crate::{Kind, Place, Result};
 
@@ -68,7 +67,7 @@ struct Failed {
 }
 
 enum Body {
-    File { file: File, size: u64, read: u64 },
+    File { file: SteadyFile, read: u64 },
     Pipe(Pipe),
     Fetch(Fetch),
     Ahead(Ahead),
@@ -88,24 +87,13 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    pub(super) fn file(file: File, name: Arc<str>) -> Result<Reader> {
-        let unreadable =
-            |e: io::Error| fault(&name, format!("could not read \"{name}\"")).because(e);
-        let size = file.metadata().map_err(unreadable)?.len();
+    pub(super) fn file(file: SteadyFile, name: Arc<str>) -> Result<Reader> {
         let mut head = [0; MAGIC_BYTES];
-        let mut len = 0;
-        while len < head.len() {
-            match file.read_at(&mut head[len..], len as u64) {
-                Ok(0) => break,
-                Ok(count) => len += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(unreadable(error)),
-            }
-        }
+        let len = file.read_head(&mut head).map_err(|error| error_of(error, &name))?;
         let compression = Compression::detect(&head[..len], &name)?;
-        let progress = Progress::new(Some(size));
+        let progress = Progress::new(Some(file.size()));
         let body = match compression {
-            Compression::None => Body::File { file, size, read: 0 },
+            Compression::None => Body::File { file, read: 0 },
             _ => {
                 let source = BufReader::with_capacity(STORED_BLOCK_BYTES, file);
                 let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
@@ -153,7 +141,10 @@ impl Reader {
         let compression = Compression::detect(&head[..head.len().min(MAGIC_BYTES)], &name)?;
         let progress = Progress::new(total);
         let body = match compression {
-            Compression::None => Body::Fetch(fetch),
+            Compression::None => {
+                fetch.check_end()?;
+                Body::Fetch(fetch)
+            }
             _ => {
                 let release = Release::Abort(fetch.abort_handle());
                 let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
@@ -220,15 +211,15 @@ impl Reader {
 
     fn append(&mut self, buf: &mut Vec<u8>, max: usize) -> io::Result<()> {
         match &mut self.body {
-            Body::File { file, size, read } => {
-                buf.reserve(max.min(size.saturating_sub(*read) as usize));
+            Body::File { file, read } => {
+                buf.reserve(max.min(file.size().saturating_sub(*read) as usize));
                 let before = buf.len();
-                let result = file.take(max as u64).read_to_end(buf);
+                let result = file.by_ref().take(max as u64).read_to_end(buf);
                 let count = (buf.len() - before) as u64;
                 *read += count;
                 self.progress.add(count);
                 result?;
-                check_whole(count, *read, *size, &self.name)
+                check_whole(count, *read, file.size(), &self.name)
             }
             Body::Pipe(pipe) => {
                 let before = buf.len();
@@ -244,6 +235,9 @@ impl Reader {
                 let count = bytes.len().min(max);
                 buf.extend_from_slice(&bytes[..count]);
                 fetch.take(count);
+                if count == 0 {
+                    fetch.check_end().map_err(io::Error::other)?;
+                }
                 self.progress.add(count as u64);
                 Ok(())
             }
@@ -259,11 +253,11 @@ impl Reader {
 
     fn fill(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.body {
-            Body::File { file, size, read } => {
+            Body::File { file, read } => {
                 let count = retried(|| file.read(out))?;
                 *read += count as u64;
                 self.progress.add(count as u64);
-                check_whole(count as u64, *read, *size, &self.name)?;
+                check_whole(count as u64, *read, file.size(), &self.name)?;
                 Ok(count)
             }
             Body::Pipe(pipe) => {
@@ -274,6 +268,9 @@ impl Reader {
             Body::Fetch(fetch) => {
                 let count = fetch.read(out)?;
                 self.progress.add(count as u64);
+                if count == 0 {
+                    fetch.check_end().map_err(io::Error::other)?;
+                }
                 Ok(count)
             }
             Body::Ahead(ahead) => {

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -31,12 +32,40 @@ impl Remote {
         }
     }
 
-    /// Its size where ranges of it can be asked for.
+    /// Whether its size and the tag of its version prove that two answers are of the same content.
+    /// A time of change proves nothing: two versions may have the same.
+    pub(super) fn is_versioned(&self) -> bool {
+        let is_strong = |tag: &Option<String>| tag.as_deref().is_some_and(|tag| !is_weak(tag));
+        match self {
+            Remote::Store(object) => is_strong(&object.etag),
+            Remote::Http(object) => object.size.is_some() && is_strong(&object.etag),
+        }
+    }
+
+    /// Its size where it is read by ranges from its start to its end.
     pub(super) fn ranged_size(&self) -> Option<u64> {
         match self {
             Remote::Store(object) => Some(object.size),
+            Remote::Http(_) if !self.is_versioned() => None,
             Remote::Http(object) => object.size.filter(|_| object.has_ranges),
         }
+    }
+
+    /// Its size where parts of it can be asked for in any order, and each answer says something of
+    /// the version that it is of.
+    pub(super) fn random_size(&self) -> Option<u64> {
+        match self {
+            Remote::Store(object) => Some(object.size),
+            Remote::Http(object) => {
+                let is_marked = object.etag.is_some() || object.modified.is_some();
+                object.size.filter(|_| object.has_ranges && is_marked)
+            }
+        }
+    }
+
+    /// Whether a body without a length of its own may end with the connection.
+    pub(super) fn may_end_anywhere(&self) -> bool {
+        matches!(self, Remote::Http(object) if object.is_unframed && !object.allows_unframed)
     }
 
     /// Exactly the bytes of `range`.
@@ -68,6 +97,7 @@ pub(super) struct StoreObject {
     pub(super) name: Arc<str>,
     pub(super) size: u64,
     pub(super) etag: Option<String>,
+    pub(super) modified: SystemTime,
 }
 
 impl StoreObject {
@@ -80,7 +110,9 @@ impl StoreObject {
         };
         let refused = |error| store::refused(self.scheme, &self.name, &error);
         let answer = self.store.get_opts(&self.path, options).await.map_err(refused)?;
-        if answer.meta.size != self.size || !same_tag(&self.etag, &answer.meta.e_tag) {
+        let is_later =
+            self.etag.is_none() && SystemTime::from(answer.meta.last_modified) != self.modified;
+        if answer.meta.size != self.size || !same_tag(&self.etag, &answer.meta.e_tag) || is_later {
             return Err(changed(&self.name));
         }
         let bytes = answer.bytes().await.map_err(refused)?;
@@ -95,6 +127,16 @@ impl StoreObject {
 pub(super) fn changed(name: &str) -> Error {
     fault(name, format!("\"{name}\" changed while it was being read"))
         .hint("Run it again when nothing writes to the object any more.")
+}
+
+/// The error for a body of which nobody says where it ends.
+pub(super) fn unframed(name: &str) -> Error {
+    let message = format!("the server does not say where \"{name}\" ends");
+    fault(name, message).hint(
+        "A part of it cannot be told from all of it. Download it first and name the file, or have \
+         it served with a length or compressed. `--source-option unframed=allow` takes the end of \
+         the connection for the end of the data.",
+    )
 }
 
 /// The error for a body that holds less or more than was asked for.

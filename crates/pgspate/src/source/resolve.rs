@@ -59,7 +59,8 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
     for (key, _) in &options.store {
         let is_known = specs.iter().any(|spec| match Spec::parse(spec) {
             Spec::Url("http" | "https", _) => {
-                key.to_ascii_lowercase().starts_with(http::HEADER_OPTION)
+                let key = key.to_ascii_lowercase();
+                key.starts_with(http::HEADER_OPTION) || key == http::UNFRAMED_OPTION
             }
             Spec::Url(scheme, _) => Scheme::parse(scheme).is_some_and(|known| known.accepts(key)),
             _ => false,
@@ -68,7 +69,7 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
             let message = format!("no source here has an option \"{key}\"");
             return Err(Error::new(Kind::Usage, message).hint(
                 "Options are for object stores (such as endpoint, region, access_key_id, \
-                 skip_signature, and profile for S3) and for HTTP (header.NAME).",
+                 skip_signature, and profile for S3) and for HTTP (header.NAME, unframed).",
             ));
         }
     }
@@ -88,11 +89,8 @@ impl Resolver<'_> {
         match Spec::parse(spec) {
             Spec::Stdin => inputs.push(Input::stdin()),
             Spec::Local("") => return Err(Error::new(Kind::Usage, "a source has an empty name")),
-            Spec::Local(path) => inputs.extend(local::expand(path)?.into_iter().map(Input::local)),
-            Spec::Url("file", _) => {
-                let path = file_path(spec)?;
-                inputs.extend(local::expand(&path)?.into_iter().map(Input::local));
-            }
+            Spec::Local(path) => inputs.extend(self.files(path)?),
+            Spec::Url("file", _) => inputs.extend(self.files(&file_path(spec)?)?),
             Spec::Url("http" | "https", _) => inputs.push(self.url(spec)?),
             Spec::Url(scheme, rest) => match Scheme::parse(scheme) {
                 Some(known) => self.objects(known, scheme, rest, inputs)?,
@@ -103,6 +101,11 @@ impl Resolver<'_> {
             },
         }
         Ok(())
+    }
+
+    fn files(&self, spec: &str) -> Result<impl Iterator<Item = Input>> {
+        let may_grow = self.options.may_grow;
+        Ok(local::expand(spec)?.into_iter().map(move |found| Input::local(found, may_grow)))
     }
 
     fn pace(&self) -> Pace {
@@ -158,8 +161,9 @@ impl Resolver<'_> {
             path: meta.location,
             size: meta.size,
             etag: meta.e_tag,
+            modified: SystemTime::from(meta.last_modified),
         };
-        let modified = SystemTime::from(meta.last_modified);
+        let modified = object.modified;
         Input::remote(Remote::Store(object), Some(modified), self.runtime.clone(), self.pace())
     }
 

@@ -107,6 +107,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),
+        unchanged: Box::new(|_| Ok(())),
         around: None,
         afterwards: Afterwards::Close,
         shares: Vec::new(),

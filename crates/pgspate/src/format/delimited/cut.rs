@@ -274,7 +274,7 @@ impl Current {
         self.byte += edge as u64;
         self.line += count_lines(&bytes, self.layout.eol);
         let data = ChunkData::Delimited(bytes, Arc::clone(&self.layout));
-        Chunk { seq, input: 0, byte, line, first_row: 0, data }
+        Chunk { seq, input: 0, byte, line, first_row: 0, digest: None, data }
     }
 
     fn drop_front(&mut self, len: usize, eol: Eol) {

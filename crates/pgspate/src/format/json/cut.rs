@@ -78,6 +78,7 @@ impl Cutter for JsonCutter {
                 byte,
                 line: line + newlines(&data[..first_record(&data, byte)]),
                 first_row: 0,
+                digest: None,
                 data: ChunkData::Bytes(data),
             }));
         }

@@ -213,7 +213,12 @@ impl Load {
             }
         }
         let new = exchange::exchange(client, names, self.session.server_version).await?;
-        let sums = ledger::finish(client, job, chunks).await.map_err(Refused::Other)?;
+        let Some(identity) = &self.identity else {
+            let error = Error::new(Kind::Bug, "a shadow table without a job");
+            return Err(Refused::Other(error));
+        };
+        let finished = ledger::finish(client, job, chunks, identity).await;
+        let sums = finished.map_err(Refused::Other)?;
         ledger::move_to(client, job, new).await.map_err(Refused::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)

@@ -164,7 +164,8 @@ fn known_rows_are_left_out_of_what_is_encoded() {
     let known = Arc::new(known(&rows, &[]));
     let mut encoder = Winnower::new(Box::new(Six { next: 0 }), Arc::clone(&known));
     let data = ChunkData::Bytes(Vec::new());
-    let chunk = Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 0, first_row: 0, data });
+    let chunk =
+        Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 0, first_row: 0, digest: None, data });
     let mut out = Encoded::default();
     encoder.begin(chunk, Mode::Binary).unwrap();
     while encoder.fill(&mut out, 1).unwrap() {}

@@ -1,0 +1,101 @@
+//! Looks at the inputs again: whether they are what they were, by reading them if need be.
+//!
+//! A source that cannot prove that it is the same is read before anything is written that builds
+//! on what an earlier run has written of it.
+
+use std::sync::Arc;
+
+use super::Watch;
+use super::reading::Reading;
+use crate::format::{Contents, Cutter};
+use crate::ledger::{Done, Identity, JobRecord};
+use crate::plan::Plan;
+use crate::source::Input;
+use crate::{Error, Kind, Place, Result};
+
+impl Reading {
+    /// The digests of all inputs, as they are now. Blocks.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(super) fn read_contents(&self, plan: &Plan) -> Result<Contents> {
+        let mut contents = Contents::new(self.inputs.len());
+        let mut cutter = self.cutter(plan, &Arc::default());
+        while let Some(chunk) = cutter.next()? {
+            contents.add(chunk.input, chunk.position(), chunk.content_digest()?);
+        }
+        Ok(contents)
+    }
+
+    /// Whether the chunks that are written are still what the inputs hold. Blocks.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(super) fn holds(&self, plan: &Plan, done: &Done) -> Result<bool> {
+        let mut left = done.chunks();
+        let mut cutter = self.cutter(plan, &Arc::default());
+        while left > 0 {
+            let Some(chunk) = cutter.next()? else { return Ok(false) };
+            let Some(seal) = done.get(chunk.seq) else { continue };
+            let is_placed = (seal.input, seal.position) == (chunk.input, chunk.position());
+            if !is_placed || seal.digest.is_none() || seal.digest != chunk.content_digest()? {
+                return Ok(false);
+            }
+            left -= 1;
+        }
+        Ok(true)
+    }
+
+    /// Looks at all inputs once more after they were read to their ends, and reads those once
+    /// more of which it is in doubt whether they were changed. `read` is what was read.
+    ///
+    /// # Errors
+    /// When one was changed meanwhile.
+    pub(super) fn check_unchanged(&self, plan: &Plan, read: &Contents) -> Result<()> {
+        for (nth, input) in self.inputs.iter().enumerate() {
+            if input.is_unchanged()? {
+                continue;
+            }
+            let is_same = match read.of(nth) {
+                Some(digest) => self.content_of(plan, nth)?.of(nth) == Some(digest),
+                None => false,
+            };
+            if !is_same {
+                return Err(changed(input));
+            }
+        }
+        Ok(())
+    }
+
+    fn content_of(&self, plan: &Plan, nth: usize) -> Result<Contents> {
+        let mut contents = Contents::new(self.inputs.len());
+        let mut cutter = self.open_one(plan, nth)?;
+        while let Some(chunk) = cutter.next()? {
+            contents.add(nth, chunk.position(), chunk.content_digest()?);
+        }
+        Ok(contents)
+    }
+
+    fn open_one(&self, plan: &Plan, nth: usize) -> Result<Box<dyn Cutter>> {
+        self.open(nth, plan.chunk_bytes, &self.mapping(plan), &Watch::default())
+    }
+}
+
+/// What reading the sources says of a job that is finished and may have loaded them.
+pub(super) fn is_of_job(
+    reading: &Reading,
+    plan: &Plan,
+    identity: &Identity,
+    record: &JobRecord,
+) -> Result<bool> {
+    let contents = reading.read_contents(plan)?;
+    Ok(record.has_read(identity, &contents))
+}
+
+fn changed(input: &Input) -> Error {
+    let name = input.name();
+    let place = Place { source: Some(name.to_owned()), ..Place::default() };
+    Error::new(Kind::Source, format!("\"{name}\" was changed while it was being read"))
+        .at(place)
+        .hint("Load it when nothing writes to it any more, or load a copy of it.")
+}
