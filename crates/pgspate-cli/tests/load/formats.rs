@@ -369,11 +369,11 @@ fn keys_that_the_first_records_lack() {
 
     hint: Name the keys of all records with `--columns a,b,...`.
     "#);
-    case.put("t.json", head + "{\"id\": -1, \"Id\": 1}\n");
-    assert_snapshot!(case.refusal("t.json --ignore-unknown"), @r#"
-    error: could not load "t.json" into public.t
+    case.put("u.json", head + "{\"id\": -1, \"Id\": 1}\n");
+    assert_snapshot!(case.refusal("u.json --table t --ignore-unknown"), @r#"
+    error: could not load "u.json" into public.t
       caused by: column "id" is named more than once
-      at: t.json, line 20001, byte 2428901, column "Id"
+      at: u.json, line 20001, byte 2428901, column "Id"
     "#);
     assert_eq!(case.value("select count(*) from t"), "20002");
 }

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
+use super::finished::find_finished;
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
 use super::{Change, change, lock, schema, shadow};
-use crate::format::Contents;
 use crate::target::{Ask, Parameter, server_error};
 use crate::{Error, Kind, Result};
 
@@ -217,40 +217,6 @@ async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
 /// How many jobs about the same sources are looked at.
 const JOBS_MAX: u32 = 20;
 
-/// Tells whether one of these jobs, which are finished, has loaded the sources.
-///
-/// # Errors
-/// Of [`Kind::Ledger`] when one has loaded a part of what they hold now, or the same otherwise.
-async fn find_finished(
-    client: &Client,
-    identity: &Identity,
-    records: Vec<JobRecord>,
-) -> Result<Found> {
-    let is_counted = |record: &JobRecord| record.table_oid == identity.table_oid;
-    let records: Vec<_> = records.into_iter().filter(is_counted).collect();
-    // Replacing once more is what was asked for.
-    if records.is_empty() || identity.replaces() || is_void(client, identity).await? {
-        return Ok(Found::Nothing);
-    }
-    let fingerprint = identity.fingerprint();
-    for record in records {
-        let is_same = record.fingerprint == fingerprint;
-        match identity.likeness(&record.sources, &record.options) {
-            Likeness::Same if is_same => return Ok(Found::Finished(record)),
-            Likeness::Another => identity.check_new(&record)?,
-            Likeness::Same | Likeness::Unsure => return Ok(Found::Alike(record)),
-        }
-    }
-    Ok(Found::Nothing)
-}
-
-impl JobRecord {
-    /// Whether all that it has read of its sources is what is read of them now.
-    pub(crate) fn has_read(&self, identity: &Identity, contents: &Contents) -> bool {
-        identity.has_contents(&self.sources, contents)
-    }
-}
-
 /// What the ledger knows before a load begins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
@@ -402,7 +368,7 @@ async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result
 }
 
 /// Whether nothing that an earlier run wrote can still be in the table, since it is empty.
-async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
+pub(super) async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
     if !identity.keeps_rows {
         return Ok(false);
     }

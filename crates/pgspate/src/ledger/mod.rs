@@ -5,6 +5,7 @@
 //! cannot be written again. Nothing else writes the schema `pgspate`.
 
 mod change;
+mod finished;
 mod identity;
 mod job;
 mod lock;

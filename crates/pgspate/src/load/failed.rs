@@ -55,6 +55,9 @@ impl Load {
             Some(_) if can_set_aside && is_about_one_row(&error) => {
                 "with `--rejects FILE` the load sets such rows aside and goes on from there"
             }
+            Some(_) if kind == Kind::Source => {
+                "the same command, run again, goes on if the source still holds them"
+            }
             Some(_) => "the load goes on from there once nothing stands in its way",
             None => "the same command, run again, loads the rest",
         };
