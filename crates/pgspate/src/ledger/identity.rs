@@ -261,49 +261,41 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How a source begins: the digests of its first 1, 2, 4, 8 ... lines and of all lines that its
-/// first bytes hold, each as `lines:digest`. Of two versions they tell whether the lines that both
-/// have are the same, however many more one of them has.
+/// How a source begins: the digests of its first 1, 2, 3 ... 8, 12, 18 ... lines and of all lines
+/// that its first bytes hold, each as `lines:digest`. Of two versions they tell how many of the
+/// lines that both have are the same.
 fn beginning(bytes: &[u8]) -> String {
     let mut digest = Context::new(&SHA256);
     let mut rungs = Vec::new();
-    let (mut at, mut lines) = (0, 0_u64);
-    let mut rung = |lines: u64, digest: &Context| {
+    let (mut lines, mut next) = (0_u64, 1_u64);
+    let rung = |lines: u64, digest: &Context| {
         let digits = hex(digest.clone().finish().as_ref());
-        rungs.push(format!("{lines}:{}", &digits[..8]));
+        format!("{lines}:{}", &digits[..8])
     };
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        if !line.ends_with(b"\n") {
-            break;
-        }
+    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|it| it.ends_with(b"\n")) {
+        digest.update(line);
         lines += 1;
-        if lines.is_power_of_two() {
-            digest.update(&bytes[at..][..line.len()]);
-            rung(lines, &digest);
-        } else {
-            digest.update(line);
+        if lines == next {
+            rungs.push(rung(lines, &digest));
+            next += if next < 8 { 1 } else { next / 2 };
         }
-        at += line.len();
     }
-    if lines > 0 && !lines.is_power_of_two() {
-        rung(lines, &digest);
-    }
+    rungs.push(rung(lines, &digest));
     rungs.join(" ")
 }
 
-/// How many lines at the beginning of two sources are known to be the same; `None` where those
-/// that can be compared differ.
-fn lines_alike(one: &str, other: &str) -> Option<u64> {
+/// Whether most of the rows at the beginning of one source, which has `header` lines before them,
+/// are those at the beginning of the other.
+fn begins_alike(one: &str, other: &str, header: u64) -> bool {
     let rungs = |head: &str| -> Vec<(u64, String)> {
         let parts = head.split(' ').filter_map(|rung| rung.split_once(':'));
         parts.filter_map(|(lines, it)| Some((lines.parse().ok()?, it.to_owned()))).collect()
     };
-    let other = rungs(other);
-    let both = rungs(one).into_iter().filter_map(|(lines, digest)| {
-        let (_, found) = other.iter().find(|(others, _)| *others == lines)?;
-        Some((lines, *found == digest))
-    });
-    both.max_by_key(|(lines, _)| *lines).and_then(|(lines, is_same)| is_same.then_some(lines))
+    let (one, other) = (rungs(one), rungs(other));
+    let rows =
+        |rung: Option<&(u64, String)>| rung.map_or(0, |(lines, _)| lines.saturating_sub(header));
+    let common = one.iter().filter(|rung| other.contains(rung)).max_by_key(|(lines, _)| *lines);
+    2 * rows(common) > rows(one.last()).min(rows(other.last()))
 }
 
 impl Identity {
@@ -352,9 +344,8 @@ impl Identity {
         }
         let before: Vec<SourcePrint> = serde_json::from_str(&record.sources).unwrap_or_default();
         let has_header = self.options.get("header") == Some(&Value::Bool(true));
-        let lines_min = if has_header { 2 } else { 1 };
         let is_there = |(was, is): &(&SourcePrint, &SourcePrint)| {
-            let is_alike = lines_alike(&was.head, &is.head).is_some_and(|it| it >= lines_min);
+            let is_alike = begins_alike(&was.head, &is.head, u64::from(has_header));
             is_alike || was.is_surely(is) || (!was.sample.is_empty() && was.sample == is.sample)
         };
         let Some((_, again)) = before.iter().zip(&self.sources).find(is_there) else {
@@ -448,19 +439,29 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_tell_lines_that_both_have() {
-        let alike = |one: &[u8], other: &[u8]| lines_alike(&beginning(one), &beginning(other));
-        // Grown, cut off, and the same.
-        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n2\n3\n"), Some(2));
-        assert_eq!(alike(b"h\n1\n2\n3\n4\n", b"h\n1\n2\n3\n4\n5\n6\n7\n"), Some(4));
-        assert_eq!(alike(b"h\n1\n2\n3\n4\n", b"h\n1\n2\n"), Some(2));
-        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n2\n"), Some(3));
-        // Another row, and no row.
-        assert_eq!(alike(b"h\n1\n2\n", b"h\n1\n3\n"), None);
-        assert_eq!(alike(b"h\n1\n2\n3\n", b"h\n2\n3\n4\n5\n"), None);
-        assert_eq!(alike(b"h\n", b"h\n1\n2\n3\n"), Some(1));
-        assert_eq!(alike(b"no line", b"no line"), None);
-        assert_eq!(alike(b"", b"h\n"), None);
+    fn beginnings_tell_whether_most_rows_are_the_same() {
+        let text = |rows: std::ops::Range<u32>| -> String {
+            rows.map(|row| format!("{row}\n")).collect::<String>()
+        };
+        let alike = |one: &str, other: &str| {
+            let (one, other) = (format!("h\n{one}"), format!("h\n{other}"));
+            begins_alike(&beginning(one.as_bytes()), &beginning(other.as_bytes()), 1)
+        };
+        for rows in (1..40).chain([100, 1000]) {
+            let whole = text(0..rows);
+            assert!(alike(&whole, &whole), "{rows}");
+            // Grown or cut off by any number of rows.
+            for more in [1, 2, 3, 5, 8, 13, 21, 100, 2000] {
+                let grown = text(0..rows + more);
+                assert!(alike(&whole, &grown) && alike(&grown, &whole), "{rows} {more}");
+            }
+            let other = text(5000..5000 + rows);
+            assert!(!alike(&whole, &other) && !alike(&whole, ""), "{rows}");
+        }
+        // A first row may be the same by chance.
+        assert!(!alike("1\n2\n3\n", "1\n5\n"));
+        assert!(!begins_alike(&beginning(b"no line"), &beginning(b"no line"), 0));
+        assert!(!begins_alike("", &beginning(b"1\n"), 0));
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub struct JobRecord {
     pub(super) fingerprint: String,
     pub(super) sources: String,
     pub(super) options: String,
-    table_oid: u32,
+    pub(super) table_oid: u32,
     /// Whether it made its table.
     pub made_table: bool,
     /// Its chunks, where only reading the sources tells that they still hold them.
