@@ -1,8 +1,9 @@
 //! The one error type: what kind it is, where in the input, why, and what to do about it.
 //!
 //! Fields stay fields until the command prints them. `Display` is the message alone; whoever
-//! prints walks [`std::error::Error::source`] for the causes. No row value but the one that the
-//! server itself quotes, and no password, ever becomes part of a message.
+//! prints walks [`std::error::Error::source`] for the causes. No row value but the one that is
+//! refused, as the server or what stands in for its input functions quotes it, and no password, ever
+//! becomes part of a message.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -169,3 +169,70 @@ fn a_transaction_of_wal2json_that_is_cut_off_is_not_passed_over() {
         assert!(refusal.contains("the input ends within a transaction of the source"), "{refusal}");
     }
 }
+
+/// An input function, or a domain's check, may raise any error, which is then of the value.
+#[test]
+fn what_any_input_function_raises_is_about_its_event() {
+    let case = Case::new(
+        "create function f(value text) returns boolean language plpgsql as $$ begin \
+           if value = 'bad' then raise 'no' using errcode = 'XX000'; end if; return true; end $$; \
+         create domain d as text check (f(value)); \
+         create table t (id int primary key, r regclass, d d)",
+    );
+    let event = |id: u32, r: &str, d: &str| {
+        let row = format!(r#"{{"id":{id},"r":"{r}","d":"{d}"}}"#);
+        format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}\n")
+    };
+    let events = event(1, "pg_class", "a")
+        + &event(2, "no_such_table", "b")
+        + &event(3, "pg_class", "bad")
+        + &event(4, "pg_class", "d");
+    let report = applied(&case, &events, "--max-dead-letters 2");
+    assert_eq!((&report["dead_letters"], counts(&report)), (&2.into(), [2, 0, 0, 0]));
+    assert_eq!(rows(&case, "t"), "(1,pg_class,a) (4,pg_class,d)");
+    let codes = "select string_agg(line || ' ' || sqlstate, ', ' order by line) \
+                 from pgspate.dead_letter";
+    assert_eq!(case.value(codes), "2 42P01, 3 XX000");
+}
+
+/// What could not be read is quoted, with its column, its table and what says how to read it.
+#[test]
+fn a_value_that_may_be_two_things_is_told_with_the_option_that_settles_it() {
+    let case = Case::new("create table t (id int primary key, at timestamp, data bytea)");
+    let event = |row: &str| {
+        let source = r#""source":{"schema":"public","table":"t"}"#;
+        format!("{{\"op\":\"c\",\"before\":null,\"after\":{row},{source}}}\n")
+    };
+    for (row, what, option) in [
+        (r#"{"id":1,"at":1709287200123}"#, "\"at\"", "--debezium-time ms"),
+        (r#"{"id":1,"data":"00ff"}"#, "\"data\"", "--debezium-bytes hex"),
+    ] {
+        case.put("s.ndjson", event(row));
+        let refusal = apply(&case, "s.ndjson --quiet").refusal().replace("\n      …", "");
+        let value = row.rsplit(':').next().unwrap().trim_matches(['"', '}']);
+        for told in [what, "of public.t", value, "at: s.ndjson, line 1", "debezium"] {
+            assert!(refusal.contains(told), "{told}: {refusal}");
+        }
+        assert!(refusal.contains(option.split(' ').next().unwrap()), "{refusal}");
+        applied(&case, &event(row), &format!("{option} --stream {}", &value[..4]));
+    }
+    assert_eq!(rows(&case, "t"), "(1,\"2024-03-01 10:00:00.123\",\"\\\\x00ff\")");
+}
+
+#[test]
+fn a_stream_in_no_format_is_told_by_its_keys() {
+    let case = Case::new(T);
+    case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
+    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
+    error: the format of the events is not known by their first record: it is an object
+          … with "id", "secret"
+      at: s.ndjson, line 1
+
+    hint: Name it with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.
+    "#);
+    // A later record tells the format of those before it, too.
+    let flat = |id: u32, rest: &str| format!("{{\"id\":{id},\"v\":1{rest}}}\n");
+    let events = flat(1, "") + &flat(2, "") + &flat(3, ",\"__deleted\":\"false\"");
+    applied(&case, &events, "--source-table t --stream flat");
+    assert_eq!(rows(&case, "t"), "(1,1,) (2,1,) (3,1,)");
+}

@@ -7,6 +7,7 @@ mod formats;
 mod history;
 mod keys;
 mod letters;
+mod mixed;
 mod once;
 mod oracle;
 mod service;

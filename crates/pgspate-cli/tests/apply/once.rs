@@ -234,8 +234,9 @@ fn dead_letters() {
     could not insert rows into public.c: insert or update on table "c" violates foreign key
           … constraint "c_of_fkey" (SQLSTATE 23503): Key (of)=(777) is not present in table
           … "t".
-    the event does not have all columns of the key
-    invalid event at byte 1: expected an object
+    could not apply the insert of public.c: the event does not have all columns of the key
+    could not read a record as pgspate, which one was found to be: it has an "op" and a
+          … "table": invalid event at byte 1: expected an object
     "#);
     // Mended, a letter is an event again.
     let payload =

@@ -20,6 +20,19 @@ pub enum Op {
     Snapshot,
 }
 
+impl Op {
+    /// What it is called in messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Op::Insert => "insert",
+            Op::Update => "update",
+            Op::Delete => "delete",
+            Op::Truncate => "truncate",
+            Op::Snapshot => "snapshot row",
+        }
+    }
+}
+
 /// A table, as the source names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {

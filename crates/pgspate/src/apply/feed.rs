@@ -5,6 +5,7 @@
 //! between transactions, but for one that is larger than batches may be: its parts are written in
 //! one transaction of the target.
 
+mod detect;
 mod digest;
 mod messages;
 mod pairs;
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 
 use super::batch::Batch;
-use super::decode::plain::Plain;
 use super::decode::{self, Decode, Dms};
 use super::event::{Event, Op};
 use super::inputs::Inputs;
@@ -30,6 +30,7 @@ use super::watch::Watch;
 use super::write::{no_event, words};
 use crate::ledger::{DeadLetter, Mark};
 use crate::{Error, Kind, Place, Result};
+use detect::Unknown;
 use digest::Digest;
 use pairs::Pairing;
 pub(crate) use received::SlotFeed;
@@ -72,6 +73,8 @@ pub(crate) struct Feed {
     /// Of rows of Parquet files.
     pub(crate) dms: Option<Dms>,
     pub(crate) format: Option<decode::Format>,
+    /// The format that a record was found to be in, and by what.
+    pub(crate) found: Option<(decode::Format, &'static str)>,
     pub(crate) decode: decode::DecodeOptions,
     pub(crate) cuts: Cuts,
     pub(crate) inputs: Inputs,
@@ -95,6 +98,8 @@ struct Making {
     is_between: bool,
     /// A transaction has begun, and none of its events came yet.
     has_begun: bool,
+    /// Records whose format is not known.
+    unknown: Unknown,
     /// The last event is a delete that the next record may take back.
     pairing: Option<Pairing>,
     /// What was read again may be another stream, unless a transaction ends here.
@@ -153,6 +158,7 @@ impl Feed {
             ordinal: if self.inputs.are_files() { 0 } else { self.from.ordinal },
             is_between: true,
             has_begun: false,
+            unknown: Unknown::default(),
             pairing: None,
             is_in_doubt: false,
             transaction: None,
@@ -217,6 +223,7 @@ impl Feed {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    making.unknown.check_wait()?;
                     if making.pairing.is_some_and(|pairing| pairing.has_waited()) {
                         making.end_pairing();
                     }
@@ -237,6 +244,7 @@ impl Feed {
         if self.watch.is_cancelled() {
             return Ok(());
         }
+        making.unknown.check_none()?;
         making.end_pairing();
         self.end_doubt(making)?;
         if making.ordinal < self.from.ordinal {
@@ -290,21 +298,15 @@ impl Feed {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        making.digest.add(line);
-        if self.decoder.is_none() {
-            let format = match self.format {
-                Some(format) => format,
-                // A tombstone tells nothing.
-                None if line.trim_ascii() == b"null" => return Ok(()),
-                None => decode::sniff(line).map_err(|error| error.at(self.place(stand)))?.0,
-            };
-            let decoder = decode::of(format, &self.decode);
-            let decoder = decoder.unwrap_or_else(|| Box::new(Plain::default()));
-            if decoder.leaves_out() {
-                self.router.expect_left_out();
-            }
-            self.decoder = Some(decoder);
+        if self.decoder.is_none() && !self.detect(line, stand, making)? {
+            return Ok(());
         }
+        self.decode_line(line, stand, making)
+    }
+
+    /// Decodes a record and takes what it says.
+    fn decode_line(&mut self, line: &[u8], stand: (u32, u64), making: &mut Making) -> Result<()> {
+        making.digest.add(line);
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
         let mut events = std::mem::take(&mut making.events);
         events.clear();
@@ -317,7 +319,7 @@ impl Feed {
             Ok(()) => self.take_grouped(&events, grouping, line, stand, making),
             Err(error) => {
                 making.end_pairing();
-                self.no_event(error, line, stand, making)
+                self.no_event(self.unreadable(error), line, stand, making)
             }
         };
         making.events = events;

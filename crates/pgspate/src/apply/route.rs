@@ -227,7 +227,9 @@ impl Router {
             if let Some(first) = first {
                 log.forget(first);
             }
-            return Err(error);
+            let (op, table) = (event.op.name(), &target.facts.table.sql_name);
+            let message = format!("could not apply the {op} of {table}");
+            return Err(Error::new(error.kind(), message).because(error));
         }
         log.push(change);
         Ok(true)

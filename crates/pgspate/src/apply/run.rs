@@ -381,6 +381,7 @@ fn feed(
         decoder: None,
         dms: None,
         format: options.format,
+        found: None,
         decode: options.decode.clone(),
         cuts: Cuts {
             rows: options.batch_rows,

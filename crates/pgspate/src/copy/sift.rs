@@ -404,7 +404,7 @@ pub(crate) fn is_about_one_row(error: &Error) -> bool {
 /// Whether such a refusal depends on what a row says, so that other rows may be taken. Of most
 /// errors that is so if the server was at a row, as input functions and triggers may raise any:
 /// `regclass` one of class 42, extensions internal ones.
-fn is_about_a_row(code: &SqlState, names_row: bool) -> bool {
+pub(crate) fn is_about_a_row(code: &SqlState, names_row: bool) -> bool {
     let code = code.code();
     let Some((class, _)) = code.split_at_checked(2) else { return false };
     match class {

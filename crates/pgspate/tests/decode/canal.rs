@@ -52,11 +52,14 @@ fn what_means_nothing_is_refused() {
     for (record, error) in [
         ("{}", "a message of Canal's has a \"type\", this one has none"),
         (r#"{"type":"UPSERT"}"#, "unknown \"type\" of a message"),
-        (r#"{"type":"INSERT","data":[]}"#, "a message does not name its table"),
+        (
+            r#"{"type":"INSERT","data":[]}"#,
+            "a record does not name its table | Name it with `--source-table`.",
+        ),
         (r#"{"type":"INSERT","table":"t"}"#, "a message has no list \"data\""),
         (
-            r#"{"type":"INSERT","table":"t","data":[{"id":"1"},{"data":"€"}]}"#,
-            "column \"data\": expected bytes as a character for each byte",
+            r#"{"type":"INSERT","table":"t","isDdl":false,"data":[{"id":"1"},{"data":"€"}]}"#,
+            "column \"data\" of t: expected bytes as a character for each byte: \"€\"",
         ),
     ] {
         assert_eq!(lines(&[record]), [format!("error: {error}")]);

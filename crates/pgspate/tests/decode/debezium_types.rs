@@ -26,8 +26,12 @@ fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOp
     };
     let lines = decode(&mut Debezium::new(options), &One(ty), &[&record]);
     let line = lines.concat();
-    let line = line.strip_prefix("error: column \"v\": ").unwrap_or(&line);
-    let line = line.split(" | ").next().unwrap_or_default();
+    if let Some(refused) = line.strip_prefix("error: column \"v\" of ") {
+        let (_, refused) = refused.split_once(": ").unwrap();
+        let refused = refused.split(" | ").next().unwrap();
+        // The value is quoted after what is said of it.
+        return refused.rsplit_once(": \"").unwrap().0.to_owned();
+    }
     let line = line.strip_prefix("Update t {v=").unwrap_or(line);
     line.strip_suffix("} end").unwrap_or(line).to_owned()
 }

@@ -18,6 +18,13 @@ fn a_record_tells_its_format() {
         (r#"{"key":{"id":1},"value":{"op":"c"}}"#, "debezium"),
         (r#"{"topic":"t","partition":0,"key":"{}","payload":"{}"}"#, "debezium"),
         (r#"{"id":1,"__deleted":"false"}"#, "debezium"),
+        (r#"{"data":[{"id":1}],"type":"INSERT"}"#, "canal"),
+        (r#"{"data":[{"id":1}],"database":"d","table":"t","ts":1,"type":"DELETE"}"#, "canal"),
+        (r#"{"data":{"id":1},"type":"insert"}"#, "maxwell"),
+        (r#"{"type":"table-create","database":"d","table":"t","def":{},"ts":1}"#, "maxwell"),
+        (r#"{"source":{},"databaseName":"d","ddl":"create table t ()"}"#, "debezium"),
+        (r#"{"ts_ms":1}"#, "debezium"),
+        (r#"{"key":null,"value":null}"#, "debezium"),
         (r#"{"op":"insert","table":"t","row":{"id":1}}"#, "pgspate"),
         (r#"{"op":"delete","table":"t","key":{"id":1}}"#, "pgspate"),
     ] {
@@ -40,6 +47,10 @@ fn what_could_be_anything_is_not_guessed() {
     assert_eq!(
         error.hint_text().unwrap(),
         "Name it with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate."
+    );
+    assert_eq!(
+        error.to_string(),
+        "the format of the events is not known by their first record: it is an object with \"id\""
     );
     let error = Format::by_name("avro").unwrap_err();
     assert_eq!(error.to_string(), "no format of events is called \"avro\"");

@@ -112,7 +112,7 @@ fn what_means_nothing_is_refused() {
         ),
         (
             r#"{"action":"I","table":"t","columns":[{"name":"d","type":"bytea","value":"x"}]}"#,
-            "column \"d\": expected bytes as hexadecimal digits",
+            "column \"d\" of t: expected bytes as hexadecimal digits: \"x\"",
         ),
     ] {
         assert_eq!(lines(&[record]), [format!("error: {error}")]);

@@ -1,23 +1,49 @@
 //! Canal's flat messages: rows of MySQL's binary log, many in a message.
 //!
-//! Every value is a string, bytes with a character for each of them. Rows are whole, and an update
+//! Every value is a string, bytes with a character for each of them. What Flink writes in this
+//! format names no types, and often no table; its bytes are base64. Rows are whole, and an update
 //! tells the columns that it changed as they were before. Statements about tables are passed over,
 //! but for TRUNCATE.
 
 use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, is_nothing, malformed, object};
-use super::maxwell::names;
+use super::maxwell::{named, names};
 use super::shape::{Tables, cells, overlay};
 use super::{Decode, Types};
 use crate::Result;
-use crate::apply::{Event, Op, Position};
+use crate::apply::{Event, Name, Op, Position};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Latin1, json_strings: false };
+/// Flink's.
+const TYPELESS: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
+
+/// What is done to tables, and what Canal and TiCDC say of themselves.
+const PASSED_OVER: [&str; 12] = [
+    "CREATE",
+    "ALTER",
+    "ERASE",
+    "RENAME",
+    "QUERY",
+    "CINDEX",
+    "DINDEX",
+    "GTID",
+    "XACOMMIT",
+    "XAROLLBACK",
+    "MHEARTBEAT",
+    "TIDB_WATERMARK",
+];
+/// What a message's `type` is, but for the rare ones.
+pub(super) const TYPES: [&str; 11] = [
+    "INSERT", "UPDATE", "DELETE", "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "QUERY",
+    "CINDEX", "DINDEX",
+];
 
 /// Decodes Canal's flat messages.
 #[derive(Debug, Default)]
 pub struct Canal {
     tables: Tables<Form>,
+    /// Of messages that name none.
+    table: Option<Name>,
 }
 
 /// The fields of a message that mean something here.
@@ -30,12 +56,19 @@ struct Message<'a> {
     old: Option<Json<'a>>,
     key: Option<Vec<Str<'a>>>,
     is_ddl: bool,
+    /// It says of what types the source's columns are.
+    has_types: bool,
 }
 
 impl Canal {
     /// A decoder at the beginning of a stream.
     pub fn new() -> Canal {
         Canal::default()
+    }
+
+    /// The same, of messages that do not name their table.
+    pub(super) fn of_table(table: Option<Name>) -> Canal {
+        Canal { table, ..Canal::default() }
     }
 
     fn rows(
@@ -45,11 +78,8 @@ impl Canal {
         types: &dyn Types,
         events: &mut Vec<Event>,
     ) -> Result<()> {
-        let Some(name) = message.table else {
-            return Err(malformed("a message does not name its table"));
-        };
-        let schema = message.database.map(Str::text).transpose()?;
-        let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
+        let table = named(&mut self.tables, message.database, message.table, &self.table)?;
+        let spelling = if message.has_types { SPELLING } else { TYPELESS };
         let key = message.key.as_deref().filter(|key| !key.is_empty());
         let shared = key.map(|key| table.key(key)).transpose()?;
         let name = table.name.clone();
@@ -72,7 +102,7 @@ impl Canal {
         let mut olds = message.old.and_then(Json::array);
         let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
         while let Some(mut row) = rows.next_object("a row")? {
-            let cast = &mut |value, form: &Form| SPELLING.cast(value, form);
+            let cast = &mut |value, form: &Form| spelling.cast(value, form);
             let data = table.row(&row.rest()?, types, &learn, cast)?;
             rows.close_object(row);
             let changed = olds.as_mut().map(|olds| olds.next()).transpose()?.flatten();
@@ -106,9 +136,7 @@ impl Decode for Canal {
             "INSERT" => Op::Insert,
             "UPDATE" => Op::Update,
             "DELETE" => Op::Delete,
-            // What is done to tables, and what Canal says of itself.
-            "CREATE" | "ALTER" | "ERASE" | "RENAME" | "QUERY" | "CINDEX" | "DINDEX" | "GTID"
-            | "XACOMMIT" | "XAROLLBACK" | "MHEARTBEAT" => return Ok(()),
+            ty if PASSED_OVER.contains(&ty) => return Ok(()),
             _ => return Err(malformed("unknown \"type\" of a message")),
         };
         let before = events.len();
@@ -137,7 +165,11 @@ impl<'a> Message<'a> {
                 _ if key.is("data") => found.data = Some(value),
                 _ if key.is("old") => found.old = Some(value),
                 _ if key.is("pkNames") => found.key = Some(names(value)?),
-                _ if key.is("isDdl") => found.is_ddl = value == Json::Bool(true),
+                _ if key.is("isDdl") => {
+                    found.is_ddl = value == Json::Bool(true);
+                    found.has_types = true;
+                }
+                _ if key.is("mysqlType") || key.is("sqlType") => found.has_types = true,
                 _ => {}
             }
         }

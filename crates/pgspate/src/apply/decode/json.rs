@@ -73,6 +73,11 @@ impl<'a> Str<'a> {
         Ok(Cow::Owned(out))
     }
 
+    /// As it is written, without its quotes.
+    pub(super) fn raw(&self) -> &'a str {
+        self.inside
+    }
+
     /// Whether the text may be a JSON object.
     pub(super) fn looks_like_object(self) -> bool {
         self.inside.trim_start().starts_with('{')

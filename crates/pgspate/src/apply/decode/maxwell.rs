@@ -9,7 +9,7 @@ use super::json::{Json, Str, is_nothing, malformed, object};
 use super::shape::{Table, Tables, cells, overlay};
 use super::{Decode, Types};
 use crate::Result;
-use crate::apply::{Event, Op, Position, Row};
+use crate::apply::{Event, Name, Op, Position, Row};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: true };
 
@@ -17,6 +17,8 @@ const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: true }
 #[derive(Debug, Default)]
 pub struct Maxwell {
     tables: Tables<Form>,
+    /// Of records that name none.
+    table: Option<Name>,
 }
 
 /// The fields of a record that mean something here.
@@ -40,12 +42,14 @@ impl Maxwell {
         Maxwell::default()
     }
 
+    /// The same, of records that do not name their table.
+    pub(super) fn of_table(table: Option<Name>) -> Maxwell {
+        Maxwell { table, ..Maxwell::default() }
+    }
+
     fn event(&mut self, record: &Record<'_>, op: Op, types: &dyn Types) -> Result<Event> {
-        let (Some(name), Some(data)) = (record.table, record.data) else {
-            return Err(malformed("a row has no \"table\" or no \"data\""));
-        };
-        let schema = record.database.map(Str::text).transpose()?;
-        let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
+        let Some(data) = record.data else { return Err(malformed("a row has no \"data\"")) };
+        let table = named(&mut self.tables, record.database, record.table, &self.table)?;
         let key = record.key.as_deref().filter(|key| !key.is_empty());
         let event = Event {
             table: table.name.clone(),
@@ -118,6 +122,26 @@ impl<'a> Record<'a> {
             }
         }
         Ok(found)
+    }
+}
+
+/// The table of a record, or the one that is said for those that name none.
+pub(super) fn named<'t>(
+    tables: &'t mut Tables<Form>,
+    database: Option<Str<'_>>,
+    table: Option<Str<'_>>,
+    other: &Option<Name>,
+) -> Result<&'t mut Table<Form>> {
+    match (table, other) {
+        (Some(table), _) => {
+            let schema = database.map(Str::text).transpose()?;
+            Ok(tables.of(schema.as_deref(), &table.text()?, 0))
+        }
+        (None, Some(name)) => Ok(tables.of(name.schema.as_deref(), &name.table, 0)),
+        (None, None) => {
+            Err(malformed("a record does not name its table")
+                .hint("Name it with `--source-table`."))
+        }
     }
 }
 

@@ -75,7 +75,8 @@ pub trait Decode: Send {
         false
     }
 
-    /// The same as [`Decode::decode`] for a message of a topic. One without a value says nothing by default.
+    /// The same as [`Decode::decode`] for a message of a topic. One without a value says nothing by
+    /// default.
     ///
     /// # Errors
     /// As [`Decode::decode`].

@@ -1,8 +1,8 @@
 //! pgspate's own events: one JSON object a line.
 //!
 //! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
-//! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as the characters that stand there. Names are made
-//! once for all events that have the same columns, so that equal pointers mean equal columns.
+//! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as
+//! the characters that stand there. Names are made once for all events that have the same columns, so that equal pointers mean equal columns.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -525,7 +525,10 @@ mod tests {
     #[test]
     fn what_is_written_is_read_as_the_same_event() {
         let lines = [
-            r#"{"op":"update","schema":null,"table":"t","row":{"id":"1","s":"a\"","n":null},"unchanged":["big","b\"c"],"old":{"id":"0"}}"#,
+            concat!(
+                r#"{"op":"update","schema":null,"table":"t","row":{"id":"1","s":"a\"","n":null},"#,
+                r#""unchanged":["big","b\"c"],"old":{"id":"0"}}"#,
+            ),
             r#"{"op":"truncate","schema":"a","table":"t"}"#,
             r#"{"op":"delete","schema":"a","table":"t","old":{"id":"0"}}"#,
         ];

@@ -84,7 +84,7 @@ impl<K> Table<K> {
     ///
     /// # Errors
     /// A column twice, or what `read` says, which is told with the column.
-    pub(super) fn row<V: Copy>(
+    pub(super) fn row<V: Copy + Spelled>(
         &mut self,
         fields: &[(Str<'_>, V)],
         types: &dyn Types,
@@ -117,7 +117,8 @@ impl<K> Table<K> {
                     }
                 }
             };
-            values.push(read(*value, kind).map_err(|error| in_column(column, &error))?);
+            let found = read(*value, kind);
+            values.push(found.map_err(|error| in_column(name, column, value.spelled(), &error))?);
         }
         Ok(Row { columns: list.columns.clone(), values })
     }
@@ -171,9 +172,37 @@ impl<K> List<K> {
     }
 }
 
-/// The error of a value, with its column.
-fn in_column(column: &str, error: &Error) -> Error {
-    let told = Error::new(Kind::Format, format!("column \"{column}\": {error}"));
+/// A value as the record spells it.
+pub(super) trait Spelled {
+    fn spelled(&self) -> &str;
+}
+
+impl Spelled for Json<'_> {
+    fn spelled(&self) -> &str {
+        match self {
+            Json::Null => "null",
+            Json::Bool(true) => "true",
+            Json::Bool(false) => "false",
+            Json::String(string) => string.raw(),
+            Json::Number(text) | Json::Object(text) | Json::Array(text) => text,
+        }
+    }
+}
+
+/// So much of a value is quoted.
+const QUOTED_MAX: usize = 64;
+
+/// The error of a value, with its column. The value is quoted, as the server would: what is read
+/// here stands in for its input functions.
+fn in_column(table: &Name, column: &str, spelled: &str, error: &Error) -> Error {
+    let schema = table.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+    let end = spelled.char_indices().nth(QUOTED_MAX).map(|(at, _)| at);
+    let cut = if end.is_some() { "..." } else { "" };
+    let quoted = &spelled[..end.unwrap_or(spelled.len())];
+    let told = Error::new(
+        Kind::Format,
+        format!("column \"{column}\" of {schema}{}: {error}: \"{quoted}{cut}\"", table.table),
+    );
     match error.hint_text() {
         Some(hint) => told.hint(hint),
         None => told,

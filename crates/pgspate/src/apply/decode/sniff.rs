@@ -1,9 +1,11 @@
-//! Which format a stream is in, by its first record, and the decoder for it.
+//! Which format a stream is in, by one of its first records, and the decoder for it.
 //!
 //! Formats are told apart by fields that only one of them has. A record that has those of none is
 //! an error: a wrong guess would be rows that nobody wrote.
 
-use super::json::{Json, malformed, object};
+use super::canal;
+use super::debezium::is_metadata;
+use super::json::{Fields, Json, Str, malformed, object};
 use super::{Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Wal2json};
 use crate::{Error, Kind, Result};
 
@@ -75,8 +77,8 @@ pub fn of(format: Format, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
     Some(match format {
         Format::Debezium => Box::new(Debezium::new(options.debezium.clone())),
         Format::Wal2json => Box::new(Wal2json::new()),
-        Format::Maxwell => Box::new(Maxwell::new()),
-        Format::Canal => Box::new(Canal::new()),
+        Format::Maxwell => Box::new(Maxwell::of_table(options.debezium.table.clone())),
+        Format::Canal => Box::new(Canal::of_table(options.debezium.table.clone())),
         Format::Dms => Box::new(Dms::new(options.dms.clone())),
         Format::Pgspate => return None,
     })
@@ -89,45 +91,49 @@ pub fn of(format: Format, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
 pub fn sniff(record: &[u8]) -> Result<(Format, &'static str)> {
     let unmarked = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
     if !unmarked.trim_ascii_start().starts_with(b"{") {
-        return line(record).ok_or_else(unknown);
+        return line(record).ok_or_else(|| unknown(record));
     }
-    let fields = object(record)?.all()?;
-    let has = |name: &str| fields.iter().any(|(key, _)| key.is(name));
-    let is_text = |name: &str| {
-        fields.iter().any(|(key, value)| key.is(name) && matches!(value, Json::String(_)))
-    };
-    let added = fields.iter().any(|(key, _)| key.is("__op") || key.is("__deleted"));
+    let Ok(fields) = object(record).and_then(Fields::all) else { return Err(unknown(record)) };
+    let fields = Keys(&fields);
     let found = [
-        (Format::Wal2json, has("change"), "it has a list of changes"),
-        (Format::Wal2json, is_text("action"), "it has an \"action\""),
-        (Format::Dms, has("metadata"), "it has \"data\" and \"metadata\""),
-        (Format::Canal, has("isDdl"), "it has \"isDdl\""),
+        (Format::Wal2json, fields.has("change"), "it has a list of changes"),
+        (Format::Wal2json, fields.is_text("action"), "it has an \"action\""),
+        (Format::Dms, fields.has("metadata"), "it has \"data\" and \"metadata\""),
+        (Format::Canal, fields.has("isDdl"), "it has \"isDdl\""),
+        (Format::Canal, fields.is_canal(), "its \"type\" is one of Canal's"),
+        (Format::Maxwell, fields.is_maxwell(), "its \"type\" is one of Maxwell's"),
+        (Format::Debezium, fields.is_envelope(), ENVELOPE),
         (
-            Format::Maxwell,
-            is_text("type") && is_text("database") && (has("ts") || has("data")) && !has("isDdl"),
-            "it has a \"type\", a \"database\" and \"ts\"",
+            Format::Debezium,
+            fields.has("schema") && fields.has("payload"),
+            "it has \"schema\" and \"payload\"",
         ),
         (
             Format::Debezium,
-            is_text("op") && (has("source") || has("after") || has("before")),
-            "it has an \"op\" with \"before\", \"after\" or \"source\"",
-        ),
-        (Format::Debezium, has("schema") && has("payload"), "it has \"schema\" and \"payload\""),
-        (
-            Format::Debezium,
-            has("key") && has("value") && !has("op"),
+            fields.has("key") && fields.has("value") && !fields.has("op"),
             "it has \"key\" and \"value\"",
         ),
         (
             Format::Debezium,
-            has("topic") && has("payload"),
+            fields.has("topic") && fields.has("payload"),
             "it has a \"topic\" and its \"payload\"",
         ),
-        (Format::Debezium, added, "it has \"__op\" or \"__deleted\""),
-        (Format::Debezium, has("status") && has("id") && has("event_count"), "it has a \"status\""),
+        (
+            Format::Debezium,
+            fields.has("__op") || fields.has("__deleted"),
+            "it has \"__op\" or \"__deleted\"",
+        ),
+        (
+            Format::Debezium,
+            fields.is_about_no_row(),
+            "it is a schema change, a heartbeat or a transaction's mark",
+        ),
         (
             Format::Pgspate,
-            is_text("op") && is_text("table") && !has("source") && !has("after"),
+            fields.is_text("op")
+                && fields.is_text("table")
+                && !fields.has("source")
+                && !fields.has("after"),
             "it has an \"op\" and a \"table\"",
         ),
     ];
@@ -136,7 +142,71 @@ pub fn sniff(record: &[u8]) -> Result<(Format, &'static str)> {
         Some((format, _, why)) if found.iter().all(|(other, ..)| other == format) => {
             Ok((*format, why))
         }
-        _ => Err(unknown()),
+        _ => Err(unknown(record)),
+    }
+}
+
+const ENVELOPE: &str = "it has an \"op\" with \"before\", \"after\" or \"source\"";
+
+/// What Maxwell says of rows and of itself; what is done to tables begins with `table-` or
+/// `database-`.
+const MAXWELL: [&str; 7] = [
+    "insert",
+    "update",
+    "delete",
+    "bootstrap-insert",
+    "bootstrap-start",
+    "bootstrap-complete",
+    "heartbeat",
+];
+
+/// The keys of a record.
+struct Keys<'a>(&'a [(Str<'a>, Json<'a>)]);
+
+impl Keys<'_> {
+    fn get(&self, name: &str) -> Option<Json<'_>> {
+        self.0.iter().find(|(key, _)| key.is(name)).map(|(_, value)| *value)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    fn is_text(&self, name: &str) -> bool {
+        matches!(self.get(name), Some(Json::String(_)))
+    }
+
+    fn ty(&self) -> String {
+        match self.get("type") {
+            Some(Json::String(ty)) => ty.text().unwrap_or_default().into_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// As Canal writes it, and Flink and others in its name, who leave `isDdl` out.
+    fn is_canal(&self) -> bool {
+        let has_rows = matches!(self.get("data"), Some(Json::Array(_)));
+        canal::TYPES.contains(&self.ty().as_str()) && (has_rows || self.is_text("sql"))
+    }
+
+    fn is_maxwell(&self) -> bool {
+        let ty = self.ty();
+        let has_row = matches!(self.get("data"), Some(Json::Object(_)));
+        if MAXWELL.contains(&ty.as_str()) {
+            return has_row || self.is_text("database");
+        }
+        let is_of_tables = ty.starts_with("table-") || ty.starts_with("database-");
+        is_of_tables && self.is_text("database")
+    }
+
+    fn is_envelope(&self) -> bool {
+        let parts = ["source", "after", "before"];
+        self.is_text("op") && parts.iter().any(|name| self.has(name))
+    }
+
+    /// What Debezium says beside rows.
+    fn is_about_no_row(&self) -> bool {
+        !self.0.is_empty() && is_metadata(self.0)
     }
 }
 
@@ -156,8 +226,27 @@ fn line(record: &[u8]) -> Option<(Format, &'static str)> {
     }
 }
 
-fn unknown() -> Error {
+/// So many keys of a record that is in no format are named.
+const KEYS_MAX: usize = 8;
+
+/// The error for a record that is in no format: what it looks like, but no value of it.
+fn unknown(record: &[u8]) -> Error {
+    let looks = match object(record).and_then(Fields::all) {
+        Ok(fields) if fields.is_empty() => "it is an empty object".to_owned(),
+        Ok(fields) => {
+            let keys = fields.iter().take(KEYS_MAX).map(|(key, _)| {
+                let key = key.text().unwrap_or_default();
+                format!("\"{}\"", key.chars().take(40).collect::<String>())
+            });
+            let more = if fields.len() > KEYS_MAX { " and others" } else { "" };
+            format!("it is an object with {}{more}", keys.collect::<Vec<_>>().join(", "))
+        }
+        Err(error) if record.trim_ascii_start().starts_with(b"{") => {
+            format!("it is no whole JSON object: {error}")
+        }
+        Err(_) => "it is no JSON object, and no row with I, U or D before it".to_owned(),
+    };
     let names = Format::ALL.map(Format::name).join(", ");
-    malformed("the format of the events is not known by their first record")
+    malformed(format!("the format of the events is not known by their first record: {looks}"))
         .hint(format!("Name it with `--format`: {names}."))
 }

@@ -8,7 +8,7 @@
 use super::binary::is_hex;
 use super::cast::{Bytes, Form, Spelling, text};
 use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
-use super::shape::{Table, Tables};
+use super::shape::{Spelled, Table, Tables};
 use super::{Decode, Grouping, Types};
 use crate::Result;
 use crate::apply::{Event, Op, Position, Row, Value};
@@ -29,6 +29,12 @@ pub struct Wal2json {
 struct Cell<'a> {
     value: Json<'a>,
     ty: Option<Str<'a>>,
+}
+
+impl Spelled for Cell<'_> {
+    fn spelled(&self) -> &str {
+        self.value.spelled()
+    }
 }
 
 /// What a change is about.

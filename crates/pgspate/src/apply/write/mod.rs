@@ -20,8 +20,9 @@ use super::inputs::Inputs;
 use super::report::Counts;
 use super::silence::{Vigil, in_time};
 use super::watch::Watch;
-use crate::copy::{Limits, Patience};
+use crate::copy::{Limits, Patience, is_about_a_row};
 use crate::ledger::{self, DeadLetter, Stream};
+use crate::target::Refusal;
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
 
@@ -383,6 +384,9 @@ fn is_of_data(error: &Error) -> bool {
     if error.kind() == Kind::Connect {
         return false;
     }
-    let class = error.sqlstate().map(|code| code.code().get(..2).unwrap_or_default().to_owned());
-    matches!(class.as_deref(), Some("21" | "22" | "23" | "44" | "54" | "P0"))
+    // Input functions, checks and triggers may raise anything, also an internal error. The server
+    // names the row or the function then, and nothing where its own work fails.
+    let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+    let names_row = !context.is_empty();
+    error.sqlstate().is_some_and(|code| is_about_a_row(code, names_row))
 }

@@ -296,13 +296,7 @@ pub(crate) fn words(error: &Error) -> String {
 }
 
 fn verb(op: Op) -> &'static str {
-    match op {
-        Op::Insert => "insert",
-        Op::Update => "update",
-        Op::Delete => "delete",
-        Op::Truncate => "truncate",
-        Op::Snapshot => "snapshot row",
-    }
+    op.name()
 }
 
 /// The error for records that are no events, when there are too many.

@@ -321,11 +321,11 @@ impl<'a> Source<'a> {
 
 /// Whether a value is about no row: the beginning or end of a transaction, a heartbeat, a change of
 /// a table.
-pub(super) fn is_metadata(value: &[(Str<'_>, Json<'_>)]) -> bool {
+pub(in crate::apply::decode) fn is_metadata(value: &[(Str<'_>, Json<'_>)]) -> bool {
     let has = |name| find(value, name).is_some();
     let is_transaction = has("status") && has("id") && (has("event_count") || has("ts_ms"));
     let is_heartbeat =
         value.iter().all(|(key, _)| ["ts_ms", "ts_us", "ts_ns"].iter().any(|n| key.is(n)));
-    let is_change = has("source") && (has("ddl") || has("tableChanges"));
+    let is_change = (has("source") || has("databaseName")) && (has("ddl") || has("tableChanges"));
     is_transaction || is_heartbeat || is_change
 }

@@ -17,7 +17,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use self::kind::Kind;
-use self::message::{Message, Source, find, is_metadata};
+pub(super) use self::message::is_metadata;
+use self::message::{Message, Source, find};
 use self::pairs::Deleted;
 use self::placeholder::Placeholder;
 use self::schema::{Schema, Schemas};

@@ -172,7 +172,10 @@ fn text_decimal(digits: &str, modes: &mut Modes) -> Result<Value> {
         _ => Err(malformed("a decimal as bytes, without its scale")),
     }
     .map_err(|error: Error| {
-        error.hint(format!("{SCHEMAS} Or set `decimal.handling.mode=string` there."))
+        error.hint(format!(
+            "{SCHEMAS} Or set `decimal.handling.mode=string` there; if it is, say \
+             `--debezium-decimals text`."
+        ))
     })
 }
 
@@ -188,7 +191,9 @@ fn some_bytes(digits: &str, modes: &mut Modes) -> Result<Value> {
         (Some(true), _) if is_hex(digits) => Ok(text(format!("\\x{digits}"))),
         (Some(false), Some(bytes)) => Ok(text(bytea(&bytes))),
         (None, Some(_)) => {
-            Err(malformed("bytes that may be base64 or hexadecimal digits").hint(SCHEMAS))
+            Err(malformed("bytes that may be base64 or hexadecimal digits").hint(format!(
+                "{SCHEMAS} Or say which with `--debezium-bytes base64` or `--debezium-bytes hex`."
+            )))
         }
         _ => Err(malformed("expected bytes as base64 or hexadecimal digits")),
     }
@@ -196,7 +201,7 @@ fn some_bytes(digits: &str, modes: &mut Modes) -> Result<Value> {
 
 fn unknown_unit() -> Error {
     malformed("a time that may be counted in milli-, micro- or nanoseconds")
-        .hint(format!("{SCHEMAS} Or set `time.precision.mode=isostring` there."))
+        .hint(format!("{SCHEMAS} Or say which with `--debezium-time ms|us|ns`."))
 }
 
 fn no_base64() -> Error {

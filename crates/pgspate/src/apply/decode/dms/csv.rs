@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::json::malformed;
+use super::super::shape::Spelled;
 use crate::Result;
 
 /// A field.
@@ -60,6 +61,12 @@ fn quoted(inside: &str) -> Result<(Field<'_>, &str)> {
                 return Ok((Field { text, is_quoted: true }, after));
             }
         }
+    }
+}
+
+impl Spelled for &Field<'_> {
+    fn spelled(&self) -> &str {
+        &self.text
     }
 }
 
