@@ -352,7 +352,9 @@ fn tables_without_a_key() {
     assert_eq!(rows(&case, "t"), expected);
     case.put("u.ndjson", "{\"op\":\"delete\",\"table\":\"t\",\"old\":{\"a\":1}}\n");
     insta::assert_snapshot!(apply(&case, "u.ndjson --quiet").refusal(), @"
-    error: the table has no primary key, and the event does not have the whole row as it was
+    error: could not apply the delete of public.t
+      caused by: the table has no primary key, and the event does not have the whole row as
+          … it was
       at: u.ndjson, line 1
 
     hint: Give the table a primary key, or have the source send whole old rows: in

@@ -384,8 +384,8 @@ fn is_of_data(error: &Error) -> bool {
     if error.kind() == Kind::Connect {
         return false;
     }
-    // Input functions, checks and triggers may raise anything, also an internal error. The server
-    // names the row or the function then, and nothing where its own work fails.
+    // Input functions may raise anything, also an internal error. What COPY says of the row tells
+    // that from work of the server's own.
     let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
     let names_row = !context.is_empty();
     error.sqlstate().is_some_and(|code| is_about_a_row(code, names_row))
