@@ -349,3 +349,19 @@ fn what_no_row_is_to_blame_for_is_not_set_aside() {
     assert!(said.contains("gzip data ends early"), "{said}");
     assert!(!said.contains("--rejects"), "{said}");
 }
+
+#[test]
+fn rows_are_set_aside_whatever_isolation_level_the_role_has() {
+    for level in ["repeatable read", "serializable"] {
+        let case = Case::new("create table t (id int primary key)");
+        case.db.run(&format!(
+            "do $$ begin execute format('alter database %I set default_transaction_isolation \
+             to %L', current_database(), '{level}'); end $$"
+        ));
+        case.put("t.csv", "id\n1\nx\n3\n1\n");
+        let run = case.load("t.csv --quiet --rejects bad.csv");
+        assert_eq!(run.status, Some(1), "{level}: {}", run.stderr);
+        assert_eq!(case.rows("t"), ["(1)", "(3)"]);
+        assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id\nx\n1\n");
+    }
+}

@@ -236,8 +236,10 @@ impl Lane<'_, '_> {
             is_taken: is_taken(&error),
             ..failed_for(refused_copy(&connection, error))
         };
-        let begin = format!("{}; {BEGIN}", limits(&job.limits));
-        connection.client.batch_execute(&begin).await.map_err(failed)?;
+        // The isolation level is said before any query of its transaction: so not in one message
+        // with others.
+        connection.client.batch_execute(&limits(&job.limits)).await.map_err(failed)?;
+        connection.client.batch_execute(BEGIN).await.map_err(failed)?;
         let mut encoder = (job.encoder)();
         let sifted = sift(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
         shared.reject(chunk.seq, &sifted.rejects).map_err(failed_for)?;
