@@ -14,7 +14,7 @@ use crate::apply_args::{
     ApplyArgs, BytesArg, DecimalsArg, FormatsArgs, UnitArg, UnknownColumnsArg,
 };
 use crate::errors::Style;
-use crate::load::{print_json, runtime, stop_on_interrupt};
+use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::{bytes, seconds, short, thousands};
 use crate::output::{say, say_line};
 use crate::progress::ProgressLine;
@@ -27,8 +27,16 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     let watch = Arc::new(Watch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
-    let said = "stopping after this batch";
-    stop_on_interrupt(said, move || stopping.cancel(), &running, runtime.handle());
+    let stopped = Arc::clone(&watch);
+    let interrupt = Interrupt {
+        said: "stopping after this batch",
+        stop: move || stopping.cancel(),
+        last_words: move || {
+            let events = thousands(stopped.events());
+            format!("{events} events of this run are applied; run again, the command goes on there")
+        },
+    };
+    stop_on_interrupt(interrupt, &running, runtime.handle());
     let (plans, address) = (args.plan, args.metrics);
     let options = options(args)?;
     if plans {
@@ -53,10 +61,11 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
     if json {
         print_json(&report)?;
     }
-    if !quiet {
+    let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
+    // The exit status is 1 then, and is never so without a word.
+    if !quiet || (!all && !json) {
         say(render(&report, style));
     }
-    let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
     Ok(if all { Answer::Yes } else { Answer::No })
 }
 

@@ -18,7 +18,7 @@ use crate::Answer;
 use crate::args::pair;
 use crate::doctor::wrapped;
 use crate::errors::Style;
-use crate::load::{print_json, runtime, stop_on_interrupt};
+use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::{clock, seconds};
 use crate::output::{data, say_line};
 use crate::target::show;
@@ -208,7 +208,12 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     let runtime = runtime()?;
     let (stop, running) = (Stop::default(), Arc::new(AtomicBool::new(true)));
     let stopping = stop.clone();
-    stop_on_interrupt("cleaning up", move || stopping.ask(), &running, runtime.handle());
+    let interrupt = Interrupt {
+        said: "cleaning up",
+        stop: move || stopping.ask(),
+        last_words: || "what was made for the trials may be left".to_owned(),
+    };
+    stop_on_interrupt(interrupt, &running, runtime.handle());
     let line = Line::new(args.quiet || args.json);
     let done = pgspate_lab::run(&options, runtime.handle(), &stop, &|event| {
         line.show(event, style);

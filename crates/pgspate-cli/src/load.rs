@@ -63,7 +63,11 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     }
     let answer =
         if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No };
-    if quiet || is_loaded {
+    let loaded_meanwhile = report.loaded_already.as_ref().filter(|_| !is_loaded && !quiet);
+    if let Some(already) = loaded_meanwhile {
+        say_line(already);
+    }
+    if quiet || report.loaded_already.is_some() {
         // The exit status is not 0, and is never so without a word.
         say(summary::not_written(&report));
         return Ok(answer);
@@ -90,7 +94,13 @@ pub(crate) fn start(ends: &EndsArgs, quiet: bool, style: Style) -> Result<Start>
     let watch = Arc::new(Watch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
-    stop_on_interrupt("rolling back", move || stopping.copy.cancel(), &running, runtime.handle());
+    let stopped = Arc::clone(&watch);
+    let interrupt = Interrupt {
+        said: "rolling back",
+        stop: move || stopping.copy.cancel(),
+        last_words: move || stopped.copy.last_words(),
+    };
+    stop_on_interrupt(interrupt, &running, runtime.handle());
     Ok(Start { target, runtime, watch, running })
 }
 
@@ -113,14 +123,23 @@ pub fn runtime() -> Result<Runtime> {
         .map_err(|error| Error::new(Kind::Bug, "could not start the runtime").because(error))
 }
 
-/// The first Ctrl-C (or SIGTERM) stops what is under way by `stop`, which does what is `said`; the
-/// second ends at once. Before anything is `running`, so does the first.
+/// What Ctrl-C does.
+pub(crate) struct Interrupt<Stop, Words> {
+    /// What comes of the first one.
+    pub(crate) said: &'static str,
+    pub(crate) stop: Stop,
+    /// What the second one leaves.
+    pub(crate) last_words: Words,
+}
+
+/// The first Ctrl-C (or SIGTERM) stops what is under way; the second ends at once. Before anything
+/// is `running`, so does the first.
 pub(crate) fn stop_on_interrupt(
-    said: &'static str,
-    stop: impl FnOnce() + Send + 'static,
+    interrupt: Interrupt<impl FnOnce() + Send + 'static, impl FnOnce() -> String + Send + 'static>,
     running: &Arc<AtomicBool>,
     runtime: &Handle,
 ) {
+    let Interrupt { said, stop, last_words } = interrupt;
     let running = Arc::clone(running);
     runtime.spawn(async move {
         interrupted().await;
@@ -130,6 +149,7 @@ pub(crate) fn stop_on_interrupt(
         stop();
         say_line(format!("\n{said}; press Ctrl-C again to stop at once"));
         interrupted().await;
+        say_line(format!("stopped at once; {}", last_words()));
         std::process::exit(130);
     });
 }

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::Answer;
 use crate::args::StatusArgs;
 use crate::errors::Style;
-use crate::load::{print_json, runtime, stop_on_interrupt};
+use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::thousands;
 use crate::output::{data, say_line};
 use crate::target;
@@ -81,7 +81,12 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
     let watch = Arc::new(Watch::default());
     let stopping = Arc::clone(&watch);
     let running = Arc::new(AtomicBool::new(true));
-    stop_on_interrupt("rolling back", move || stopping.copy.cancel(), &running, runtime.handle());
+    let interrupt = Interrupt {
+        said: "rolling back",
+        stop: move || stopping.copy.cancel(),
+        last_words: || "the same command, run again, puts back the rest".to_owned(),
+    };
+    stop_on_interrupt(interrupt, &running, runtime.handle());
     let restored = load::restore(dsn, args.job, runtime.handle(), &watch)?;
     if args.json {
         print_json(&restored)?;
@@ -96,10 +101,16 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
+const EMPTIED: &str = "the server has crashed, and the table or a part of it is unlogged";
+
 /// A job in a few lines.
 fn render(job: &JobStatus) -> String {
     let count = |number: i64| thousands(number.unsigned_abs());
     let state = match (&job.finished, &job.worker) {
+        (Some(finished), _) if job.emptied => {
+            format!("finished {finished}, and emptied since: {EMPTIED}")
+        }
+        (None, None) if job.emptied => format!("unfinished, and emptied since: {EMPTIED}"),
         (Some(finished), _) => format!("finished {finished}"),
         (None, Some(worker)) => format!("under way in {worker}"),
         (None, None) => "unfinished; run the same command again to go on".to_owned(),
@@ -148,12 +159,16 @@ fn render_stream(stream: &StreamStatus) -> String {
         0 => String::new(),
         number => format!(", {} of them set aside in pgspate.dead_letter", count(number)),
     };
+    let emptied = match stream.emptied {
+        false => "",
+        true => "  emptied since: the server has crashed, and some of its tables are unlogged\n",
+    };
     let at = match stream.position.as_str() {
         "" => String::new(),
         position => format!(", up to {position}"),
     };
     format!(
-        "stream {}{part}  {} events applied{at}{letters}\n  last moved on {}\n",
+        "stream {}{part}  {} events applied{at}{letters}\n  last moved on {}\n{emptied}",
         stream.stream,
         count(stream.events),
         stream.updated,

@@ -167,16 +167,17 @@ pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
     if json {
         print_json(&report)?;
     }
-    if !quiet {
+    let is_no = match advise_only {
+        true => !report.advice.is_empty(),
+        false => report.is_check && !report.is_same(),
+    };
+    // An exit status of 1 is never without a word.
+    if !quiet || (is_no && !json) {
         say(match advise_only {
             true => render_advice(&report, style),
             false => render(&report, style),
         });
     }
-    let is_no = match advise_only {
-        true => !report.advice.is_empty(),
-        false => report.is_check && !report.is_same(),
-    };
     Ok(if is_no { Answer::No } else { Answer::Yes })
 }
 

@@ -31,6 +31,7 @@ mod source;
 mod support;
 mod tables;
 mod unchanged;
+mod unlogged;
 mod waits;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/wire.rs"]

@@ -1,12 +1,14 @@
 //! Loads that are stopped, or whose server goes away: nothing is loaded, and soon.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use pgspate_embedded::testing;
+use pgspate_embedded::{Throwaway, testing};
+use tokio::runtime::Runtime;
+use tokio_postgres::Client;
 
 use crate::disk::Disk;
 use crate::support::{Case, Run, ask, finish, session, spawn, wait_until};
@@ -214,4 +216,106 @@ fn a_reader_that_goes_away() {
     drop(child.stderr.take());
     assert_eq!(finish(child).status, Some(0));
     assert_eq!(case.rows("t").len(), 2);
+}
+
+/// A load into a server of its own that has committed two chunks, and holds the third one until a
+/// session lets go, whoever asks it to stop.
+struct Holding {
+    server: Throwaway,
+    case: Case,
+    child: Child,
+    _holder: (Runtime, Client),
+}
+
+impl Holding {
+    fn new(args: &str) -> Holding {
+        let (server, case) = (testing::server(""), Case::new(""));
+        let run = |sql: &str| ask(&server.dsn(), sql);
+        run("create table t (id int, note text); \
+             create function hold() returns trigger language plpgsql as $$ begin \
+                 loop begin perform pg_advisory_xact_lock_shared(42); return new; \
+                      exception when query_canceled then perform 1; end; end loop; end $$");
+        case.put("one.csv", "id,note\n-1,one\n");
+        let mut rows = "id,note\n".to_owned();
+        (0..15_000).for_each(|row| writeln!(rows, "{row},{:>999}", "").unwrap());
+        case.put("t.csv", rows);
+        let load = |args: &str| {
+            let mut load = case.command(&["load", "--to", &server.dsn(), "--table", "t"]);
+            spawn(load.args(args.split_whitespace()))
+        };
+        assert_eq!(finish(load("one.csv --quiet")).status, Some(0));
+        run("create trigger hold before insert on pgspate.ledger for each row \
+             when (new.chunk >= 2) execute function hold()");
+        let holder = session(&server.dsn());
+        holder.0.block_on(holder.1.batch_execute("select pg_advisory_lock(42)")).unwrap();
+        let child = load(&format!("t.csv --commit chunk --lanes 1 --quiet {args}"));
+        wait_until("two chunks are in", || {
+            run("select count(*) from pgspate.ledger where job > 1") == "2"
+                && run("select count(*) from pg_stat_activity where wait_event = 'advisory'") != "0"
+        });
+        Holding { server, case, child, _holder: holder }
+    }
+
+    /// Rows of its chunks.
+    fn rows(&self) -> String {
+        ask(&self.server.dsn(), "select count(*) from t where id >= 0")
+    }
+}
+
+#[test]
+fn a_second_interrupt_says_what_is_in_the_table_and_how_to_go_on() {
+    let Holding { server, case, mut child, _holder } = Holding::new("");
+    let rows = ask(&server.dsn(), "select count(*) from t where id >= 0");
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    signal(&child, "-TERM");
+    let first = said.find_map(|line| line.ok().filter(|line| line.contains("press Ctrl-C again")));
+    assert!(first.is_some());
+    signal(&child, "-TERM");
+    let last: Vec<_> = said.map_while(Result::ok).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let words = format!(
+        "stopped at once; {rows} rows in 2 committed chunks stay; the same command, run again, \
+         loads the rest"
+    );
+    assert_eq!(last, [words]);
+    drop(case);
+}
+
+#[test]
+fn a_server_that_vanishes_does_not_take_along_what_is_known_of_the_table() {
+    let holding = Holding::new("--retry-for 1");
+    let rows = holding.rows();
+    let Holding { server, case, child, .. } = holding;
+    server.kill().unwrap();
+    let said = finish(child).refusal().replace("\n      … ", " ");
+    let words = format!(
+        "{rows} rows in 2 committed chunks were in the table when the server was last heard of; \
+         the same command, run again, finds out, and loads what is missing."
+    );
+    assert!(said.contains(&words), "{said}");
+    server.restart().unwrap();
+    let mut again = case.command(&["load", "--to", &server.dsn(), "--table", "t", "-q", "t.csv"]);
+    assert_eq!(finish(spawn(again.args(["--commit", "chunk"]))).status, Some(0));
+    assert_eq!(ask(&server.dsn(), "select count(*) from t where id >= 0"), "15000");
+}
+
+#[test]
+fn whose_limit_of_connections_is_reached_is_said() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n");
+    let name = format!("{}_limit", case.db.name());
+    case.db.run(&format!("create role {name} login; alter role {name} connection limit 0"));
+    case.db.run(&format!("create database {name} connection limit 0"));
+    let load = |more: String| {
+        let dsn = format!("{} {more}", case.db.dsn());
+        let said = Run::of(case.command(&["load", "t.csv", "--to", &dsn]).output().unwrap());
+        said.refusal().replace("\n      … ", " ").replace("[DATABASE]_limit", &name)
+    };
+    let role = load(format!("user={name}"));
+    assert!(role.contains("with `alter role"), "{role}");
+    case.db.run(&format!("alter role {name} connection limit 9"));
+    let database = load(format!("user={name} dbname={name}"));
+    case.db.run(&format!("drop database {name}"));
+    case.db.run(&format!("drop role {name}"));
+    assert!(database.contains("with `alter database"), "{database}");
 }

@@ -28,4 +28,5 @@ mod server;
 mod store;
 mod support;
 mod tables;
+mod unlogged;
 mod web;

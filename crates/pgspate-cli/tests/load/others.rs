@@ -151,3 +151,52 @@ fn beside_one_transaction() {
     held.release();
     assert_eq!(case.value("select count(*) from t"), ROWS.to_string());
 }
+
+/// A load that has committed rows with a key twice, and builds its indexes; the session that holds
+/// that up, and another one that waits to update a row.
+#[test]
+fn rows_that_others_have_changed_are_not_taken_back_in_part() {
+    let case = Case::new(TABLE);
+    case.put("one.csv", "id,note\n0,one\n");
+    // Makes the ledger, which counts an index in the transaction that builds it.
+    case.load("one.csv --table t").success();
+    case.db.run(
+        "truncate t; create index t_note on t (note);
+         create function held() returns trigger language plpgsql as
+             'begin perform public.hold(null); return new; end';
+         create trigger held before update on pgspate.change for each row execute function held()",
+    );
+    let rows: Vec<_> = (1..=1000).map(|id| format!("{id},note\n")).collect();
+    let rows = format!("id,note\n{}", rows.concat());
+    case.put("t.csv", format!("{rows}3,twice\n"));
+    let held = Held::new(&case, "t.csv --rebuild-indexes always");
+    let dsn = case.db.dsn();
+    let update = std::thread::spawn(move || {
+        let (runtime, client) = session(&dsn);
+        runtime.block_on(client.batch_execute("update t set note = 'mine' where id = 5")).unwrap();
+    });
+    wait_until("the update waits for the index", || {
+        let sql = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and query like 'update t%' and wait_event_type = 'Lock'";
+        case.value(sql) == "1"
+    });
+    held.runtime.block_on(held.holder.batch_execute("rollback")).unwrap();
+    let said = finish(held.child).refusal();
+    update.join().unwrap();
+    assert!(said.contains("Key (id)=(3) is duplicated"), "{said}");
+    let said = said.replace("\n      … ", " ");
+    assert!(said.contains("Other sessions have changed or deleted 1 of them since"), "{said}");
+    assert_eq!(case.value("select count(*) || ' ' || min(note) from t"), "1001 mine");
+    assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "1");
+    // As the hint says: the rows are mended in the table.
+    case.db.run("delete from t where id = 3 and note = 'twice'");
+    assert_eq!(case.load("t.csv --quiet").status, Some(0));
+    assert_eq!(case.value("select count(*) || ' ' || min(note) from t"), "1000 mine");
+    assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "2");
+    // Or it is emptied, and the mended input is loaded.
+    case.db.run("truncate t; update pgspate.job set finished = null");
+    case.put("t.csv", rows);
+    let mended = case.load("t.csv --quiet");
+    assert_eq!(mended.status, Some(0), "{}", mended.stderr);
+    assert_eq!(case.value("select count(*) || ' ' || min(note) from t"), "1000 note");
+}

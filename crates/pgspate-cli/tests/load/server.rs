@@ -204,16 +204,18 @@ fn a_role_with_few_connections() {
       caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
-    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's
-          … max_connections.
+    hint: Close other connections of this role, use fewer lanes with `--lanes`, or raise
+          … its limit with `alter role [DATABASE]role connection limit N`. A load needs one
+          … connection besides those of its lanes.
     "#);
     assert_snapshot!(one.refusal(), @r#"
     error: could not load "t.csv" into public.t
       caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
-    hint: Close other connections, use fewer lanes with `--lanes`, or raise the server's
-          … max_connections.
+    hint: Close other connections of this role, use fewer lanes with `--lanes`, or raise
+          … its limit with `alter role [DATABASE]role connection limit N`. A load needs one
+          … connection besides those of its lanes.
     "#);
 }
 

@@ -249,6 +249,7 @@ impl Apply {
         let (mut writer, begun) = self.open(watch, runtime)?;
         let events_before = writer.mark().ordinal;
         let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
+        runtime.block_on(writer.check_kept())?;
         self.begin_topics(&mut writer, watch, runtime)?;
         let follows = self.options.follows;
         let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
@@ -287,6 +288,9 @@ impl Apply {
         read?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
+        }
+        if writer.is_bound {
+            runtime.block_on(writer.check_kept())?;
         }
         let position = writer.mark().source.clone();
         let uncounted = writer.uncounted;

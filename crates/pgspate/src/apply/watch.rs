@@ -121,6 +121,11 @@ pub struct Lag {
 }
 
 impl Watch {
+    /// Events that this run has applied, or set aside, and committed.
+    pub fn events(&self) -> u64 {
+        self.events.load(Relaxed)
+    }
+
     /// Has the run stop after the batch that is being written.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);

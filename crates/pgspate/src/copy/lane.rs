@@ -18,7 +18,7 @@ use super::stream::{BEGIN, Stream, Tally, refused_copy};
 use super::{Commit, LOOK, LaneSession, PIECE_BYTES, PIECES_AHEAD, Patience};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::ledger::{JobId, Seal, insert_rejects, is_taken, read_done};
+use crate::ledger::{JobId, Seal, insert_rejects, is_emptied, is_taken, read_done};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
@@ -184,7 +184,7 @@ impl Lane<'_, '_> {
         let session = (ready.connection.backend_pid(), ready.connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
         sessions.add(session.clone(), Arc::default(), open.abort_handle());
-        let opening = Stream::open(shared.job, ready, shared.is_alone);
+        let opening = Stream::open(shared, ready);
         let stream = runtime.block_on(in_time(shared, Some(&open), None, opening));
         open.abort();
         let stream = stream.map_err(failed)?;
@@ -232,9 +232,12 @@ impl Lane<'_, '_> {
         let failed_for = |error| Failure::of(chunk.seq, error);
         let connection = job.connect.open().await.map_err(failed_for)?;
         self.backends.push(connection.backend_pid());
-        let failed = |error: tokio_postgres::Error| Failure {
-            is_taken: is_taken(&error),
-            ..failed_for(refused_copy(&connection, error))
+        let failed = |error: tokio_postgres::Error| match is_emptied(&error) {
+            true => Failure::of_crash(chunk.seq),
+            false => Failure {
+                is_taken: is_taken(&error),
+                ..failed_for(refused_copy(&connection, error))
+            },
         };
         // The isolation level is said before any query of its transaction: so not in one message
         // with others.
@@ -254,9 +257,10 @@ impl Lane<'_, '_> {
             rows_written: sifted.rows_written,
             rows_rejected: sifted.rejects.len() as u64,
         };
-        let sql = format!("{}; commit", ledger.seal_sql(&[seal]));
+        let sql = format!("{}; commit", ledger.seal_sql(&[seal], job.is_bound));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.backends.pop();
+        shared.progress.kept.add(seal.rows_written, 1);
         Ok(Tally {
             rows_in: seal.rows_in,
             rows_written: seal.rows_written,
@@ -286,6 +290,7 @@ impl Lane<'_, '_> {
             if !it.is_counted {
                 progress.rows.fetch_add(seal.rows_in, Relaxed);
             }
+            progress.kept.add(seal.rows_written, 1);
             tally.rows_in += seal.rows_in;
             tally.rows_written += seal.rows_written;
             tally.rows_rejected += seal.rows_rejected;

@@ -126,6 +126,8 @@ pub struct Job {
     pub commit: Commit,
     /// The job that chunks' rows in the ledger belong to, if they have any.
     pub(crate) ledger: Option<JobId>,
+    /// The job's rows are lost when the server crashes.
+    pub(crate) is_bound: bool,
     /// The chunks that are written already.
     pub done: Done,
     /// Whether rows that are refused are set aside, and how many. Only with a ledger, where each

@@ -1,7 +1,7 @@
 //! What a load is doing right now, for whoever watches it.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// Counters that lanes write and the progress line reads.
 #[derive(Debug, Default)]
@@ -23,6 +23,42 @@ pub struct Progress {
     pub(crate) send_nanos: AtomicU64,
     waiting: Mutex<Waiting>,
     phase: Mutex<Option<String>>,
+    /// What is known to be committed, by earlier runs of the job too.
+    pub(crate) kept: Arc<Kept>,
+    /// What is changed on the table, and how it is put back.
+    altered: Mutex<Option<String>>,
+}
+
+/// Rows and chunks that are committed.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    rows: AtomicU64,
+    chunks: AtomicU64,
+    /// A commit is under way, of which nobody knows yet what comes of it.
+    pub(crate) is_unsure: AtomicBool,
+}
+
+impl Kept {
+    pub(crate) fn add(&self, rows: u64, chunks: u64) {
+        self.rows.fetch_add(rows, Relaxed);
+        self.chunks.fetch_add(chunks, Relaxed);
+    }
+
+    /// What the ledger has before an attempt.
+    pub(crate) fn begin(&self, rows: u64, chunks: u64) {
+        self.rows.store(rows, Relaxed);
+        self.chunks.store(chunks, Relaxed);
+        self.is_unsure.store(false, Relaxed);
+    }
+
+    /// `3 rows in 1 committed chunk`, or nothing.
+    pub(crate) fn words(&self) -> Option<String> {
+        let count =
+            |count: u64, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let (rows, chunks) = (self.rows.load(Relaxed), self.chunks.load(Relaxed));
+        (chunks > 0)
+            .then(|| format!("{} in {}", count(rows, "row"), count(chunks, "committed chunk")))
+    }
 }
 
 /// What most of the load waits for.
@@ -81,6 +117,28 @@ impl Progress {
         let counters = [&self.rows, &self.bytes, &self.rejected, &self.sent, &self.lanes];
         let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
+    }
+
+    /// What stays of a load that ends here and now, and how to go on, in words.
+    pub fn last_words(&self) -> String {
+        let kept = match (self.kept.words(), self.kept.is_unsure.load(Relaxed)) {
+            (Some(kept), _) => {
+                format!("{kept} stay; the same command, run again, loads the rest")
+            }
+            (None, false) => "nothing was committed".to_owned(),
+            (None, true) => {
+                "the last commit was under way; the same command, run again, finds out".to_owned()
+            }
+        };
+        match &*self.altered.lock().expect("no panic while held") {
+            Some(altered) => format!("{kept}\n{altered}"),
+            None => kept,
+        }
+    }
+
+    /// Notes what is changed on the table, or that it is back.
+    pub(crate) fn note_altered(&self, altered: Option<String>) {
+        *self.altered.lock().expect("no panic while held") = altered;
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

@@ -41,6 +41,9 @@ pub fn run(
     }
     if let Some(failure) = shared.take_failure() {
         drop(finished);
+        if failure.is_emptied && !job.is_stream {
+            return Ok(End::Interrupted(failure.error));
+        }
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
         let all_again = job.commit == Commit::AtEnd && !job.is_stream;
         if several && all_again && !failure.is_taken && is_conflict(&failure.error) {
@@ -66,7 +69,15 @@ pub fn run(
     let started = Instant::now();
     let committed = match job.commit {
         _ if job.afterwards == Afterwards::KeepOpen => Ok(()),
-        Commit::AtEnd => runtime.block_on(commit(job, &finished)),
+        Commit::AtEnd => {
+            progress.kept.is_unsure.store(true, Relaxed);
+            let committed = runtime.block_on(commit(job, &finished));
+            if committed.is_ok() {
+                let tallies = finished.iter().map(|lane| &lane.tally);
+                tallies.for_each(|it| progress.kept.add(it.rows_written, it.chunks));
+            }
+            committed
+        }
         Commit::EachChunk if shared.has_lost.load(Relaxed) => {
             runtime.block_on(check_kept(job, shared.chunks()))
         }

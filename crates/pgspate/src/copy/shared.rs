@@ -23,12 +23,21 @@ pub(super) struct Failure {
     pub(super) refused: Option<Refused>,
     /// The ledger has the chunk already: an earlier session of ours wrote it after all.
     pub(super) is_taken: bool,
+    /// A crash has taken what the ledger says is written: all lanes are to begin over.
+    pub(super) is_emptied: bool,
 }
 
 impl Failure {
     /// One that is about no chunk's rows.
     pub(super) fn of(seq: u64, error: Error) -> Failure {
-        Failure { seq, error, refused: None, is_taken: false }
+        Failure { seq, error, refused: None, is_taken: false, is_emptied: false }
+    }
+
+    /// One for rows that a crash of the server has taken.
+    pub(super) fn of_crash(seq: u64) -> Failure {
+        let message = "the server has crashed, and has emptied what is unlogged of the table";
+        let error = Error::new(Kind::Ledger, message);
+        Failure { is_emptied: true, ..Failure::of(seq, error) }
     }
 
     /// Whether the same chunks may be taken when they are sent again.

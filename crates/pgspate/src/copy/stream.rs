@@ -14,11 +14,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, CopyInSink, Statement};
 
 use super::lane::Message;
+use super::progress::Kept;
 use super::session::Pulse;
-use super::shared::{Failure, Refused, RefusedBy};
-use super::{Afterwards, Commit, Job, Ready};
+use super::shared::{Failure, Refused, RefusedBy, Shared};
+use super::{Afterwards, Commit, Ready};
 use crate::format::{Chunk, Mode};
-use crate::ledger::{JobId, Seal, is_taken};
+use crate::ledger::{JobId, Seal, is_emptied, is_taken};
 use crate::target::connect::Connection;
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
@@ -50,6 +51,7 @@ pub(super) struct Stream {
     may_drop_rows: bool,
     commit: Commit,
     ledger: Option<JobId>,
+    is_bound: bool,
     /// The transaction is somebody else's afterwards.
     stays_open: bool,
     /// What ends the transaction, but for its commit.
@@ -66,6 +68,8 @@ pub(super) struct Stream {
     seals: Vec<Seal>,
     tally: Tally,
     pulse: Arc<Pulse>,
+    /// Where it notes what is committed.
+    kept: Arc<Kept>,
 }
 
 /// A chunk, and how all of its rows were meant to go.
@@ -101,7 +105,8 @@ struct Fault {
 impl Stream {
     /// Over a session that is ready. Its first transaction begins with its first COPY, or now, if
     /// there is something to do in it before.
-    pub(super) async fn open(job: &Job, ready: Ready, is_alone: bool) -> Result<Stream> {
+    pub(super) async fn open(shared: &Shared<'_>, ready: Ready) -> Result<Stream> {
+        let (job, is_alone) = (shared.job, shared.is_alone);
         let Ready { connection, text, binary } = ready;
         // COPY FREEZE does not go with the snapshots of other isolation levels.
         let begin = if is_alone && job.around.is_none() { "begin" } else { BEGIN };
@@ -123,6 +128,7 @@ impl Stream {
             may_drop_rows: job.may_drop_rows,
             commit: job.commit,
             ledger: job.ledger,
+            is_bound: job.is_bound,
             stays_open: job.afterwards == Afterwards::KeepOpen,
             after: job.around.as_ref().map(|around| around.after.clone()),
             open: None,
@@ -132,6 +138,7 @@ impl Stream {
             seals: Vec::new(),
             tally: Tally::default(),
             pulse: Arc::default(),
+            kept: Arc::clone(&shared.progress.kept),
         })
     }
 
@@ -268,19 +275,19 @@ impl Stream {
         let (Some(job), Some(sealed)) = (job, &whole) else {
             return Ok((finish.await?, whole));
         };
+        let seal_sql = |rows| job.seal_sql(&[sealed.seal(rows)], self.is_bound);
         let client = &self.connection.client;
         if !self.may_drop_rows {
             // As many as were sent, or the load fails.
-            let seal = sealed.seal(sealed.rows_in);
+            let seal = seal_sql(sealed.rows_in);
             let (written, sealed) =
-                tokio::join!(biased; finish, commit_chunk(client, job, seal, sealed));
+                tokio::join!(biased; finish, commit_chunk(client, &seal, sealed));
             let written = written?;
             sealed?;
             return Ok((written, whole));
         }
         let written = finish.await?;
-        let seal = sealed.seal(self.chunk_written + written);
-        commit_chunk(client, job, seal, sealed).await?;
+        commit_chunk(client, &seal_sql(self.chunk_written + written), sealed).await?;
         Ok((written, whole))
     }
 
@@ -293,8 +300,10 @@ impl Stream {
         self.tally.rows_written += written;
         self.tally.rows_as_text += whole.rows_as_text;
         self.tally.chunks += 1;
-        if self.ledger.is_some() && self.commit == Commit::AtEnd {
-            self.seals.push(whole.seal(written));
+        match self.commit {
+            Commit::AtEnd if self.ledger.is_some() => self.seals.push(whole.seal(written)),
+            Commit::AtEnd => {}
+            Commit::EachChunk => self.kept.add(written, 1),
         }
         self.pulse.confirm(&self.tally);
     }
@@ -302,6 +311,10 @@ impl Stream {
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
     fn failure(&self, fault: Fault) -> Box<Failure> {
         let is_taken = is_taken(&fault.error);
+        if is_emptied(&fault.error) {
+            let seq = fault.chunk.map_or(0, |(chunk, _)| chunk.seq);
+            return Box::new(Failure::of_crash(seq));
+        }
         let error = refused_copy(&self.connection, fault.error);
         let Some((chunk, meant)) = fault.chunk else {
             return Box::new(Failure { is_taken, ..Failure::of(0, error) });
@@ -313,7 +326,7 @@ impl Stream {
         };
         let seq = chunk.seq;
         let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });
-        Box::new(Failure { seq, error, refused, is_taken })
+        Box::new(Failure { refused, is_taken, ..Failure::of(seq, error) })
     }
 
     /// Ends a COPY that all chunks share, writes the chunks that are to be committed together to
@@ -339,7 +352,7 @@ impl Stream {
         let mut sql = "set constraints all immediate".to_owned();
         if let (Some(job), false) = (self.ledger, self.seals.is_empty() && last.is_none()) {
             let seals: Vec<Seal> = self.seals.iter().copied().chain(last).collect();
-            sql = format!("{}; {sql}", job.seal_sql(&seals));
+            sql = format!("{}; {sql}", job.seal_sql(&seals, self.is_bound));
         }
         if let Some(after) = &self.after {
             sql = format!("{sql}; {after}");
@@ -371,8 +384,8 @@ impl Whole {
 }
 
 /// Writes the chunk's row, commits, and begins the next transaction.
-async fn commit_chunk(client: &Client, job: JobId, seal: Seal, whole: &Whole) -> Result<(), Fault> {
-    let sql = format!("{}; commit; {BEGIN}", job.seal_sql(&[seal]));
+async fn commit_chunk(client: &Client, seal_sql: &str, whole: &Whole) -> Result<(), Fault> {
+    let sql = format!("{seal_sql}; commit; {BEGIN}");
     let sealed = client.batch_execute(&sql).await;
     let mode = whole.chunk.as_ref().map_or(Mode::Text, |(_, mode)| *mode);
     sealed.map_err(|error| Fault { error, mode, chunk: whole.chunk.clone() })

@@ -1,9 +1,10 @@
 //! Jobs that are finished: whether one of them has loaded the sources as they are now.
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
+use super::bound::{self, Fate};
 use super::identity::{Identity, Likeness};
-use super::job::{Found, JobRecord, is_void};
+use super::job::{Found, JobId, JobRecord, failed};
 use crate::Result;
 use crate::format::Contents;
 
@@ -25,13 +26,48 @@ pub(super) async fn find_finished(
     let fingerprint = identity.fingerprint();
     for record in records {
         let is_same = record.fingerprint == fingerprint;
+        let job = JobId(record.job);
+        let fate = match record.rows_written {
+            0 => Ok(Fate::Kept),
+            _ => bound::fate(client, job, identity).await,
+        };
+        // A crash has taken its rows, so it counts no more.
+        if let Ok(Fate::Emptied) = fate {
+            continue;
+        }
         match identity.likeness(&record.sources, &record.options) {
-            Likeness::Same if is_same => return Ok(Found::Finished(record)),
+            Likeness::Same if is_same => return fate.map(|_| Found::Finished(record)),
             Likeness::Another => identity.check_new(&record)?,
-            Likeness::Same | Likeness::Unsure => return Ok(Found::Alike(record)),
+            Likeness::Same | Likeness::Unsure => return fate.map(|_| Found::Alike(record)),
         }
     }
     Ok(Found::Nothing)
+}
+
+/// Whether nothing that an earlier run wrote can still be in the table, since it is empty.
+pub(super) async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
+    if !identity.keeps_rows {
+        return Ok(false);
+    }
+    // Whoever has locked the table against readers has not emptied it for good yet.
+    let sql = format!(
+        "begin; set local lock_timeout = '1s'; \
+         select not exists (select from {}) as is_empty; commit",
+        identity.table
+    );
+    let answers = match client.simple_query(&sql).await {
+        Ok(answers) => answers,
+        Err(error) if error.as_db_error().is_some() => {
+            // Nor can a role know that may write and not read.
+            client.batch_execute("rollback").await.map_err(failed())?;
+            return Ok(false);
+        }
+        Err(error) => return Err(failed()(error)),
+    };
+    Ok(answers.iter().any(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    }))
 }
 
 impl JobRecord {

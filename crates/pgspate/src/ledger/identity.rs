@@ -13,6 +13,7 @@ use super::job::JobRecord;
 use crate::encode::arrow::calendar::civil;
 use crate::format::Contents;
 use crate::source::Input;
+use crate::target::Unlogged;
 use crate::{Error, Kind, Result};
 
 /// Bytes at either end of a file that tell it from another of the same size and time.
@@ -39,6 +40,8 @@ pub struct Identity {
     pub options: Map<String, Value>,
     /// Its rows are in a shadow table until the last one is in.
     pub in_shadow: bool,
+    /// How much of what it writes a crash of the server takes.
+    pub unlogged: Unlogged,
 }
 
 /// One source as it was found.
@@ -418,6 +421,7 @@ mod tests {
             sources: vec![source("/a.csv"), source("/b.csv")],
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
             in_shadow: false,
+            unlogged: Unlogged::No,
         }
     }
 

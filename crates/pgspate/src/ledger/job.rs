@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Row, SimpleQueryMessage};
+use tokio_postgres::{Client, Row};
 
-use super::finished::find_finished;
+use super::bound::{self, done_now};
+use super::finished::{find_finished, is_void};
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
 use super::{Change, change, lock, schema, shadow};
-use crate::target::{Ask, Parameter, server_error};
+use crate::target::{Ask, Parameter, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
 /// A job's number.
@@ -37,8 +38,10 @@ pub struct Seal {
 }
 
 impl JobId {
-    /// Writes the rows of chunks; to be run in the transaction that writes the chunks.
-    pub(crate) fn seal_sql(self, seals: &[Seal]) -> String {
+    /// Writes the rows of chunks; to be run in the transaction that writes the chunks. `is_bound`:
+    /// refused where a crash has emptied the table meanwhile.
+    pub(crate) fn seal_sql(self, seals: &[Seal], is_bound: bool) -> String {
+        let job = if is_bound { bound::job_sql(self) } else { self.0.to_string() };
         let mut sql = "insert into pgspate.ledger \
                        (job, chunk, input, position, digest, rows_in, rows_written, \
                         rows_rejected) values"
@@ -51,9 +54,8 @@ impl JobId {
             // Writing to a String cannot fail.
             let _ = write!(
                 sql,
-                "{comma} ({}, {chunk}, {input}, {position}, {digest}, {rows_in}, {rows_written}, \
-                 {rows_rejected})",
-                self.0
+                "{comma} ({job}, {chunk}, {input}, {position}, {digest}, {rows_in}, {rows_written}, \
+                 {rows_rejected})"
             );
         }
         sql
@@ -139,6 +141,14 @@ pub enum Found {
     Alike(JobRecord),
 }
 
+/// What comes of opening a job.
+#[derive(Debug, Clone)]
+pub(crate) enum Begun {
+    Opened(Opened),
+    /// Another run has done it, since this one looked.
+    Finished(JobRecord),
+}
+
 /// A job that is ready to go on.
 #[derive(Debug, Clone)]
 pub struct Opened {
@@ -147,6 +157,8 @@ pub struct Opened {
     pub done: Done,
     /// No load has changed anything on the table that is not put back.
     pub(crate) is_clean: bool,
+    /// A crash of the server takes its rows.
+    pub(crate) is_bound: bool,
 }
 
 const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz(0)::text, \
@@ -188,7 +200,7 @@ async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
         if !(identity.in_shadow && has_shadow && is_same) {
             return Ok(Found::Nothing);
         }
-        let done = read_done(client, job).await?;
+        let done = done_now(client, job, identity).await?;
         return Ok(Found::Unfinished(record, done.chunks(), done.rows_written()));
     }
     if identity.replaces() {
@@ -200,6 +212,10 @@ async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
     if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
         return Ok(Found::Nothing);
     }
+    let done = match is_another || done.chunks() == 0 {
+        true => done,
+        false => done_now(client, job, identity).await?,
+    };
     let is_same = record.fingerprint == fingerprint;
     if !is_same && done.chunks() == 0 {
         return Ok(Found::Nothing);
@@ -283,12 +299,12 @@ pub(crate) async fn open(
     known: &Known,
     restart: bool,
     made_table: bool,
-) -> Result<Opened> {
+) -> Result<Begun> {
     if known.is_there
         && matches!(known.found, Found::Nothing)
         && let Some(opened) = begin_unknown(client, identity, made_table).await?
     {
-        return Ok(opened);
+        return bind(client, identity, opened).await.map(Begun::Opened);
     }
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
@@ -298,15 +314,16 @@ pub(crate) async fn open(
         Found::Alike(record) if known.others.contains(&record.job) => {}
         Found::Unfinished(record, ..) => {
             let job = JobId(record.job);
+            // Forgets chunks whose rows a crash has taken.
+            let is_bound = bound::bind_job(client, job, identity).await?;
+            if is_bound {
+                bound::begin_over(client, job, identity).await?;
+            }
             let done = read_done(client, job).await?;
-            return Ok(Opened { job, done, is_clean: false });
+            return Ok(Begun::Opened(Opened { job, done, is_clean: false, is_bound }));
         }
-        // By another run, since this one looked.
-        Found::Finished(JobRecord { job, rows_written, .. })
-        | Found::Alike(JobRecord { job, rows_written, .. }) => {
-            let message = format!("job {job} has loaded this meanwhile, {rows_written} rows");
-            return Err(Error::new(Kind::Ledger, message)
-                .hint("Nothing is left to do; `--restart` loads it again."));
+        Found::Finished(record) | Found::Alike(record) => {
+            return Ok(Begun::Finished(record));
         }
     }
     drop_shadow(client, identity).await?;
@@ -315,7 +332,15 @@ pub(crate) async fn open(
         false => begin(client, identity, made_table).await?,
         true => begin_in_place(client, identity, made_table).await?,
     };
-    Ok(Opened { job, done: Done::default(), is_clean: false })
+    let opened = Opened { job, done: Done::default(), is_clean: false, is_bound: false };
+    bind(client, identity, opened).await.map(Begun::Opened)
+}
+
+/// Binds a new job whose rows a crash would take.
+async fn bind(client: &Client, identity: &Identity, opened: Opened) -> Result<Opened> {
+    let is_bound =
+        identity.unlogged != Unlogged::No && bound::bind_job(client, opened.job, identity).await?;
+    Ok(Opened { is_bound, ..opened })
 }
 
 /// Drops the shadow table of an unfinished job that no longer counts.
@@ -365,32 +390,6 @@ async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result
         client.tell(sql, &[&job, &gone]).await.map_err(refused)?;
     }
     Ok(JobId(job))
-}
-
-/// Whether nothing that an earlier run wrote can still be in the table, since it is empty.
-pub(super) async fn is_void(client: &Client, identity: &Identity) -> Result<bool> {
-    if !identity.keeps_rows {
-        return Ok(false);
-    }
-    // Whoever has locked the table against readers has not emptied it for good yet.
-    let sql = format!(
-        "begin; set local lock_timeout = '1s'; \
-         select not exists (select from {}) as is_empty; commit",
-        identity.table
-    );
-    let answers = match client.simple_query(&sql).await {
-        Ok(answers) => answers,
-        Err(error) if error.as_db_error().is_some() => {
-            // Nor can a role know that may write and not read.
-            client.batch_execute("rollback").await.map_err(failed())?;
-            return Ok(false);
-        }
-        Err(error) => return Err(failed()(error)),
-    };
-    Ok(answers.iter().any(|answer| match answer {
-        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
-        _ => false,
-    }))
 }
 
 /// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay, and
@@ -445,15 +444,21 @@ pub(crate) async fn read_done(client: &Client, job: JobId) -> Result<Done> {
 /// Says that every chunk is written, durably. Their rows stay for a while: a session that is cut
 /// off from us may still try to write one of them, and must find that it is there.
 ///
+/// Nothing is said where the ledger does not have the chunks that it should have, or a crash has
+/// taken the rows of a job that `is_bound`.
+///
 /// # Errors
-/// When the ledger does not have the chunks that it should have.
+/// When the ledger cannot be written.
 pub(crate) async fn finish(
     client: &Client,
     job: JobId,
     chunks: u64,
     identity: &Identity,
-) -> Result<Seal> {
-    let sql = "with sums as ( \
+    is_bound: bool,
+) -> Result<Option<Seal>> {
+    let is_there = if is_bound { bound::job_sql(job) } else { "0".to_owned() };
+    let sql = format!(
+        "with sums as ( \
                    select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
                           coalesce(sum(rows_written), 0)::bigint as rows_written, \
                           coalesce(sum(rows_rejected), 0)::bigint as rows_rejected \
@@ -462,20 +467,17 @@ pub(crate) async fn finish(
                       fingerprint = $3, sources = $4::jsonb, \
                       chunks = sums.chunks, rows_in = sums.rows_in, \
                       rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
-               from sums where job = $1 and sums.chunks = $2 \
-               returning sums.rows_in, sums.rows_written, sums.rows_rejected";
+               from sums where job = $1 and sums.chunks = $2 and {is_there} is not null \
+               returning sums.rows_in, sums.rows_written, sums.rows_rejected"
+    );
     let expected = chunks.cast_signed();
     let (fingerprint, sources) = (identity.fingerprint(), identity.sources_json());
     let values: [&dyn Parameter; 4] = [&job.0, &expected, &fingerprint, &sources];
-    let row = client.ask_opt(sql, &values).await.map_err(failed())?;
-    let Some(row) = row else {
-        let message = format!("the ledger does not have the {chunks} chunks of job {}", job.0);
-        return Err(Error::new(Kind::Ledger, message)
-            .hint("Another session has changed it. `pgspate status` shows what it has."));
-    };
+    let row = client.ask_opt(&sql, &values).await.map_err(failed())?;
+    let Some(row) = row else { return Ok(None) };
     let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
     let (rows_in, rows_written, rows_rejected) = (number(0), number(1), number(2));
-    Ok(Seal { rows_in, rows_written, rows_rejected, ..Seal::default() })
+    Ok(Some(Seal { rows_in, rows_written, rows_rejected, ..Seal::default() }))
 }
 
 /// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left

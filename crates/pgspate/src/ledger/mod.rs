@@ -4,6 +4,7 @@
 //! differ, whatever dies when. Its key is the job and the chunk: a chunk that somebody has written
 //! cannot be written again. Nothing else writes the schema `pgspate`.
 
+mod bound;
 mod change;
 mod finished;
 mod identity;
@@ -17,17 +18,18 @@ pub(crate) mod shadow;
 mod status;
 mod stream;
 
+pub(crate) use bound::{begin_over, bind_stream, check_stream, is_emptied, lacks_chunks};
 pub use change::{Change, outstanding};
 pub(crate) use change::{
     NewChange, adopt, claim, count_kind, doubtful_owner, forget_void, is_under_way, record,
 };
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
-pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use job::{
-    JobId, Known, clear, emptied_sql, finish, forget_unused, is_finished, is_taken, move_to, open,
-    read_done, reread_done,
+    Begun, JobId, Known, clear, emptied_sql, finish, forget_unused, is_finished, is_taken, move_to,
+    open, read_done, reread_done,
 };
+pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use lock::{hold, release};
 pub(crate) use parts::PartMove;
 pub(crate) use parts::read_parts;

@@ -114,7 +114,7 @@ pub(super) async fn begin_unknown(
     let Some(job) = rows.nth(1) else { return Ok(None) };
     let job = job.and_then(|job| job.parse().ok());
     let job = job.ok_or_else(|| Error::new(Kind::Bug, "a job without a number"))?;
-    Ok(Some(Opened { job: JobId(job), done: Done::default(), is_clean }))
+    Ok(Some(Opened { job: JobId(job), done: Done::default(), is_clean, is_bound: false }))
 }
 
 /// As a literal, whatever the session takes a backslash for.
@@ -128,6 +128,7 @@ mod tests {
 
     use super::*;
     use crate::ledger::job::{Found, find};
+    use crate::target::Unlogged;
     use crate::target::connect::{Dsn, Environment};
 
     #[test]
@@ -143,6 +144,7 @@ mod tests {
             sources: Vec::new(),
             options: serde_json::Map::from_iter([("quote".to_owned(), r#"'\""#.into())]),
             in_shadow: false,
+            unlogged: Unlogged::No,
         };
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {

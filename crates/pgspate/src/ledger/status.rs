@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use super::bound;
 use super::change::{self, Change};
 use super::identity::lock_key;
 use super::{JobId, lock, schema, shadow};
@@ -38,6 +39,8 @@ pub struct JobStatus {
     pub rows_rejected: i64,
     /// What it has changed on the table and not put back: `index "a"`.
     pub changes: Vec<String>,
+    /// The server has crashed since, and has emptied the table or what of it is unlogged.
+    pub emptied: bool,
 }
 
 const LIST: &str = "\
@@ -70,6 +73,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
         return Err(unknown(job));
     }
     let outstanding = change::outstanding(client, job).await?;
+    let (emptied, _) = bound::emptied(client).await?;
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
         let finished: Option<String> = row.get(5);
@@ -94,6 +98,7 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
             rows_written: row.get(9),
             rows_rejected: row.get(10),
             changes: changes.map(Change::name).collect(),
+            emptied: emptied.contains(&job.0),
         });
     }
     Ok(jobs)

@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
-use super::{identity, lock, schema};
+use super::{bound, identity, lock, schema};
 use crate::target::{Ask, Parameter};
 use crate::{Error, Kind, Result};
 
@@ -66,6 +66,8 @@ pub struct StreamStatus {
     pub dead_letters: i64,
     /// When it last advanced, in the session's time zone.
     pub updated: String,
+    /// The server has crashed since, and has emptied the unlogged tables that it wrote to.
+    pub emptied: bool,
 }
 
 const OPEN: &str = "\
@@ -98,6 +100,7 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     if let Some(stream) = take(client, name, partition, None, None).await? {
         return Ok(stream);
     }
+    bound::release_stream(client, name).await?;
     let sql = "insert into pgspate.stream (stream, partition) values ($1, $2)";
     match client.tell(sql, &[&name, &partition]).await {
         Ok(_) => {}
@@ -293,7 +296,10 @@ fn fenced() -> Error {
 /// When the server cannot be asked.
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
-    client.tell(sql, &[&name]).await.map(drop).map_err(failed())
+    match client.tell(sql, &[&name]).await.map_err(failed())? {
+        0 => Ok(()),
+        _ => bound::release_stream(client, name).await,
+    }
 }
 
 fn moved(from: &Mark, to: &Mark) -> Error {
@@ -322,6 +328,7 @@ pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
         return Ok(Vec::new());
     }
     let rows = client.ask_all(LIST, &[]).await.map_err(failed())?;
+    let (_, emptied) = bound::emptied(client).await?;
     let status = |row: &tokio_postgres::Row| StreamStatus {
         stream: row.get(0),
         partition: row.get(1),
@@ -329,6 +336,7 @@ pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
         position: row.get(3),
         dead_letters: row.get(4),
         updated: row.get(5),
+        emptied: emptied.contains(&row.get(0)),
     };
     Ok(rows.iter().map(status).collect())
 }

@@ -10,6 +10,7 @@ use crate::copy::{
     self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, Patience, RejectsMax,
 };
 use crate::format::Mode;
+use crate::ledger::Opened;
 use crate::plan::{Method, Plan};
 use crate::target::Table;
 use crate::{Error, Kind, Result};
@@ -24,7 +25,11 @@ impl Load {
         let mut patience = Patience::new(self.options.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
+            if let Some(Opened { done, .. }) = &self.opened {
+                watch.copy.kept.begin(done.rows_written(), done.chunks());
+            }
             let began = Instant::now();
+            self.was_away = false;
             let attempt = self.attempt(watch);
             if began.elapsed() > self.options.limits.retry_for {
                 // The server was there for long enough to be waited for anew.
@@ -97,6 +102,7 @@ impl Load {
             is_stream: self.reading.is_stream(),
             commit: self.plan.commit,
             ledger: self.opened.as_ref().map(|opened| opened.job),
+            is_bound: self.opened.as_ref().is_some_and(|opened| opened.is_bound),
             done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
             rejects: self
                 .options

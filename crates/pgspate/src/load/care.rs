@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::indexes::Taken;
 use super::patient::Patient;
 use super::restore::Restorer;
 use super::{Load, Watch, Widened, after, indexes};
@@ -29,6 +30,10 @@ pub(super) struct Standing {
     is_altered: bool,
     /// Every row is written.
     pub(super) is_finishing: bool,
+    /// The shadow table has taken the table's place.
+    pub(super) is_exchanged: bool,
+    /// Rows of the load that other sessions have changed, so that none can be taken back.
+    rows_changed: u64,
     /// Expression indexes were dropped, and what ANALYZE knew of them.
     lost_statistics: bool,
     /// What is to be told in the end.
@@ -54,15 +59,16 @@ impl Load {
     ) -> Result<Outcome> {
         loop {
             let (outcome, _) = self.attempts(watch, widened)?;
-            if self.put_all_back(watch)? {
+            if self.put_all_back(outcome.chunks, watch)? {
                 return Ok(outcome);
             }
         }
     }
 
     /// Puts back what was changed. False when rows had to be taken back, and the load is to be
-    /// done again with every index in its place, which then says what is wrong with which row.
-    fn put_all_back(&mut self, watch: &Watch) -> Result<bool> {
+    /// done again with every index in its place, which then says what is wrong with which row; or
+    /// when a crash of the server has taken some of the chunks.
+    fn put_all_back(&mut self, chunks: u64, watch: &Watch) -> Result<bool> {
         let mut patience = Patience::new(self.options.limits.retry_for);
         self.standing.is_finishing = true;
         while self.standing.is_altered {
@@ -71,7 +77,13 @@ impl Load {
             self.standing.done.rebuild_seconds += started.elapsed().as_secs_f64();
             match restored {
                 Ok(()) => {}
-                Err(error) if error.is_retryable() => self.wait(error, &mut patience, watch)?,
+                Err(error) if error.is_retryable() => {
+                    self.wait(error, &mut patience, watch)?;
+                    if self.lacks(chunks)? {
+                        self.standing.is_finishing = false;
+                        return Ok(false);
+                    }
+                }
                 // What cannot be taken back is no other error.
                 Err(error) => match self.may_take_back(&error) && self.take_back(watch) {
                     false => return Err(error),
@@ -191,6 +203,11 @@ impl Load {
                 self.standing.lost_statistics =
                     all.any(|(index, choice)| index.has_expression && choice.stays.is_none());
                 self.standing.is_altered = care.alters_table();
+                watch.copy.note_altered(Some(format!(
+                    "what was dropped or switched off for the load is not back: run the same \
+                     command again, or `pgspate status --restore {}`",
+                    job.0
+                )));
                 self.plan.take_care(care);
                 self.upkeep = upkeep;
                 Ok(())
@@ -272,6 +289,7 @@ impl Load {
         let names: Vec<String> = changes.iter().map(Change::name).collect();
         restorer.run(changes)?;
         self.standing.is_altered = false;
+        watch.copy.note_altered(None);
         let rebuilt = &mut self.standing.done.rebuilt;
         rebuilt.extend(names);
         rebuilt.sort();
@@ -290,14 +308,36 @@ impl Load {
         let Some(job) = self.job_id() else { return false };
         watch.copy.set_phase(Some("taking rows back".to_owned()));
         let work = indexes::take_back(&self.connection, job, &self.table);
-        self.runtime.block_on(work).unwrap_or(false)
+        let taken = self.runtime.block_on(work).unwrap_or(Taken::Noticed);
+        if let Taken::Changed(rows) = taken {
+            self.standing.rows_changed = rows;
+        }
+        taken == Taken::Back
+    }
+
+    /// Of a load all of whose rows are committed.
+    fn where_all_rows_are(&self, error: &Error) -> &'static str {
+        let is_bound = self.opened.as_ref().is_some_and(|opened| opened.is_bound);
+        let may_be_lost = self.plan.commit == Commit::EachChunk || is_bound;
+        match error.is_retryable() && may_be_lost {
+            // The server is away, and may have crashed.
+            true => {
+                "Every row was written to the table, and the same command, run again, finds out \
+                 whether a crash of the server has taken any of them, and loads those again. They \
+                 are in the table otherwise"
+            }
+            false => "Every row is in the table",
+        }
     }
 
     /// After a failure: the error, and whether nothing is left changed on the table.
     pub(super) fn put_back(&mut self, error: Error, watch: &Watch) -> (Error, bool) {
         let (true, Some(job)) = (self.standing.is_altered, self.job_id()) else {
             let error = match self.standing.is_finishing {
-                true => with_more(error, "Every row is in the table."),
+                true => {
+                    let kept = self.where_all_rows_are(&error);
+                    with_more(error, &format!("{kept}."))
+                }
                 false => error,
             };
             return (error, true);
@@ -308,10 +348,19 @@ impl Load {
                 Some(sql) => format!("`{sql}` finds keys that are there twice. "),
                 None => String::new(),
             };
-            let hint = format!(
-                "Every row is in the table, but not all of its indexes are. {which}{how} makes \
-                 the rest, and so does the same command, run again."
-            );
+            let hint = match self.standing.rows_changed {
+                0 => format!(
+                    "{}, but not all of its indexes are. {which}{how} makes the rest, and so does \
+                     the same command, run again.",
+                    self.where_all_rows_are(&error)
+                ),
+                rows => format!(
+                    "Every row was written to the table. Other sessions have changed or deleted \
+                     {rows} of them since, so they were not taken back, and not all indexes are \
+                     there. {which}Mend the rows in the table, and {how} makes the rest. Or empty \
+                     the table, and load a mended input."
+                ),
+            };
             return (with_more(error, &hint), false);
         }
         let Err(refused) = self.restore(watch, false) else {

@@ -6,6 +6,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, care, create};
 use crate::copy::is_about_one_row;
+use crate::ledger;
 use crate::{Error, Kind};
 
 impl Load {
@@ -34,7 +35,12 @@ impl Load {
         if self.standing.is_finishing {
             return error;
         }
-        let kept = self.kept().unwrap_or_default();
+        let has_job = self.opened.is_some();
+        let kept = match self.kept() {
+            Some(kept) => kept,
+            None if has_job => return unsure(error, watch),
+            None => ledger::Seal::default(),
+        };
         if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
             let left = if is_back { self.forget_job() } else { None };
             let error = match left {
@@ -92,6 +98,16 @@ impl Load {
         };
         error.hint(hint)
     }
+}
+
+/// Where the server cannot be asked any more what of the load is in the table.
+fn unsure(error: Error, watch: &Watch) -> Error {
+    let known = match watch.copy.kept.words() {
+        Some(kept) => format!("{kept} were in the table when the server was last heard of"),
+        None => "No row is known to be in the table".to_owned(),
+    };
+    let how = "the same command, run again, finds out, and loads what is missing";
+    care::with_more(error, &format!("{known}; {how}."))
 }
 
 /// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.

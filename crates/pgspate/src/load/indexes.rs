@@ -124,18 +124,28 @@ fn pause(table: &Table, upkeep: &Upkeep) -> (String, NewChange) {
     (format!("alter table {} set ({})", table.sql_name, off.join(", ")), change)
 }
 
+/// What has become of rows that were to be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Back,
+    /// Somebody would notice: nothing is changed.
+    Noticed,
+    /// Other sessions have changed or deleted so many: nothing is changed.
+    Changed(u64),
+}
+
 /// Takes the rows that the job has written out of the table again, and its chunks out of the
-/// ledger. They are known by the transactions that also wrote the chunks. False where somebody
-/// would notice: then nothing is changed.
-pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<bool> {
+/// ledger. They are known by the transactions that also wrote the chunks; so a row that another
+/// session has changed since is known no more, and all of them stay.
+pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<Taken> {
     let taken = take_back_within(connection, job, table).await;
-    if !matches!(taken, Ok(true)) {
+    if !matches!(taken, Ok(Taken::Back)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
     taken
 }
 
-async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<bool> {
+async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<Taken> {
     let (client, name) = (&connection.client, &table.sql_name);
     let failed = || server_error(format!("could not take the rows back out of {name}"));
     let begin = format!(
@@ -145,18 +155,27 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
     client.batch_execute(&begin).await.map_err(failed())?;
     let upkeep = Upkeep::read_within(client, table).await?;
     if upkeep.is_referenced || upkeep.has_delete_triggers {
-        return Ok(false);
+        return Ok(Taken::Noticed);
     }
     let ours =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
-    let look = format!("select not exists (select from only {name} t where not (t.xmin = {ours}))");
-    let is_all: bool = client.ask_one(&look, &[]).await.map_err(failed())?.get(0);
-    let take = match is_all {
+    let look = format!(
+        "select count(*) filter (where t.xmin = {ours}), count(*), \
+                (select coalesce(sum(rows_written), 0)::bigint from pgspate.ledger where job = {}) \
+         from only {name} t",
+        job.0
+    );
+    let row = client.ask_one(&look, &[]).await.map_err(failed())?;
+    let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
+    if found < written {
+        return Ok(Taken::Changed(written.abs_diff(found)));
+    }
+    let take = match found == all {
         true => format!("truncate only {name}"),
         false => format!("delete from only {name} t where t.xmin = {ours}"),
     };
     client.batch_execute(&take).await.map_err(failed())?;
     ledger::clear(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
-    Ok(true)
+    Ok(Taken::Back)
 }

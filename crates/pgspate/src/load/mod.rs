@@ -45,7 +45,7 @@ use crate::Result;
 use crate::copy::{Commit, Early, Limits, Outcome, RejectsMax};
 use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
-use crate::ledger::{Found, Identity, Known, Opened};
+use crate::ledger::{Found, Identity, Known, Opened, Seal};
 use crate::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
 use crate::source::{self, Input};
@@ -131,8 +131,10 @@ pub struct Load {
     identity: Option<Identity>,
     known: Known,
     opened: Option<Opened>,
-    /// Rows that earlier runs had written when the job was opened.
-    rows_at_first: u64,
+    /// What earlier runs had written when the job was opened.
+    at_first: Seal,
+    /// The connection was lost since the rows were last begun with.
+    was_away: bool,
     /// The first lane's session, if it is being opened already.
     early: Early,
     /// What rows are staged in, if they are not for the table itself.
@@ -175,10 +177,8 @@ impl Load {
     /// The first refusal in the order of the input, under a message that names input and table.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
-        if let Found::Finished(record) = &self.known.found {
-            self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
-            let outcome = Outcome::default();
-            return Ok(Report::new(&self, outcome, watch, Vec::new(), 0.0, None));
+        if let Some(report) = self.loaded_already(watch)? {
+            return Ok(report);
         }
         self.open_early();
         let wal_before = self.runtime.block_on(wal_position(&self.connection.client));
@@ -187,10 +187,20 @@ impl Load {
             Ok(outcome) => outcome,
             Err(error) => return Err(self.failed(error, watch)),
         };
+        if let Some(report) = self.loaded_already(watch)? {
+            return Ok(report);
+        }
         let seconds = started.elapsed().as_secs_f64();
         let wal_after = self.runtime.block_on(wal_position(&self.connection.client));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
         Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
+    }
+
+    /// The report, if the ledger says that all of it is loaded.
+    fn loaded_already(&self, watch: &Watch) -> Result<Option<Report>> {
+        let Found::Finished(record) = &self.known.found else { return Ok(None) };
+        self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
+        Ok(Some(Report::new(self, Outcome::default(), watch, Vec::new(), 0.0, None)))
     }
 
     fn carry_out(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
@@ -202,23 +212,30 @@ impl Load {
             None if tries_out => self.try_out()?,
             None => {}
         }
-        self.open_job(watch)?;
+        if !self.open_job(watch)? {
+            return Ok(Outcome::default());
+        }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
             let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);
         }
         self.prepare_table(watch)?;
         self.prepare_shadow()?;
-        let outcome = self.load_with_care(watch, widened)?;
-        self.identity = self.identity.take().map(|it| it.with_contents(&outcome.contents));
-        if outcome.chunks == 0 && self.new_table.is_none() && !tries_out {
-            // No lane has asked the server.
-            self.try_out()?;
+        loop {
+            let mut outcome = self.load_with_care(watch, widened)?;
+            self.identity = self.identity.take().map(|it| it.with_contents(&outcome.contents));
+            if outcome.chunks == 0 && self.new_table.is_none() && !tries_out {
+                // No lane has asked the server.
+                self.try_out()?;
+            }
+            self.again(watch, |load| load.write_rejects())?;
+            if !self.complete_shadow(outcome.chunks, watch)? {
+                continue;
+            }
+            self.care_after(&outcome, watch)?;
+            if self.finish_job(&mut outcome, watch)? {
+                return Ok(outcome);
+            }
         }
-        self.again(watch, |load| load.write_rejects())?;
-        self.complete_shadow(outcome.chunks, watch)?;
-        self.care_after(&outcome, watch)?;
-        self.finish_job(outcome.chunks, watch)?;
-        Ok(outcome)
     }
 }

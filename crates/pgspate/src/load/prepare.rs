@@ -11,12 +11,12 @@ use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
 use crate::apply::silence::Vigil;
 use crate::copy::{Early, Lanes};
-use crate::ledger::{self, Known};
+use crate::ledger::{self, Known, Seal};
 use crate::plan::{Plan, Request, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{Ask, Session, Table, Upkeep, server_error};
+use crate::target::{Ask, Session, Table, Unlogged, Upkeep, server_error};
 use crate::{Error, Result};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -68,6 +68,7 @@ pub(crate) fn prepare_stage(options: Options, dsn: Dsn, runtime: &Handle) -> Res
         indexes: Vec::new(),
         partitions: 0,
         row_security: false,
+        unlogged: Unlogged::No,
         ..load.table.clone()
     };
     load.plan = Plan::make(&bare, &load.session, &load.reading.facts(), &load.request)?;
@@ -181,7 +182,8 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         identity: None,
         known: Known::default(),
         opened: None,
-        rows_at_first: 0,
+        at_first: Seal::default(),
+        was_away: false,
         early: Early::default(),
         stage: None,
         is_silent: false,

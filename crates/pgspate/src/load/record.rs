@@ -6,10 +6,10 @@ use tokio_postgres::Client;
 use super::contents::is_of_job;
 use super::reading::Reading;
 use super::{Load, Watch};
-use crate::copy::Patience;
-use crate::ledger::{self, Found, Identity, SourcePrint};
+use crate::copy::{Outcome, Patience};
+use crate::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
-use crate::target::{Session, Table};
+use crate::target::{Session, Table, Unlogged};
 use crate::{Error, Kind, Result};
 
 /// The server may be busy when it is asked about the ledger, and is given more time than a
@@ -56,14 +56,20 @@ pub(super) fn identity(
         None => "load",
     };
     let is_plain = matches!(table.kind, 'r' | 'p');
+    let keeps_rows = is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row);
     Ok(Some(Identity {
         command,
         table: plan.table.clone(),
         table_oid: table.oid,
-        keeps_rows: is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row),
+        keeps_rows,
         sources,
         options,
         in_shadow: at_once.is_some_and(|at_once| at_once.method == Method::Swap),
+        // What triggers have put elsewhere stays.
+        unlogged: match table.unlogged {
+            Unlogged::Wholly if !keeps_rows => Unlogged::Partly,
+            unlogged => unlogged,
+        },
     }))
 }
 
@@ -136,7 +142,7 @@ impl Load {
         match (&self.known.found, &self.opened) {
             (Found::Finished(record), _) => (Some(record.job), record.rows_written.unsigned_abs()),
             // What was known before may have been another run's since.
-            (_, Some(opened)) => (Some(opened.job.0), self.rows_at_first),
+            (_, Some(opened)) => (Some(opened.job.0), self.at_first.rows_written),
             (_, None) => (None, 0),
         }
     }
@@ -149,26 +155,46 @@ impl Load {
         }
     }
 
-    /// Opens the load's job, if it keeps a ledger. `made_table`: by this run.
-    pub(super) fn open_job(&mut self, watch: &Watch) -> Result<()> {
-        let Some(identity) = &mut self.identity else { return Ok(()) };
+    /// Opens the load's job, if it keeps a ledger. False when another run has done it meanwhile.
+    pub(super) fn open_job(&mut self, watch: &Watch) -> Result<bool> {
+        let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = self.made.unwrap_or(self.table.oid);
         let identity = identity.clone();
         let (made, restart) = (self.made.is_some(), self.options.restart);
         let known = self.known.clone();
-        let opened = self.persist(watch, async |client: &Client| {
+        let begun = self.persist(watch, async |client: &Client| {
             ledger::open(client, &identity, &known, restart, made).await
         })?;
-        self.rows_at_first = opened.done.rows_written();
-        self.opened = Some(opened);
-        Ok(())
+        match begun {
+            Begun::Finished(record) => {
+                self.known.found = Found::Finished(record);
+                Ok(false)
+            }
+            Begun::Opened(opened) => {
+                self.at_first = opened.done.sums();
+                self.opened = Some(opened);
+                Ok(true)
+            }
+        }
     }
 
     /// Connects anew where the connection was lost meanwhile, and reads what is written by now.
     pub(super) fn reopen_job(&mut self) -> Result<()> {
         self.reconnect()?;
-        let Some(job) = self.opened.as_ref().map(|opened| opened.job) else { return Ok(()) };
-        let done = self.ask(async |client: &Client| ledger::reread_done(client, job).await)?;
+        let (Some(opened), Some(identity)) = (&self.opened, &self.identity) else { return Ok(()) };
+        let (job, is_bound, identity) = (opened.job, opened.is_bound, identity.clone());
+        let (is_emptied, done) = self.ask(async |client: &Client| {
+            let is_emptied = is_bound && ledger::begin_over(client, job, &identity).await?;
+            Ok((is_emptied, ledger::reread_done(client, job).await?))
+        })?;
+        if is_emptied {
+            self.at_first = ledger::Seal::default();
+            let table = &self.plan.table;
+            self.standing.done.warnings.push(format!(
+                "the server crashed and emptied {table}, which is unlogged: its rows of this load \
+                 were loaded again"
+            ));
+        }
         if let Some(opened) = &mut self.opened {
             opened.done = done;
         }
@@ -180,6 +206,7 @@ impl Load {
             return Ok(());
         }
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        self.was_away = true;
         let before = self.connection.backend_pid();
         self.connection = connection.into();
         self.is_silent = false;
@@ -227,14 +254,78 @@ impl Load {
         }
     }
 
-    /// Says in the ledger that everything is written.
-    pub(super) fn finish_job(&mut self, chunks: u64, watch: &Watch) -> Result<()> {
-        let Some(job) = self.opened.as_ref().map(|opened| opened.job) else { return Ok(()) };
-        let Some(identity) = self.identity.clone() else { return Ok(()) };
+    /// Says in the ledger that everything is written. False when a crash of the server has taken
+    /// some of it: then it is to be loaded again.
+    pub(super) fn finish_job(&mut self, outcome: &mut Outcome, watch: &Watch) -> Result<bool> {
+        let Some(opened) = &self.opened else { return self.check_alive().map(|()| true) };
+        let (job, is_bound, chunks) = (opened.job, opened.is_bound, outcome.chunks);
+        let Some(identity) = self.identity.clone() else { return Ok(true) };
         let sums = self.persist(watch, async |client: &Client| {
-            ledger::finish(client, job, chunks, &identity).await
+            ledger::finish(client, job, chunks, &identity, is_bound).await
         })?;
-        self.reconcile(&sums)
+        if let Some(sums) = sums {
+            self.reconcile(&sums)?;
+            // Also what was written before the server was away.
+            let before = &self.at_first;
+            outcome.rows_in = sums.rows_in - before.rows_in.min(sums.rows_in);
+            outcome.rows_written = sums.rows_written - before.rows_written.min(sums.rows_written);
+            outcome.rows_rejected =
+                sums.rows_rejected - before.rows_rejected.min(sums.rows_rejected);
+            return Ok(true);
+        }
+        self.again(watch, Load::reopen_job)?;
+        match self.lacks(chunks)? {
+            true => Ok(false),
+            false => Err(ledger::lacks_chunks(job, chunks)),
+        }
+    }
+
+    /// Whether a crash of the server has taken some of the chunks, which can be loaded again.
+    ///
+    /// # Errors
+    /// When they cannot: the input is gone, or where they were to go.
+    pub(super) fn lacks(&self, chunks: u64) -> Result<bool> {
+        let Some(opened) = &self.opened else { return Ok(false) };
+        let kept = opened.done.chunks();
+        if kept >= chunks || !self.was_away {
+            return Ok(false);
+        }
+        let lost = chunks - kept;
+        let s = if lost == 1 { "" } else { "s" };
+        let message = format!("the server has lost {lost} of {chunks} chunk{s} in a crash");
+        let lost = Error::new(Kind::Server, message);
+        if self.reading.is_stream() {
+            return Err(lost.hint(
+                "Their commits had not reached the disk, or their table is unlogged. They cannot \
+                 be read again: load them from a file.",
+            ));
+        }
+        match self.is_swap() && self.standing.is_exchanged {
+            true => Err(lost.hint("The same command, run again, loads all of it.")),
+            false => Ok(true),
+        }
+    }
+
+    /// Without a ledger: that no crash can have emptied an unlogged table since its rows were
+    /// committed, as a session from before that is alive.
+    fn check_alive(&self) -> Result<()> {
+        if self.table.unlogged == Unlogged::No {
+            return Ok(());
+        }
+        let asked = self.runtime.block_on(self.connection.client.simple_query("select 1"));
+        match asked {
+            Ok(_) if !self.was_away => Ok(()),
+            _ => {
+                let table = &self.plan.table;
+                let message = format!(
+                    "the server was away when the rows were committed, and a crash empties \
+                     {table}, which is unlogged"
+                );
+                Err(Error::new(Kind::Connect, message).hint(format!(
+                    "Look whether the rows are there: `select count(*) from {table}`."
+                )))
+            }
+        }
     }
 
     pub(super) fn reconcile(&self, sums: &ledger::Seal) -> Result<()> {

@@ -222,6 +222,9 @@ pub struct Report {
     pub widened: Vec<WidenedReport>,
     /// What slowed it down.
     pub warnings: Vec<String>,
+    /// Which job had loaded all of it, and when, in words.
+    #[serde(skip)]
+    pub loaded_already: Option<String>,
 }
 
 /// A sequence that was moved past what was loaded.
@@ -321,6 +324,7 @@ impl Report {
                 .flatten()
                 .cloned()
                 .collect(),
+            loaded_already: load.standing().filter(|_| load.is_loaded()),
         }
     }
 }

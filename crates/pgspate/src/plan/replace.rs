@@ -258,6 +258,7 @@ mod tests {
             indexes: vec![("t_pkey".to_owned(), true)],
             partitions: 0,
             row_security: false,
+            unlogged: crate::target::Unlogged::No,
         }
     }
 

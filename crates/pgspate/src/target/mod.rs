@@ -20,7 +20,7 @@ pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::SEARCH_PATH;
 pub use index::{Index, IndexKind};
 pub use refusal::Refusal;
-pub use table::{Column, Table, Trigger};
+pub use table::{Column, Table, Trigger, Unlogged};
 pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;
 pub use upkeep::{Sequence, Upkeep};

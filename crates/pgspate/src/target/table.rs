@@ -38,6 +38,48 @@ pub struct Table {
     pub partitions: i64,
     /// Whether row security applies to the current role.
     pub row_security: bool,
+    /// How much of it a crash of the server empties.
+    pub unlogged: Unlogged,
+}
+
+/// How much of a table a crash of the server empties: its unlogged partitions, or itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unlogged {
+    /// Nothing.
+    #[default]
+    No,
+    /// Some of its partitions.
+    Partly,
+    /// All of it.
+    Wholly,
+}
+
+/// Whether any of table `c`, and whether all of it is unlogged; NULL where it has no partitions.
+const UNLOGGED: &str = "\
+(select array[bool_or(p.relpersistence = 'u'), bool_and(p.relpersistence = 'u')]
+ from pg_class p where p.relkind <> 'p' and (p.oid = c.oid or p.oid in
+      (select relid from pg_partition_tree(c.oid) where isleaf)))";
+
+impl Unlogged {
+    fn of(found: &[Option<bool>]) -> Unlogged {
+        match found {
+            [Some(true), Some(true)] => Unlogged::Wholly,
+            [Some(true), _] => Unlogged::Partly,
+            _ => Unlogged::No,
+        }
+    }
+
+    /// That of a table as it is now.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub(crate) async fn read(client: &Client, oid: u32) -> Result<Unlogged> {
+        let sql = format!("select {UNLOGGED} from pg_class c where c.oid = $1");
+        let failed = server_error("could not look whether the table is unlogged".to_owned());
+        let row = client.ask_opt(&sql, &[&oid]).await.map_err(failed)?;
+        let found: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
+        Ok(Unlogged::of(&found.unwrap_or_default()))
+    }
 }
 
 /// A column as the catalog describes it.
@@ -70,11 +112,17 @@ pub struct Trigger {
     pub is_before: bool,
 }
 
+fn table_sql() -> String {
+    format!("{TABLE}, {UNLOGGED} {FROM}")
+}
+
 const TABLE: &str = "\
 select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
-       row_security_active(c.oid)
+       row_security_active(c.oid)";
+
+const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = to_regclass($1)";
 
@@ -151,11 +199,12 @@ impl Table {
     /// What the server refuses: a malformed name, for example.
     pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
         let failed = || server_error(format!("could not look up table {name}"));
+        let table_sql = table_sql();
         loop {
-            let ask = async |sql| client.ask_all(sql, &[&name]).await;
+            let ask = async |sql: &str| client.ask_all(sql, &[&name]).await;
             let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
                 biased;
-                ask(TABLE),
+                ask(&table_sql),
                 ask(TYPES),
                 ask(COLUMNS),
                 ask(FOREIGN_KEYS),
@@ -191,6 +240,7 @@ impl Table {
                 indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
                 partitions: row.get(5),
                 row_security: row.get(6),
+                unlogged: Unlogged::of(&row.get::<_, Vec<Option<bool>>>(7)),
             }));
         }
     }

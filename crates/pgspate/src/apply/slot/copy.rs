@@ -30,6 +30,7 @@ use crate::format::sniff::{Format, Overrides};
 use crate::ledger::{Mark, digest};
 use crate::load;
 use crate::source::Input;
+use crate::target::Unlogged;
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
 
@@ -134,6 +135,9 @@ impl Copying<'_> {
 
     /// Sees to it that the tables are empty, and puts them on the ledger's list.
     fn claim(&self, writer: &mut Writer, pairs: &[Pair], filling: &mut Filling) -> Result<()> {
+        if pairs.iter().any(|(_, facts)| facts.table.unlogged != Unlogged::No) {
+            self.runtime.block_on(writer.bind(true))?;
+        }
         self.empty(writer, pairs, filling)?;
         pairs.iter().for_each(|(_, facts)| filling.add(facts));
         let digest = self.slot.identity.clone();

@@ -22,8 +22,8 @@ use super::silence::{Vigil, in_time};
 use super::watch::Watch;
 use crate::copy::{Limits, Patience, is_about_a_row};
 use crate::ledger::{self, DeadLetter, Stream};
-use crate::target::Refusal;
 use crate::target::connect::Dsn;
+use crate::target::{Refusal, Unlogged};
 use crate::{Error, Kind, Result};
 
 /// How the writer works.
@@ -49,6 +49,8 @@ pub(crate) struct Writer {
     lost_pid: Option<i32>,
     /// What is committed.
     pub(crate) counts: Counts,
+    /// It has written to unlogged tables, which the ledger knows.
+    pub(crate) is_bound: bool,
     /// Batches that are committed, but may have done more than is counted, as answers were lost.
     pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
@@ -94,6 +96,7 @@ impl Writer {
             stream,
             lost_pid: None,
             counts: Counts::default(),
+            is_bound: false,
             uncounted: 0,
             pending: Pending::default(),
         })
@@ -170,6 +173,7 @@ impl Writer {
                     session.connection.end_lost_backend(pid).await;
                 }
                 self.stream.reopen(&session.connection.client, pending).await?;
+                ledger::check_stream(&session.connection.client, self.stream.name()).await?;
                 Ok(session)
             };
             self.session = Some(in_time(limit, "open the stream again", open).await?);
@@ -195,6 +199,9 @@ impl Writer {
 
     async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
         self.reopen(None).await?;
+        if !self.is_bound && batch.tables.iter().any(|it| it.table.unlogged != Unlogged::No) {
+            self.bind(false).await?;
+        }
         let session = self.session.as_mut().expect("just opened");
         let is_whole = self.pending.spilled == 0 && session.takes_parameters;
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
@@ -333,8 +340,44 @@ impl Writer {
         }
     }
 
+    /// Notes that the stream writes to unlogged tables, before it does. `renews`: what it has
+    /// written before is to be written again.
+    pub(crate) async fn bind(&mut self, renews: bool) -> Result<()> {
+        self.reopen(None).await?;
+        let Some(session) = &self.session else { return Ok(()) };
+        let (client, is_within) = (&session.connection.client, session.in_transaction);
+        let limit = self.settings.limits.stall_timeout;
+        let bound = ledger::bind_stream(client, self.stream.name(), renews, is_within);
+        in_time(limit, "note that tables are unlogged", bound).await?;
+        self.is_bound = true;
+        Ok(())
+    }
+
+    /// That no crash of the server has emptied unlogged tables since they were written to.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when one has.
+    pub(crate) async fn check_kept(&mut self) -> Result<()> {
+        let mut has_lost = false;
+        loop {
+            self.reopen(None).await?;
+            let Some(session) = &self.session else { return Ok(()) };
+            let limit = self.settings.limits.stall_timeout;
+            let check = ledger::check_stream(&session.connection.client, self.stream.name());
+            match in_time(limit, "look whether the rows are there", check).await {
+                Err(error) if error.is_retryable() && !has_lost => {
+                    has_lost = true;
+                    self.roll_back_after(&error).await;
+                }
+                checked => return checked,
+            }
+        }
+    }
+
     /// After a failure: a session that is as new, or none.
     async fn roll_back_after(&mut self, error: &Error) {
+        // It may have been noted in the transaction that is rolled back.
+        self.is_bound = false;
         let Some(session) = &mut self.session else { return };
         let limit = self.settings.limits.stall_timeout;
         // One that has fallen silent would not answer to this either.

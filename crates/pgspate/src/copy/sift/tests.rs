@@ -104,6 +104,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         is_stream: false,
         commit: Commit::EachChunk,
         ledger: None,
+        is_bound: false,
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),

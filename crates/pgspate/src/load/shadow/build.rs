@@ -29,17 +29,29 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
 impl Load {
     /// Completes the shadow of `chunks` chunks and puts it in the table's place; tries again as
     /// long as lanes do.
-    pub(in crate::load) fn complete_shadow(&mut self, chunks: u64, watch: &Watch) -> Result<()> {
-        let Some((job, names)) = self.names() else { return Ok(()) };
+    pub(in crate::load) fn complete_shadow(&mut self, chunks: u64, watch: &Watch) -> Result<bool> {
+        let Some((job, names)) = self.names() else { return Ok(true) };
         self.again(watch, |load| {
             // The answer to the last commit may have got lost.
             if load.ask(async |client: &Client| ledger::is_finished(client, job).await)? {
-                return Ok(());
+                load.standing.is_exchanged = true;
+                return Ok(true);
+            }
+            if load.lacks(chunks)? {
+                return Ok(false);
             }
             load.build(&names, watch)?;
             let seen = load.wait_for_snapshots(&names, watch)?;
             load.plan.warnings.extend(seen);
-            load.take_place(job, &names, chunks, watch)
+            let placed = load.take_place(job, &names, chunks, watch)?;
+            load.standing.is_exchanged = placed;
+            if !placed {
+                load.reopen_job()?;
+            }
+            match placed || load.lacks(chunks)? {
+                true => Ok(placed),
+                false => Err(ledger::lacks_chunks(job, chunks)),
+            }
         })
     }
 
@@ -162,8 +174,8 @@ impl Load {
         Ok(None)
     }
 
-    /// The exchange, as soon as the lock is to be had.
-    fn take_place(&self, job: JobId, names: &Names, chunks: u64, watch: &Watch) -> Result<()> {
+    /// The exchange, as soon as the lock is to be had. False where chunks are missing.
+    fn take_place(&self, job: JobId, names: &Names, chunks: u64, watch: &Watch) -> Result<bool> {
         let limit = self.options.limits.lock_timeout;
         let started = Instant::now();
         let what = || format!("could not put the new rows of {} in place", names.table);
@@ -182,7 +194,8 @@ impl Load {
                 exchanged
             };
             let error = match self.cancellable_refused(watch, attempt)? {
-                Ok(sums) => return self.reconcile(&sums),
+                Ok(Some(sums)) => return self.reconcile(&sums).map(|()| true),
+                Ok(None) => return Ok(false),
                 Err(error) => error,
             };
             let Refused::Server(refused) = &error else { return Err(error.into_error(what())) };
@@ -202,7 +215,7 @@ impl Load {
         job: JobId,
         names: &Names,
         chunks: u64,
-    ) -> Result<ledger::Seal, Refused> {
+    ) -> Result<Option<ledger::Seal>, Refused> {
         let client = &self.connection.client;
         exchange::lock(client, names).await?;
         self.check_bonds(names).await?;
@@ -217,8 +230,13 @@ impl Load {
             let error = Error::new(Kind::Bug, "a shadow table without a job");
             return Err(Refused::Other(error));
         };
-        let finished = ledger::finish(client, job, chunks, identity).await;
+        let is_bound = self.opened.as_ref().is_some_and(|opened| opened.is_bound);
+        let finished = ledger::finish(client, job, chunks, identity, is_bound).await;
         let sums = finished.map_err(Refused::Other)?;
+        if sums.is_none() {
+            client.batch_execute("rollback").await?;
+            return Ok(None);
+        }
         ledger::move_to(client, job, new).await.map_err(Refused::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)

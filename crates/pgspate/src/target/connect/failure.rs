@@ -12,6 +12,7 @@ use super::host::{Endpoint, Host};
 use super::tls::{BrokenHandshake, tls_cause};
 use super::tls_settings::Mode;
 use super::verify::Distrust;
+use crate::target::quote_ident;
 use crate::{Error, Kind};
 
 /// What stood in the way.
@@ -194,17 +195,33 @@ fn refused(refusal: &DbError, dsn: &Dsn) -> Failure {
              role`.",
             dsn.user
         ),
-        "53300" => {
-            "Close other connections, use fewer lanes with `--lanes`, or raise the server's \
-                    max_connections."
-                .to_owned()
-        }
+        "53300" => full(refusal, dsn),
         "57P03" => "The server is starting up, shutting down or recovering; try again when it is \
                     ready."
             .to_owned(),
         _ => refusal.hint().map(str::to_owned).unwrap_or_default(),
     };
     Failure { sqlstate: Some(code), ..Failure::new(Why::Refused, words(refusal), hint) }
+}
+
+/// What to do where there are too many connections: whose limit it is tells the server's routine,
+/// as its message may be in any language.
+fn full(refusal: &DbError, dsn: &Dsn) -> String {
+    let limit = match refusal.routine() {
+        Some("InitializeSessionUserId") => ("role", &dsn.user),
+        Some("CheckMyDatabase") => ("database", &dsn.dbname),
+        _ => {
+            return "Close other connections, use fewer lanes with `--lanes`, or raise the server's \
+                    max_connections."
+                .to_owned();
+        }
+    };
+    let (what, name) = (limit.0, quote_ident(limit.1));
+    format!(
+        "Close other connections of this {what}, use fewer lanes with `--lanes`, or raise its limit \
+         with `alter {what} {name} connection limit N`. A load needs one connection besides those \
+         of its lanes."
+    )
 }
 
 /// What the operating system reports of a socket.

@@ -1,0 +1,246 @@
+//! What a crash of the server takes: rows of unlogged tables, and commits that had not reached the
+//! disk. No load is done without them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Child, Stdio};
+
+use pgspate_embedded::{Throwaway, testing};
+use tempfile::TempDir;
+
+use crate::support::{Run, ask, command, finish, session, spawn, wait_until};
+
+const ROWS: usize = 30_000;
+
+/// Waits for a lock of the test's.
+const WAITS: &str = "\
+create function waits() returns trigger language plpgsql as \
+    'begin perform pg_advisory_xact_lock_shared(42); return new; end'";
+
+const WAITING: &str = "select count(*) > 0 from pg_stat_activity \
+                       where wait_event_type = 'Lock' and wait_event = 'advisory'";
+
+/// A server to crash, and a file of several chunks.
+struct Scene {
+    server: Throwaway,
+    folder: TempDir,
+}
+
+impl Scene {
+    fn new(conf: &str, sql: &str) -> Scene {
+        let server = testing::server(conf);
+        ask(&server.dsn(), &format!("{WAITS}; {sql}"));
+        let folder = TempDir::with_prefix("pgspate-crash-").unwrap();
+        let mut rows = "id,note\n".to_owned();
+        (0..ROWS).for_each(|id| writeln!(rows, "{id},{:>999}", "").unwrap());
+        fs::write(folder.path().join("t.csv"), rows).unwrap();
+        fs::write(folder.path().join("one.csv"), "id,note\n-1,one\n").unwrap();
+        Scene { server, folder }
+    }
+
+    fn ask(&self, sql: &str) -> String {
+        ask(&self.server.dsn(), sql)
+    }
+
+    fn start(&self, args: &str) -> Child {
+        let mut load = command(self.folder.path(), &["load", "--to", &self.server.dsn()]);
+        load.args(args.split_whitespace());
+        spawn(load.stdin(Stdio::null()))
+    }
+
+    fn load(&self, args: &str) -> Run {
+        finish(self.start(args))
+    }
+
+    fn status(&self) -> String {
+        let mut status = command(self.folder.path(), &["status", "--to", &self.server.dsn()]);
+        finish(spawn(&mut status)).stdout
+    }
+
+    /// Loads until something of it waits, and then crashes the server.
+    fn crash_while_waiting(&self, args: &str) -> Child {
+        let (runtime, holder) = session(&self.server.dsn());
+        runtime.block_on(holder.batch_execute("select pg_advisory_lock(42)")).unwrap();
+        let load = self.start(args);
+        wait_until("the load waits", || self.ask(WAITING) == "t");
+        self.crash();
+        load
+    }
+
+    fn crash(&self) {
+        self.server.kill().unwrap();
+        self.server.restart().unwrap();
+    }
+
+    /// Rows and different ones among them.
+    fn rows(&self) -> String {
+        self.ask("select count(*) || ' ' || count(distinct id) from t where id >= 0")
+    }
+
+    /// Makes the ledger.
+    fn load_one(&self) {
+        assert_eq!(self.load("one.csv --table t --quiet").status, Some(0));
+    }
+
+    /// Has the load wait when it has built an index, and has not committed it.
+    fn hold_index(&self) {
+        self.load_one();
+        self.ask(
+            "truncate t; create trigger waits before update on pgspate.change for each row \
+             execute function waits()",
+        );
+    }
+
+    /// Has the load wait before its third chunk is sealed.
+    fn hold_third_chunk(&self) {
+        self.load_one();
+        self.ask(
+            "create trigger waits before insert on pgspate.ledger for each row \
+             when (new.chunk >= 2) execute function waits()",
+        );
+    }
+}
+
+fn all() -> String {
+    format!("{ROWS} {ROWS}")
+}
+
+#[track_caller]
+fn is_done(scene: &Scene, run: &Run) {
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(scene.rows(), all(), "{}", run.stderr);
+    let written = "select max(rows_written) from pgspate.job where finished is not null";
+    assert_eq!(scene.ask(written), ROWS.to_string());
+}
+
+#[test]
+fn a_crash_while_indexes_are_built_empties_no_table_unseen() {
+    for commit in ["chunk", "end"] {
+        let table = "create unlogged table t (id int, note text); create index i on t (id)";
+        let scene = Scene::new("", table);
+        scene.hold_index();
+        let args = format!("t.csv --table t --commit {commit} --rebuild-indexes always");
+        let run = finish(scene.crash_while_waiting(&args));
+        is_done(&scene, &run);
+        assert!(run.stderr.contains("the server crashed and emptied public.t"), "{}", run.stderr);
+        assert!(run.stderr.contains("public.t: 30,000 rows"), "{}", run.stderr);
+        assert_eq!(
+            scene
+                .ask("select count(*) from pg_index where indisvalid and indrelid = 't'::regclass"),
+            "1"
+        );
+        assert_eq!(
+            scene.ask("select count(*) from pgspate.change where done < cardinality(steps)"),
+            "0"
+        );
+    }
+}
+
+#[test]
+fn a_crash_between_chunks_has_all_of_them_loaded_again() {
+    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    scene.hold_third_chunk();
+    let run = finish(scene.crash_while_waiting("t.csv --table t --commit chunk --lanes 2"));
+    is_done(&scene, &run);
+}
+
+#[test]
+fn rows_that_were_set_aside_before_a_crash_are_so_once() {
+    let scene = Scene::new("", "create unlogged table t (id int check (id <> 3), note text)");
+    scene.hold_third_chunk();
+    let args = "t.csv --table t --commit chunk --lanes 2 --rejects bad.csv";
+    let run = finish(scene.crash_while_waiting(args));
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    assert_eq!(scene.rows(), format!("{0} {0}", ROWS - 1));
+    let bad = fs::read_to_string(scene.folder.path().join("bad.csv")).unwrap();
+    assert_eq!(bad.lines().count(), 2);
+}
+
+#[test]
+fn a_load_that_died_with_the_server_begins_over() {
+    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    scene.hold_third_chunk();
+    let (runtime, holder) = session(&scene.server.dsn());
+    runtime.block_on(holder.batch_execute("select pg_advisory_lock(42)")).unwrap();
+    let mut load = scene.start("t.csv --table t --commit chunk --lanes 2");
+    wait_until("the load waits", || scene.ask(WAITING) == "t");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    scene.crash();
+    let said = scene.status();
+    assert!(said.contains("unfinished, and emptied since: the server has crashed"), "{said}");
+    // Somebody else's row is no sign of ours.
+    scene.ask("insert into t values (-2)");
+    is_done(&scene, &scene.load("t.csv --table t --commit chunk --quiet"));
+    assert_eq!(scene.ask("select count(*) from t where id = -2"), "1");
+}
+
+#[test]
+fn what_was_loaded_before_a_crash_is_not_loaded_already() {
+    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    assert!(!scene.status().contains("emptied"));
+    let again = scene.load("t.csv --table t");
+    assert!(again.stderr.contains("has loaded this"), "{}", again.stderr);
+    // A restart in good order takes nothing.
+    scene.server.restart().unwrap();
+    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    scene.crash();
+    assert!(scene.status().contains("and emptied since: the server has crashed"));
+    scene.ask("insert into t values (-2)");
+    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+}
+
+#[test]
+fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
+    let scene = Scene::new(
+        "",
+        "create table t (id int, note text) partition by range (id); \
+         create table kept partition of t for values from (minvalue) to (15000); \
+         create unlogged table gone partition of t for values from (15000) to (maxvalue)",
+    );
+    scene.hold_third_chunk();
+    let run = finish(scene.crash_while_waiting("t.csv --table t --commit chunk --quiet"));
+    let said = "what was unlogged is empty, and other rows of the job may still be there";
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains(said), "{}", run.stderr);
+    let run = scene.load("t.csv --table t --commit chunk --quiet");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains(said) && run.stderr.contains("--restart"), "{}", run.stderr);
+    scene.ask("truncate t");
+    is_done(&scene, &scene.load("t.csv --table t --commit chunk --quiet --restart"));
+}
+
+#[test]
+fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
+    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    let (runtime, holder) = session(&scene.server.dsn());
+    // ANALYZE waits for this lock, and COPY does not.
+    let lock = "begin; lock table t in share update exclusive mode";
+    runtime.block_on(holder.batch_execute(lock)).unwrap();
+    let load = scene.start("t.csv --table t --no-ledger --analyze always");
+    wait_until("ANALYZE waits", || {
+        scene.ask(
+            "select count(*) from pg_stat_activity where query like '%analyze%' \
+             and wait_event_type = 'Lock' and pid <> pg_backend_pid()",
+        ) != "0"
+    });
+    assert_eq!(scene.rows(), all());
+    scene.crash();
+    let run = finish(load);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert_eq!(scene.rows(), "0 0");
+}
+
+#[test]
+fn commits_that_a_crash_has_taken_are_made_again() {
+    let conf = "wal_writer_delay = 10s\nwal_writer_flush_after = 1GB\nwal_buffers = 128MB\n";
+    let table = "create table t (id int, note text); create index i on t (id)";
+    let scene = Scene::new(conf, table);
+    scene.hold_index();
+    let args = "t.csv --table t --commit chunk --rebuild-indexes always";
+    let run = finish(scene.crash_while_waiting(args));
+    is_done(&scene, &run);
+    assert!(run.stderr.contains("public.t: 30,000 rows"), "{}", run.stderr);
+}
