@@ -1,5 +1,6 @@
 //! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
 
+mod alike;
 mod back;
 mod direct;
 mod faults;

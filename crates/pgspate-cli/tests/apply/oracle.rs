@@ -206,7 +206,7 @@ fn some_at_once(subscriber: &Throwaway, first: u64) -> usize {
 }
 
 /// The number that a variable holds, if it is set.
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
     Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }

@@ -97,7 +97,8 @@ select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
              where k.nth <= i.indnkeyatts order by k.nth),
-       i.indimmediate and i.indpred is null and i.indexprs is null
+       i.indimmediate and i.indpred is null and i.indexprs is null,
+       i.indisprimary and not i.indimmediate
 from pg_index i
 where i.indrelid = $1 and i.indisunique and i.indisvalid";
 
@@ -175,8 +176,11 @@ impl Facts {
             let is_lenient = lenient.contains(name);
             Some((at(name)?, Canon::of(&found.ty, session, is_lenient)))
         };
-        let keying = Keying { columns: key.iter().filter_map(canon).collect() };
         let unique = client.ask_all(UNIQUE, &[&table.oid]).await.map_err(failed())?;
+        let keying = Keying {
+            columns: key.iter().filter_map(canon).collect(),
+            is_deferrable: unique.iter().any(|row| row.get(2)),
+        };
         let plain = unique.iter().filter(|row| row.get(1));
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =

@@ -5,18 +5,23 @@
 //! not known here, a row says on what it is based: on what the target has, on nothing, or on what
 //! the target has under another key, from which the row has come.
 
+mod alike;
+
 use std::collections::HashMap;
 
 use super::canon::Canon;
 use super::event::Op;
 use super::log::{Cell, Change, Log, Which};
 use crate::{Error, Kind, Result};
+use alike::Pick;
 
 /// What folding has to know of a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keying {
     /// The columns of the key; empty for a table without one.
     pub(crate) columns: Vec<(usize, Canon)>,
+    /// The key is checked at the end of a transaction, within which rows may share it.
+    pub(crate) is_deferrable: bool,
 }
 
 /// The key of a row: the cells of one row of an event.
@@ -45,6 +50,21 @@ pub(crate) struct State {
     pub(crate) base: Base,
     /// It comes to be if the target has no such row. Else that is a row that is missing.
     pub(crate) puts: bool,
+    /// If the target has no such row, there is none to be.
+    pub(crate) is_maybe: bool,
+    /// The insert by which it came under a key of which nothing was known; [`FIRST`] for none.
+    came: u32,
+}
+
+impl State {
+    /// The row that the target has under the key, if any, as it is.
+    const AS_IS: State =
+        State { head: FIRST, base: Base::Target, puts: false, is_maybe: false, came: FIRST };
+
+    /// Whether no event says anything of it.
+    fn is_as_is(&self) -> bool {
+        self.head == FIRST && self.base == Base::Target
+    }
 }
 
 /// What is left of the events of a key.
@@ -84,12 +104,21 @@ pub(crate) struct FoldedTable {
     pub(crate) missing: u64,
     /// Two keys may be the same to the server.
     pub(crate) is_loose: bool,
+    /// A row has come, in no transaction with others, to a key that another row has.
+    pub(crate) has_clash: bool,
+    /// Rows that have come, in no transaction with others, to a key that another row may have: if
+    /// the target has rows under both keys, it has. The first key is `None` of a row that is known.
+    pub(crate) takes: Vec<(Option<KeyAt>, KeyAt)>,
     links: Vec<Link>,
     /// The place of each key among the entries.
     places: HashMap<Box<[u8]>, u32>,
-    /// Rows that the target may have had where another one of the same transaction has come, until
-    /// they go elsewhere: what there was before.
-    displaced: HashMap<u32, Option<State>>,
+    /// By the place of their key: rows that share it within the transaction with the one that came
+    /// last, the oldest first. They have to leave it before the transaction ends.
+    waiting: HashMap<u32, Vec<State>>,
+    /// A row was inserted in the open transaction, whose deferrable key another row may have.
+    is_open: bool,
+    /// First and last of events that are to be folded together.
+    spans: Vec<(usize, usize)>,
 }
 
 /// What is left of a range of events, by table.
@@ -119,13 +148,18 @@ pub(crate) fn cuts(
 ) -> Result<Vec<usize>> {
     let mut cuts = Vec::new();
     let truncates = |at: usize| log.changes().get(at).is_some_and(|it| it.op == Op::Truncate);
-    fold_with(log, range, keyings, |at, tables| {
+    let folded = fold_with(log, range, keyings, |at, tables| {
         // Tables that were emptied at once may refer to each other.
         let is_one_statement = truncates(at) && truncates(at + 1);
-        if !is_one_statement && !tables.iter().any(FoldedTable::is_in_suspense) {
+        if !is_one_statement && tables.iter().all(|table| table.waiting.is_empty()) {
             cuts.push(at + 1);
         }
     })?;
+    for (first, last) in folded.tables.iter().flat_map(|table| &table.spans) {
+        let within = cuts.partition_point(|cut| cut <= first);
+        let after = cuts.partition_point(|cut| cut <= last);
+        cuts.drain(within..after);
+    }
     Ok(cuts)
 }
 
@@ -138,14 +172,16 @@ fn fold_with(
     let mut folded = Folded::default();
     folded.tables.resize_with(keyings.len(), FoldedTable::default);
     let mut scratch = Scratch::default();
+    let mut begin = range.start as u32;
     for at in range {
         let change = &log.changes()[at];
         let keying = keyings[change.table];
-        let mut folding =
-            Folding { log, keying, table: &mut folded.tables[change.table], at: at as u32 };
+        let table = &mut folded.tables[change.table];
+        let mut folding = Folding { log, keying, table, at: at as u32, begin };
         folding.take(change, &mut scratch)?;
         if change.ends {
-            folded.tables.iter_mut().for_each(|table| table.displaced.clear());
+            begin = at as u32 + 1;
+            folded.tables.iter_mut().for_each(FoldedTable::end_transaction);
         }
         after(at, &folded.tables);
     }
@@ -204,17 +240,23 @@ struct Folding<'a> {
     keying: &'a Keying,
     table: &'a mut FoldedTable,
     at: u32,
+    /// The first event of its transaction.
+    begin: u32,
 }
 
 impl Folding<'_> {
     fn take(&mut self, change: &Change, scratch: &mut Scratch) -> Result<()> {
         if change.op == Op::Truncate {
-            let FoldedTable { is_loose, missing, .. } = *self.table;
-            *self.table =
-                FoldedTable { truncates: true, is_loose, missing, ..FoldedTable::default() };
+            let FoldedTable { is_loose, missing, has_clash, .. } = *self.table;
+            let takes = std::mem::take(&mut self.table.takes);
+            let kept = FoldedTable { is_loose, missing, has_clash, takes, ..Default::default() };
+            *self.table = FoldedTable { truncates: true, ..kept };
             return Ok(());
         }
         if self.keying.columns.is_empty() {
+            if change.op == Op::Update && self.changes_nothing(change) {
+                return Ok(());
+            }
             if matches!(change.op, Op::Delete | Op::Update) {
                 self.table.removals.push(self.at);
             }
@@ -226,7 +268,7 @@ impl Folding<'_> {
         match change.op {
             Op::Insert | Op::Snapshot => {
                 self.key(change, Which::New, &mut scratch.key)?;
-                self.insert(&scratch.key);
+                self.insert(change, &scratch.key);
             }
             Op::Delete => {
                 self.key(change, Which::Old, &mut scratch.key)?;
@@ -280,41 +322,57 @@ impl Folding<'_> {
         (self.table.links.len() - 1) as u32
     }
 
-    fn insert(&mut self, key: &[u8]) {
+    fn insert(&mut self, change: &Change, key: &[u8]) {
         let (nth, is_known) = self.entry(key, Which::New);
-        let state = match self.table.entries[nth].state {
+        let is_beside = self.keying.is_deferrable && change.op == Op::Insert && !change.ends;
+        let before = self.table.entries[nth].state;
+        let state = match before {
             Some(state) => State { head: self.link(state.head), puts: true, ..state },
             None => {
                 let base = if is_known { Base::Nothing } else { Base::Target };
-                State { head: self.link(FIRST), base, puts: true }
+                let came = if is_known || change.op != Op::Insert { FIRST } else { self.at };
+                State { head: self.link(FIRST), base, puts: true, is_maybe: false, came }
             }
         };
+        let mut state = State { is_maybe: false, ..state };
+        match before {
+            Some(before) if is_beside => {
+                self.wait(nth, before);
+                state.came = FIRST;
+            }
+            _ => self.table.is_open |= is_beside && !is_known,
+        }
         self.table.entries[nth].state = Some(state);
     }
 
     fn delete(&mut self, change: &Change, key: &[u8]) {
         let (nth, _) = self.entry(key, Which::Old);
-        if self.table.displaced.contains_key(&(nth as u32)) && self.is_of_another(change, nth) {
-            self.table.displaced.remove(&(nth as u32));
-            return;
+        match self.pick(change, nth) {
+            Pick::Waiting(row) => drop(self.take_waiting(nth, row)),
+            // Also of a row that came with these events: the target may have one of that key.
+            Pick::Last => drop(self.take_last(change, nth)),
         }
-        // Also of a row that came with these events: the target may have one of that key.
-        self.table.entries[nth].state = None;
-        self.table.entries[nth].is_left = false;
     }
 
     fn update(&mut self, change: &Change, key: &[u8]) {
         let (nth, is_known) = self.entry(key, Which::New);
         let puts = change.is_complete;
+        if let Pick::Waiting(row) = self.pick(change, nth) {
+            self.update_waiting(nth, row, puts);
+            return;
+        }
         let state = match self.table.entries[nth].state {
-            Some(state) => State { head: self.link(state.head), puts: state.puts || puts, ..state },
+            Some(state) => {
+                let (puts, is_maybe) = (state.puts || puts, state.is_maybe && !puts);
+                State { head: self.link(state.head), puts, is_maybe, ..state }
+            }
             None if is_known && !puts => {
                 self.table.missing += 1;
                 return;
             }
             None => {
                 let base = if is_known { Base::Nothing } else { Base::Target };
-                State { head: self.link(FIRST), base, puts }
+                State { head: self.link(FIRST), base, puts, ..State::AS_IS }
             }
         };
         self.table.entries[nth].state = Some(state);
@@ -324,14 +382,15 @@ impl Folding<'_> {
     fn move_row(&mut self, change: &Change, from: &[u8], to: &[u8]) {
         let puts = change.is_complete;
         let (source, is_known) = self.entry(from, Which::Old);
-        let displaced = self.table.displaced.contains_key(&(source as u32))
-            && self.is_of_another(change, source);
-        let moving = match displaced {
-            true => self.table.displaced.remove(&(source as u32)).flatten(),
-            false => self.table.entries[source].state.take(),
+        let moving = match self.pick(change, source) {
+            Pick::Waiting(row) => Some(self.take_waiting(source, row)),
+            Pick::Last => {
+                let moving = self.take_last(change, source);
+                self.table.entries[source].is_left = self.table.entries[source].state.is_none();
+                moving
+            }
         };
-        self.table.entries[source].is_left = !displaced;
-        let was_there = displaced || moving.is_some() || !is_known;
+        let was_there = moving.is_some() || !is_known;
         if !was_there && !puts {
             // Read again, it may have come to its new key before.
             let (target, is_known) = self.entry(to, Which::New);
@@ -349,48 +408,29 @@ impl Folding<'_> {
                     Base::Target => Base::Moved(key_from),
                     other => other,
                 };
-                State { head: self.link(state.head), base, puts: state.puts || puts }
+                let puts = state.puts || puts;
+                State { head: self.link(state.head), base, puts, ..State::AS_IS }
             }
             None => {
                 let base = if was_there { Base::Moved(key_from) } else { Base::Nothing };
-                State { head: self.link(FIRST), base, puts }
+                State { head: self.link(FIRST), base, puts, ..State::AS_IS }
             }
         };
         let (target, is_known) = self.entry(to, Which::New);
-        let occupant = self.table.entries[target].state;
-        if (occupant.is_some() || !is_known) && self.tells_rows_apart(change) {
-            self.table.displaced.insert(target as u32, occupant);
+        let key_to = KeyAt { change: self.at, which: Which::New };
+        if was_there {
+            self.arrive(change, state.base, key_to, target, is_known);
         }
         // Its key is spelled as this event spells it.
-        self.table.entries[target].key = KeyAt { change: self.at, which: Which::New };
+        self.table.entries[target].key = key_to;
         self.table.entries[target].state = Some(state);
     }
 
-    /// Whether an event about a key to which a row has come within its transaction is about the
-    /// row that was there before: what it says of the other columns is not what that one has.
-    fn is_of_another(&self, change: &Change, nth: usize) -> bool {
-        let Some(state) = self.table.entries[nth].state else { return false };
-        self.old_beside_key(change).any(|(column, said)| {
-            let has = self.table.cell(self.log, &state, column);
-            has != Cell::Absent && said != has
-        })
-    }
-
-    /// Whether an event has of its old row more than the key. A source that does not send that is
-    /// one in which keys change one after the other, or by way of a key that is free.
-    fn tells_rows_apart(&self, change: &Change) -> bool {
-        self.old_beside_key(change).next().is_some()
-    }
-
-    /// What an event says of its old row, but for the key.
-    fn old_beside_key<'a>(&'a self, change: &'a Change) -> impl Iterator<Item = (usize, Cell<'a>)> {
-        let is_key = |column| self.keying.columns.iter().any(|(of_key, _)| *of_key == column);
-        let columns = (0..usize::from(change.width)).filter(move |column| !is_key(*column));
-        let old = change.old.into_iter();
-        let cells = old.flat_map(move |row| {
-            columns.clone().map(move |column| (column, self.log.cell(change.width, row, column)))
-        });
-        cells.filter(|(_, cell)| *cell != Cell::Absent)
+    /// Whether an event of a table without a key leaves the row as it was.
+    fn changes_nothing(&self, change: &Change) -> bool {
+        let cell = |which, column| self.log.either(change, which, column);
+        (0..usize::from(change.width))
+            .all(|column| cell(Which::New, column) == cell(Which::Old, column))
     }
 }
 
@@ -405,6 +445,11 @@ impl FoldedTable {
             self.places.iter().map(|(key, nth)| (&**key, *nth)).collect();
         places.sort_unstable();
         places.into_iter().map(|(_, nth)| &self.entries[nth as usize]).collect()
+    }
+
+    /// Rows of which no event says anything in the end.
+    pub(crate) fn is_untouched(entry: &Entry) -> bool {
+        entry.state.is_some_and(|state| state.is_as_is())
     }
 
     /// What a row is to have in a column, as far as events say it.
@@ -426,7 +471,12 @@ impl FoldedTable {
 
     /// Whether an event to come may be about a row that was where another one has come.
     pub(crate) fn is_in_suspense(&self) -> bool {
-        !self.displaced.is_empty()
+        self.is_open || !self.waiting.is_empty()
+    }
+
+    fn end_transaction(&mut self) {
+        self.is_open = false;
+        self.waiting.clear();
     }
 
     /// Whether nothing is to be done.

@@ -25,7 +25,7 @@ enum Step {
     Truncate,
 }
 
-type Rows = BTreeMap<u8, [u16; 2]>;
+pub(super) type Rows = BTreeMap<u8, [u16; 2]>;
 
 /// One event, as a careful program would apply it by itself: an insert replaces, an update that
 /// gives all makes its row, another one needs it.
@@ -91,7 +91,7 @@ fn log_of(steps: &[Step]) -> Log {
     log
 }
 
-fn change(nth: usize, op: Op, new: Option<RowAt>, old: Option<RowAt>) -> Change {
+pub(super) fn change(nth: usize, op: Op, new: Option<RowAt>, old: Option<RowAt>) -> Change {
     Change {
         table: 0,
         op,
@@ -148,7 +148,7 @@ fn number(cell: Cell<'_>) -> Option<u16> {
 }
 
 /// What the statements do with what is folded.
-fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
+pub(super) fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
     let table = &folded.tables[0];
     if table.truncates {
         rows.clear();
@@ -166,6 +166,9 @@ fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
         let at = key(entry.key.change, entry.key.which);
         let [a, b] = [1, 2].map(|column| number(table.cell(log, state, column)));
         let own = before.get(&at);
+        if state.is_maybe && own.is_none() {
+            continue;
+        }
         let base = match state.base {
             Base::Nothing => None,
             Base::Target => own,
@@ -180,7 +183,7 @@ fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
 }
 
 fn keying() -> Keying {
-    Keying { columns: vec![(0, Canon::Text)] }
+    Keying { columns: vec![(0, Canon::Text)], is_deferrable: false }
 }
 
 /// Histories that a table with a key can have: what is inserted is not there, what is changed is,

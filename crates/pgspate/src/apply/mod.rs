@@ -3,6 +3,8 @@
 //! Events become, per key and column by column, what is left of them; deletes, updates and inserts
 //! then run as one transaction with the position in the stream: no event is lost or doubled.
 
+#[cfg(test)]
+mod alike_tests;
 mod batch;
 mod canon;
 pub mod decode;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::facts::Facts;
-use super::fold::{Base, Entry, FoldedTable, Keying, State, fold};
+use super::fold::{Base, Entry, FoldedTable, KeyAt, Keying, State, fold};
 use super::log::{Cell, Log, Which};
 use crate::Result;
 use crate::encode::{Encoded, text};
@@ -18,14 +18,18 @@ use crate::encode::{Encoded, text};
 pub(crate) enum What {
     /// It goes.
     Goes = 0,
+    /// It is updated, if it is there, and need not be there.
+    Maybe = 1,
     /// It is updated, if it is there.
-    Changes = 1,
+    Changes = 2,
     /// It is updated, or inserted if it is not there.
-    Comes = 2,
+    Comes = 3,
     /// The same, and what it does not give has its default.
-    Fresh = 3,
+    Fresh = 4,
     /// It goes and comes again, as what others have of it must be free meanwhile.
-    Frees = 4,
+    Frees = 5,
+    /// No row, but a key that a row takes: the target must not have both this and the one before.
+    Takes = 6,
 }
 
 /// Which columns the rows of a batch give.
@@ -52,6 +56,9 @@ pub(crate) struct Prepared {
     pub(crate) has_moves: bool,
     /// Some of them have defaults for what they do not give.
     pub(crate) has_fresh: bool,
+    /// A row takes the key of another one for certain; or may do so, as the target will tell.
+    pub(crate) has_clash: bool,
+    pub(crate) has_takes: bool,
     /// For each column, among the rows that come or change.
     pub(crate) given: Vec<Given>,
     /// Rows go because they have another key now.
@@ -93,6 +100,8 @@ struct Encoder<'a> {
     has_moves: bool,
     has_fresh: bool,
     has_left: bool,
+    /// Of a table without a key: the place of the row among those of the batch.
+    nth: i64,
 }
 
 impl<'a> Encoder<'a> {
@@ -111,6 +120,7 @@ impl<'a> Encoder<'a> {
             has_moves: false,
             has_fresh: false,
             has_left: false,
+            nth: 0,
         }
     }
 
@@ -118,6 +128,7 @@ impl<'a> Encoder<'a> {
         let (mut goes, mut comes) = (0, 0);
         for entry in self.folded.in_order() {
             match &entry.state {
+                _ if FoldedTable::is_untouched(entry) => {}
                 None => {
                     self.goes(entry);
                     goes += 1;
@@ -127,6 +138,9 @@ impl<'a> Encoder<'a> {
                     comes += 1;
                 }
             }
+        }
+        for (from, key) in &self.folded.takes {
+            self.takes(*from, *key);
         }
         for at in &self.folded.removals {
             self.whole(*at, Which::Old, What::Goes);
@@ -152,6 +166,8 @@ impl<'a> Encoder<'a> {
             has_changes: self.has_changes,
             has_moves: self.has_moves,
             has_fresh: self.has_fresh,
+            has_clash: self.folded.has_clash,
+            has_takes: !self.folded.takes.is_empty(),
             has_left: self.has_left,
             is_loose: self.folded.is_loose,
             missing: self.folded.missing,
@@ -172,6 +188,17 @@ impl<'a> Encoder<'a> {
         self.write(What::Goes, None);
     }
 
+    /// A key that a row takes, and the one from which it comes.
+    fn takes(&mut self, from: Option<KeyAt>, key: KeyAt) {
+        self.row.fill(Cell::Absent);
+        let change = &self.log.changes()[key.change as usize];
+        for (column, _) in &self.facts.keying.columns {
+            self.row[*column] = self.log.either(change, key.which, *column);
+        }
+        self.given.fill(0);
+        self.write(What::Takes, from.map(|from| (from.change, from.which)));
+    }
+
     fn comes(&mut self, entry: &Entry, state: &State) {
         for (column, cell) in self.row.iter_mut().enumerate() {
             *cell = self.folded.cell(self.log, state, column);
@@ -182,6 +209,7 @@ impl<'a> Encoder<'a> {
         }
         let is_partial = self.note_given();
         let (what, from) = match state.base {
+            _ if state.is_maybe => (What::Maybe, None),
             // Whether it was there counts, too.
             Base::Moved(from) if is_partial || !state.puts => (what(state.puts), Some(from)),
             Base::Nothing if is_partial && state.puts => (What::Fresh, None),
@@ -206,6 +234,7 @@ impl<'a> Encoder<'a> {
             What::Goes => self.given.fill(0),
             _ => drop(self.note_given()),
         }
+        self.nth = 2 * i64::from(at) + i64::from(which == Which::New);
         self.write(what, None);
     }
 
@@ -237,7 +266,7 @@ impl<'a> Encoder<'a> {
         let encoders = self.facts.encoders.as_ref()?;
         let out = &mut self.out.binary;
         let start = out.len();
-        let fields = self.row.len() + 2 + self.facts.keying.columns.len();
+        let fields = self.row.len() + 2 + self.facts.keying.columns.len().max(1);
         out.extend_from_slice(&(fields as i16).to_be_bytes());
         let from = from.map(|(at, which)| (&self.log.changes()[at as usize], which));
         let key = self.facts.keying.columns.iter().map(|(column, _)| *column);
@@ -258,6 +287,10 @@ impl<'a> Encoder<'a> {
                 out.truncate(start);
                 return None;
             }
+        }
+        if !self.facts.has_key() {
+            out.extend_from_slice(&8_i32.to_be_bytes());
+            out.extend_from_slice(&self.nth.to_be_bytes());
         }
         self.out.binary_rows += 1;
         Some(())
@@ -280,6 +313,9 @@ impl<'a> Encoder<'a> {
                 self.log.either(&self.log.changes()[at as usize], which, *column)
             });
             text::append(bytes(cell), out);
+        }
+        if !self.facts.has_key() {
+            out.extend_from_slice(format!("\t{}", self.nth).as_bytes());
         }
         out.push(b'\n');
         let nth = self.out.binary_rows + self.out.text_rows.len() as u64;

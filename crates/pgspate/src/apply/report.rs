@@ -31,6 +31,10 @@ pub struct Counts {
     /// Of the rows updated, those that were deleted and inserted for it, within a round.
     #[serde(skip)]
     pub(crate) freed: u64,
+    /// Pairs of rows that came and went within a round and were not written: they are no longer
+    /// looked for, and so taken off `missing`.
+    #[serde(skip)]
+    pub(crate) cancelled: u64,
 }
 
 impl Counts {

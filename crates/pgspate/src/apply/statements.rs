@@ -12,6 +12,7 @@ use crate::target::quote_ident;
 
 const WHAT: &str = "\"pgspate what\"";
 const GIVEN: &str = "\"pgspate given\"";
+const NTH: &str = "\"pgspate nth\"";
 
 /// Builds statements for the staged rows of one table.
 pub(crate) struct Statements<'a> {
@@ -55,10 +56,13 @@ pub(crate) fn make_stage(facts: &Facts) -> String {
         .iter()
         .map(|column| format!("{} as {}", beneath("", column), column.sql))
         .collect();
-    let from: Vec<_> = from_names(facts)
+    let mut from: Vec<_> = from_names(facts)
         .zip(key(facts))
         .map(|(name, column)| format!(", {} as {name}", beneath("", column)))
         .collect();
+    if !facts.has_key() {
+        from.push(format!(", 0::int8 as {NTH}"));
+    }
     format!(
         "create temporary table {} on commit delete rows as \
          select {}, 0::int2 as {WHAT}, ''::bytea as {GIVEN}{} from {} with no data",
@@ -80,7 +84,10 @@ fn beneath(of: &str, column: &FactsColumn) -> String {
 /// Fills the stage of a table.
 pub(crate) fn copy(facts: &Facts, format: &str) -> String {
     let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.clone()).collect();
-    let from: Vec<_> = from_names(facts).map(|name| format!(", {name}")).collect();
+    let mut from: Vec<_> = from_names(facts).map(|name| format!(", {name}")).collect();
+    if !facts.has_key() {
+        from.push(format!(", {NTH}"));
+    }
     format!(
         "copy pg_temp.{} ({}, {WHAT}, {GIVEN}{}) from stdin (format {format})",
         stage_name(facts),
@@ -105,7 +112,8 @@ impl<'a> Statements<'a> {
         frees: bool,
     ) -> Statements<'a> {
         // Rows that come from elsewhere, or begin anew, are made to give all.
-        let fills = prepared.has_moves || prepared.has_fresh || frees;
+        let cancels = !facts.has_key() && prepared.goes > 0;
+        let fills = prepared.has_moves || prepared.has_fresh || frees || cancels;
         let widened = |given: &Given| match given {
             Given::Never if fills => Given::Sometimes,
             other => *other,
@@ -189,6 +197,30 @@ impl<'a> Statements<'a> {
                 self.facts.followers.join(" or ")
             )
         })
+    }
+
+    /// Whether a row takes a key that another row of the target has.
+    pub(crate) fn takes(&self) -> String {
+        let from: Vec<_> = from_names(self.facts)
+            .zip(key(self.facts))
+            .map(|(name, column)| format!("o.{} = s.{name}", column.sql))
+            .collect();
+        let is_known = from_names(self.facts).next().unwrap_or_default();
+        format!(
+            "select exists (select from {} join {} t on {} where s.{WHAT} = {} and \
+             (s.{is_known} is null or exists (select from {} o where {})))",
+            self.source,
+            self.table,
+            self.matches(),
+            What::Takes as i16,
+            self.table,
+            from.join(" and ")
+        )
+    }
+
+    /// Takes the keys out of the stage that rows take.
+    pub(crate) fn forget_takes(&self) -> String {
+        format!("delete from {} where s.{WHAT} = {}", self.source, What::Takes as i16)
     }
 
     /// Whether any key is staged twice. Of parameters it is an error instead, as their statements
@@ -279,14 +311,68 @@ impl<'a> Statements<'a> {
         )
     }
 
+    /// Of a table without a key: completes rows that come, to be compared with those that go.
+    pub(crate) fn fill_whole(&self) -> Option<String> {
+        let is_partial = self.columns().any(|(.., given)| given != Given::Always);
+        is_partial.then(|| {
+            format!(
+                "update {} set {} where s.{WHAT} = {}",
+                self.source,
+                self.filled_columns(|column| column.default.clone()),
+                What::Comes as i16
+            )
+        })
+    }
+
+    /// Of a table without a key: takes pairs out of the stage of a row that comes and one like it
+    /// that goes later. What is left is as all events one by one, if rows that go, go first.
+    pub(crate) fn cancel(&self) -> String {
+        let (stage, whole, goes) = (&self.stage, self.whole("s"), What::Goes as i16);
+        format!(
+            "delete from {stage} s using (\
+             select at, what, row_number() over (partition by whole, what order by nth) as kth, \
+                    sum(step) over (partition by whole) as total, \
+                    greatest(0, -min(level) over (partition by whole)) as least \
+             from (select *, sum(step) over (partition by whole order by nth) as level \
+                   from (select s.ctid as at, s.{WHAT} as what, s.{NTH} as nth, {whole} as whole, \
+                                case s.{WHAT} when {goes} then -1 else 1 end as step \
+                         from {stage} s) s) s) c \
+             where s.ctid = c.at \
+               and c.kth > c.least + case c.what when {goes} then 0 else c.total end"
+        )
+    }
+
+    /// All of a row, as text.
+    fn whole(&self, of: &str) -> String {
+        let all: Vec<_> =
+            self.facts.columns.iter().map(|column| format!("{of}.{}", column.sql)).collect();
+        format!("row({})::text", all.join(", "))
+    }
+
+    /// Of a table without a key: gives the row that goes what the one that comes has, where it is.
+    fn update_whole(&self) -> String {
+        let sets: Vec<_> = self
+            .columns()
+            .filter(|(_, column, given)| *given != Given::Never && !column.is_fixed)
+            .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
+            .collect();
+        format!(
+            "update {table} t set {} from {stage} s, \
+             (select t.ctid as at, t.tableoid as part from {table} t join {stage} s \
+              on s.{WHAT} = {goes} and {} = {} limit 1) o \
+             where s.{WHAT} <> {goes} and t.ctid = o.at and t.tableoid = o.part",
+            sets.join(", "),
+            self.whole("t"),
+            self.whole("s"),
+            table = self.table,
+            stage = self.stage,
+            goes = What::Goes as i16
+        )
+    }
+
     /// Of a table without a key: as many rows as are staged, of those that look the same.
     pub(crate) fn delete_whole(&self) -> String {
-        let whole = |of: &str| {
-            let all: Vec<_> =
-                self.facts.columns.iter().map(|column| format!("{of}.{}", column.sql)).collect();
-            format!("row({})::text", all.join(", "))
-        };
-        let (of_stage, of_table) = (whole("s"), whole("t"));
+        let (of_stage, of_table) = (self.whole("s"), self.whole("t"));
         let (table, stage, goes) = (&self.table, &self.stage, What::Goes as i16);
         format!(
             "delete from {table} t using (\
@@ -328,7 +414,7 @@ impl<'a> Statements<'a> {
                 }
             }
         }
-        let (first, last, frees) = (What::Changes as i16, What::Fresh as i16, What::Frees as i16);
+        let (first, last, frees) = (What::Maybe as i16, What::Fresh as i16, What::Frees as i16);
         let which = match self.comes_many {
             // The planner takes these for a third of the rows, and a range for one in two hundred.
             true => format!(">= {first} and s.{WHAT} <> {frees}"),
@@ -349,6 +435,9 @@ impl<'a> Statements<'a> {
     /// Gives the one row that goes the key of the one that comes, and all that this gives. `None`
     /// where the key cannot be set.
     pub(crate) fn move_row(&self) -> Option<String> {
+        if !self.facts.has_key() {
+            return Some(self.update_whole());
+        }
         if key(self.facts).any(|column| column.is_fixed) {
             return None;
         }

@@ -113,9 +113,13 @@ impl Wal2json {
             (None, Op::Insert | Op::Update) => return Err(malformed("a change has no columns")),
             _ => None,
         };
+        // A whole row that stays as it is may be all that a table without a key has to find it by.
+        let is_whole = |old: &[_]| change.new.as_ref().is_some_and(|new| old.len() >= new.len());
         let old = match (&change.old, op) {
             (Some(old), Op::Delete) => Some(row(table, old, types)?),
-            (Some(old), Op::Update) if !is_same(old) => Some(row(table, old, types)?),
+            (Some(old), Op::Update) if !is_same(old) || is_whole(old) => {
+                Some(row(table, old, types)?)
+            }
             (None, Op::Delete) => {
                 return Err(malformed("a deleted row is not identified").hint(
                     "Give the source's table a primary key, or run `alter table ... replica \

@@ -34,7 +34,8 @@ pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
     let takes = |it: &Prepared| {
         let facts = &batch.tables[it.table];
         let follows = it.has_left && !facts.followers.is_empty();
-        let is_staged = it.truncates || it.has_moves || it.has_fresh || follows;
+        let asks = it.has_clash || it.has_takes;
+        let is_staged = it.truncates || it.has_moves || it.has_fresh || follows || asks;
         let has_text = !it.encoded.text_rows.is_empty();
         facts.record.is_some() && facts.has_key() && !is_staged && !has_text
     };

@@ -52,6 +52,12 @@ impl Part<'_> {
     pub(super) fn rows(&self) -> u64 {
         self.prepared.goes + self.prepared.comes
     }
+
+    /// Whether rows of a table without a key go first, so that their unique values are free; unless
+    /// others may refer to them, which would then be refused or go along.
+    fn goes_whole_first(&self) -> bool {
+        !self.facts.has_key() && self.facts.referrers.is_empty()
+    }
 }
 
 /// A statement on the rows of a part.
@@ -72,12 +78,16 @@ pub(super) enum Does {
     /// Has rows go and come again.
     Free,
     Delete,
+    /// Of a table without a key: rows that come and go again are not written.
+    Cancel,
     /// Of a table without a key.
     DeleteWhole,
     Update,
     Insert,
     /// Asks whether one key is staged twice.
     AskDuplicates,
+    /// Asks whether a row takes a key that another row of the target has.
+    AskTakes,
     /// Asks how many rows that are changed are not there.
     AskMissing,
     /// Asks whether rows that go only as their key changes would take others with them.
@@ -87,7 +97,8 @@ pub(super) enum Does {
 impl Does {
     /// Whether it asks for a value.
     pub(super) fn asks(self) -> bool {
-        matches!(self, Does::AskDuplicates | Does::AskMissing | Does::AskFollowers)
+        use Does::{AskDuplicates, AskFollowers, AskMissing, AskTakes};
+        matches!(self, AskDuplicates | AskTakes | AskMissing | AskFollowers)
     }
 }
 
@@ -102,6 +113,9 @@ pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
         if is_early(part) {
             steps.delete(at, part, true);
         }
+        if part.goes_whole_first() {
+            steps.delete_whole(at, part);
+        }
     }
     for (at, part) in parts.iter().enumerate() {
         let inserts_first = part.facts.refers_to_itself() || !part.facts.has_key();
@@ -112,8 +126,8 @@ pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
         if !inserts_first {
             steps.insert(at, part);
         }
-        if part.prepared.goes > 0 && !part.facts.has_key() {
-            steps.add(at, Does::DeleteWhole, "delete rows of @", part.statements.delete_whole());
+        if !part.goes_whole_first() {
+            steps.delete_whole(at, part);
         }
     }
     for (at, part) in parts.iter().enumerate().rev() {
@@ -144,6 +158,15 @@ impl Steps<'_> {
     /// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
     fn complete(&mut self, at: usize, part: &Part<'_>) {
         let (prepared, statements) = (part.prepared, &part.statements);
+        if !part.facts.has_key() {
+            self.cancel(at, part);
+            return;
+        }
+        if prepared.has_takes {
+            let what = "look up keys of @ that change hands";
+            self.add(at, Does::AskTakes, what, statements.takes());
+            self.add(at, Does::Complete, what, statements.forget_takes());
+        }
         if prepared.is_loose && part.rows() > 1 {
             let sql = statements.duplicates();
             self.add(at, Does::AskDuplicates, "compare the keys of staged rows of @", sql);
@@ -162,6 +185,24 @@ impl Steps<'_> {
         let what = "look up rows of @ whose unique values change hands";
         for sql in statements.free() {
             self.add(at, Does::Free, what, sql);
+        }
+    }
+
+    /// Takes rows of a table without a key out of the stage that come and go again.
+    fn cancel(&mut self, at: usize, part: &Part<'_>) {
+        let (prepared, statements) = (part.prepared, &part.statements);
+        if prepared.goes == 0 || prepared.comes == 0 {
+            return;
+        }
+        if let Some(sql) = statements.fill_whole() {
+            self.add(at, Does::Complete, "fill in defaults of @", sql);
+        }
+        self.add(at, Does::Cancel, "compare staged rows of @", statements.cancel());
+    }
+
+    fn delete_whole(&mut self, at: usize, part: &Part<'_>) {
+        if part.prepared.goes > 0 && !part.facts.has_key() {
+            self.add(at, Does::DeleteWhole, "delete rows of @", part.statements.delete_whole());
         }
     }
 
@@ -197,6 +238,7 @@ pub(super) fn count(step: &Step, part: &Part<'_>, rows: u64, counts: &mut Counts
             counts.deleted += rows;
             counts.missing += part.prepared.goes.saturating_sub(rows);
         }
+        Does::Cancel => counts.cancelled += rows / 2,
         Does::Update => counts.updated += rows,
         Does::Insert => counts.inserted += rows,
         Does::AskMissing => counts.missing += rows,
@@ -204,7 +246,7 @@ pub(super) fn count(step: &Step, part: &Part<'_>, rows: u64, counts: &mut Counts
             counts.updated += rows;
             counts.freed += rows;
         }
-        Does::Complete | Does::AskDuplicates | Does::AskFollowers => {}
+        Does::Complete | Does::AskDuplicates | Does::AskTakes | Does::AskFollowers => {}
     }
 }
 
@@ -219,6 +261,9 @@ pub(super) async fn write(
     watch: &Watch,
 ) -> Result<Counts> {
     let parts = parts(tables, prepared, Source::Stage, frees);
+    if let Some(part) = parts.iter().find(|part| part.prepared.has_clash) {
+        return Err(taken(&part.facts.table.sql_name));
+    }
     let searches = |part: &Part<'_>| !part.facts.has_key() && part.prepared.goes > 0;
     let is_small = parts.iter().map(Part::rows).sum::<u64>() <= SMALL_ROWS;
     session.plan_for(is_small && !parts.iter().any(searches)).await?;
@@ -241,6 +286,9 @@ pub(super) async fn write(
     counts.deleted -= counts.freed;
     counts.inserted -= counts.freed;
     counts.freed = 0;
+    // Rows that came and went have not been looked for.
+    counts.missing -= counts.cancelled;
+    counts.cancelled = 0;
     Ok(counts)
 }
 
@@ -255,10 +303,13 @@ async fn run(
         Does::AskDuplicates if session.ask::<bool>(&step.sql, &step.what).await? => {
             return Err(same_key(name));
         }
+        Does::AskTakes if session.ask::<bool>(&step.sql, &step.what).await? => {
+            return Err(taken(name));
+        }
         Does::AskFollowers if session.ask::<bool>(&step.sql, &step.what).await? => {
             return Err(followed(name));
         }
-        Does::AskDuplicates | Does::AskFollowers => 0,
+        Does::AskDuplicates | Does::AskTakes | Does::AskFollowers => 0,
         Does::AskMissing => session.ask::<i64>(&step.sql, &step.what).await?.unsigned_abs(),
         _ => session.execute(&step.sql, &step.what).await?,
     };
@@ -321,6 +372,18 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
 fn same_key(name: &str) -> Error {
     Error::new(Kind::Server, format!("two spellings of one key of {name}"))
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
+}
+
+/// A row comes to a key that another row has, and no transaction says when that one leaves it.
+fn taken(name: &str) -> Error {
+    let message = format!(
+        "a row of {name} gets the key of another row, and the stream does not say where its \
+         transaction ends"
+    );
+    Error::new(Kind::Server, message).with_sqlstate(SqlState::UNIQUE_VIOLATION).hint(
+        "Rows that exchange their keys need a stream with transactions, as wal2json writes by \
+         default (`include-transaction`).",
+    )
 }
 
 /// Rows are not deleted which others follow, where it is only their key that changes.

@@ -217,7 +217,8 @@ impl Sifting<'_> {
     /// work either.
     async fn move_row(&self, session: &mut Session, prepared: &[Prepared]) -> Result<bool> {
         let [prepared] = prepared else { return Ok(false) };
-        if !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
+        let has_key = self.batch.tables[prepared.table].has_key();
+        if has_key && !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
             return Ok(false);
         }
         session.set_savepoint().await?;

@@ -1,0 +1,266 @@
+//! Rows that look alike: the source's own tables are the judge.
+//!
+//! Tables of many sorts, with keys that are checked late, or none, live through transactions by
+//! chance; their changes go through a slot, through wal2json and through pgspate's own events.
+//! `PGSPATE_TEST_LONG=300` goes on for so many seconds, `PGSPATE_TEST_SEED=7` begins with the
+//! round of that seed.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::history::Chance;
+use crate::oracle::number;
+use crate::source::{Source, applied_slot};
+use crate::support::Case;
+use crate::{applied, apply};
+
+/// The sorts of tables: what `k` and `u` are.
+const SORTS: [&str; 8] = [
+    "k int primary key deferrable initially deferred, u int",
+    "k int primary key deferrable, u int",
+    "k int, u int",
+    "k int unique deferrable initially deferred, u int",
+    "k int primary key, u int unique deferrable initially deferred",
+    "k int unique, u int",
+    "k int, u int, primary key (k, u) deferrable initially deferred",
+    "k int not null unique deferrable initially deferred, u int unique",
+];
+
+/// The tables of a round.
+fn tables(count: usize) -> String {
+    let mut sql = String::new();
+    for nth in 0..count {
+        let sort = SORTS[nth % SORTS.len()];
+        write!(
+            sql,
+            "create table t{nth} ({sort}, v text, big text);\n\
+             alter table t{nth} alter big set storage external;\n\
+             alter table t{nth} replica identity full;\n"
+        )
+        .unwrap();
+    }
+    sql
+}
+
+/// Triggers that write down what a change stream would say: all of old rows, and of new ones what
+/// is not stored elsewhere unchanged.
+const TRIGGERS: &str = "\
+create table events (nth bigint generated always as identity, tx xid8 default pg_current_xact_id(),
+                     line jsonb);
+create function note() returns trigger language plpgsql as $$
+declare
+  said jsonb; was jsonb := to_jsonb(old);
+  line jsonb := jsonb_build_object('op', lower(tg_op), 'table', 'public.' || tg_table_name);
+begin
+  if tg_op <> 'DELETE' then
+    said := to_jsonb(new);
+    if tg_op = 'UPDATE' and length(new.big) > 2000 and new.big = old.big then
+      said := said - 'big';
+    end if;
+    line := line || jsonb_build_object('row', said);
+  end if;
+  if tg_op <> 'INSERT' then line := line || jsonb_build_object('old', was); end if;
+  insert into events (line) values (line);
+  return null;
+end $$;
+create function note_truncate() returns trigger language plpgsql as $$ begin
+  insert into events (line)
+  values (jsonb_build_object('op', 'truncate', 'table', 'public.' || tg_table_name));
+  return null;
+end $$";
+
+fn triggers(count: usize) -> String {
+    let one = |nth: usize| {
+        format!(
+            ";\ncreate trigger note after insert or update or delete on t{nth} for each row \
+             execute function note();\ncreate trigger note_truncate after truncate on t{nth} \
+             for each statement execute function note_truncate()"
+        )
+    };
+    format!("{TRIGGERS}{};\n", (0..count).map(one).collect::<String>())
+}
+
+/// A statement by chance.
+fn statement(chance: &mut Chance, nth: u64) -> String {
+    let mut n = |limit| chance.below(limit);
+    let (k, other, u, v) = (n(7), n(7), n(4), ["'a'", "'b'", "null"][n(3) as usize]);
+    let big = ["null", "null", "'s'", "repeat('x', 3000)"][n(4) as usize];
+    let t = format!("t{nth}");
+    match n(22) {
+        0..=3 => format!("insert into {t} values ({k}, {u}, {v}, {big})"),
+        4 => format!("insert into {t} values ({k}, {u}, 'a', null), ({other}, {u}, 'a', null)"),
+        5 => format!("insert into {t} (u, v) values ({u}, {v})"),
+        6 | 7 => format!("update {t} set k = k + 1"),
+        8 => format!("update {t} set k = 6 - k"),
+        9 => format!("update {t} set k = {other} where k = {k}"),
+        10 => format!(
+            "update {t} set k = case k when {k} then {other} else {k} end \
+                       where k in ({k}, {other})"
+        ),
+        11 => format!("update {t} set u = 3 - u"),
+        12 => format!("update {t} set v = {v} where k = {k}"),
+        13 => format!("update {t} set v = {v}, k = k - 1 where u = {u}"),
+        14 => format!("update {t} set v = v"),
+        15 => format!("update {t} set big = {big} where k = {k}"),
+        16 => format!("delete from {t} where k = {k}"),
+        17 => format!("delete from {t} where ctid = (select min(ctid) from {t})"),
+        18 => format!("delete from {t} where ctid = (select max(ctid) from {t})"),
+        19 => format!("update {t} set v = {v} where ctid = (select min(ctid) from {t})"),
+        20 => format!("insert into {t} select * from {t} where k = {k}"),
+        _ => match n(9) {
+            0 => format!("truncate {t}"),
+            _ => format!("delete from {t} where v is not distinct from {v}"),
+        },
+    }
+}
+
+/// Transactions on the tables, a few statements of which are undone.
+fn live(source: &Source, chance: &mut Chance, count: u64, transactions: u64) {
+    let (runtime, client) = crate::run::session(&source.dsn());
+    for _ in 0..transactions {
+        let table = chance.below(count);
+        let mut sql = "begin;".to_owned();
+        for _ in 0..=chance.below(6) {
+            let statement = statement(chance, table);
+            let end = if chance.below(9) == 0 { "raise division_by_zero;" } else { "" };
+            // One that fails is passed over, as if it had not been.
+            let body = format!("{statement}; {end} exception when others then null;");
+            write!(sql, "do $do$ begin {body} end $do$;").unwrap();
+        }
+        if chance.below(3) > 0 {
+            // Of rows that share a key, one stays.
+            write!(
+                sql,
+                "delete from t{table} a using t{table} b where a.k = b.k and a.ctid > b.ctid \
+                 and exists (select from pg_index where indrelid = 't{table}'::regclass);"
+            )
+            .unwrap();
+        }
+        if runtime.block_on(client.batch_execute(&format!("{sql} commit"))).is_err() {
+            runtime.block_on(client.batch_execute("rollback")).unwrap();
+        }
+    }
+}
+
+/// What the triggers have written, as pgspate's own events.
+fn events(source: &Source) -> Vec<Value> {
+    let sql = "select coalesce(jsonb_agg(line || jsonb_build_object('tx', tx::text, 'end', \
+               nth = max) order by nth), '[]')::text \
+               from (select *, max(nth) over (partition by tx) from events) x";
+    serde_json::from_str(&source.value(sql)).unwrap()
+}
+
+fn lines<'a>(events: impl IntoIterator<Item = &'a Value>) -> String {
+    events.into_iter().map(|event| format!("{event}\n")).collect()
+}
+
+/// The same as wal2json writes it, in its second version.
+fn as_wal2json(events: &[Value]) -> Vec<Value> {
+    let columns = |row: &Value| -> Value {
+        let all = row.as_object().unwrap().iter();
+        all.map(|(name, value)| json!({"name": name, "value": value})).collect()
+    };
+    let mut out = Vec::new();
+    let mut is_open = false;
+    for event in events {
+        if !std::mem::replace(&mut is_open, event["end"] == false) {
+            out.push(json!({"action": "B"}));
+        }
+        let op = event["op"].as_str().unwrap();
+        let table = event["table"].as_str().unwrap().strip_prefix("public.").unwrap();
+        let action = op[..1].to_uppercase();
+        let mut line = json!({"action": action, "schema": "public", "table": table});
+        for (from, to) in [("row", "columns"), ("old", "identity")] {
+            if let Some(row) = event.get(from) {
+                line[to] = columns(row);
+            }
+        }
+        out.push(line);
+        if !is_open {
+            out.push(json!({"action": "C"}));
+        }
+    }
+    out
+}
+
+/// What wal2json has written of it, where the source has it.
+fn real_wal2json(source: &Source) -> Option<String> {
+    let slot = format!("w_{}", source.name());
+    let sql = format!(
+        "select coalesce(string_agg(data, E'\\n'), '') from \
+         pg_logical_slot_get_changes('{slot}', null, null, 'format-version', '2', \
+         'filter-tables', 'public.events')"
+    );
+    crate::run::try_ask(&source.dsn(), &sql).ok()
+}
+
+/// One round of so many tables; how many of them have rows in the end.
+fn round(seed: u64, count: usize) -> usize {
+    let mut chance = Chance(seed);
+    let source = Source::new(&tables(count));
+    source.value(&triggers(count));
+    let names: Vec<_> = (0..count).map(|nth| format!("t{nth}")).collect();
+    source.run(&format!("create publication p for table {}", names.join(", ")));
+    let cases =
+        ["slot", "native", "wal2json", "plugin"].map(|leg| (leg, Case::new(&tables(count))));
+    applied_slot(&source, &cases[0].1, "--create-slot");
+    let plugin =
+        format!("select pg_create_logical_replication_slot('w_{}', 'wal2json')", source.name());
+    let has_plugin = crate::run::try_ask(&source.dsn(), &plugin).is_ok();
+    for part in 0..3 {
+        live(&source, &mut chance, count as u64, 5 * count as u64);
+        let rows = [1, 7, 60, 100_000][chance.below(4) as usize];
+        let direct = [0, 1000][chance.below(2) as usize];
+        let args = format!("--batch-rows {rows} --direct-rows {direct}");
+        applied_slot(&source, &cases[0].1, &args);
+        let events = events(&source);
+        let report = applied(&cases[1].1, &lines(&events), &format!("--stream s {args}"));
+        assert_eq!(report["missing"], 0, "seed {seed}, part {part}: {report}");
+        applied(&cases[2].1, &lines(&as_wal2json(&events)), &format!("--stream s {args}"));
+        if let (true, Some(text)) = (has_plugin, real_wal2json(&source))
+            && !text.is_empty()
+        {
+            cases[3].1.put("w.json", &text);
+            let run = apply(&cases[3].1, &format!("w.json --stream s{part} --quiet {args}"));
+            assert_eq!(run.status, Some(0), "seed {seed}: {}", run.stderr);
+        }
+        for (leg, case) in &cases {
+            if *leg == "plugin" && !has_plugin {
+                continue;
+            }
+            for (name, sort) in names.iter().zip(SORTS.iter().cycle()) {
+                let (ours, theirs) = (rows_of(case, name), source.rows(name));
+                assert!(
+                    ours == theirs,
+                    "seed {seed}, part {part}, {leg}, {args}, {name} ({sort}):\n{ours}\n{theirs}"
+                );
+            }
+        }
+    }
+    if has_plugin {
+        source.value(&format!("select pg_drop_replication_slot('w_{}')", source.name()));
+    }
+    names.iter().filter(|name| !source.rows(name).is_empty()).count()
+}
+
+fn rows_of(case: &Case, table: &str) -> String {
+    let sql = format!("select string_agg(t::text, ' ' order by t::text) from {table} t");
+    crate::run::ask(&case.db.dsn(), &sql)
+}
+
+#[test]
+fn tables_of_alike_rows_are_as_in_the_source() {
+    let limit = number("PGSPATE_TEST_LONG").map(Duration::from_secs);
+    let first = number("PGSPATE_TEST_SEED").unwrap_or(1);
+    let count = if limit.is_some() { 80 } else { SORTS.len() };
+    let (begin, mut seed, mut histories, mut filled) = (Instant::now(), first, 0, 0);
+    while seed == first || limit.is_some_and(|limit| begin.elapsed() < limit) {
+        filled += round(seed, count);
+        histories += count;
+        seed += 1;
+        println!("{histories} histories, {filled} with rows, in {:?}", begin.elapsed());
+    }
+    assert!(filled > histories / 3, "{histories} histories end with {filled} filled tables");
+}
