@@ -28,6 +28,7 @@ def apply(
     map: Mapping[str, str] | None = None,
     tables: Names = (),
     unknown_columns: Literal["fail", "ignore", "add"] = "fail",
+    at_end: Literal["hold", "apply"] = "hold",
     max_dead_letters: int = 0,
     retry_for: int = 60,
     stall_timeout: int = 60,
@@ -73,6 +74,7 @@ def apply(
             both sides stands for the same.
         tables: Apply the events of these tables only, as the stream names them.
         unknown_columns: What to do about columns that the table does not have.
+        at_end: What to do when the input ends within a transaction of the source.
         max_dead_letters: Set up to so many bad events aside in ``pgspate.dead_letter``.
         retry_for: Seconds to go on trying when the server is away or another session in the way.
         stall_timeout: Seconds to wait for a connection over which nothing comes any more.

@@ -113,6 +113,7 @@ class ApplyOptions(TypedDict, total=False):
     map: Mapping[str, str] | None
     tables: Names
     unknown_columns: Literal["fail", "ignore", "add"]
+    at_end: Literal["hold", "apply"]
     max_dead_letters: int
     retry_for: int
     stall_timeout: int

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use pgspate::apply::decode::{DebeziumOptions, DecodeOptions, DmsOptions, Unit};
-use pgspate::apply::{self, Format, Name, Options, Plan, Report, UnknownColumns, Watch};
+use pgspate::apply::{self, AtEnd, Format, Name, Options, Plan, Report, UnknownColumns, Watch};
 use pgspate::copy::Limits;
 use pgspate::{Result, source};
 
 use crate::apply_args::{
-    ApplyArgs, BytesArg, DecimalsArg, FormatsArgs, UnitArg, UnknownColumnsArg,
+    ApplyArgs, AtEndArg, BytesArg, DecimalsArg, FormatsArgs, UnitArg, UnknownColumnsArg,
 };
 use crate::errors::Style;
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
@@ -162,6 +162,10 @@ pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
             UnknownColumnsArg::Fail => UnknownColumns::Fail,
             UnknownColumnsArg::Ignore => UnknownColumns::Ignore,
             UnknownColumnsArg::Add => UnknownColumns::Add,
+        },
+        at_end: match args.at_end {
+            AtEndArg::Hold => AtEnd::Hold,
+            AtEndArg::Apply => AtEnd::Apply,
         },
         stream: args.stream,
         dead_letters_max: args.max_dead_letters,

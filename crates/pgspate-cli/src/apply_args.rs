@@ -40,6 +40,10 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_enum, default_value = "fail", value_name = "WHAT", help_heading = "Tables")]
     pub(crate) unknown_columns: UnknownColumnsArg,
 
+    /// What to do when the input ends within a transaction of the source
+    #[arg(long, value_enum, default_value = "hold", value_name = "WHAT", help_heading = "Safety")]
+    pub(crate) at_end: AtEndArg,
+
     /// Set up to so many bad events aside in pgspate.dead_letter, and apply the others
     #[arg(long, default_value = "0", value_name = "N", help_heading = "Safety")]
     pub(crate) max_dead_letters: u64,
@@ -128,6 +132,15 @@ pub(crate) enum UnknownColumnsArg {
     Ignore,
     /// Add the column to the table, of type text
     Add,
+}
+
+/// `--at-end`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum AtEndArg {
+    /// Leave the transaction out, and end with an error
+    Hold,
+    /// Apply what there is of it
+    Apply,
 }
 
 /// What some formats do not say of themselves.

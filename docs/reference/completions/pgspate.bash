@@ -184,7 +184,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__apply)
-            opts="-q -h --to --stream --format --map --tables --unknown-columns --max-dead-letters --retry-for --stall-timeout --lock-timeout --batch-rows --batch-bytes --direct-rows --batch-delay --follow --plan --create-slot --snapshot --source-table --debezium-placeholder --debezium-time --debezium-decimals --debezium-bytes --dms-columns --dms-header --dms-null --dms-absent --dms-delimiter --source-option --metrics --json --quiet --help"
+            opts="-q -h --to --stream --format --map --tables --unknown-columns --at-end --max-dead-letters --retry-for --stall-timeout --lock-timeout --batch-rows --batch-bytes --direct-rows --batch-delay --follow --plan --create-slot --snapshot --source-table --debezium-placeholder --debezium-time --debezium-decimals --debezium-bytes --dms-columns --dms-header --dms-null --dms-absent --dms-delimiter --source-option --metrics --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -212,6 +212,10 @@ _pgspate() {
                     ;;
                 --unknown-columns)
                     COMPREPLY=($(compgen -W "fail ignore add" -- "${cur}"))
+                    return 0
+                    ;;
+                --at-end)
+                    COMPREPLY=($(compgen -W "hold apply" -- "${cur}"))
                     return 0
                     ;;
                 --max-dead-letters)

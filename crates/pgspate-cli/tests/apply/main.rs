@@ -3,6 +3,7 @@
 mod alike;
 mod back;
 mod direct;
+mod failover;
 mod faults;
 mod formats;
 mod history;
@@ -12,6 +13,7 @@ mod mixed;
 mod once;
 mod oracle;
 mod service;
+mod shared_keys;
 mod slot_faults;
 
 #[path = "../faults/chance.rs"]

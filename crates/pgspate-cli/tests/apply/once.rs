@@ -275,7 +275,7 @@ fn transactions_of_the_source_are_not_split() {
     error: the input ends within a transaction of the source
 
     hint: The events of that transaction are not applied. Run the same command again when
-          … the input has its end.
+          … the input has its end, or apply what there is of it with `--at-end apply`.
     ");
     // What ended before is applied; its keys have a 9 before them.
     assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");

@@ -40,6 +40,16 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Time is looked at after so many events.
 const EVENTS_BETWEEN_LOOKS: u64 = 64;
 
+/// What becomes of a transaction of the source that the input ends within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtEnd {
+    /// It is not applied, and the run ends with an error.
+    #[default]
+    Hold,
+    /// What there is of it is applied.
+    Apply,
+}
+
 /// When batches are cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cuts {
@@ -77,6 +87,7 @@ pub(crate) struct Feed {
     pub(crate) found: Option<(decode::Format, &'static str)>,
     pub(crate) decode: decode::DecodeOptions,
     pub(crate) cuts: Cuts,
+    pub(crate) at_end: AtEnd,
     pub(crate) inputs: Inputs,
     /// Where events come from a slot.
     pub(crate) slot: Option<SlotFeed>,
@@ -108,6 +119,8 @@ struct Making {
     letters: u64,
     events: Vec<Event>,
     looked: u64,
+    /// A part of the open transaction was handed over.
+    has_spilled: bool,
     /// Within a transaction, a batch is not cut before it has so many events more.
     grows_by: u64,
     digest: Digest,
@@ -165,6 +178,7 @@ impl Feed {
             letters: 0,
             events: Vec::new(),
             looked: 0,
+            has_spilled: false,
             grows_by: 0,
             digest: Digest::default(),
             last: Last::default(),
@@ -247,6 +261,10 @@ impl Feed {
         making.unknown.check_none()?;
         making.end_pairing();
         self.end_doubt(making)?;
+        if self.at_end == AtEnd::Apply && !making.is_between {
+            (making.is_between, making.has_begun) = (true, false);
+            making.note_boundary();
+        }
         if making.ordinal < self.from.ordinal {
             let message = format!(
                 "the input has {} events, but {} of the stream are applied already",
@@ -261,7 +279,7 @@ impl Feed {
             let message = "the input ends within a transaction of the source";
             return Err(Error::new(Kind::Format, message).hint(
                 "The events of that transaction are not applied. Run the same command again when \
-                 the input has its end.",
+                 the input has its end, or apply what there is of it with `--at-end apply`.",
             ));
         }
         making.topics.wind_up();
@@ -477,7 +495,7 @@ impl Feed {
     /// Where the stream is after a record.
     fn mark(&self, ordinal: u64, last: &Last) -> Mark {
         if let (Some(slot), Some(end)) = (&self.slot, last.end) {
-            return Mark { ordinal, source: end.to_string(), digest: slot.identity.clone() };
+            return Mark { ordinal, source: end.to_string(), digest: slot.digest() };
         }
         let source = self.inputs.words(last.stand.0, last.stand.1);
         Mark { ordinal, source, digest: last.digest.to_string() }
@@ -488,7 +506,8 @@ impl Feed {
         if making.is_between {
             batch.parts = making.topics.moves(batch.events > 0);
         }
-        if batch.is_empty() {
+        let ends = making.has_spilled && making.is_between;
+        if batch.is_empty() && !ends {
             return Ok(());
         }
         batch.commits = making.is_between;
@@ -505,6 +524,7 @@ impl Feed {
             }
         }
         making.began = None;
+        making.has_spilled = !batch.commits;
         (making.looked, making.grows_by) = (0, 0);
         let boundary = std::mem::take(&mut making.boundary);
         batch.upto = batch.log.len();
@@ -565,5 +585,6 @@ impl Making {
         batch.left_out = boundary.left_out;
         batch.rejected.truncate(boundary.rejected);
         self.is_between = true;
+        self.has_spilled = false;
     }
 }

@@ -35,6 +35,7 @@ mod write;
 
 pub use decode::Format;
 pub use event::{Event, Name, Op, Position, Row, Value};
+pub use feed::AtEnd;
 pub use plan::{Plan, PlanTable, plan};
 pub use report::{Counts, Report};
 pub use route::UnknownColumns;

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::batch::Batch;
 use super::decode::{DecodeOptions, Format};
 use super::facts::Facts;
-use super::feed::{Cuts, Feed, Piece, SlotFeed};
+use super::feed::{AtEnd, Cuts, Feed, Piece, SlotFeed};
 use super::inputs::Inputs;
 use super::kafka;
 use super::names::Names;
@@ -58,6 +58,8 @@ pub struct Options {
     pub tables: Vec<String>,
     /// What becomes of columns that the target does not have.
     pub unknown_columns: UnknownColumns,
+    /// What becomes of a transaction of the source that the input ends within.
+    pub at_end: AtEnd,
     /// The name under which the ledger keeps the position; made from the sources' names by default.
     pub stream: Option<String>,
     /// So many events may be set aside.
@@ -92,6 +94,7 @@ impl Default for Options {
             maps: Vec::new(),
             tables: Vec::new(),
             unknown_columns: UnknownColumns::default(),
+            at_end: AtEnd::default(),
             stream: None,
             dead_letters_max: 0,
             batch_rows: 500_000,
@@ -363,8 +366,8 @@ impl Apply {
             Begin::Copy { .. } => copying.run(writer, true)?,
         };
         let until = (!options.follows).then_some(slot.log_end);
-        let identity = slot.identity.clone();
-        Ok((Some(SlotFeed { identity, from, until }), copied))
+        let (identity, read_from) = (slot.identity.clone(), Arc::clone(&slot.read_from));
+        Ok((Some(SlotFeed { identity, read_from, from, until }), copied))
     }
 }
 
@@ -392,6 +395,7 @@ fn feed(
             bytes: options.batch_bytes,
             delay: options.batch_delay,
         },
+        at_end: options.at_end,
         inputs: writer.inputs().clone(),
         slot,
         from: writer.mark().clone(),

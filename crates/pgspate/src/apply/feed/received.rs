@@ -4,6 +4,8 @@
 //! nowhere else a batch ends. When nothing comes the position is moved on all the same, from time
 //! to time, so that the server need not keep its log.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Feed, Making, Told};
@@ -11,6 +13,7 @@ use crate::Result;
 use crate::apply::event::{Event, Row, Value};
 use crate::apply::replication::{Lsn, Received};
 use crate::apply::route::Stand;
+use crate::apply::slot::digest;
 
 /// How often the position is written when no events come.
 const IDLE: Duration = Duration::from_secs(10);
@@ -23,8 +26,10 @@ const COLUMN_BYTES: u64 = 8;
 /// What is to be known of a slot to make batches of what it sends.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotFeed {
-    /// Tells the slot from others: the digest of its marks.
+    /// Tells the slot from others.
     pub(crate) identity: String,
+    /// The timeline that is read.
+    pub(crate) read_from: Arc<AtomicU32>,
     /// All up to here is applied already.
     pub(crate) from: Lsn,
     /// Where to end; nowhere by default.
@@ -32,6 +37,11 @@ pub(crate) struct SlotFeed {
 }
 
 impl SlotFeed {
+    /// The digest of its marks.
+    pub(super) fn digest(&self) -> String {
+        digest(&self.identity, self.read_from.load(Relaxed))
+    }
+
     /// Nothing is left to be read. The server would not say so: it has told us before.
     pub(super) fn is_over(&self) -> bool {
         self.until.is_some_and(|until| self.from >= until)

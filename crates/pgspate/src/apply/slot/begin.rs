@@ -2,6 +2,7 @@
 
 use super::Slot;
 use super::filling::Filling;
+use super::timeline::parse;
 use crate::apply::replication::Lsn;
 use crate::ledger::Mark;
 use crate::target::quote_ident;
@@ -29,8 +30,9 @@ impl Begin {
     /// A ledger and a slot that do not belong together; no slot, when none is to be made.
     pub(crate) fn choose(slot: &Slot, mark: &Mark, creates: bool, copies: bool) -> Result<Begin> {
         let name = &slot.name;
-        if !mark.digest.is_empty() {
-            slot.check_identity(&mark.digest)?;
+        let (identity, timeline) = parse(&mark.digest);
+        if !identity.is_empty() {
+            slot.check_identity(identity)?;
         }
         if Filling::parse(&mark.source).is_some() {
             return if copies { Ok(Begin::Copy { again: true }) } else { Err(unfinished()) };
@@ -55,6 +57,7 @@ impl Begin {
                 .hint("Begin a stream of its own with `--stream NAME`.")
                 .because(error)
         })?;
+        slot.timeline.check(timeline, at, name)?;
         // Who reads it now may have moved on since; it is looked at again when that one is gone.
         if found.reader.is_none() {
             slot.check(at, at)?;
@@ -161,7 +164,10 @@ fn is_ahead(name: &str, confirmed: Lsn, at: Lsn) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::Found;
+    use super::super::timeline::Timeline;
     use super::*;
     use crate::target::connect::{Dsn, Environment};
 
@@ -172,6 +178,8 @@ mod tests {
             name: "s".to_owned(),
             publication: "p".to_owned(),
             identity: "1/d/s".to_owned(),
+            timeline: Timeline::new(2, Some("1\t0/600\tpromoted")),
+            read_from: Arc::default(),
             log_end: Lsn(0x900),
             is_standby: false,
             found: confirmed.map(|at| Found { confirmed: Lsn(at), reader: None }),
@@ -221,6 +229,14 @@ mod tests {
         let mut standby = slot(Some(5));
         standby.is_standby = true;
         assert!(standby.check(Lsn(0x901), Lsn(7)).unwrap_err().is_retryable());
+        let of =
+            |timeline: u32| Mark { digest: format!("1/d/s timeline {timeline}"), ..mark("0/7") };
+        let begin = |mark| Begin::choose(&slot(Some(5)), &mark, false, false);
+        assert_eq!(begin(of(1)).unwrap(), Begin::Stream(Lsn(7)));
+        let further = Mark { source: "0/601".to_owned(), ..of(2) };
+        assert_eq!(begin(further.clone()).unwrap(), Begin::Stream(Lsn(0x601)));
+        let lost = Mark { digest: of(1).digest, ..further };
+        assert!(begin(lost).unwrap_err().to_string().contains("failed over"));
         let other = Mark { digest: "2/d/s".to_owned(), ..mark("0/7") };
         let error = Begin::choose(&slot(Some(5)), &other, false, false).unwrap_err();
         assert_eq!(error.kind(), Kind::Ledger);

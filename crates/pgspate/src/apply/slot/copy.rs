@@ -140,7 +140,7 @@ impl Copying<'_> {
         }
         self.empty(writer, pairs, filling)?;
         pairs.iter().for_each(|(_, facts)| filling.add(facts));
-        let digest = self.slot.identity.clone();
+        let digest = self.slot.digest();
         let mark = Mark { ordinal: 0, source: filling.position(), digest };
         self.runtime.block_on(writer.move_to(mark))
     }

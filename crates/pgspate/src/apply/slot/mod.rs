@@ -7,9 +7,10 @@ mod begin;
 mod copy;
 mod filling;
 mod pump;
+mod timeline;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_postgres::error::SqlState;
 
@@ -17,11 +18,13 @@ pub(crate) use begin::Begin;
 pub use copy::Copied;
 pub(crate) use copy::Copying;
 pub(crate) use pump::{Pump, spawn_look};
+pub(crate) use timeline::digest;
 
 use super::replication::{Address, Confirmer, Lsn, PublishedTable, check_publication, published};
 use crate::ledger::Mark;
 use crate::target::connect::{Connection, Dsn, Environment};
 use crate::{Error, Kind, Result};
+use timeline::Timeline;
 
 /// What sessions with the source are called.
 const NAME: &str = "pgspate apply";
@@ -34,6 +37,9 @@ pub(crate) struct Slot {
     pub(crate) publication: String,
     /// Tells this slot from others of the same name: server, database and slot.
     pub(crate) identity: String,
+    pub(crate) timeline: Timeline,
+    /// The timeline that is read; 0 of a standby, whose timeline may change at any time.
+    pub(crate) read_from: Arc<AtomicU32>,
     /// Where the server's log ended when it was asked.
     pub(crate) log_end: Lsn,
     /// Whether the server is a standby, whose log is yet to come.
@@ -84,9 +90,21 @@ impl Slot {
         check_publication(&beside, &publication).await?;
         let mut wire = dsn.walsender(&beside, NAME).await?;
         let rows = wire.command("IDENTIFY_SYSTEM", "ask the source which server it is").await?;
+        let row = rows.into_iter().next().unwrap_or_default();
+        let said = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+        let (system, id) = (said(0), said(1).parse().unwrap_or(0));
+        let mut history = None;
+        if id > 1 {
+            let what = "ask the source for the history of its timeline";
+            // One that has lost it may still be on the timeline that is known.
+            let rows = match wire.command(&format!("TIMELINE_HISTORY {id}"), what).await {
+                Err(error) if error.is_retryable() => return Err(error),
+                answer => answer.unwrap_or_default(),
+            };
+            history = rows.into_iter().next().and_then(|row| row.into_iter().nth(1)?);
+        }
         wire.close().await;
-        let system = rows.into_iter().next().and_then(|row| row.into_iter().next()?);
-        let system = system.unwrap_or_default();
+        let timeline = Timeline::new(id, history.as_deref());
         let row = beside.client.query_one(LOOK, &[&name]).await;
         let row = row.map_err(|error| beside.explain("could not look for the slot", error))?;
         let log_end = row.get::<_, Option<&str>>(0).unwrap_or("0/0").parse()?;
@@ -101,10 +119,21 @@ impl Slot {
                 Some(Found { confirmed, reader: row.get(6) })
             }
         };
-        let is_standby = row.get(7);
+        let is_standby: bool = row.get(7);
+        let read_from = Arc::new(AtomicU32::new(if is_standby { 0 } else { id }));
         beside.close().await;
         let identity = format!("{system}/{database}/{name}");
-        Ok(Slot { dsn, name, publication, identity, log_end, is_standby, found })
+        Ok(Slot {
+            dsn,
+            name,
+            publication,
+            identity,
+            timeline,
+            read_from,
+            log_end,
+            is_standby,
+            found,
+        })
     }
 
     /// What people call it, which is also the stream's name by default.
@@ -126,7 +155,12 @@ impl Slot {
 
     /// The mark of a place in its stream.
     pub(crate) fn mark(&self, ordinal: u64, at: Lsn) -> Mark {
-        Mark { ordinal, source: at.to_string(), digest: self.identity.clone() }
+        Mark { ordinal, source: at.to_string(), digest: self.digest() }
+    }
+
+    /// The digest of marks of what is read now.
+    pub(crate) fn digest(&self) -> String {
+        digest(&self.identity, self.read_from.load(Relaxed))
     }
 }
 

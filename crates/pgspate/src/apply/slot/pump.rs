@@ -138,12 +138,15 @@ impl Slot {
         let Slot { dsn, name, publication, .. } = self;
         let now = self.again().await?;
         now.check_identity(&self.identity)?;
+        // What has been received is in the history of the server that is there now.
+        now.timeline.check(self.read_from.load(Relaxed), from, name)?;
         if let Some(reader) = now.found.as_ref().and_then(|found| found.reader) {
             return Err(is_read_by(name, reader));
         }
         // After the look: what is applied by now is at least what was confirmed then.
         let upto = upto();
         now.check(from, upto)?;
+        self.read_from.store(now.read_from.load(Relaxed), Relaxed);
         Replication::start_after(dsn, name, publication, from, upto).await
     }
 }
