@@ -36,6 +36,30 @@ fn debezium() {
     leads_to(&events.concat(), "", "(1,9,one) (3,3.25,three)");
 }
 
+/// A column that the target does not have is passed over, whatever it holds; a time of more than a
+/// day is an interval.
+#[test]
+fn debezium_with_what_the_target_has_no_column_for() {
+    let case = Case::new("create table t (id int primary key, note interval)");
+    let geometry = r#"{"type":"struct","name":"io.debezium.data.geometry.Geometry","field":"g"}"#;
+    let time = r#"{"type":"int64","name":"io.debezium.time.MicroTime","field":"note"}"#;
+    let id = r#"{"type":"int32","field":"id"}"#;
+    let row = format!(r#"{{"type":"struct","fields":[{id},{geometry},{time}],"field":"after"}}"#);
+    let op = r#"{"type":"string","field":"op"}"#;
+    let name = "s.public.t.Envelope";
+    let schema = format!(r#"{{"type":"struct","fields":[{row},{op}],"name":"{name}"}}"#);
+    let after = r#"{"id":1,"g":{"wkb":"AQ==","srid":4326},"note":-360000000000}"#;
+    let source = r#"{"connector":"mysql","db":"d","schema":"public","table":"t"}"#;
+    let payload = format!(r#"{{"before":null,"after":{after},"op":"c","source":{source}}}"#);
+    let event = format!("{{\"schema\":{schema},\"payload\":{payload}}}\n");
+    case.put("s.ndjson", &event);
+    let run = apply(&case, "s.ndjson --quiet");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("geometries are not read"), "{}", run.stderr);
+    applied(&case, &event, "--unknown-columns ignore");
+    assert_eq!(rows(&case, "t"), "(1,-100:00:00)");
+}
+
 #[test]
 fn wal2json() {
     let v2 = r#"{"action":"B","xid":7}

@@ -220,6 +220,12 @@ impl Facts {
         }
     }
 
+    /// Whether it has a column of this name, which may be a generated one.
+    pub(crate) fn has_column(&self, name: &str) -> bool {
+        self.columns.iter().any(|column| column.name == name)
+            || self.generated.iter().any(|column| column == name)
+    }
+
     /// Its foreign keys refer to itself.
     pub(crate) fn refers_to_itself(&self) -> bool {
         self.parents.contains(&self.table.oid)

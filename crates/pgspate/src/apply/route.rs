@@ -297,9 +297,22 @@ impl Types for Router {
             }
         }
     }
+
+    fn ignores(&self, table: &Name, column: &str) -> bool {
+        self.inner.borrow().ignores(table, column)
+    }
 }
 
 impl Inner {
+    /// Whether a column of a table's events is one that the target does not have, and need not.
+    fn ignores(&self, table: &Name, column: &str) -> bool {
+        let lacks = |at: usize| !self.targets[at].facts.has_column(column);
+        match self.known.get(table) {
+            Some(at) => self.unknown == UnknownColumns::Ignore && at.is_none_or(lacks),
+            None => false,
+        }
+    }
+
     fn table(&mut self, name: &Arc<Name>) -> Result<Option<usize>> {
         if let Some((last, at)) = &self.last
             && Arc::ptr_eq(last, name)
@@ -416,11 +429,7 @@ impl Target {
     /// Whether a row of a kind that is new has a column that the table has not.
     fn lacks(&mut self, row: &Row) -> bool {
         let facts = Arc::clone(&self.facts);
-        let has = |name: &str| {
-            facts.columns.iter().any(|column| column.name == name)
-                || facts.generated.iter().any(|column| column == name)
-        };
-        self.find(row).is_none() && !row.columns.iter().all(|name| has(name))
+        self.find(row).is_none() && !row.columns.iter().all(|name| facts.has_column(name))
     }
 
     /// Makes room for the layouts of another event.

@@ -36,6 +36,11 @@ pub trait Types {
     /// The type of a column of the table that the source names so, as `pg_type.typname` has it
     /// (`numeric`, `timestamptz`, `_int4`); `None` when there is no such column or table.
     fn of(&self, table: &Name, column: &str) -> Option<Arc<str>>;
+
+    /// Whether what the column holds is passed over, whatever it is.
+    fn ignores(&self, _table: &Name, _column: &str) -> bool {
+        false
+    }
 }
 
 /// What a record says of transactions beside its events.

@@ -117,8 +117,11 @@ impl<K> Table<K> {
                     }
                 }
             };
-            let found = read(*value, kind);
-            values.push(found.map_err(|error| in_column(name, column, value.spelled(), &error))?);
+            values.push(match read(*value, kind) {
+                Ok(value) => value,
+                Err(_) if types.ignores(name, column) => Value::Null,
+                Err(error) => return Err(in_column(name, column, value.spelled(), &error)),
+            });
         }
         Ok(Row { columns: list.columns.clone(), values })
     }

@@ -286,8 +286,10 @@ pub(super) async fn write(
     counts.deleted -= counts.freed;
     counts.inserted -= counts.freed;
     counts.freed = 0;
-    // Rows that came and went have not been looked for.
+    // Rows that came and went have not been looked for, nor written.
     counts.missing -= counts.cancelled;
+    counts.inserted += counts.cancelled;
+    counts.deleted += counts.cancelled;
     counts.cancelled = 0;
     Ok(counts)
 }

@@ -221,6 +221,10 @@ impl Sifting<'_> {
         if has_key && !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
             return Ok(false);
         }
+        // A deferrable key would let it share the key of another row, to be lost with that.
+        if prepared.has_takes || prepared.has_clash {
+            return Ok(false);
+        }
         session.set_savepoint().await?;
         match round::move_row(session, &self.batch.tables[prepared.table], prepared).await {
             Ok(true) => return Ok(true),
@@ -235,12 +239,13 @@ impl Sifting<'_> {
         let table = &self.batch.tables[change.table].table.sql_name;
         let place = self.inputs.place(change.input, change.line);
         let kind = error.kind();
+        let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
         Error::new(kind, format!("could not apply the {} of {table}", verb(change.op)))
             .at(place)
-            .hint(
-                "Nothing of its batch is applied. With `--max-dead-letters N` up to N such events \
-                 are set aside in pgspate.dead_letter, and the others applied.",
-            )
+            .hint(format!(
+                "{own}Nothing of its batch is applied. With `--max-dead-letters N` up to N such \
+                 events are set aside in pgspate.dead_letter, and the others applied."
+            ))
             .because(error)
     }
 

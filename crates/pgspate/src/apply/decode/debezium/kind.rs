@@ -68,6 +68,10 @@ impl Kind {
             },
             "data.VariableScaleDecimal" => Kind::VariableDecimal,
             "time.Date" | "data.Date" => Kind::Days,
+            // MySQL's time is a span, and may be more than a day.
+            "time.Time" | "data.Time" if form == Form::Interval => Kind::Duration(Unit::Milli),
+            "time.MicroTime" if form == Form::Interval => Kind::Duration(Unit::Micro),
+            "time.NanoTime" if form == Form::Interval => Kind::Duration(Unit::Nano),
             "time.Time" | "data.Time" => Kind::Time(Unit::Milli),
             "time.MicroTime" => Kind::Time(Unit::Micro),
             "time.NanoTime" => Kind::Time(Unit::Nano),

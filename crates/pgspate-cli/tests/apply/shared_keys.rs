@@ -1,0 +1,166 @@
+//! Rows that share or exchange keys, tables without a key, and ends of input within a transaction.
+
+use serde_json::{Value, json};
+
+use crate::source::{Source, applied_slot};
+use crate::support::Case;
+use crate::{applied, apply, counts, rows};
+
+const KEYS: &str = "create table kk (k int primary key deferrable, v text);\n\
+                    alter table kk replica identity full;\n";
+
+fn column(name: &str, value: &Value) -> Value {
+    json!({"name": name, "value": value})
+}
+
+/// An update as wal2json writes it of a table with replica identity full.
+fn update(table: &str, old: [Value; 2], new: [Value; 2]) -> String {
+    let row = |row: &[Value; 2]| json!([column("k", &row[0]), column("v", &row[1])]);
+    let line = json!({"action": "U", "schema": "public", "table": table, "columns": row(&new),
+                      "identity": row(&old)});
+    format!("{line}\n")
+}
+
+fn exchange() -> String {
+    update("kk", [json!(1), json!("a")], [json!(2), json!("a")])
+        + &update("kk", [json!(2), json!("b")], [json!(1), json!("b")])
+}
+
+/// All keys move on by one, and every row finds the next one in its place.
+#[test]
+fn rows_that_differ_by_their_key_alone_are_all_there() {
+    let rows_before = "insert into kk select n, 'x' from generate_series(1, 5) n";
+    let source = Source::new(&format!("{KEYS}create publication p for table kk;\n{rows_before}"));
+    for direct in [0, 1000] {
+        let case = Case::new(&format!("{KEYS}{rows_before}"));
+        source.run("truncate kk");
+        source.run(rows_before);
+        let args = format!("--direct-rows {direct} --stream s{direct}");
+        applied_slot(&source, &case, &format!("--create-slot {args}"));
+        source.run("update kk set k = k + 1");
+        applied_slot(&source, &case, &args);
+        assert_eq!(rows(&case, "kk"), source.rows("kk"));
+        source.run("update kk set k = k + 1;\nupdate kk set k = 10 - k, v = 'y'");
+        applied_slot(&source, &case, &args);
+        assert_eq!(rows(&case, "kk"), source.rows("kk"));
+        source.value(&format!("select pg_drop_replication_slot('{}')", source.slot_name()));
+    }
+}
+
+#[test]
+fn keys_that_are_exchanged_need_transactions() {
+    let case = Case::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
+    case.put("s.json", exchange());
+    for args in ["", "--direct-rows 0", "--batch-rows 1"] {
+        let run = apply(&case, &format!("s.json --quiet --stream s {args}"));
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        let says = |words: &str| assert!(run.stderr.contains(words), "{}", run.stderr);
+        for words in ["gets the key of another row", "s.json, line 1", "include-transaction"] {
+            says(words);
+        }
+        assert_eq!(rows(&case, "kk"), "(1,a) (2,b)");
+    }
+    // Inserted by the same batch, the other row is known.
+    let insert = |k: u8, v: &str| {
+        let columns = json!([column("k", &json!(k)), column("v", &json!(v))]);
+        json!({"action": "I", "schema": "public", "table": "kk", "columns": columns}).to_string()
+    };
+    let case = Case::new(KEYS);
+    case.put("s.json", format!("{}\n{}\n{}", insert(1, "a"), insert(2, "b"), exchange()));
+    let run = apply(&case, "s.json --quiet");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("s.json, line 3"), "{}", run.stderr);
+    // With transactions it is told.
+    let case = Case::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
+    let events = format!("{{\"action\":\"B\"}}\n{}{{\"action\":\"C\"}}\n", exchange());
+    applied(&case, &events, "");
+    assert_eq!(rows(&case, "kk"), "(1,b) (2,a)");
+    // A key that nobody has is not another row's.
+    let moved = update("kk", [json!(1), json!("b")], [json!(3), json!("b")]);
+    applied(&case, &moved, "--stream other");
+    assert_eq!(rows(&case, "kk"), "(2,a) (3,b)");
+}
+
+#[test]
+fn an_update_that_changes_nothing_is_counted() {
+    let case = Case::new("create table l (k int, v text); insert into l values (1, 'a')");
+    let same = update("l", [json!(1), json!("a")], [json!(1), json!("a")]);
+    let report = applied(&case, &same, "");
+    assert_eq!((&report["events"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
+    let other = update("l", [json!(1), json!("a")], [json!(1), json!("b")]);
+    let report = applied(&case, &format!("{same}{other}"), "--stream more");
+    assert_eq!(counts(&report), [1, 0, 1, 0]);
+    assert_eq!(rows(&case, "l"), "(1,b)");
+}
+
+/// Rows of a table without a key that come and go and come again, in this order.
+#[test]
+fn rows_without_a_key_go_and_come_in_their_order() {
+    let line = |op: &str, n: u8| {
+        let part = if op == "insert" { "row" } else { "old" };
+        format!("{{\"op\":\"{op}\",\"table\":\"l\",\"{part}\":{{\"n\":{n}}}}}\n")
+    };
+    let case = Case::new("create table l (n int)");
+    // The first one finds no row, and does not take the one that comes later.
+    let events = [line("delete", 1), line("insert", 1), line("insert", 2), line("delete", 2)];
+    let report = applied(&case, &events.concat(), "");
+    assert_eq!(counts(&report), [2, 0, 1, 1], "{report}");
+    assert_eq!(rows(&case, "l"), "(1)");
+}
+
+/// A unique index that is no key is in nobody's way, also where rows refer to it.
+#[test]
+fn rows_with_a_unique_value_that_may_be_null_are_updated() {
+    for child in ["", "create table c (k int references l (k) on delete cascade);"] {
+        let tables = format!("create table l (k int unique, v text); {child}");
+        let case = Case::new(&format!("{tables} insert into l values (1, 'a'), (2, 'b')"));
+        if !child.is_empty() {
+            case.db.run("insert into c values (1)");
+        }
+        let events = update("l", [json!(1), json!("a")], [json!(1), json!("c")])
+            + &update("l", [json!(2), json!("b")], [json!(2), json!("d")]);
+        applied(&case, &events, "");
+        assert_eq!(rows(&case, "l"), "(1,c) (2,d)");
+        if !child.is_empty() {
+            assert_eq!(rows(&case, "c"), "(1)");
+        }
+    }
+}
+
+#[test]
+fn what_there_is_of_a_transaction_is_held_or_applied() {
+    let line = |n: u8, end: &str| {
+        format!(
+            "{{\"database\":\"d\",\"table\":\"l\",\"type\":\"insert\",\"xid\":{end},\
+             \"data\":{{\"n\":{n}}}}}\n"
+        )
+    };
+    let maxwell =
+        line(1, "7,\"commit\":true") + &line(2, "8,\"xoffset\":0") + &line(3, "8,\"xoffset\":1");
+    let wal2json = |n: u8| {
+        let columns = json!([column("n", &json!(n))]);
+        json!({"action": "I", "schema": "public", "table": "l", "columns": columns}).to_string()
+    };
+    let wal2json =
+        format!("{}\n{{\"action\":\"B\"}}\n{}\n{}\n", wal2json(1), wal2json(2), wal2json(3));
+    let plain = "{\"op\":\"insert\",\"table\":\"l\",\"row\":{\"n\":1}}\n".to_owned()
+        + "{\"op\":\"insert\",\"table\":\"l\",\"row\":{\"n\":2},\"tx\":8}\n"
+        + "{\"op\":\"insert\",\"table\":\"l\",\"row\":{\"n\":3},\"tx\":8}\n";
+    for (events, args) in [(maxwell, "--map d.l=public.l"), (wal2json, ""), (plain, "")] {
+        for batch in ["", "--batch-rows 1"] {
+            let case = Case::new("create table l (n int primary key)");
+            case.put("s.json", &events);
+            let args = format!("s.json --quiet {args} {batch}");
+            let run = apply(&case, &args);
+            assert_eq!(run.status, Some(2), "{}", run.stderr);
+            assert!(run.stderr.contains("--at-end apply"), "{}", run.stderr);
+            assert_eq!(rows(&case, "l"), "(1)");
+            let run = apply(&case, &format!("{args} --at-end apply"));
+            assert_eq!(run.status, Some(0), "{}", run.stderr);
+            assert_eq!(rows(&case, "l"), "(1) (2) (3)");
+            // Nothing is left of it.
+            let run = apply(&case, &format!("{args} --at-end apply"));
+            assert_eq!(run.status, Some(0), "{}", run.stderr);
+        }
+    }
+}
