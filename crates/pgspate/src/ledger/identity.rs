@@ -57,7 +57,7 @@ pub struct SourcePrint {
     /// Of a local file: its inode, and when that was last changed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub file: String,
-    /// How it begins: see [`beginning`].
+    /// How it begins: digests of its first lines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub head: String,
     /// The digest of all that was read of it, once it is loaded.

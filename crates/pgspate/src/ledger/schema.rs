@@ -18,11 +18,12 @@ update pgspate.version set version = 2 where version = 1";
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and `ledger.digest` is of its content; both must
-/// be the same when it is cut again. A job cannot be forgotten while a chunk of it is written, by whatever session: else its rows would
-/// stay and nothing would know of them. `reject` has the rows that were set aside. `change.steps`
-/// puts back what was changed on the table; the first `change.done` of them are done. As they are
-/// run by whoever puts things back, they are kept from being written under another role's name.
+/// the byte at which the chunk begins in its input, and `ledger.digest` is of its content; both
+/// must be the same when it is cut again. A job cannot be forgotten while a chunk of it is written,
+/// by whatever session: else its rows would stay and nothing would know of them. `reject` has the
+/// rows that were set aside. `change.steps` puts back what was changed on the table; the first
+/// `change.done` of them are done. As they are run by whoever puts things back, they are kept from
+/// being written under another role's name.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
