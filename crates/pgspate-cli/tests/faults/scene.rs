@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Cursor;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use futures_util::SinkExt;
 use pgspate::copy::Commit;
@@ -124,6 +124,21 @@ impl Scene {
             load.args(["--rejects", "bad.csv", "--max-rejects", &most]);
         }
         spawn(&mut load)
+    }
+
+    /// A load of the file into the table, by way of `dsn`, as users run it.
+    pub(crate) fn default_load(&self, dsn: &str) -> Command {
+        let args = ["load", "t.csv", "--quiet", "--to", dsn, "--table", "t"];
+        command(self.folder.path(), &args)
+    }
+
+    /// Puts back what loads have left.
+    pub(crate) fn restore(&self) -> Command {
+        command(self.folder.path(), &["status", "--restore", "--to", &self.dsn])
+    }
+
+    pub(crate) fn has_its_indexes(&self) -> bool {
+        self.shape.as_ref().is_none_or(|shape| *shape == self.ask(SHAPE))
     }
 
     /// Makes the table empty again, and has what loads remember forgotten, and the ledger itself.

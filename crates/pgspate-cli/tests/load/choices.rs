@@ -52,7 +52,7 @@ fn where_it_pays() {
     indexes  dropped for the load, and made again after it: the table is small beside the
           … input
              t_a    index, dropped
-             t_key  primary key, dropped
+             t_key  primary key, stays: the table has rows
     ");
     case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1001, 60000) n");
     assert_snapshot!(plan(&case, ""), @"indexes  stay: the table has too many rows beside the input");
@@ -131,8 +131,7 @@ fn what_a_table_with_rows_cannot_take_back_stays() {
     indexes  dropped for the load, and made again after it: the table is small beside the
           … input
              t_a    index, dropped
-             t_key  primary key, stays: rows that it refuses in the end could not be taken
-          … back
+             t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
     warning  foreign key "t_far" is checked for each row after its chunk
     "#);
@@ -140,7 +139,7 @@ fn what_a_table_with_rows_cannot_take_back_stays() {
     indexes  dropped for the load, and made again after it: the table is small beside the
           … input
              t_a    index, dropped
-             t_key  primary key, dropped
+             t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
     warning  foreign key "t_far" is checked for each row after its chunk
     "#);

@@ -27,7 +27,8 @@ create unique index t_b on t (b) where b <> '';
 comment on index t_a is 'a'; comment on constraint t_key on t is 'key';
 create table noted as select 't'::regclass::oid as oid;
 create function wait() returns trigger language plpgsql as
-    'begin perform pg_advisory_xact_lock_shared(7); return new; end';
+    'begin if current_setting(''application_name'') like ''pgspate load%''
+           then perform pg_advisory_xact_lock_shared(7); end if; return new; end';
 create trigger wait before insert on t for each row execute function wait()";
 
 fn rows(count: usize) -> String {
@@ -181,4 +182,329 @@ fn a_table_that_is_gone_is_no_trouble() {
     case.db.run("drop table t");
     let run = restore(&case);
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), "there is nothing to put back\n"));
+}
+
+#[test]
+fn what_was_renamed_gets_its_own_keys_back() {
+    let (case, shape) = case();
+    let options =
+        "select coalesce((select string_agg(o, ' ' order by o) from unnest(reloptions) o),
+                                   'none') from pg_class where oid = ";
+    // A table with rows of its own takes the name, in a schema that takes the schema's.
+    let renames = [
+        "alter table t rename to was; create table t (id int, a int, b text)",
+        "alter schema public rename to before; create schema public; \
+         create table t (id int, a int, b text)",
+        "create schema elsewhere; alter table t set schema elsewhere; \
+         create table t (id int, a int, b text)",
+        "alter table t rename to \"it's \\ \"\"t\"; create table t (id int, a int, b text)",
+        "alter table far rename to far_was; create table far (a int primary key)",
+    ];
+    let back = [
+        "drop table t; alter table was rename to t",
+        "drop schema public cascade; alter schema before rename to public",
+        "drop table t; alter table elsewhere.t set schema public; drop schema elsewhere",
+        "drop table t; alter table \"it's \\ \"\"t\" rename to t",
+        "drop table far; alter table far_was rename to far",
+    ];
+    for (rename, undo) in renames.into_iter().zip(back) {
+        let (mut child, runtime, holder) =
+            waiting(&case, &format!("{ALWAYS} --pause-autovacuum always"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        wait_until("its sessions are gone", || case.is_quiet());
+        case.db.run(rename);
+        let run = restore(&case);
+        assert_eq!(run.status, Some(0), "{rename}: {}", run.stderr);
+        let namesakes = "select count(*) from pg_index i join pg_class c on c.oid = i.indrelid \
+                         where c.relname = 't' and i.indrelid <> (select oid from pg_temp.n)";
+        let namesakes = namesakes.replace("pg_temp.n", "before_or_public.noted");
+        let noted = match rename.contains("alter schema") {
+            true => "before",
+            false => "public",
+        };
+        assert_eq!(case.value(&namesakes.replace("before_or_public", noted)), "0", "{rename}");
+        case.db.run(undo);
+        assert_eq!(case.value(SHAPE), shape, "{rename}");
+        assert_eq!(case.value(&format!("{options} 't'::regclass")), "none", "{rename}");
+        case.db.run("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change");
+    }
+}
+
+#[test]
+fn a_column_that_was_renamed_is_named() {
+    let (case, shape) = case();
+    kill_one(&case);
+    case.db.run(
+        "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b",
+    );
+    let run = restore(&case);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("could not put back"), "{}", run.stderr);
+    assert!(run.stderr.contains("is called"), "{}", run.stderr);
+    assert!(run.stderr.contains("Give the column its old name"), "{}", run.stderr);
+    case.db.run(
+        "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b",
+    );
+    assert_eq!(restore(&case).status, Some(0));
+    assert_eq!(case.value(SHAPE), shape);
+}
+
+#[test]
+fn a_name_that_was_taken_meanwhile_is_told() {
+    let (case, shape) = case();
+    kill_one(&case);
+    case.db.run("create table t_a (id int); create index t_b on far (a)");
+    let run = restore(&case);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("already exists"), "{said}");
+    assert!(said.contains("Rename or drop that, then run `pgspate status --restore 1`"), "{said}");
+    case.db.run("drop table t_a; drop index t_b");
+    assert_eq!(restore(&case).status, Some(0));
+    assert_eq!(case.value(SHAPE), shape);
+}
+
+#[test]
+fn keys_come_back_under_other_settings() {
+    let case = Case::new(TABLE);
+    case.db.run(
+        r"alter table t add at timestamp, add f float8, add s interval;
+          create index t_back on t (id) where b <> 'a\b' and b <> 'it''s';
+          create index t_at on t (id) where at > timestamp '2020-01-02';
+          create index t_float on t (id) where f > 0.1::float8 + 0.2;
+          create index t_span on t (id) where s > interval '-1 day 2 hours';
+          create index t_null on t ((b = null))",
+    );
+    case.put("t.csv", rows(100));
+    let shape = case.value(SHAPE);
+    let settings = [
+        ("", "-c standard_conforming_strings=off -c datestyle=SQL,DMY -c intervalstyle=iso_8601"),
+        ("-c standard_conforming_strings=off -c datestyle=German -c extra_float_digits=0", ""),
+        ("-c quote_all_identifiers=on", "-c transform_null_equals=on"),
+        ("-c intervalstyle=sql_standard -c datestyle=SQL,MDY", "-c datestyle=SQL,DMY"),
+    ];
+    for (then, later) in settings {
+        let (runtime, holder) = session(&case.db.dsn());
+        runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
+        let mut command = case.load_command(ALWAYS);
+        let mut child = spawn(command.env("PGOPTIONS", then));
+        wait_until("the keys are gone", || {
+            case.value("select count(*) from pg_index where indrelid = 't'::regclass") == "0"
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        wait_until("its sessions are gone", || case.is_quiet());
+        let mut command = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
+        let run = Run::of(command.env("PGOPTIONS", later).output().unwrap());
+        assert_eq!(run.status, Some(0), "{then}, {later}: {}", run.stderr);
+        assert_eq!(case.value(SHAPE), shape, "{then}, {later}");
+        case.db.run("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change");
+    }
+}
+
+/// The text on one line.
+fn on_a_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_second_load_waits_for_the_keys_of_the_first() {
+    for (first, second) in [("1,1,1\n1,2,2\n", "5,5,5\n"), ("1,1,1\n2,2,2\n", "5,5,x\n5,6,y\n")] {
+        let (case, shape) = case();
+        case.put("t.csv", format!("id,a,b\n{first}"));
+        case.put("other.csv", format!("id,a,b\n{second}"));
+        let (child, runtime, holder) = waiting(&case, ALWAYS);
+        for args in ["", "--no-ledger", "--rebuild-indexes always"] {
+            let args = format!("other.csv --table t --quiet --lock-timeout 1 {args}");
+            let run = case.load(&args);
+            assert_eq!(run.status, Some(2), "{args}: {}", run.stderr);
+            let said = on_a_line(&run.stderr);
+            assert!(said.contains("table t is without"), "{said}");
+            assert!(said.contains("primary key \"t_key\", foreign key \"t_far\", which"), "{said}");
+            assert!(said.contains("job 1 in session"), "{said}");
+        }
+        let beside = spawn(&mut case.load_command("other.csv --table t --quiet"));
+        let looks = "select count(*) from pg_stat_activity where datname = current_database() \
+                     and application_name = 'pgspate load' and query like '%pgspate.change%'";
+        wait_until("the second load waits", || case.value(looks) != "0");
+        runtime.block_on(holder.batch_execute("commit")).unwrap();
+        let (one, two) = (finish(child), finish(beside));
+        assert_eq!(case.value(SHAPE), shape, "{}{}", one.stderr, two.stderr);
+        let (one_rows, two_rows) = (first.lines().count(), second.lines().count());
+        let expected = match first.starts_with("1,1,1\n1,") {
+            true => (Some(2), Some(0), two_rows),
+            false => (Some(0), Some(2), one_rows),
+        };
+        let rows = case.value("select count(*) from t").parse::<usize>().unwrap();
+        assert_eq!((one.status, two.status, rows), expected, "{}{}", one.stderr, two.stderr);
+    }
+}
+
+#[test]
+fn keys_stay_where_another_load_is_under_way() {
+    let (case, shape) = case();
+    // Without keys dropped, it waits in the middle.
+    let (child, runtime, holder) =
+        waiting(&case, "t.csv --lanes 2 --quiet --rebuild-indexes never --commit chunk");
+    case.put("other.csv", "id,a,b\n5000,1,x\n");
+    let run = case.load("other.csv --table t --quiet --rebuild-indexes always --lanes 1");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    assert_eq!(finish(child).status, Some(0));
+    assert_eq!(case.value(SHAPE), shape);
+}
+
+#[test]
+fn sync_and_apply_do_not_write_while_keys_are_down() {
+    let (case, shape) = case();
+    case.put("other.csv", "id,a,b\n5000,1,x\n");
+    case.put(
+        "events.json",
+        r#"{"op":"c","after":{"id":6000,"a":1,"b":"z"},"source":{"schema":"public","table":"t"}}"#,
+    );
+    let to = case.db.dsn();
+    let sync = ["sync", "other.csv", "--table", "t", "--key", "id", "--no-delete", "-q"];
+    let apply = ["apply", "events.json", "--format", "debezium", "-q", "--stream", "s"];
+    let run = |args: &[&str]| finish(spawn(case.command(args).args(["--to", &to])));
+    // Under way, and then killed.
+    let (mut child, runtime, holder) = waiting(&case, ALWAYS);
+    for is_killed in [false, true] {
+        if is_killed {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            runtime.block_on(holder.batch_execute("rollback")).unwrap();
+            wait_until("its sessions are gone", || case.is_quiet());
+        }
+        for args in [&sync[..], &apply[..]] {
+            let refused = run(args);
+            assert_eq!(refused.status, Some(2), "{args:?} {}", refused.stderr);
+            let said = on_a_line(&refused.stderr);
+            assert!(said.contains("table t is without"), "{said}");
+            let who = if is_killed { "no session is at work" } else { "job 1 in session" };
+            assert!(said.contains(who), "{said}");
+        }
+    }
+    assert_eq!(restore(&case).status, Some(0));
+    assert_eq!(case.value(SHAPE), shape);
+    for args in [&sync[..], &apply[..]] {
+        let done = run(args);
+        assert_eq!(done.status, Some(0), "{args:?} {}", done.stderr);
+    }
+    assert_eq!(case.value("select count(*) from t"), "2");
+}
+
+#[test]
+fn another_load_into_rows_puts_the_keys_back_first() {
+    let (case, shape) = case();
+    case.db.run("insert into t select n, n % 7, 'n' || n from generate_series(5000, 5010) n");
+    kill_one(&case);
+    case.put("other.csv", "id,a,b\n5000,1,x\n");
+    let run = case.load("other.csv --table t --quiet");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("duplicate key"), "{}", run.stderr);
+    assert!(run.stderr.contains("at: other.csv"), "{}", run.stderr);
+    assert_eq!(case.value(SHAPE), shape);
+}
+
+#[test]
+fn a_table_with_an_index_that_is_locked_is_waited_for() {
+    let case = Case::new("create table t (id int primary key, a int)");
+    case.put("t.csv", "id,a\n1,1\n2,2\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    let lock = "set application_name = 'the holder'; begin; lock table t";
+    runtime.block_on(holder.batch_execute(lock)).unwrap();
+    let run = case.load("t.csv --quiet --lock-timeout 2");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let said = on_a_line(&run.stderr);
+    assert!(said.contains("lock timeout"), "{said}");
+    assert!(said.contains("The lock was held for 2 s by session"), "{said}");
+    assert!(said.contains("the holder"), "{said}");
+    let child = spawn(&mut case.load_command("t.csv --quiet"));
+    wait_until("it has waited for longer than a second", || {
+        let sql = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and wait_event_type = 'Lock' and clock_timestamp() - xact_start > '1.5 s'";
+        case.value(sql) != "0"
+    });
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t"), "2");
+}
+
+#[test]
+fn a_limit_of_temporary_files_is_looked_at_first() {
+    let case = Case::new("create table t (id int constraint t_key primary key, a int, b text)");
+    case.put("t.csv", rows(600_000));
+    let load = |args: &str, options: &str| {
+        let mut command = case.load_command(&format!("t.csv {args}"));
+        finish(spawn(command.env("PGOPTIONS", options).stdin(Stdio::null())))
+    };
+    let said = load("--plan", "-c temp_file_limit=1MB").stdout;
+    assert!(said.contains("indexes  stay: temp_file_limit leaves too little room"), "{said}");
+    let said = load("--plan", "-c temp_file_limit=1GB").stdout;
+    assert!(said.contains("primary key, dropped"), "{said}");
+    case.put("first.csv", "id\n1\n");
+    case.load("first.csv --create --quiet --header yes").success();
+    // Parallel workers always write files; one process sorts in memory.
+    let options = "-c temp_file_limit=0 -c max_parallel_maintenance_workers=2";
+    let run = load("--quiet --rebuild-indexes always", options);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let key = "select indisvalid from pg_index where indexrelid = 't_key'::regclass";
+    assert_eq!(
+        (case.value(key), case.value("select count(*) from t")),
+        ("t".into(), "600000".into())
+    );
+}
+
+/// Values of a column that later is text.
+fn late(rows: usize) -> String {
+    let mut text = "id,code,note\n".to_owned();
+    (0..rows).for_each(|row| writeln!(text, "{row},{row},{:>90}", row).unwrap());
+    text + &format!("{rows},A1,last\n")
+}
+
+#[test]
+fn a_table_of_a_load_that_was_killed_still_becomes_wider() {
+    for is_committed in [false, true] {
+        let case = Case::new("");
+        case.put("first.csv", "id\n1\n");
+        case.load("first.csv --create --quiet --header yes").success();
+        case.put("late.csv", late(50_000));
+        let (runtime, holder) = session(&case.db.dsn());
+        case.db.run(
+            "create function held() returns trigger language plpgsql as
+                 'begin perform pg_advisory_xact_lock_shared(7); return new; end';
+             create trigger held before insert on pgspate.ledger
+                 for each row execute function held()",
+        );
+        runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
+        let args = "late.csv --create --quiet --lanes 1 --commit chunk";
+        let mut child = spawn(&mut case.load_command(args));
+        let waits = "select count(*) from pg_stat_activity where datname = current_database() \
+                     and wait_event = 'advisory'";
+        wait_until("the first chunk waits", || case.value(waits) != "0");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !is_committed {
+            case.db.run(
+                "select pg_terminate_backend(pid) from pg_stat_activity \
+                 where datname = current_database() and application_name like 'pgspate%'",
+            );
+        }
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        wait_until("its sessions are gone", || case.is_quiet());
+        let ty = "select pg_typeof(code) from late limit 1";
+        let ty_of_table = "select format_type(atttypid, -1) from pg_attribute \
+                           where attrelid = 'late'::regclass and attname = 'code'";
+        assert_eq!(case.value(ty_of_table), "bigint");
+        assert_eq!(case.value("select count(*) > 0 from late") == "t", is_committed);
+        let run = case.load(args);
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        assert_eq!(
+            (case.value(ty), case.value("select count(*) from late")),
+            ("text".into(), "50001".into())
+        );
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::lane::Finished;
 use super::{Job, LaneSession};
-use crate::ledger::read_done;
+use crate::ledger::{check_no_keys_down, read_done};
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
@@ -25,6 +25,10 @@ const LATER: &str = "set local synchronous_commit to off; commit";
 pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
     let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.around.is_some();
     let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
+    if let (None, Some(session)) = (job.ledger, working.first()) {
+        // With a ledger each chunk's row does that. No keys can go while a lane has rows.
+        check_no_keys_down(&session.connection.client, job.table_oid).await?;
+    }
     for (nth, session) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         // The ledger tells what became of a transaction; without one, its number does.

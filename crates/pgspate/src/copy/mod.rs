@@ -37,7 +37,7 @@ pub use retry::Patience;
 pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
 pub(crate) use sift::{Reject, is_about_a_row, is_about_one_row};
-pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, refused_copy};
+pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_down, refused_copy};
 
 /// Bytes per message to the server: long enough that its cost does not show, short enough to
 /// stay in the second-level cache between encoding and the socket.
@@ -114,6 +114,8 @@ pub struct Job {
     pub lanes: Lanes,
     /// The table's name and its columns' names, unquoted, as the server's messages have them.
     pub table_name: String,
+    /// Its oid; 0 for rows that are staged.
+    pub table_oid: u32,
     /// In COPY's order.
     pub columns: Vec<String>,
     /// The inputs' names, for places.

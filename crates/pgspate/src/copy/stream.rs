@@ -19,7 +19,7 @@ use super::session::Pulse;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::{Afterwards, Commit, Ready};
 use crate::format::{Chunk, Mode};
-use crate::ledger::{JobId, Seal, is_emptied, is_taken};
+use crate::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
 use crate::target::connect::Connection;
 use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
@@ -456,12 +456,25 @@ impl Tally {
 /// The server's refusal in its own words alone, or what became of the connection.
 pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
+        Some(_) if is_refused(&error) => keys_are_down(),
         Some(said) if !ends_session(said.code()) => {
             let message = Refusal::new(said).to_string();
             server_error(message)(error)
         }
         _ => connection.explain("could not copy", error),
     }
+}
+
+/// Another load has dropped the table's keys. Which one, whoever has another session can tell.
+fn keys_are_down() -> Error {
+    Error::new(Kind::Ledger, "another load has dropped the table's keys, and they are not back")
+        .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+}
+
+/// Whether that is why a load has failed.
+pub(crate) fn is_keys_down(error: &Error) -> bool {
+    error.kind() == Kind::Ledger
+        && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
 }
 
 /// Whether the server ends the session with such an error.

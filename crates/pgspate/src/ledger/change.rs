@@ -5,12 +5,13 @@
 //! whatever crash, goes on with the one that is due.
 
 use serde::Serialize;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::identity::lock_key;
 use super::job::JobId;
 use super::{lock, schema, status};
-use crate::target::{Ask, Parameter, server_error};
+use crate::target::{AUTOVACUUM, Ask, Parameter, Recipe, quote_literal, server_error};
 use crate::{Error, Kind, Result};
 
 /// A change that is about to be made.
@@ -20,7 +21,7 @@ pub(crate) struct NewChange {
     pub(crate) kind: String,
     /// The name of what was changed, unquoted.
     pub(crate) object: String,
-    /// What puts it back, each in a transaction of its own.
+    /// What puts it back: a recipe, and the names of further steps. Each step is a transaction.
     pub(crate) steps: Vec<String>,
     /// Whether the first step can run beside those of other changes.
     pub(crate) beside: bool,
@@ -40,7 +41,8 @@ pub struct Change {
     pub kind: String,
     /// The name of what was changed, unquoted.
     pub object: String,
-    /// The statements that put it back, of which the first are done.
+    /// What puts it back: a recipe as JSON, and the names of further steps. Earlier versions
+    /// recorded statements. The first are done.
     pub steps: Vec<String>,
     /// How many are done.
     pub done: usize,
@@ -69,9 +71,14 @@ impl Change {
         }
     }
 
-    /// The statement that is due.
+    /// The step that is due: its statement, where an earlier version has recorded it.
     pub(crate) fn step(&self) -> Option<&str> {
         self.steps.get(self.done).map(String::as_str)
+    }
+
+    /// What makes it again; none where an earlier version has recorded statements.
+    pub(crate) fn recipe(&self) -> Option<Recipe> {
+        Recipe::read(&self.steps)
     }
 
     /// Refuses statements of a role that could not run them itself.
@@ -90,7 +97,12 @@ impl Change {
         )))
     }
 
-    /// Whether the statement that is due can run beside others.
+    /// Whether it is something that refuses rows.
+    pub(crate) fn refuses(&self) -> bool {
+        !matches!(self.kind.as_str(), "index" | AUTOVACUUM)
+    }
+
+    /// Whether the step that is due can run beside others.
     pub(crate) fn is_beside(&self) -> bool {
         self.beside && self.done == 0
     }
@@ -106,15 +118,29 @@ impl Change {
         self
     }
 
-    /// Counts the statement that is due as done; to be run in its transaction.
-    pub(crate) fn count_sql(&self) -> String {
-        let Change { job, ordinal, done, .. } = self;
+    /// Counts the step that is due as done; to be run in its transaction. Fails, as
+    /// [`is_renamed`] tells, where the table of that name is another one by now.
+    pub(crate) fn count_sql(&self, table: Option<&str>) -> String {
+        let Change { job, ordinal, done, table_oid, .. } = self;
+        let next = done + 1;
+        let counted = match table {
+            None => next.to_string(),
+            Some(table) => format!(
+                "case when pg_catalog.to_regclass({}) = {table_oid}::oid then {next} end",
+                quote_literal(table)
+            ),
+        };
         format!(
-            "update pgspate.change set done = {} where (job, ordinal, done) = ({job}, {ordinal}, \
-             {done})",
-            done + 1
+            "update pgspate.change set done = {counted} \
+             where (job, ordinal, done) = ({job}, {ordinal}, {done})"
         )
     }
+}
+
+/// Whether a change was not counted, as its table has got another name meanwhile.
+pub(crate) fn is_renamed(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::NOT_NULL_VIOLATION)
+        && error.refusal().is_some_and(|said| said.is_about("pgspate", "change"))
 }
 
 /// Forgets the changes of job $1 that are put back. No other statement of pgspate deletes changes,

@@ -10,7 +10,7 @@ use super::bound::{self, done_now};
 use super::finished::{find_finished, is_void};
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
-use super::{Change, change, lock, schema, shadow};
+use super::{Change, change, keys, lock, schema, shadow};
 use crate::target::{Ask, Parameter, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
@@ -38,14 +38,16 @@ pub struct Seal {
 }
 
 impl JobId {
-    /// Writes the rows of chunks; to be run in the transaction that writes the chunks. `is_bound`:
-    /// refused where a crash has emptied the table meanwhile.
+    /// Writes the rows of chunks; to be run in the transaction that writes the chunks, which fails
+    /// if another job has dropped the table's keys. `is_bound`: refused where a crash has emptied
+    /// the table meanwhile.
     pub(crate) fn seal_sql(self, seals: &[Seal], is_bound: bool) -> String {
         let job = if is_bound { bound::job_sql(self) } else { self.0.to_string() };
-        let mut sql = "insert into pgspate.ledger \
-                       (job, chunk, input, position, digest, rows_in, rows_written, \
-                        rows_rejected) values"
-            .to_owned();
+        let mut sql = format!(
+            "{}; insert into pgspate.ledger \
+             (job, chunk, input, position, digest, rows_in, rows_written, rows_rejected) values",
+            keys::refuse_sql(self.0)
+        );
         for (nth, seal) in seals.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
             let Seal { chunk, input, position, digest, rows_in, rows_written, rows_rejected } =
@@ -243,6 +245,8 @@ pub(crate) struct Known {
     pub(crate) left: Vec<Change>,
     /// Jobs that were finished, and have loaded something else from the same names.
     pub(crate) others: Vec<i64>,
+    /// An earlier run, which was not finished, has made the table.
+    pub(crate) made_table: bool,
 }
 
 impl Known {
@@ -265,11 +269,18 @@ impl Known {
                 false => find_in(client, identity).await,
             }
         };
-        let (version, found, is_left) = tokio::join!(
+        let has_made = async {
+            let sql = "select exists (select from pgspate.job where key = $1 and table_oid = $2 \
+                       and made_table and finished is null)";
+            let row = client.ask_one(sql, &[&identity.key(), &identity.table_oid]).await;
+            row.map(|row| row.get(0)).map_err(|error| schema::refused(failed()(error)))
+        };
+        let (version, found, is_left, has_made) = tokio::join!(
             biased;
             schema::check_version(client),
             find,
-            change::is_left_on(client, identity.table_oid)
+            change::is_left_on(client, identity.table_oid),
+            has_made
         );
         version?;
         let found = match found {
@@ -284,7 +295,7 @@ impl Known {
             true => change::outstanding_on(client, identity.table_oid).await?,
             false => Vec::new(),
         };
-        Ok(Known { is_there, found, left, others: Vec::new() })
+        Ok(Known { is_there, found, left, others: Vec::new(), made_table: has_made? })
     }
 }
 

@@ -9,6 +9,7 @@ mod change;
 mod finished;
 mod identity;
 mod job;
+mod keys;
 mod lock;
 mod new;
 mod parts;
@@ -21,7 +22,8 @@ mod stream;
 pub(crate) use bound::{begin_over, bind_stream, check_stream, is_emptied, lacks_chunks};
 pub use change::{Change, outstanding};
 pub(crate) use change::{
-    NewChange, adopt, claim, count_kind, doubtful_owner, forget_void, is_under_way, record,
+    NewChange, adopt, claim, count_kind, doubtful_owner, forget_void, is_renamed, is_under_way,
+    record,
 };
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
@@ -30,6 +32,7 @@ pub(crate) use job::{
     open, read_done, reread_done,
 };
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};
+pub(crate) use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};
 pub(crate) use lock::{hold, release};
 pub(crate) use parts::PartMove;
 pub(crate) use parts::read_parts;

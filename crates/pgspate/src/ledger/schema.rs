@@ -79,6 +79,7 @@ create table pgspate.change (
     role name not null default current_user,
     made timestamptz not null default clock_timestamp(),
     primary key (job, ordinal));
+create index change_undone on pgspate.change (table_oid) where done < cardinality(steps);
 alter table pgspate.change enable row level security;
 create policy look on pgspate.change for select using (true);
 create policy record on pgspate.change for insert with check (role = current_user);

@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
-use super::{bound, identity, lock, schema};
+use super::{bound, identity, keys, lock, schema};
 use crate::target::{Ask, Parameter};
 use crate::{Error, Kind, Result};
 
@@ -80,6 +80,11 @@ update pgspate.stream
 set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
     updated = clock_timestamp()
 where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
+
+/// What moves a stream on, unless keys of a table are down that the transaction has written.
+fn guarded_advance() -> String {
+    format!("{ADVANCE} and not {}", keys::is_down_sql(0))
+}
 
 /// What a transaction is called that moves a stream on without looking first whether it began.
 pub(crate) const TRANSACTION: &str = "pgspate.at";
@@ -210,7 +215,7 @@ impl Stream {
             self.bury(client, letters).await?;
         }
         let numbers = [self.mark.ordinal, to.ordinal, letters.len() as u64].map(u64::cast_signed);
-        match client.tell(ADVANCE, &self.values(to, &numbers)).await.map_err(failed())? {
+        match client.tell(&guarded_advance(), &self.values(to, &numbers)).await.map_err(failed())? {
             1 => Ok(()),
             _ => Err(fenced()),
         }
@@ -225,9 +230,10 @@ impl Stream {
     /// [`Stream::advance_within`].
     pub(crate) fn advance_sql() -> String {
         format!(
-            "with moved as ({ADVANCE} \
+            "with moved as ({} \
              and current_setting('{TRANSACTION}', true) = ($4::bigint)::text returning 1) \
-             select 1 / count(*)::int4 from moved"
+             select 1 / count(*)::int4 from moved",
+            guarded_advance()
         )
     }
 
@@ -248,6 +254,19 @@ impl Stream {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Err(fenced()),
             Err(error) => Err(failed()(error)),
+        }
+    }
+
+    /// Why the stream was not moved on: another process has it, or else a load has dropped keys of
+    /// a table that was written. To be asked when the transaction is over.
+    pub(crate) async fn explain(&self, client: &Client, error: Error) -> Error {
+        let sql = "select exists (select from pgspate.stream \
+                   where stream = $1 and partition = $2 and fence = $3)";
+        let values: [&dyn Parameter; 3] = [&self.name, &self.partition, &self.fence];
+        let is_ours = client.ask_one(sql, &values).await.is_ok_and(|row| row.get(0));
+        match keys::keys_down(client, None, 0).await {
+            Ok(down) if is_ours && !down.is_empty() => down[0].refuse(),
+            _ => error,
         }
     }
 

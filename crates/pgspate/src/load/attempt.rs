@@ -96,6 +96,7 @@ impl Load {
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
             table_name: self.table.name.clone(),
+            table_oid: if self.stage.is_some() { 0 } else { self.made.unwrap_or(self.table.oid) },
             columns: self.plan.columns.iter().map(|column| column.name.clone()).collect(),
             input_names: self.reading.names(),
             may_drop_rows: self.plan.may_drop_rows,

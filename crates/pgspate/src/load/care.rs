@@ -11,9 +11,9 @@ use tokio_postgres::error::SqlState;
 
 use super::indexes::Taken;
 use super::patient::Patient;
-use super::restore::Restorer;
+use super::restore::{self, Restorer};
 use super::{Load, Watch, Widened, after, indexes};
-use crate::copy::{Commit, Outcome, Patience};
+use crate::copy::{Commit, Outcome, Patience, pause_for};
 use crate::ledger::{self, Change, Found, JobId};
 use crate::plan::When;
 use crate::plan::care::{Care, Facts};
@@ -22,6 +22,9 @@ use crate::{Error, Kind, Result};
 
 /// How long a load that has failed waits for locks on its table.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Between two looks whether keys are back.
+const KEYS_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where a load stands with what it has changed on its table.
 #[derive(Debug, Default)]
@@ -100,7 +103,7 @@ impl Load {
         self.standing.is_finishing = false;
         self.restore(watch, true)?;
         self.reopen_job()?;
-        self.plan.alter_nothing("rows were refused when they were made again");
+        self.plan.alter_nothing("they could not be made again over the rows of the load");
         Ok(())
     }
 
@@ -151,8 +154,11 @@ impl Load {
     }
 
     fn try_to_prepare(&mut self, watch: &Watch) -> Result<()> {
-        let (Some(job), table) = (self.job_id(), self.table.oid) else { return Ok(()) };
         let is_clean = self.opened.as_ref().is_some_and(|opened| opened.is_clean);
+        if !is_clean {
+            self.wait_for_keys(watch)?;
+        }
+        let (Some(job), table) = (self.job_id(), self.table.oid) else { return Ok(()) };
         if !is_clean && self.take_over(job, table, watch)? {
             return Ok(());
         }
@@ -162,9 +168,38 @@ impl Load {
         }
     }
 
+    /// Waits while a load that is under way has dropped the table's keys, as long as for a lock:
+    /// nothing would refuse a row that both have.
+    fn wait_for_keys(&mut self, watch: &Watch) -> Result<()> {
+        let (table, job) = (self.table.oid, self.job_id().map_or(0, |job| job.0));
+        let (limit, started) = (self.options.limits.lock_timeout, Instant::now());
+        loop {
+            let down = self
+                .ask(async |client: &Client| ledger::keys_down(client, Some(table), job).await)?;
+            let Some(busy) = down.iter().find(|it| it.is_under_way()) else {
+                // What nobody is at work on a load with a ledger takes over.
+                let left = down.first().filter(|_| job == 0);
+                return left.map_or(Ok(()), |left| Err(left.refuse()));
+            };
+            if !limit.is_zero() && started.elapsed() >= limit {
+                return Err(with_more(busy.refuse(), "`--lock-timeout` says how long to wait."));
+            }
+            let phase = format!("waiting for {}, which has dropped keys of the table", busy.who());
+            watch.copy.set_phase(Some(phase));
+            if !pause_for(KEYS_PAUSE, || watch.copy.is_cancelled()) {
+                return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+            }
+        }
+    }
+
     /// Takes over what earlier loads have changed on the table. Whether that is all there is to do.
     fn take_over(&mut self, job: JobId, table: u32, watch: &Watch) -> Result<bool> {
         let others = self.ask(async |client: &Client| ledger::adopt(client, job, table).await)?;
+        let down =
+            self.ask(async |client: &Client| ledger::keys_down(client, Some(table), job.0).await)?;
+        if let Some(down) = down.first() {
+            return Err(down.refuse());
+        }
         if let Some(other) = others.first() {
             if self.plan.at_once.is_some() {
                 let message = format!("{other} has changed the table, and not put it back yet");
@@ -177,8 +212,14 @@ impl Load {
         let left =
             self.ask(async |client: &Client| ledger::outstanding(client, Some(job.0)).await)?;
         self.standing.is_altered = !left.is_empty();
+        let is_new = self.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
+        let guards_rows = is_new
+            && !self.upkeep.is_empty
+            && self.request.rebuild_indexes != When::Always
+            && left.iter().any(Change::refuses);
         // A copy of the table is one of all its indexes.
         let must_be_back = self.request.rebuild_indexes == When::Never
+            || guards_rows
             || self.request.rejects
             || self.plan.at_once.is_some();
         match self.standing.is_altered && must_be_back {
@@ -253,6 +294,7 @@ impl Load {
             has_ledger: self.plan.ledger,
             doubtful_owner: self.doubtful_owner.as_deref(),
             is_at_once: self.plan.at_once.is_some(),
+            writer: None,
         }
     }
 
@@ -297,11 +339,14 @@ impl Load {
         Ok(())
     }
 
-    /// Whether a row is to blame, and nothing of the load was to be kept if it fails.
+    /// Whether a row is to blame, or there is no space to sort keys, which rows that come one by
+    /// one do not need; and nothing of the load was to be kept if it fails.
     fn may_take_back(&self, error: &Error) -> bool {
         let operational = ["08", "40", "42", "53", "55", "57", "58", "XX"];
         self.plan.commit == Commit::AtEnd
-            && error.sqlstate().is_some_and(|code| !operational.contains(&&code.code()[..2]))
+            && error.sqlstate().is_some_and(|code| {
+                restore::is_scarce(code) || !operational.contains(&&code.code()[..2])
+            })
     }
 
     fn take_back(&mut self, watch: &Watch) -> bool {

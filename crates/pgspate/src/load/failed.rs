@@ -2,11 +2,12 @@
 //!
 //! What the load has changed is back before the error is, or the error says how to get it back.
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, care, create};
-use crate::copy::is_about_one_row;
-use crate::ledger;
+use crate::copy::{is_about_one_row, is_keys_down};
+use crate::ledger::{self, KeysDown};
 use crate::{Error, Kind};
 
 impl Load {
@@ -22,6 +23,7 @@ impl Load {
             None => format!("could not load {from} into {}", self.plan.table),
             Some(_) => format!("could not sync {} with {from}", self.plan.table),
         };
+        let error = self.name_keys(error);
         let kind = error.kind();
         let mut error = self.forgotten(error);
         if self.plan.encoding.is_none() {
@@ -83,6 +85,18 @@ impl Load {
             },
             _ => error,
         }
+    }
+
+    /// For keys that another load has dropped: which load.
+    fn name_keys(&mut self, error: Error) -> Error {
+        if !is_keys_down(&error) {
+            return error;
+        }
+        let (table, job) = (self.table.oid, self.opened.as_ref().map_or(0, |it| it.job.0));
+        let down = self
+            .ask(async |client: &Client| ledger::keys_down(client, Some(table), job).await)
+            .unwrap_or_default();
+        down.first().map_or(error, KeysDown::refuse)
     }
 
     fn undo_create(&self, error: Error) -> Error {

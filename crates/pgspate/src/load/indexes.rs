@@ -9,7 +9,7 @@ use crate::ledger::{self, JobId, NewChange};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{Choice, Plan, Request, When};
 use crate::target::connect::Connection;
-use crate::target::{Ask, Table, Upkeep, server_error, users};
+use crate::target::{AUTOVACUUM, Ask, Recipe, Table, Upkeep, server_error, users};
 use crate::{Error, Kind, Result};
 
 /// How long to wait for the table, during which others wait behind us: not long where the indexes
@@ -62,7 +62,9 @@ async fn alter_within(
         return Err(if is_locked { in_use(connection, table, error).await } else { error });
     }
     let upkeep = Upkeep::read_within(client, table).await?;
-    let care = Care::make(&Facts { upkeep: &upkeep, ..facts }, &plan.columns, ask)?;
+    let writer = ledger::writer(client, table.oid, job.0).await?;
+    let facts = Facts { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
+    let care = Care::make(&facts, &plan.columns, ask)?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
     for index in upkeep.indexes.iter().zip(&care.indexes) {
@@ -71,7 +73,7 @@ async fn alter_within(
         changes.push(NewChange {
             kind: index.kind.name().to_owned(),
             object: index.name.clone(),
-            steps: index.steps.clone(),
+            steps: index.recipe.recorded(index.kind.name()),
             beside: index.beside,
         });
     }
@@ -104,21 +106,13 @@ async fn in_use(connection: &Connection, table: &Table, error: Error) -> Error {
 fn pause(table: &Table, upkeep: &Upkeep) -> (String, NewChange) {
     let names = ["autovacuum_enabled", "toast.autovacuum_enabled"];
     let tables = names.iter().zip(&upkeep.autovacuum).take(1 + usize::from(upkeep.has_toast));
-    let (mut off, mut back) = (Vec::new(), Vec::new());
-    for (name, set) in tables {
-        off.push(format!("{name} = off"));
-        back.push(match set {
-            None => format!("alter table {} reset ({name})", table.sql_name),
-            Some(value) => {
-                let value = value.replace('\'', "''");
-                format!("alter table {} set ({name} = '{value}')", table.sql_name)
-            }
-        });
-    }
+    let options: Vec<_> = tables.map(|(name, set)| ((*name).to_owned(), set.clone())).collect();
+    let off: Vec<_> = options.iter().map(|(name, _)| format!("{name} = off")).collect();
+    let recipe = Recipe { options, ..Recipe::default() };
     let change = NewChange {
-        kind: "autovacuum".to_owned(),
+        kind: AUTOVACUUM.to_owned(),
         object: String::new(),
-        steps: vec![back.join("; ")],
+        steps: recipe.recorded(AUTOVACUUM),
         beside: false,
     };
     (format!("alter table {} set ({})", table.sql_name, off.join(", ")), change)

@@ -123,7 +123,7 @@ pub struct Load {
     session: Session,
     table: Table,
     new_table: Option<NewTable>,
-    /// The oid of the new table, once it is made.
+    /// The oid of the new table, once it is made: by this run, or by one that was stopped.
     made: Option<u32>,
     request: Request,
     plan: Plan,
@@ -168,7 +168,7 @@ impl Load {
 
     /// The table that it makes first, if there is none yet.
     pub fn new_table(&self) -> Option<&NewTable> {
-        self.new_table.as_ref()
+        self.new_table.as_ref().filter(|_| self.made.is_none())
     }
 
     /// Loads. Blocks until everything is committed or rolled back.
@@ -205,14 +205,12 @@ impl Load {
 
     fn carry_out(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
         let tries_out = self.new_table.is_none() && self.changes_first();
-        match &self.new_table {
-            Some(new) => {
-                self.made = Some(self.runtime.block_on(create::create(&self.connection, new))?);
-            }
+        match self.new_table {
+            Some(_) if self.made.is_none() => self.again(watch, Load::make_table)?,
             None if tries_out => self.try_out()?,
-            None => {}
+            _ => {}
         }
-        if !self.open_job(watch)? {
+        if self.opened.is_none() && !self.open_job(watch)? {
             return Ok(Outcome::default());
         }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {

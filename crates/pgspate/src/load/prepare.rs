@@ -3,6 +3,8 @@
 //! Nothing is changed. Everything that depends on nothing else is asked at once: the session and
 //! the table with the connection itself, the ledger and what the table needs when these are known.
 
+use std::time::Duration;
+
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -16,7 +18,7 @@ use crate::plan::{Plan, Request, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{Ask, Session, Table, Unlogged, Upkeep, server_error};
+use crate::target::{Ask, Session, Table, Unlogged, Upkeep, server_error, users};
 use crate::{Error, Result};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -43,11 +45,51 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         }
     };
     let (known, upkeep) = runtime.block_on(async { tokio::join!(biased; known, upkeep) });
+    let upkeep = match upkeep {
+        Err(error) if is_locked(&error) => runtime.block_on(patient_upkeep(&load)),
+        upkeep => upkeep,
+    };
     (load.known, load.upkeep) = (known?, upkeep?);
     load.recognise()?;
+    if load.options.create && load.known.made_table {
+        load.adopt_table()?;
+    }
     load.doubtful_owner = looked.doubtful_owner?;
     load.plan.take_care(load.plan_care()?);
     Ok(load)
+}
+
+/// What the table needs, while another session has it for itself: waits as long as for any lock.
+async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
+    let Load { connection, table, options: Options { limits, .. }, .. } = load;
+    let vigil = Vigil::new(&load.dsn, connection, limits.stall_timeout);
+    let patience = limits.lock_timeout_millis();
+    let read = Upkeep::read_with_patience(&connection.client, table, patience);
+    match vigil.over("look up the table", read).await {
+        Err(error) if is_locked(&error) => {
+            Err(name_user(&connection.client, Some(table.oid), limits.lock_timeout, error).await)
+        }
+        read => read,
+    }
+}
+
+/// Adds to an error about a lock who held it.
+async fn name_user(
+    client: &Client,
+    table: Option<u32>,
+    lock_timeout: Duration,
+    error: Error,
+) -> Error {
+    let users = match table {
+        Some(table) => users(client, table).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let Some(user) = users.first() else { return error };
+    let seconds = lock_timeout.as_secs();
+    error.hint(format!(
+        "The lock was held for {seconds} s by {user}. End that session, or wait longer with \
+         `--lock-timeout`."
+    ))
 }
 
 /// Looks at inputs and table, and plans to stage rows for the table rather than to write them.
@@ -144,6 +186,15 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         // However long the lock takes, it is the server that waits.
         let vigil = Vigil::new(&dsn, &connection, options.limits.stall_timeout);
         answers = runtime.block_on(vigil.over("look up the table", again))?;
+        answers.1 = match answers.1 {
+            Err(error) if is_locked(&error) => Err(runtime.block_on(async {
+                let client = &connection.client;
+                let row = client.ask_one("select to_regclass($1)::oid", &[&name]).await;
+                let table = row.ok().and_then(|row| row.get(0));
+                name_user(client, table, options.limits.lock_timeout, error).await
+            })),
+            found => found,
+        };
     }
     let (session, table, free, has_ledger, doubtful_owner) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);

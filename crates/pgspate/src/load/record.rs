@@ -1,15 +1,17 @@
 //! A load's side of the ledger: what it is known by, and where it stands.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::contents::is_of_job;
 use super::reading::Reading;
-use super::{Load, Watch};
+use super::{Load, Watch, create};
 use crate::copy::{Outcome, Patience};
 use crate::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
-use crate::target::{Session, Table, Unlogged};
+use crate::target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
 /// The server may be busy when it is asked about the ledger, and is given more time than a
@@ -153,6 +155,61 @@ impl Load {
             Found::Finished(record) => record.rows_rejected.unsigned_abs(),
             _ => 0,
         }
+    }
+
+    /// Makes the new table and opens the load's job in one transaction: a run that is killed leaves
+    /// both, so that the next one knows whose table it is, or none.
+    pub(super) fn make_table(&mut self) -> Result<()> {
+        self.reconnect()?;
+        let (connection, runtime) = (Arc::clone(&self.connection), self.runtime.clone());
+        let Some(new) = self.new_table.clone() else { return Ok(()) };
+        let Some(mut identity) = self.identity.clone() else {
+            self.made = Some(runtime.block_on(create::create(&connection, &new))?);
+            return Ok(());
+        };
+        let (known, restart) = (self.known.clone(), self.options.restart);
+        let failed = || server_error(format!("could not create table {}", new.table));
+        let made = self.ask(async |client: &Client| {
+            ledger::ensure(client).await?;
+            let begin = "begin isolation level read committed";
+            client.batch_execute(begin).await.map_err(failed())?;
+            let oid = create::create(&connection, &new).await?;
+            identity.table_oid = oid;
+            let Begun::Opened(opened) =
+                ledger::open(client, &identity, &known, restart, true).await?
+            else {
+                return Err(Error::new(Kind::Bug, "a new table cannot be loaded already"));
+            };
+            client.batch_execute("commit").await.map_err(failed())?;
+            Ok((oid, opened))
+        });
+        match made {
+            Ok((oid, opened)) => {
+                if let Some(identity) = &mut self.identity {
+                    identity.table_oid = oid;
+                }
+                self.at_first = opened.done.sums();
+                (self.made, self.opened) = (Some(oid), Some(opened));
+                Ok(())
+            }
+            Err(error) => {
+                // The error that is told is the one before.
+                let _ = self.ask(async |client: &Client| {
+                    client.batch_execute("rollback").await.map_err(failed())
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the table for its own that an earlier run has made, which was stopped: its columns
+    /// may become wider still, and it goes if the load fails and has left nothing in it.
+    pub(super) fn adopt_table(&mut self) -> Result<()> {
+        let table = self.table.sql_name.clone();
+        let sql = create::sql(&table, &self.reading.inferred, true)?;
+        self.new_table = Some(create::NewTable { table, sql });
+        self.made = Some(self.table.oid);
+        Ok(())
     }
 
     /// Opens the load's job, if it keeps a ledger. False when another run has done it meanwhile.

@@ -120,7 +120,7 @@ impl PlanReport {
         let omitted = plan.omitted.iter().cloned();
         PlanReport {
             table: plan.table.clone(),
-            create: load.new_table.as_ref().map(|new| new.sql.clone()),
+            create: load.new_table().map(|new| new.sql.clone()),
             at_once: plan.at_once.as_ref().map(AtOnceReport::new),
             input: load.reading.sniffed.evidence.clone(),
             path: path(plan.mode),

@@ -5,9 +5,11 @@
 //! transaction, so this can be stopped and begun again at any point. A lock is asked for in short
 //! turns, between which other sessions go first.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::Watch;
@@ -15,7 +17,9 @@ use super::beside::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::ledger::{self, Change};
 use crate::target::connect::{Connection, Dsn};
-use crate::target::{Ask, SEARCH_PATH, server_error, users};
+use crate::target::{
+    Ask, DEFINITION_SETTINGS, Parameter, PresentNames, Recipe, present_names, server_error, users,
+};
 use crate::{Error, Kind, Result};
 
 /// Sorting takes no less time for more memory than one pass of merging needs; beyond a GiB that
@@ -49,6 +53,14 @@ struct Means {
     settings: String,
 }
 
+/// For an index for which disk or `temp_file_limit` did not suffice: nothing is built beside it.
+/// With so much memory one process alone mostly needs no files, which parallel workers always
+/// write. As the limit is for each process, many workers may write more than one.
+const WAYS_ALONE: [&str; 2] = [
+    "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 0",
+    "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 8",
+];
+
 impl Restorer<'_> {
     /// Puts changes back. Blocks.
     ///
@@ -64,18 +76,24 @@ impl Restorer<'_> {
         changes.iter().try_for_each(Change::check_trust)?;
         let means = self.means(&changes).await?;
         let (beside, mut rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_beside);
-        let mut failure = None;
+        let (mut failure, mut scarce) = (None, HashSet::new());
         for built in self.build(beside, &means).await? {
             match built {
-                Ok(change) => rest.push(change),
+                Ok(Built::Made(change)) => rest.push(change),
+                Ok(Built::Scarce(change)) => {
+                    scarce.insert(change.order());
+                    rest.push(change);
+                }
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         rest.sort_by_key(Change::order);
         for mut change in rest {
+            let usual = Some(means.settings.as_str()).filter(|_| !scarce.contains(&change.order()));
+            let ways: Vec<&str> = usual.into_iter().chain(WAYS_ALONE).collect();
             while change.step().is_some() {
                 self.patient.progress.set_phase(Some(format!("putting back {}", change.name())));
-                match self.step(self.control, change.clone(), &means).await {
+                match self.step_somehow(change.clone(), &ways).await {
                     Ok(after) => change = after,
                     Err(error) => {
                         failure = failure.or(Some(error));
@@ -85,6 +103,19 @@ impl Restorer<'_> {
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Takes the change's next step by the first way that has enough space.
+    async fn step_somehow(&self, change: Change, ways: &[&str]) -> Result<Change> {
+        let mut stepped = Ok(change.clone());
+        for settings in ways {
+            stepped = self.step(self.control, change.clone(), settings).await;
+            let is_short = stepped.as_ref().is_err_and(|it| it.sqlstate().is_some_and(is_scarce));
+            if !is_short {
+                break;
+            }
+        }
+        stepped
     }
 
     /// How many builders, and with how much memory: no less than is set, and for btrees as much as
@@ -110,7 +141,7 @@ impl Restorer<'_> {
     }
 
     /// Builds indexes beside each other, each as far as that goes.
-    async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Change>>> {
+    async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Built>>> {
         let builders = Builders {
             patient: self.patient,
             application_name: "pgspate load: building indexes",
@@ -121,51 +152,88 @@ impl Restorer<'_> {
         let queue = changes.into_iter().map(|change| (change.name(), change)).collect();
         builders
             .run(queue, async |connection: &Connection, change: Change| {
-                self.step(connection, change, means).await
+                match self.step(connection, change.clone(), &means.settings).await {
+                    Err(error) if error.sqlstate().is_some_and(is_scarce) => {
+                        Ok(Built::Scarce(change))
+                    }
+                    stepped => stepped.map(Built::Made),
+                }
             })
             .await
     }
 
     /// Takes the change's next step. Waits for locks.
-    async fn step(&self, connection: &Connection, change: Change, means: &Means) -> Result<Change> {
-        let Some(step) = change.step() else { return Ok(change) };
-        let (settings, count) = (&means.settings, change.count_sql());
-        let sql = format!(
-            "begin isolation level read committed; {SEARCH_PATH}; {settings}; \
-             set local lock_timeout = '{LOCK_TURN}'; {step}; {count}; commit"
-        );
+    async fn step(
+        &self,
+        connection: &Connection,
+        change: Change,
+        settings: &str,
+    ) -> Result<Change> {
         let started = Instant::now();
-        let failed = || server_error(format!("could not put back {}", change.name()));
+        let what = format!("could not put back {}", change.name());
+        let failed = || server_error(what.clone());
         connection.client.ask_all(NO_LIMITS, &[]).await.map_err(failed())?;
         loop {
             self.patient.check_cancelled()?;
-            let what = format!("could not put back {}", change.name());
-            let Err(error) = self.patient.run(connection, &sql, &what).await else {
+            let Some(step) = written(&connection.client, &change).await? else {
+                // Its table is no more.
                 return Ok(change.after_step());
             };
+            let begin = format!(
+                "begin isolation level read committed; {DEFINITION_SETTINGS}; {settings}; \
+                 set local lock_timeout = '{LOCK_TURN}'"
+            );
+            let sql = format!("{}; {}; commit", step.sql, step.count);
+            // Apart: the server reads all of a message before it does any of it.
+            let done = match self.patient.run(connection, &begin, &what).await {
+                Ok(()) => self.patient.run(connection, &sql, &what).await,
+                refused => refused,
+            };
+            let Err(error) = done else { return Ok(change.after_step()) };
             if error.kind() == Kind::Connect {
                 return Err(error);
             }
             connection.client.batch_execute("rollback").await.map_err(failed())?;
             self.patient.check_cancelled()?;
             let code = error.sqlstate().cloned();
-            if code.as_ref().is_some_and(is_there) && self.is_back(connection, &change).await? {
-                connection.client.batch_execute(&count).await.map_err(failed())?;
+            if ledger::is_renamed(&error) {
+                continue;
+            }
+            if code.as_ref().is_some_and(is_there) {
+                if !self.is_back(connection, &change).await? {
+                    return Err(hint_name(error, &change));
+                }
+                connection.client.batch_execute(&step.count).await.map_err(failed())?;
                 return Ok(change.after_step());
+            }
+            if error.sqlstate().is_some_and(is_scarce) {
+                return Err(hint_space(error, &change));
             }
             if !code.as_ref().is_some_and(is_locked) {
                 return Err(error);
             }
-            let who = users(&connection.client, change.table_oid).await?;
-            let who = who.first().map_or("another session", String::as_str);
-            let name = change.name();
-            if self.lock_patience.is_some_and(|limit| started.elapsed() > limit) {
-                let message = format!("could not put back {name}: {who} uses the table");
-                return Err(Error::new(Kind::Server, message).because(error));
-            }
-            self.patient.progress.set_phase(Some(format!("{name} waits for {who}")));
-            tokio::time::sleep(LOCK_PAUSE).await;
+            self.wait_for_lock(connection, &change, error, started).await?;
         }
+    }
+
+    /// Waits before the lock is asked for again.
+    async fn wait_for_lock(
+        &self,
+        connection: &Connection,
+        change: &Change,
+        error: Error,
+        started: Instant,
+    ) -> Result<()> {
+        let who = users(&connection.client, change.table_oid).await?;
+        let who = who.first().map_or("another session", String::as_str);
+        let name = change.name();
+        if self.lock_patience.is_some_and(|limit| started.elapsed() > limit) {
+            let message = format!("could not put back {name}: {who} uses the table");
+            return Err(Error::new(Kind::Server, message).because(error));
+        }
+        self.patient.progress.set_phase(Some(format!("{name} waits for {who}")));
+        tokio::time::sleep(LOCK_PAUSE).await;
+        Ok(())
     }
 
     /// Whether somebody else has made the same thing again.
@@ -173,12 +241,21 @@ impl Restorer<'_> {
         let failed = || server_error(format!("could not look up {}", change.name()));
         let sql = "select exists (select from pg_index i join pg_class c on c.oid = i.indexrelid \
                    where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
-                     and position(pg_get_indexdef(c.oid) in $3) > 0) \
-                   or exists (select from pg_constraint where conrelid = $1 and conname = $2)";
-        let step = change.step().unwrap_or_default();
+                     and (right(pg_get_indexdef(c.oid), length($3)) = $3 \
+                            and i.indisunique = ($4 <> 'index') \
+                          or position(pg_get_indexdef(c.oid) in $3) > 0)) \
+                   or exists (select from pg_constraint where conrelid = $1 and conname = $2 \
+                              and contype in ('p', 'u', 'x', 'f'))";
+        let definition = match change.recipe() {
+            Some(recipe) => recipe.definition,
+            None => change.step().unwrap_or_default().to_owned(),
+        };
         let client = &connection.client;
-        client.batch_execute(&format!("begin; {SEARCH_PATH}")).await.map_err(failed())?;
-        let row = client.ask_one(sql, &[&change.table_oid, &change.object, &step]).await;
+        let begin = format!("begin; {DEFINITION_SETTINGS}");
+        client.batch_execute(&begin).await.map_err(failed())?;
+        let values: [&dyn Parameter; 4] =
+            [&change.table_oid, &change.object, &definition, &change.kind];
+        let row = client.ask_one(sql, &values).await;
         client.batch_execute("rollback").await.map_err(failed())?;
         Ok(row.map_err(failed())?.get(0))
     }
@@ -191,10 +268,84 @@ fn memory_kb(table_bytes: u64, workers: u64) -> u64 {
     one_pass.max(WORKER_KB * (workers + 1)).min(MEMORY_KB_MAX)
 }
 
+/// What has become of an index.
+enum Built {
+    Made(Change),
+    /// There was not enough space for sorting its keys.
+    Scarce(Change),
+}
+
+/// A step in SQL, and what counts it.
+struct Written {
+    sql: String,
+    count: String,
+}
+
+/// The step that is due, with the names that everything has now; none if its table is gone.
+async fn written(client: &Client, change: &Change) -> Result<Option<Written>> {
+    let Some(step) = change.step() else { return Ok(None) };
+    let Some(recipe) = change.recipe() else {
+        return Ok(Some(Written { sql: step.to_owned(), count: change.count_sql(None) }));
+    };
+    let Some(now) = present_names(client, change.table_oid, &recipe).await? else {
+        return Ok(None);
+    };
+    let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
+    let sql = sql.map_err(|error| by_hand(error, change, &recipe, &now))?.join("; ");
+    Ok(Some(Written { sql, count: change.count_sql(Some(&now.table)) }))
+}
+
+/// For what cannot be made of its recipe: how else it can be.
+fn by_hand(error: Error, change: &Change, recipe: &Recipe, now: &PresentNames) -> Error {
+    let (name, (job, ordinal)) = (change.name(), change.order());
+    Error::new(Kind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
+        "It was `{}` on {}. Give the column its old name for the time of `pgspate status --restore \
+         {job}`. Or make the object yourself, and then run `delete from pgspate.change where \
+         (job, ordinal) = ({job}, {ordinal})`.",
+        recipe.definition, now.table
+    ))
+}
+
+/// For a name that something else has by now.
+fn hint_name(error: Error, change: &Change) -> Error {
+    let (job, _) = change.order();
+    let codes = [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
+    if !error.sqlstate().is_some_and(|code| codes.contains(code)) {
+        return error;
+    }
+    error.hint(format!(
+        "Something else has been given the name \"{}\". Rename or drop that, then run `pgspate \
+         status --restore {job}`.",
+        change.object
+    ))
+}
+
+/// For an index whose keys could not be sorted.
+fn hint_space(error: Error, change: &Change) -> Error {
+    let (job, _) = change.order();
+    let more = match error.sqlstate() {
+        Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            "Have a superuser raise `temp_file_limit` for this role"
+        }
+        _ => "Make room on the server's disk",
+    };
+    error.hint(format!("{more}, then run `pgspate status --restore {job}`."))
+}
+
+/// The disk is full, or what `temp_file_limit` lets sessions use of it.
+pub(super) fn is_scarce(code: &SqlState) -> bool {
+    [SqlState::CONFIGURATION_LIMIT_EXCEEDED, SqlState::DISK_FULL].contains(code)
+}
+
 /// Something of that name is there already.
 fn is_there(code: &SqlState) -> bool {
-    let codes =
-        [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT, SqlState::INVALID_TABLE_DEFINITION];
+    let codes = [
+        SqlState::DUPLICATE_TABLE,
+        SqlState::DUPLICATE_OBJECT,
+        SqlState::INVALID_TABLE_DEFINITION,
+        // An index that has its constraint already.
+        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+    ];
     codes.contains(code)
 }
 

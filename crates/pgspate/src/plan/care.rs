@@ -52,6 +52,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) doubtful_owner: Option<&'a str>,
     /// Rows become visible at once.
     pub(crate) is_at_once: bool,
+    /// Another job that a session works on, and which writes into the table.
+    pub(crate) writer: Option<&'a str>,
 }
 
 /// What becomes of an index or a foreign key.
@@ -172,6 +174,7 @@ fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
             let why = "without a ledger nothing could put them back after a crash";
             said(!facts.has_ledger, why)
         })
+        .or_else(|| facts.writer.map(|writer| format!("{writer} writes into the table")))
         .or_else(|| {
             let owner = facts.doubtful_owner?;
             Some(format!("the ledger is of role \"{owner}\", which can do less than this one"))
@@ -186,6 +189,9 @@ fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {
     let left = facts.input_bytes.map(|bytes| bytes.saturating_sub(facts.bytes_done));
     match left {
         Some(bytes) if bytes < REBUILD_BYTES => Err("the input is small".to_owned()),
+        Some(bytes) if !leaves_room(facts, bytes) => {
+            Err("temp_file_limit leaves too little room for building them again".to_owned())
+        }
         _ if facts.upkeep.is_empty => Ok("the table is empty".to_owned()),
         None => Err("the table has rows, and the input's size is unknown".to_owned()),
         Some(bytes) if upkeep.table_bytes.saturating_mul(REBUILD_SHARE) <= bytes => {
@@ -193,6 +199,13 @@ fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {
         }
         Some(_) => Err("the table has too many rows beside the input".to_owned()),
     }
+}
+
+/// Whether keys can be sorted within what this role may write to temporary files. They are taken
+/// for as large as all rows: an entry of an index has 16 bytes beside its key.
+fn leaves_room(facts: &Facts<'_>, input_bytes: u64) -> bool {
+    let needed = facts.upkeep.table_bytes.saturating_add(input_bytes.saturating_mul(2));
+    facts.upkeep.temp_bytes_max.is_none_or(|most| needed <= most)
 }
 
 /// Why this index stays where others are dropped.
@@ -206,6 +219,8 @@ fn stays(index: &Index, facts: &Facts<'_>, ask: &Request) -> Option<String> {
         _ if is_key && facts.upkeep.is_published => {
             reason("the table is published, and changes of its rows need a key")
         }
+        // Others may write meanwhile, and nothing would refuse what they write twice.
+        _ if is_key && is_auto && !facts.upkeep.is_empty => reason("the table has rows"),
         IndexKind::Exclusion if is_auto => {
             reason("it would be built again under an exclusive lock")
         }

@@ -9,6 +9,7 @@ use super::doubt::Doubt;
 use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync, ahead, exchange};
 use crate::copy::{DURABLY, LaneSession};
+use crate::ledger::check_no_keys_down;
 use crate::measure::{Own, StatementCost};
 use crate::stage::pin;
 use crate::stage::{self, Ahead};
@@ -69,6 +70,8 @@ pub(super) async fn write(
     let cost = change(client, sync, statements, &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
+    // No keys can go while this has rows in the table.
+    check_no_keys_down(&sync.load.control().client, oid).await?;
     // Staging did not wait for the disk, this does.
     let committed = client.batch_execute(DURABLY).await;
     committed.map_err(|error| connection.explain("could not commit", error))?;

@@ -12,6 +12,7 @@ use super::statements::Scope;
 use super::turns::{self, Committed};
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
+use crate::ledger::check_no_keys_down;
 use crate::load::Watch;
 use crate::measure::{self, Measurement};
 use crate::stage;
@@ -119,6 +120,9 @@ impl<'a> Work<'a> {
 
     async fn carry_out(&mut self) -> Result<Report> {
         let (sync, sessions) = (self.sync, self.sessions);
+        if !sync.options.is_check {
+            check_no_keys_down(&sync.load.control().client, sync.load.table().oid).await?;
+        }
         let left: Vec<usize> =
             (0..sessions.len()).filter(|nth| self.done[*nth].is_none()).collect();
         let finding = left.iter().map(|nth| part::find(&sessions[*nth], sync));

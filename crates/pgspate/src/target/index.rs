@@ -6,11 +6,17 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{Ask, Table, server_error};
-use crate::Result;
+use super::{Ask, Recipe, Table, server_error};
+use crate::{Error, Kind, Result};
 
-/// The search path that definitions are printed for and read under.
-pub(crate) const SEARCH_PATH: &str = "set local search_path = pg_catalog, pg_temp";
+/// What definitions are printed for and read under: names are qualified, and constants mean the
+/// same whatever the role, the database or the session is set to.
+pub(crate) const DEFINITION_SETTINGS: &str = "\
+set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on; \
+set local quote_all_identifiers = off; set local transform_null_equals = off; \
+set local array_nulls = on; set local xmloption = content; set local datestyle = 'ISO, YMD'; \
+set local intervalstyle = 'postgres'; set local extra_float_digits = 3; \
+set local bytea_output = 'hex'; set local lc_monetary = 'C'";
 
 /// What enforces or speeds something up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +69,14 @@ pub struct Index {
     pub obstacle: Option<String>,
     /// The statement that drops it.
     pub drop: String,
-    /// What makes it again, each step in a transaction of its own.
-    pub steps: Vec<String>,
+    /// What makes it again.
+    pub recipe: Recipe,
     /// Whether the first step can run beside those of other indexes.
     pub beside: bool,
 }
 
-/// Everything about an index that `create index` does not say is set by statements behind it.
-/// Columns: 0 kind, 1 name, 2 bytes, 3 has an expression, 4 obstacle, 5 drop, 6 to 8 steps, 9
-/// whether the first step builds the index by itself.
+/// Columns: 0 kind, 1 name, 2 bytes, 3 has an expression, 4 obstacle, 5 drop, 6 recipe, 7 whether
+/// the first step builds the index by itself.
 const INDEXES: &str = "\
 with tab as (
     select c.oid, c.relnamespace, c.relpersistence,
@@ -81,31 +86,36 @@ idx as (
     select i.*, c.relname, c.reltablespace, c.relispartition, con.oid as con, con.contype,
            con.condeferrable, con.condeferred, con.coninhcount,
            format('%I.%I', n.nspname, c.relname) as name, tab.name as tab,
-           obj_description(i.indexrelid, 'pg_class') as note,
-           obj_description(con.oid, 'pg_constraint') as con_note,
-           i.indisexclusion as is_exclusion
+           i.indisexclusion as is_exclusion, pg_get_indexdef(i.indexrelid) as def,
+           format('CREATE %sINDEX %I ON %s ', case when i.indisunique then 'UNIQUE ' else '' end,
+                  c.relname, tab.name) as prefix
     from tab join pg_index i on i.indrelid = tab.oid
     join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
     left join pg_constraint con on con.conindid = i.indexrelid and con.conrelid = tab.oid
                                and con.contype in ('p', 'u', 'x')),
 parts as (
-    select idx.*,
-           format('set local default_tablespace = %L; ', coalesce(
-               (select spcname from pg_tablespace where oid = reltablespace), '')) as space,
-           coalesce((select string_agg(format('; alter index %s alter column %s set statistics %s',
-                                              idx.name, attnum, attstattarget), '' order by attnum)
-                     from pg_attribute
-                     where attrelid = indexrelid and attstattarget >= 0), '')
-           || case when note is null then '' else format('; comment on index %s is %L', idx.name, note)
-              end as about,
-           coalesce('; ' || nullif(concat_ws('; ',
-               case when con_note is not null then
-                    format('comment on constraint %I on %s is %L', relname, tab, con_note) end,
-               case when indisclustered then
-                    format('alter table only %s cluster on %I', tab, relname) end,
-               case when indisreplident then
-                    format('alter table only %s replica identity using index %I', tab, relname) end),
-               ''), '') as marks
+    select idx.*, json_build_object(
+        'definition', case when is_exclusion then pg_get_constraintdef(con)
+                           else substr(def, length(prefix) + 1) end,
+        'tablespace', (select spcname from pg_tablespace where oid = reltablespace),
+        'statistics', coalesce((
+            select json_agg(json_build_array(attnum, attstattarget) order by attnum)
+            from pg_attribute where attrelid = indexrelid and attstattarget >= 0), '[]'),
+        'comment', obj_description(indexrelid, 'pg_class'),
+        'constraint_comment', obj_description(con, 'pg_constraint'),
+        'clustered', indisclustered, 'replica_identity', indisreplident,
+        'deferrable', coalesce(condeferrable, false), 'deferred', coalesce(condeferred, false),
+        'columns', coalesce((
+            select json_agg(json_build_array(a.attnum, a.attname) order by a.attnum)
+            from pg_attribute a
+            where a.attrelid = indrelid and a.attnum > 0
+              and (a.attnum = any(indkey) or exists (
+                  select from pg_depend d
+                  where d.refclassid = 'pg_class'::regclass and d.refobjid = indrelid
+                    and d.refobjsubid = a.attnum
+                    and (d.classid = 'pg_class'::regclass and d.objid = indexrelid
+                         or d.classid = 'pg_constraint'::regclass and d.objid = con)))), '[]')
+        )::text as recipe
     from idx)
 select case when is_exclusion then 'x' when con is not null then contype::text
             when indisunique then 'i' else '-' end,
@@ -113,7 +123,9 @@ select case when is_exclusion then 'x' when con is not null then contype::text
        case when not (indisvalid and indisready and indislive) then 'it is not valid'
             when relispartition then 'it is part of an index of a partitioned table'
             when coninhcount > 0 then 'it is inherited'
-            when is_exclusion and con is null then 'it is of a kind that pgspate does not know'
+            when is_exclusion and con is null
+                 or not is_exclusion and left(def, length(prefix)) <> prefix
+              then 'it is of a kind that pgspate does not know'
             when reltablespace <> 0 and not has_tablespace_privilege(reltablespace, 'create')
               then 'this role may not create anything in its tablespace'
             else (
@@ -145,16 +157,7 @@ select case when is_exclusion then 'x' when con is not null then contype::text
               order by d.refclassid <> 'pg_class'::regclass, d.classid, d.objid limit 1) end,
        case when con is null then format('drop index %s', name)
             else format('alter table only %s drop constraint %I', tab, relname) end,
-       case when not is_exclusion then space || pg_get_indexdef(indexrelid) || about
-            else space || format('alter table only %s add constraint %I %s', tab, relname,
-                                 pg_get_constraintdef(con)) || about || marks end,
-       case when not is_exclusion and con is not null
-            then format('alter table only %s add constraint %I %s using index %I%s%s', tab, relname,
-                        case contype when 'p' then 'primary key' else 'unique' end, relname,
-                        case when condeferrable then ' deferrable' else '' end,
-                        case when condeferred then ' initially deferred' else '' end) || marks
-            when not is_exclusion then nullif(substr(marks, 3), '') end,
-       null::text,
+       recipe,
        not is_exclusion
 from parts order by relname";
 
@@ -162,35 +165,52 @@ from parts order by relname";
 const FOREIGN_KEYS: &str = "\
 with tab as (
     select c.oid, format('%I.%I', n.nspname, c.relname) as name
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = $1)
-select 'f', con.conname::text, 0::bigint, false,
-       case when not con.convalidated then 'it is not validated'
-            when con.coninhcount > 0 or con.conparentid <> 0
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = $1),
+keys as (
+    select con.*, tab.name as tab, far.relkind as far_kind, far.relowner as far_owner,
+           pg_get_constraintdef(con.oid) as def, own.names as own, other.names as other,
+           own.list as own_list, other.list as other_list,
+           format('FOREIGN KEY (%s) REFERENCES %s(%s)', own.names,
+                  format('%I.%I', n.nspname, far.relname), other.names) as prefix
+    from tab join pg_constraint con on con.conrelid = tab.oid and con.contype = 'f'
+    join pg_class far on far.oid = con.confrelid
+    join pg_namespace n on n.oid = far.relnamespace
+    cross join lateral (
+        select string_agg(quote_ident(attname), ', ' order by nth) as names,
+               json_agg(json_build_array(attnum, attname) order by nth) as list
+        from unnest(con.conkey) with ordinality as k(number, nth)
+        join pg_attribute on attrelid = con.conrelid and attnum = number) own
+    cross join lateral (
+        select string_agg(quote_ident(attname), ', ' order by nth) as names,
+               json_agg(json_build_array(attnum, attname) order by nth) as list
+        from unnest(con.confkey) with ordinality as k(number, nth)
+        join pg_attribute on attrelid = con.confrelid and attnum = number) other)
+select 'f', conname::text, 0::bigint, false,
+       case when not convalidated then 'it is not validated'
+            when coninhcount > 0 or conparentid <> 0
               then 'it is part of a key of a partitioned table'
-            when far.relkind <> 'r' then 'it refers to a partitioned table'
-            when con.confrelid = con.conrelid then 'it refers to the table itself'
-            when not pg_has_role(far.relowner, 'usage') and exists (
-                select from unnest(con.confkey) as k(attnum)
-                where not has_column_privilege(con.confrelid, k.attnum, 'references'))
-              then format('this role may not refer to %s', con.confrelid::regclass)
-            when not has_table_privilege(con.confrelid, 'select')
-              then format('this role may not read %s', con.confrelid::regclass)
+            when far_kind <> 'r' then 'it refers to a partitioned table'
+            when confrelid = conrelid then 'it refers to the table itself'
+            when not pg_has_role(far_owner, 'usage') and exists (
+                select from unnest(confkey) as k(attnum)
+                where not has_column_privilege(confrelid, k.attnum, 'references'))
+              then format('this role may not refer to %s', confrelid::regclass)
+            when not has_table_privilege(confrelid, 'select')
+              then format('this role may not read %s', confrelid::regclass)
             when exists (select from pg_trigger t
-                         where t.tgconstraint = con.oid and t.tgenabled <> 'O')
-              then 'its triggers are switched off or on for replicas' end,
-       format('alter table only %s drop constraint %I', tab.name, con.conname),
-       format('alter table only %s add constraint %I %s not valid', tab.name, con.conname,
-              pg_get_constraintdef(con.oid))
-       || coalesce(format('; comment on constraint %I on %s is ', con.conname, tab.name)
-                   || quote_literal(obj_description(con.oid, 'pg_constraint')), ''),
-       format('alter table only %s validate constraint %I', tab.name, con.conname),
-       null::text, false
-from tab join pg_constraint con on con.conrelid = tab.oid and con.contype = 'f'
-join pg_class far on far.oid = con.confrelid
-order by con.conname";
+                         where t.tgconstraint = keys.oid and t.tgenabled <> 'O')
+              then 'its triggers are switched off or on for replicas'
+            when left(def, length(prefix)) <> prefix
+              then 'it is of a kind that pgspate does not know' end,
+       format('alter table only %s drop constraint %I', tab, conname),
+       json_build_object('definition', substr(def, length(prefix) + 1),
+           'constraint_comment', obj_description(keys.oid, 'pg_constraint'),
+           'columns', own_list, 'far', confrelid::int8, 'far_columns', other_list)::text,
+       false
+from keys order by conname";
 
 /// The indexes and foreign keys of a table; of one that is no ordinary table, none. Within a
-/// transaction, whose search path it sets.
+/// transaction, whose settings it changes.
 ///
 /// # Errors
 /// Those of the connection.
@@ -202,16 +222,16 @@ pub(super) async fn read(client: &Client, table: &Table) -> Result<Vec<Index>> {
     let ask = async |sql| client.ask_all(sql, &[&table.oid]).await;
     let (set, indexes, keys) = tokio::join!(
         biased;
-        client.batch_execute(SEARCH_PATH),
+        client.batch_execute(DEFINITION_SETTINGS),
         ask(INDEXES),
         ask(FOREIGN_KEYS)
     );
     set.map_err(failed())?;
     let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);
-    Ok(indexes.iter().chain(&keys).map(index).collect())
+    indexes.iter().chain(&keys).map(index).collect()
 }
 
-fn index(row: &Row) -> Index {
+fn index(row: &Row) -> Result<Index> {
     let kind = match row.get::<_, &str>(0) {
         "p" => IndexKind::PrimaryKey,
         "u" => IndexKind::UniqueConstraint,
@@ -220,15 +240,17 @@ fn index(row: &Row) -> Index {
         "i" => IndexKind::Unique,
         _ => IndexKind::Plain,
     };
-    let steps = [6, 7, 8].map(|nth| row.get::<_, Option<String>>(nth));
-    Index {
+    let recipe = serde_json::from_str(row.get(6)).map_err(|error| {
+        Error::new(Kind::Bug, "an index that cannot be described").because(error)
+    })?;
+    Ok(Index {
         kind,
         name: row.get(1),
         bytes: row.get::<_, i64>(2).unsigned_abs(),
         has_expression: row.get(3),
         obstacle: row.get(4),
         drop: row.get(5),
-        steps: steps.into_iter().flatten().collect(),
-        beside: row.get(9),
-    }
+        recipe,
+        beside: row.get(7),
+    })
 }

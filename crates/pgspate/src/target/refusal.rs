@@ -11,6 +11,8 @@ pub struct Refusal {
     code: SqlState,
     message: String,
     context: Option<String>,
+    /// Schema and name.
+    table: Option<(String, String)>,
     column: Option<String>,
     detail: Option<Detail>,
 }
@@ -24,6 +26,7 @@ impl Refusal {
             code: said.code().clone(),
             message: said.message().to_owned(),
             context: said.where_().map(str::to_owned),
+            table: said.schema().zip(said.table()).map(|(a, b)| (a.to_owned(), b.to_owned())),
             column: said.column().map(str::to_owned),
             detail: said.detail().map(|detail| Detail(detail.trim_end_matches('.').to_owned())),
         }
@@ -42,6 +45,13 @@ impl Refusal {
     /// The column that it is about, for a value that is NULL and must not be.
     pub fn column(&self) -> Option<&str> {
         self.column.as_deref()
+    }
+
+    /// Whether the server names this table as the one that it is about.
+    pub(crate) fn is_about(&self, schema: &str, table: &str) -> bool {
+        self.table
+            .as_ref()
+            .is_some_and(|(one, other)| (one.as_str(), other.as_str()) == (schema, table))
     }
 
     /// The server's context: for COPY, the line and the column.

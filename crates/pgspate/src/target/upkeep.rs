@@ -34,6 +34,8 @@ pub struct Upkeep {
     /// Rows that the catalog believes it has, with those of partitions; none if it was never
     /// counted.
     pub rows: Option<f64>,
+    /// Bytes of temporary files that a process may write for this role, if that is limited.
+    pub temp_bytes_max: Option<u64>,
     /// Its options `autovacuum_enabled` and `toast.autovacuum_enabled`, as they are set.
     pub autovacuum: [Option<String>; 2],
     /// Whether it has a toast table.
@@ -94,7 +96,9 @@ select pg_has_role(c.relowner, 'usage'), has_schema_privilege(c.relnamespace, 'c
         where t.oid = c.reltoastrelid and option_name = 'autovacuum_enabled'),
        c.reltoastrelid <> 0,
        exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal
-                 and t.tgtype & 40 <> 0)
+                 and t.tgtype & 40 <> 0),
+       (select setting::int8 * 1024 from pg_settings
+        where name = 'temp_file_limit' and setting::int8 >= 0)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = $1";
 
@@ -108,6 +112,9 @@ where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
   and d.deptype in ('a', 'i') and d.refobjid = $1
   and a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
 order by a.attnum";
+
+/// How long to wait at first for who has the table for itself: definitions of indexes take a lock.
+const LOOK_MILLIS: i32 = 1000;
 
 /// How long it may take to be let at a table's rows: those who only read or write let us at once.
 const LOOK_LOCK: &str = "50ms";
@@ -125,12 +132,20 @@ impl Upkeep {
     /// # Errors
     /// Those of the connection.
     pub async fn read(client: &Client, table: &Table) -> Result<Upkeep> {
+        Upkeep::read_with_patience(client, table, LOOK_MILLIS).await
+    }
+
+    /// The same, waiting so many milliseconds for who has the table for itself; 0 for ever.
+    pub(crate) async fn read_with_patience(
+        client: &Client,
+        table: &Table,
+        millis: i32,
+    ) -> Result<Upkeep> {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
-        // Nothing here waits for who has the table for itself.
-        let begin = "begin read only; set local lock_timeout = '1s'";
+        let begin = format!("begin read only; set local lock_timeout = {millis}");
         let (begun, read, ended) = tokio::join!(
             biased;
-            client.batch_execute(begin),
+            client.batch_execute(&begin),
             Upkeep::read_within(client, table),
             client.batch_execute("rollback")
         );
@@ -174,6 +189,7 @@ impl Upkeep {
             autovacuum: [facts.get(6), facts.get(7)],
             has_toast: facts.get(8),
             has_delete_triggers: facts.get(9),
+            temp_bytes_max: facts.get::<_, Option<i64>>(10).map(i64::unsigned_abs),
             sequences: sequences.iter().map(sequence).collect(),
         })
     }

@@ -145,6 +145,7 @@ impl Writer {
             };
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back_after(&error));
+            let error = runtime.block_on(self.explain(error));
             if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
                 self.pending = Pending::default();
                 return Err(error);
@@ -387,6 +388,19 @@ impl Writer {
             self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }
+    }
+
+    /// The error, or what is behind a stream that could not be moved on.
+    async fn explain(&self, error: Error) -> Error {
+        let limit = self.settings.limits.stall_timeout;
+        let Some(session) = &self.session else { return error };
+        if error.kind() != Kind::Ledger {
+            return error;
+        }
+        let message = error.to_string();
+        let explained = async { Ok(self.stream.explain(&session.connection.client, error).await) };
+        let asked = in_time(limit, "look at the stream", explained).await;
+        asked.unwrap_or_else(|silent| Error::new(Kind::Ledger, message).because(silent))
     }
 
     /// Ends the session.

@@ -98,6 +98,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         one_statement: false,
         lanes: Lanes::Fixed(1),
         table_name: "t".to_owned(),
+        table_oid: 0,
         columns: names,
         input_names: vec!["in.csv".to_owned()],
         may_drop_rows: false,
