@@ -2,8 +2,8 @@
 //!
 //! Fields stay fields until the command prints them. `Display` is the message alone; whoever
 //! prints walks [`std::error::Error::source`] for the causes. No row value but the one that is
-//! refused, as the server or what stands in for its input functions quotes it, and no password, ever
-//! becomes part of a message.
+//! refused, as the server or what stands in for its input functions quotes it, and no password,
+//! ever becomes part of a message.
 
 use std::error::Error as StdError;
 use std::fmt;

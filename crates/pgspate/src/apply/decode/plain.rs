@@ -2,7 +2,8 @@
 //!
 //! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
 //! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as
-//! the characters that stand there. Names are made once for all events that have the same columns, so that equal pointers mean equal columns.
+//! the characters that stand there. Names are made once for all events that have the same columns,
+//! so that equal pointers mean equal columns.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
