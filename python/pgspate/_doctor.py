@@ -161,6 +161,7 @@ def doctor(
     watch: float | str = "2s",
     storage: str | None = None,
     large_table: str = "100GiB",
+    stall_timeout: int = 60,
     picture: Path | None = None,
 ) -> Examination:
     """Looks for what slows writes on a server, and says what to do. Changes nothing.
@@ -173,6 +174,7 @@ def doctor(
         watch: Sample what sessions wait for, for so long: seconds, or a time such as "5min".
         storage: The server's volume, such as "gp2:250GiB".
         large_table: From which size on a table should be partitioned.
+        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
         picture: Draw the table's pages into this file, as SVG.
 
     Returns:
@@ -200,6 +202,7 @@ def tune(
     parameter_group: str | None = None,
     apply: bool = False,
     revert: bool = False,
+    stall_timeout: int = 60,
 ) -> Tuning:
     """Proposes settings for a bulk load, sets them, or puts them back.
 
@@ -214,6 +217,7 @@ def tune(
         parameter_group: The parameter group that ``emit=`` is for.
         apply: Apply them by ALTER SYSTEM; the way back is in the ledger first.
         revert: Put back what ``apply=True`` has changed.
+        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
 
     Returns:
         What is proposed, or was done.

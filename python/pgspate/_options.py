@@ -89,6 +89,7 @@ class ModelSyncOptions(ReadOptions, total=False):
     max_delete: float | str
     allow_empty: bool
     retry_for: int
+    stall_timeout: int
     lock_timeout: int
     price_per_million_io: float | None
     progress: Show
@@ -148,6 +149,7 @@ class DoctorOptions(TypedDict, total=False):
     watch: float | str
     storage: str | None
     large_table: str
+    stall_timeout: int
     picture: Path | None
 
 
@@ -161,6 +163,7 @@ class TuneOptions(TypedDict, total=False):
     parameter_group: str | None
     apply: bool
     revert: bool
+    stall_timeout: int
 
 
 # Lists of names. The command has commas between them, which names may have in them.

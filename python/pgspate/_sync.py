@@ -39,6 +39,7 @@ def sync(
     max_delete: float | str = "50%",
     allow_empty: bool = False,
     retry_for: int = 60,
+    stall_timeout: int = 60,
     lock_timeout: int = 300,
     price_per_million_io: float | None = None,
     ignore_unknown: bool = False,
@@ -82,6 +83,7 @@ def sync(
         max_delete: Refuse to delete more of the scope than this, in percent.
         allow_empty: Let data without rows empty the scope.
         retry_for: Seconds to go on trying when another session is in the way.
+        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
         lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
         price_per_million_io: What a million I/Os cost, for the estimate in the report.
         ignore_unknown: As for `pgspate.load`; so are all that follow.

@@ -178,7 +178,7 @@ pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
         copies_rows: args.snapshot,
         limits: Limits {
             retry_for: Duration::from_secs(args.retry_for.into()),
-            stall_timeout: Duration::from_secs(args.stall_timeout.into()),
+            stall_timeout: args.stall.limit(),
             lock_timeout: Duration::from_secs(args.lock_timeout.into()),
         },
     })

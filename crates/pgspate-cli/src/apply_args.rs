@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use pgspate::apply::Format;
 
-use crate::args::{byte, pair};
+use crate::args::{StallArgs, byte, pair};
 
 /// Arguments of `pgspate apply`.
 #[derive(clap::Args)]
@@ -52,12 +52,9 @@ pub(crate) struct ApplyArgs {
     #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) retry_for: u32,
 
-    /// How long to wait for a connection over which nothing comes any more
-    #[arg(
-        long, default_value = "60", value_name = "SECONDS", help_heading = "Safety",
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub(crate) stall_timeout: u32,
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
 
     /// How long to wait for a lock that another session holds; 0 for ever
     #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]

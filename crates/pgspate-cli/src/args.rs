@@ -1,6 +1,7 @@
 //! What can be said on the command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use pgspate::copy::RejectsMax;
@@ -127,6 +128,23 @@ pub(crate) struct EndsArgs {
     pub(crate) to: Option<String>,
 }
 
+/// When a connection is given up: the same for every command that talks to a server.
+#[derive(clap::Args, Clone, Copy)]
+pub(crate) struct StallArgs {
+    /// How long to wait for a connection over which nothing comes any more
+    #[arg(
+        long, default_value = "60", value_name = "SECONDS", help_heading = "Safety",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(crate) stall_timeout: u32,
+}
+
+impl StallArgs {
+    pub(crate) fn limit(self) -> Duration {
+        Duration::from_secs(self.stall_timeout.into())
+    }
+}
+
 /// How sources are read: the same for every command that has some.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Reading")]
@@ -220,6 +238,10 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "DSN")]
     pub(crate) to: Option<String>,
 
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
+
     /// Put back what loads that did not end well have changed on tables: indexes, options
     #[arg(long, conflicts_with = "forget")]
     pub(crate) restore: bool,
@@ -294,12 +316,9 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) retry_for: u32,
 
-    /// How long to wait for a connection over which nothing comes any more
-    #[arg(
-        long, default_value = "60", value_name = "SECONDS", help_heading = "Safety",
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub(crate) stall_timeout: u32,
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
 
     /// How long to wait for a lock that another session holds; 0 for ever
     #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]

@@ -11,6 +11,7 @@ use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
 
 use crate::Answer;
+use crate::args::StallArgs;
 use crate::errors::Style;
 use crate::load::{print_json, runtime};
 use crate::output::{data, say_line};
@@ -39,6 +40,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, default_value = "100GiB", value_name = "SIZE", value_parser = size)]
     pub(crate) large_table: u64,
 
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
+
     /// Draw the table's pages into this file: what is live, dead and free
     #[arg(long, value_name = "FILE.svg", requires = "table", help_heading = "Output")]
     pub(crate) picture: Option<PathBuf>,
@@ -54,7 +59,8 @@ pub(crate) fn run(args: DoctorArgs, style: Style) -> Result<Answer> {
     if args.watch > Duration::from_secs(5) && !args.json {
         say_line(style.dim(&format!("watching for {} s", args.watch.as_secs())));
     }
-    let connection = runtime.block_on(target.dsn.connect("pgspate doctor"))?;
+    let dsn = target.dsn.with_stall_timeout(args.stall.limit());
+    let connection = runtime.block_on(dsn.connect("pgspate doctor"))?;
     let (found, drawn) = runtime.block_on(examine(&args, &connection))?;
     if let Some(drawn) = drawn {
         say_line(drawn);

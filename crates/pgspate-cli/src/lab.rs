@@ -15,7 +15,7 @@ use pgspate_lab::{Data, Event, Experiment, Options, Setup, Stop, Summary, experi
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::pair;
+use crate::args::{StallArgs, pair};
 use crate::doctor::wrapped;
 use crate::errors::Style;
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
@@ -84,6 +84,10 @@ struct RunArgs {
     /// A server to measure, in a schema of the lab's; by default one of the lab's own is started
     #[arg(long, value_name = "DSN")]
     to: Option<String>,
+
+    /// When a connection is given up.
+    #[command(flatten)]
+    stall: StallArgs,
 
     /// Only trials with this level, as strategy=pgspate; several of one factor are all meant
     #[arg(long, value_name = "FACTOR=LEVEL", value_parser = pair)]
@@ -190,7 +194,8 @@ const INDENT: &str = "    ";
 
 fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     let to = match &args.to {
-        Some(to) => Dsn::resolve(Some(to), &Environment::capture()?)?,
+        Some(to) => Dsn::resolve(Some(to), &Environment::capture()?)?
+            .map(|dsn| dsn.with_stall_timeout(args.stall.limit())),
         None => None,
     };
     let options = Options {

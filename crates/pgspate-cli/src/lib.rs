@@ -116,6 +116,7 @@ pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
 /// As [`load_options`], and as [`pgspate::doctor::examine`].
 pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Examination> {
     let Command::Doctor(args) = parse("doctor", args)? else { return Err(not_parsed()) };
+    let dsn = dsn.with_stall_timeout(args.stall.limit());
     let connection = dsn.connect("pgspate doctor").await?;
     Ok(doctor::examine(&args, &connection).await?.0)
 }
@@ -126,6 +127,7 @@ pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Exami
 /// As [`load_options`], and what the server refuses.
 pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + use<>> {
     let Command::Tune(args) = parse("tune", args)? else { return Err(not_parsed()) };
+    let dsn = dsn.with_stall_timeout(args.stall.limit());
     let connection = dsn.connect("pgspate tune").await?;
     tune::carry_out(&args, &connection).await
 }

@@ -197,7 +197,7 @@ pub(crate) fn options(args: LoadArgs) -> Options {
         restart: args.restart,
         limits: Limits {
             retry_for: Duration::from_secs(args.retry_for.into()),
-            stall_timeout: Duration::from_secs(args.stall_timeout.into()),
+            stall_timeout: args.stall.limit(),
             lock_timeout: Duration::from_secs(args.lock_timeout.into()),
         },
         replace: args.replace.map(|how| match how {

@@ -21,14 +21,15 @@ use crate::target;
 pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), true, style)?;
     let runtime = runtime()?;
-    let connection = runtime.block_on(target.dsn.connect("pgspate status"))?;
+    let dsn = target.dsn.with_stall_timeout(args.stall.limit());
+    let connection = runtime.block_on(dsn.connect("pgspate status"))?;
     if let (true, Some(job)) = (args.forget, args.job) {
         runtime.block_on(ledger::forget(&connection.client, job))?;
         say_line(format!("job {job} is forgotten; its rows stay in the table"));
         return Ok(Answer::Yes);
     }
     if args.restore {
-        return restore(args, &target.dsn, &runtime);
+        return restore(args, &dsn, &runtime);
     }
     let jobs = runtime.block_on(ledger::list(&connection.client, args.job))?;
     let streams = match args.job {

@@ -11,7 +11,7 @@ use pgspate::load;
 use pgspate::sync::{self, Options, Report, Scope};
 
 use crate::Answer;
-use crate::args::{EndsArgs, ReadArgs, WhenArg};
+use crate::args::{EndsArgs, ReadArgs, StallArgs, WhenArg};
 use crate::errors::Style;
 use crate::load::{Start, print_json, reading, start, when};
 use crate::numbers::{bytes, dollars, seconds, thousands};
@@ -90,6 +90,10 @@ pub(crate) struct SyncArgs {
     /// How long to go on trying when another session is in the way
     #[arg(long, default_value = "60", value_name = "SECONDS", help_heading = "Safety")]
     pub(crate) retry_for: u32,
+
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
 
     /// How long to wait for a lock that another session holds; 0 for ever
     #[arg(long, default_value = "300", value_name = "SECONDS", help_heading = "Safety")]
@@ -293,6 +297,7 @@ pub(crate) fn options(args: SyncArgs) -> Options {
     load.lanes = Some(args.lanes.into());
     load.limits = Limits {
         retry_for: Duration::from_secs(args.retry_for.into()),
+        stall_timeout: args.stall.limit(),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
         ..Limits::default()
     };

@@ -8,6 +8,7 @@ use pgspate::target::connect::Connection;
 use pgspate::tune::{self, Advice, Applied, Form};
 
 use crate::Answer;
+use crate::args::StallArgs;
 use crate::doctor::{size, wrapped};
 use crate::errors::Style;
 use crate::load::{print_json, runtime};
@@ -45,6 +46,10 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     pub(crate) revert: bool,
 
+    /// When a connection is given up.
+    #[command(flatten)]
+    pub(crate) stall: StallArgs,
+
     /// Print it as JSON on stdout
     #[arg(long, conflicts_with = "emit")]
     pub(crate) json: bool,
@@ -65,7 +70,8 @@ pub(crate) enum FormArg {
 pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), args.json || args.emit.is_some(), style)?;
     let runtime = runtime()?;
-    let connection = runtime.block_on(target.dsn.connect("pgspate tune"))?;
+    let dsn = target.dsn.with_stall_timeout(args.stall.limit());
+    let connection = runtime.block_on(dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
         Done::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),

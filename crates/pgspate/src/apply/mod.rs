@@ -27,7 +27,6 @@ pub mod replication;
 mod report;
 mod route;
 mod run;
-pub(crate) mod silence;
 mod slot;
 mod statements;
 mod watch;

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::plan::{WHERE, read_mark};
+use super::plan::read_mark;
 use super::replication::Replication;
 use super::run::{Options, Origin};
-use super::silence::in_time;
 use super::slot::{Begin, Slot, is_active};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
@@ -22,8 +21,6 @@ use crate::{Error, Kind, Result};
 /// How long the source may take to notice that the session which read the slot before is gone: a
 /// host that lost its power does not say so, and `wal_sender_timeout` is a minute by default.
 const LINGER: Duration = Duration::from_secs(75);
-
-const LOOK: &str = "look at the slot";
 
 /// What opens a stream.
 pub(super) struct Opening<'a> {
@@ -56,7 +53,7 @@ impl Opening<'_> {
         if let Some(stream) = won {
             self.runtime.block_on(stream.close());
         }
-        **slot = self.runtime.block_on(self.in_time(LOOK, slot.again()))?;
+        **slot = self.runtime.block_on(slot.again())?;
         *begin = self.choose(slot, writer.mark())?;
         Ok((writer, None))
     }
@@ -71,8 +68,7 @@ impl Opening<'_> {
         let mut patience = Patience::new(LINGER.min(self.options.limits.retry_for));
         loop {
             let Begin::Stream(from) = *begin else { return Ok(None) };
-            let start = self.in_time("read the slot", slot.start(from, || from));
-            let error = match self.runtime.block_on(start) {
+            let error = match self.runtime.block_on(slot.start(from, || from)) {
                 Ok(stream) => return Ok(Some(stream)),
                 Err(error) => error,
             };
@@ -84,12 +80,12 @@ impl Opening<'_> {
                 });
             }
             // Whoever reads it moves it on; so the ledger is asked last.
-            let again = match self.runtime.block_on(self.in_time(LOOK, slot.again())) {
+            let again = match self.runtime.block_on(slot.again()) {
                 Err(error) if error.is_retryable() => continue,
                 again => again?,
             };
             let now = read_mark(&self.settings.dsn, self.stream);
-            let now = self.runtime.block_on(self.in_time(WHERE, now))?;
+            let now = self.runtime.block_on(now)?;
             if !may_pass && now == *mark {
                 return Err(error);
             }
@@ -106,9 +102,5 @@ impl Opening<'_> {
         let settings = self.settings.clone();
         let writer = Writer::open(settings, self.stream, "", self.runtime.clone(), holds);
         self.runtime.block_on(writer)
-    }
-
-    async fn in_time<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        in_time(self.options.limits.stall_timeout, what, work).await
     }
 }

@@ -9,7 +9,6 @@ use super::names::Names;
 use super::replication::PublishedTable;
 use super::route::Router;
 use super::run::{Found, Options, find, name};
-use super::silence::in_time;
 use super::slot::{Begin, Slot};
 use crate::Result;
 use crate::ledger::{self, Mark};
@@ -53,24 +52,23 @@ pub struct PlanTable {
 /// # Errors
 /// As [`super::prepare`].
 pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
+    let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(options, runtime)?;
     let stream = name(options, &found);
-    let stall = options.limits.stall_timeout;
-    let mark = runtime.block_on(in_time(stall, WHERE, read_mark(&dsn, &stream)))?;
+    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let slot = match found {
         Found::Slot(slot) => *slot,
         Found::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
         Found::Topics(topics) => {
-            let rows = runtime.block_on(in_time(stall, WHERE, read_parts(&dsn, &stream)))?;
+            let rows = runtime.block_on(read_parts(&dsn, &stream))?;
             return of_topics(stream, &topics, &rows, &mark, options.follows);
         }
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
     let (names, unknown) = (names.without_ledger(), options.unknown_columns);
     let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
-    let router = runtime.block_on(in_time(stall, "look at the target", router))?;
-    let published = in_time(stall, "list the publication's tables", slot.tables());
+    let router = runtime.block_on(router)?;
     Ok(Plan {
         stream,
         sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],
@@ -80,7 +78,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
             true => "never: what is committed is applied as it comes".to_owned(),
             false => format!("at {}, where the source's log ends now", slot.log_end),
         },
-        tables: tables(runtime.block_on(published)?, &router)?,
+        tables: tables(runtime.block_on(slot.tables())?, &router)?,
     })
 }
 
@@ -140,9 +138,6 @@ pub(super) async fn read_parts(dsn: &Dsn, stream: &str) -> Result<Vec<(String, M
     connection.close().await;
     parts
 }
-
-/// What reading it is, after "could not".
-pub(super) const WHERE: &str = "look where the stream is";
 
 pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
     let connection = dsn.connect("pgspate apply").await?;

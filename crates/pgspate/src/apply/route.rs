@@ -15,7 +15,6 @@ use super::facts::Facts;
 use super::fold;
 use super::log::{Change, Log, RowAt};
 use super::names::Names;
-use super::silence::{Vigil, in_time};
 use super::watch::Watch;
 use crate::copy::{Limits, Patience, heeding, timeouts};
 use crate::target::Session;
@@ -351,14 +350,12 @@ impl Inner {
     /// The same once. What is locked is waited for as long as `--lock-timeout` says, or until it
     /// `is_over`.
     async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<Facts>> {
-        let (what, limit) = ("look up a table", self.limits.stall_timeout);
         if self.has_lost || self.connection.is_closed() {
-            self.connection = in_time(limit, what, open(&self.dsn, &self.limits)).await?;
+            self.connection = open(&self.dsn, &self.limits).await?;
             self.has_lost = false;
         }
-        let vigil = Vigil::new(&self.dsn, &self.connection, limit);
         let read = Facts::read(&self.connection.client, &self.session, sql);
-        heeding(is_over, &[self.connection.canceller()], vigil.over(what, read)).await
+        heeding(is_over, &[self.connection.canceller()], read).await
     }
 
     /// Reads a table again that lacks a column: it may have got it meanwhile.

@@ -19,11 +19,10 @@ use super::inputs::Inputs;
 use super::kafka;
 use super::names::Names;
 use super::open::Opening;
-use super::plan::{WHERE, read_mark, read_parts};
+use super::plan::{read_mark, read_parts};
 use super::replication::{Lsn, Replication};
 use super::report::Report;
 use super::route::{Router, UnknownColumns};
-use super::silence::in_time;
 use super::slot::{Begin, Confirmed, Copied, Copying, Pump, Slot, spawn_look};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
@@ -147,7 +146,7 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
     };
     let stall = options.limits.stall_timeout;
     for source in &options.sources {
-        let looked = in_time(stall, "look at the slot", Slot::look(source));
+        let looked = Slot::look(source, stall);
         let Some(slot) = runtime.block_on(looked)? else { continue };
         alone("a replication slot")?;
         return Ok(Found::Slot(Box::new(slot)));
@@ -186,14 +185,14 @@ pub(super) fn name(options: &Options, found: &Found) -> String {
 /// Inputs that are not there, mappings that are none, a server that cannot be reached; a slot that
 /// has gone on without the stream.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
+    let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(&options, runtime)?;
     let stream = name(&options, &found);
     let names = if let Found::Slot(_) = found { names.without_ledger() } else { names };
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
-    let stall = limits.stall_timeout;
-    let router = runtime.block_on(in_time(stall, "look at the target", router))?;
+    let router = runtime.block_on(router)?;
     let settings = Settings {
         dsn: dsn.clone(),
         limits: options.limits,
@@ -207,8 +206,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
             Found::Topics(_) => Inputs::Topics(Arc::default()),
         },
     };
-    let mark = in_time(stall, WHERE, read_mark(&dsn, &stream));
-    let mark = runtime.block_on(mark)?;
+    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let origin = match found {
         Found::Inputs(inputs) => Origin::Inputs(inputs),
         Found::Topics(topics) => Origin::Topics(topics, Vec::new()),
@@ -330,10 +328,8 @@ impl Apply {
     /// Finds out where partitions begin, which nobody else moves on from now on.
     fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
         let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
-        let stall = self.options.limits.stall_timeout;
-        let rows = in_time(stall, WHERE, read_parts(&self.dsn, &self.stream));
-        let rows = runtime.block_on(rows)?;
-        topics.ask(stall)?;
+        let rows = runtime.block_on(read_parts(&self.dsn, &self.stream))?;
+        topics.ask(self.options.limits.stall_timeout)?;
         *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
         watch.counts_messages.store(true, Relaxed);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
 use super::ready::limits;
-use super::session::{Pulse, Sessions};
+use super::session::{Confirmed, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, refused_copy};
@@ -45,7 +45,7 @@ pub(super) struct Finished {
 /// A session under way, from the thread's side.
 struct Served {
     sender: mpsc::Sender<Message>,
-    pulse: Arc<Pulse>,
+    confirmed: Arc<Confirmed>,
     task: JoinHandle<Result<Connection, Box<Failure>>>,
 }
 
@@ -141,20 +141,20 @@ impl Lane<'_, '_> {
         let served = shares.iter().map(|share| self.open(sessions, share));
         let served = served.collect::<Result<Vec<_>, _>>()?;
         let senders: Vec<_> = served.iter().map(|it| it.sender.clone()).collect();
-        let (pulses, tasks): (Vec<_>, Vec<_>) =
-            served.into_iter().map(|it| (it.pulse, it.task)).unzip();
+        let (confirmed, tasks): (Vec<_>, Vec<_>) =
+            served.into_iter().map(|it| (it.confirmed, it.task)).unzip();
         self.released = 0;
-        self.feed(&senders, &pulses[0]);
+        self.feed(&senders, &confirmed[0]);
         drop(senders);
         let served: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
-        self.release(&pulses[0]);
-        let tallies: Vec<_> = pulses.iter().map(|pulse| pulse.confirmed()).collect();
+        self.release(&confirmed[0]);
+        let tallies: Vec<_> = confirmed.iter().map(|it| it.get()).collect();
         self.tally.add(&Tally::of_shares(&tallies));
         let mut kept = Vec::with_capacity(served.len());
         for (served, tally) in served.into_iter().zip(tallies) {
             let served = served.map_err(|ended| {
                 let error = match ended.is_cancelled() {
-                    true => stalled(self.shared),
+                    true => cut_off(),
                     false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
                 };
                 Failure::of(self.shared.chunks(), error)
@@ -178,21 +178,20 @@ impl Lane<'_, '_> {
             self.recall(&ready.connection).await?;
             Ok(ready)
         };
-        let limit = Some(shared.job.limits.stall_timeout);
-        let ready = runtime.block_on(in_time(shared, None, limit, connecting)).map_err(failed)?;
+        let ready = runtime.block_on(unless_over(shared, None, connecting)).map_err(failed)?;
         // Opening may wait for a lock: it has to be seen, and to end when the load is stopped.
         let session = (ready.connection.backend_pid(), ready.connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
-        sessions.add(session.clone(), Arc::default(), open.abort_handle());
+        sessions.add(session.clone(), open.abort_handle());
         let opening = Stream::open(shared, ready);
-        let stream = runtime.block_on(in_time(shared, Some(&open), None, opening));
+        let stream = runtime.block_on(unless_over(shared, Some(&open), opening));
         open.abort();
         let stream = stream.map_err(failed)?;
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
-        let pulse = stream.pulse();
+        let confirmed = stream.confirmed();
         let task = runtime.spawn(stream.serve(receiver));
-        sessions.add(session, Arc::clone(&pulse), task.abort_handle());
-        Ok(Served { sender, pulse, task })
+        sessions.add(session, task.abort_handle());
+        Ok(Served { sender, confirmed, task })
     }
 
     /// Tells a refusal of rows from one of rows that are there already: where a session was lost
@@ -308,7 +307,7 @@ impl Lane<'_, '_> {
 
     /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an
     /// earlier session has not brought home come first.
-    fn feed(&mut self, channels: &[mpsc::Sender<Message>], pulse: &Pulse) {
+    fn feed(&mut self, channels: &[mpsc::Sender<Message>], confirmed: &Confirmed) {
         let shared = self.shared;
         let mut encoder = (shared.job.encoder)();
         let mut out = Encoded::default();
@@ -318,7 +317,7 @@ impl Lane<'_, '_> {
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
         while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
             let is_new = again.is_empty();
-            self.release(pulse);
+            self.release(confirmed);
             let Some(chunk) = again.pop_front().or_else(|| self.take()) else { break };
             let started = Instant::now();
             let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
@@ -364,8 +363,8 @@ impl Lane<'_, '_> {
     }
 
     /// Lets go of the chunks that the server has confirmed.
-    fn release(&mut self, pulse: &Pulse) {
-        let confirmed = usize::try_from(pulse.confirmed().chunks).unwrap_or(usize::MAX);
+    fn release(&mut self, confirmed: &Confirmed) {
+        let confirmed = usize::try_from(confirmed.get().chunks).unwrap_or(usize::MAX);
         let more = confirmed.saturating_sub(self.released).min(self.in_flight.len());
         self.in_flight.drain(..more);
         self.released += more;
@@ -474,33 +473,30 @@ fn drain(
     true
 }
 
-/// What `work` gives, within `limit` and as long as the load goes on and `open` does.
-async fn in_time<T>(
+/// What `work` gives, as long as the load goes on and `open` does.
+async fn unless_over<T>(
     shared: &Shared<'_>,
     open: Option<&JoinHandle<()>>,
-    limit: Option<Duration>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
-    let started = Instant::now();
     loop {
-        let is_late = limit.is_some_and(|limit| started.elapsed() > limit);
         let is_shut = open.is_some_and(JoinHandle::is_finished);
         match tokio::time::timeout(LOOK, work.as_mut()).await {
             Ok(done) => return done,
             // What it waits for is cancelled, and answers; or else it is shut.
-            Err(_) if is_late || is_shut || (open.is_none() && shared.is_over()) => {
-                return Err(stalled(shared));
+            Err(_) if is_shut || (open.is_none() && shared.is_over()) => {
+                return Err(cut_off());
             }
             Err(_) => {}
         }
     }
 }
 
-fn stalled(shared: &Shared<'_>) -> Error {
-    let seconds = shared.job.limits.stall_timeout.as_secs();
-    let message = format!("connection was given up: no answer for {seconds} s");
-    Error::new(Kind::Connect, "could not copy").because(Error::new(Kind::Connect, message))
+/// The session did not end in time when the load was to.
+fn cut_off() -> Error {
+    let cause = Error::new(Kind::Connect, "the connection was given up as the load is over");
+    Error::new(Kind::Connect, "could not copy").because(cause)
 }
 
 /// Whether the server takes no more connections, for this role or at all.

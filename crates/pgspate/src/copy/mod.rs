@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::format::{ChunkEncoder, Contents, Mode};
 use crate::ledger::{Done, JobId};
-use crate::target::connect::Connection;
+use crate::target::connect::{Connection, STALL_TIMEOUT};
 
 pub(crate) use commit::DURABLY;
 pub(crate) use heed::heeding;
@@ -180,7 +180,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             retry_for: Duration::from_secs(60),
-            stall_timeout: Duration::from_secs(60),
+            stall_timeout: STALL_TIMEOUT,
             lock_timeout: Duration::from_secs(300),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::session::{Report, Sessions};
+use super::session::Sessions;
 use super::shared::Shared;
 use super::{Commit, Waiting};
 use crate::target::Ask;
@@ -28,21 +28,13 @@ select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, 
                                     concat_ws(', ', quote_literal(nullif(b.application_name, '')),
                                               'role ' || b.usename, b.state)), ', ')
            from pg_stat_activity b
-           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end,
-       pid, coalesce(state_change::text, '')
+           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
 from pg_stat_activity a where pid = any($1)";
 
 /// How often statements are cancelled that must not go on: one may begin after the last time.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long they may take to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a look has shown.
-struct Look {
-    /// The most frequent wait event of the backends; `None` where they wait for us.
-    event: Option<String>,
-    reports: Vec<Report>,
-}
 
 /// Looks at `pg_stat_activity` now and then.
 pub(super) struct Monitor<'a> {
@@ -81,9 +73,7 @@ impl<'a> Monitor<'a> {
         self.nanos = now;
         let look = async { tokio::time::timeout(PATIENCE, self.look()).await.ok().flatten() };
         let looked = self.runtime.block_on(look);
-        let reports = looked.as_ref().map(|look| look.reports.as_slice());
-        self.sessions.abort_stalled(reports, self.shared.job.limits.stall_timeout);
-        let waiting = match looked.map(|look| look.event) {
+        let waiting = match looked {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
@@ -112,20 +102,15 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// `None` where the server does not answer.
-    async fn look(&self) -> Option<Look> {
+    /// The most frequent wait event of the backends, none where they wait for us; `None` where the
+    /// server does not answer.
+    async fn look(&self) -> Option<Option<String>> {
         let client = &self.shared.job.control.client;
         let pids = self.sessions.pids();
         let rows = client.ask_all(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();
-        let mut reports = Vec::with_capacity(rows.len());
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
-            reports.push(Report {
-                pid: row.get(6),
-                waits_for_client: kind == "Client" || state.starts_with("idle"),
-                changed: row.get(7),
-            });
             let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
             if row.get(4) && has_sent && self.shared.job.one_statement {
                 // The refusal is already there; what is still sent would be thrown away.
@@ -149,6 +134,6 @@ impl<'a> Monitor<'a> {
         }
         let count = |event: &String| events.iter().filter(|other| *other == event).count();
         let event = events.iter().max_by_key(|event| count(event)).cloned();
-        Some(Look { event, reports })
+        Some(event)
     }
 }

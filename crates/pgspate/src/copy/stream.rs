@@ -15,7 +15,7 @@ use tokio_postgres::{Client, CopyInSink, Statement};
 
 use super::lane::Message;
 use super::progress::Kept;
-use super::session::Pulse;
+use super::session::Confirmed;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::{Afterwards, Commit, Ready};
 use crate::format::{Chunk, Mode};
@@ -67,7 +67,7 @@ pub(super) struct Stream {
     /// Rows for the ledger that are written with the last chunk.
     seals: Vec<Seal>,
     tally: Tally,
-    pulse: Arc<Pulse>,
+    confirmed: Arc<Confirmed>,
     /// Where it notes what is committed.
     kept: Arc<Kept>,
 }
@@ -137,14 +137,14 @@ impl Stream {
             chunk_written: 0,
             seals: Vec::new(),
             tally: Tally::default(),
-            pulse: Arc::default(),
+            confirmed: Arc::default(),
             kept: Arc::clone(&shared.progress.kept),
         })
     }
 
-    /// What beats as long as the stream goes on.
-    pub(super) fn pulse(&self) -> Arc<Pulse> {
-        Arc::clone(&self.pulse)
+    /// What the server has confirmed, as it does.
+    pub(super) fn confirmed(&self) -> Arc<Confirmed> {
+        Arc::clone(&self.confirmed)
     }
 
     /// Streams what comes until there is no more. The connection, with a transaction open, or what
@@ -169,13 +169,9 @@ impl Stream {
                 // Nothing to go on with, so the server's answer can be waited for.
                 Err(_) => {
                     self.end().await?;
-                    self.pulse.wait_for_input(true);
-                    let message = messages.recv().await;
-                    self.pulse.wait_for_input(false);
-                    message
+                    messages.recv().await
                 }
             };
-            self.pulse.beat();
             match waiting {
                 Some(Message::Chunk(next, mode)) => self.chunk = Some((next, mode)),
                 Some(Message::Piece(mode, piece)) => self.write(mode, piece).await?,
@@ -305,7 +301,7 @@ impl Stream {
             Commit::AtEnd => {}
             Commit::EachChunk => self.kept.add(written, 1),
         }
-        self.pulse.confirm(&self.tally);
+        self.confirmed.set(&self.tally);
     }
 
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
@@ -342,7 +338,7 @@ impl Stream {
             self.end().await?;
             let written = copy.finish().await?;
             self.tally.rows_written += written;
-            self.pulse.confirm(&self.tally);
+            self.confirmed.set(&self.tally);
             spread(&mut self.seals, written);
         }
         let ending = self.ending.take();

@@ -299,8 +299,7 @@ impl Load {
     }
 
     pub(super) fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
-        let (progress, stall_timeout) = (&watch.copy, self.options.limits.stall_timeout);
-        Patient { dsn: &self.dsn, progress, heeds_cancel, stall_timeout }
+        Patient { dsn: &self.dsn, progress: &watch.copy, heeds_cancel }
     }
 
     fn rows_before(&self) -> u64 {

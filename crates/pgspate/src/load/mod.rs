@@ -139,8 +139,6 @@ pub struct Load {
     early: Early,
     /// What rows are staged in, if they are not for the table itself.
     stage: Option<Stage>,
-    /// The connection was left because nothing came over it any more.
-    is_silent: bool,
     /// What the table needs before and after.
     upkeep: Upkeep,
     /// Keeps other loads from the file for rejects.

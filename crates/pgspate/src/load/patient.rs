@@ -1,17 +1,12 @@
 //! Statements that may take hours, such as building an index: run with an eye on the user's wish
-//! to stop, and on whether the server still works on them.
-
-use std::time::Duration;
+//! to stop.
 
 use tokio_postgres::error::SqlState;
 
 use crate::copy::{Progress, heeding};
 use crate::target::connect::{Connection, Dsn};
-use crate::target::{Ask, server_error};
+use crate::target::server_error;
 use crate::{Error, Kind, Result};
-
-/// How long an answer may take that the server has given.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// How one waits for statements.
 #[derive(Clone, Copy)]
@@ -20,8 +15,6 @@ pub(super) struct Patient<'a> {
     pub(super) progress: &'a Progress,
     /// Whether the user's wish to stop counts.
     pub(super) heeds_cancel: bool,
-    /// After how long the server is asked whether it still works.
-    pub(super) stall_timeout: Duration,
 }
 
 impl Patient<'_> {
@@ -39,8 +32,7 @@ impl Patient<'_> {
     /// Runs statements. Asks the server to stop them once the user wants that.
     ///
     /// # Errors
-    /// `what` could not be done; of [`Kind::Connect`], too, when the server no longer works on it
-    /// and yet nothing has come.
+    /// `what` could not be done.
     pub(super) async fn run(&self, connection: &Connection, sql: &str, what: &str) -> Result<()> {
         let told = |result: Result<(), tokio_postgres::Error>| match result {
             Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
@@ -51,39 +43,6 @@ impl Patient<'_> {
         };
         let sessions = [connection.canceller()];
         let work = connection.client.batch_execute(sql);
-        let mut work = std::pin::pin!(heeding(|| self.is_cancelled(), &sessions, work));
-        loop {
-            if let Ok(result) = tokio::time::timeout(self.stall_timeout, &mut work).await {
-                return told(result);
-            }
-            let looking = tokio::time::timeout(self.stall_timeout, self.is_at_work(connection));
-            if !looking.await.is_ok_and(|is_at_work| is_at_work) {
-                // What it has to say may just have been on its way.
-                return match tokio::time::timeout(ON_ITS_WAY, &mut work).await {
-                    Ok(result) => told(result),
-                    Err(_) => Err(self.is_silent(connection)),
-                };
-            }
-        }
-    }
-
-    fn is_silent(&self, connection: &Connection) -> Error {
-        let seconds = self.stall_timeout.as_secs();
-        let message = format!("{} gave no answer for {seconds} s", connection.place());
-        Error::new(Kind::Connect, message)
-    }
-
-    /// Whether the connection's backend is busy, as another session sees it.
-    async fn is_at_work(&self, connection: &Connection) -> bool {
-        if connection.backend_pid() == 0 {
-            return true;
-        }
-        let Ok(other) = self.dsn.connect("pgspate load").await else { return false };
-        let sql =
-            "select exists (select from pg_stat_activity where pid = $1 and state = 'active')";
-        match other.client.ask_one(sql, &[&connection.backend_pid()]).await {
-            Ok(row) => row.get(0),
-            Err(_) => false,
-        }
+        told(heeding(|| self.is_cancelled(), &sessions, work).await)
     }
 }

@@ -11,7 +11,6 @@ use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
-use crate::apply::silence::Vigil;
 use crate::copy::{Early, Lanes};
 use crate::ledger::{self, Known, Seal};
 use crate::plan::{Plan, Request, Wish};
@@ -170,6 +169,7 @@ struct Looked {
 
 /// Looks at inputs and table, and plans how the rows get there.
 fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> {
+    let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let inputs = match (&options.batches, &options.stream) {
         (Some(own), _) => vec![Input::memory(own.name(), own.bytes(), own.is_stream())],
         (None, Some(stream)) => vec![stream.clone()],
@@ -182,10 +182,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
     if answers.1.as_ref().is_err_and(is_locked) {
         let millis = options.limits.lock_timeout_millis();
         let begin = format!("{BEGIN}; set local lock_timeout = {millis}");
-        let again = async { Ok(first.between(&connection.client, [&begin, END]).await) };
-        // However long the lock takes, it is the server that waits.
-        let vigil = Vigil::new(&dsn, &connection, options.limits.stall_timeout);
-        answers = runtime.block_on(vigil.over("look up the table", again))?;
+        answers = runtime.block_on(first.between(&connection.client, [&begin, END]));
         answers.1 = match answers.1 {
             Err(error) if is_locked(&error) => Err(runtime.block_on(async {
                 let client = &connection.client;
@@ -237,7 +234,6 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         was_away: false,
         early: Early::default(),
         stage: None,
-        is_silent: false,
         upkeep: Upkeep::default(),
         rejects_guard: None,
         doubtful_owner: None,

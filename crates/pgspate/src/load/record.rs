@@ -14,10 +14,6 @@ use crate::plan::{Method, Plan};
 use crate::target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
-/// The server may be busy when it is asked about the ledger, and is given more time than a
-/// connection that nothing comes over.
-const ANSWER_PATIENCE: u32 = 2;
-
 /// What the load is known by, if its plan keeps a ledger. Blocks.
 pub(super) fn identity(
     reading: &Reading,
@@ -259,14 +255,13 @@ impl Load {
     }
 
     pub(super) fn reconnect(&mut self) -> Result<()> {
-        if !self.connection.is_closed() && !self.is_silent {
+        if !self.connection.is_closed() {
             return Ok(());
         }
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
         self.was_away = true;
         let before = self.connection.backend_pid();
         self.connection = connection.into();
-        self.is_silent = false;
         let Some(key) = self.identity.as_ref().map(Identity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
             ledger::release(client, key, before).await;
@@ -274,17 +269,9 @@ impl Load {
         })
     }
 
-    /// Asks the server over the load's own connection; in bounded time, so that a connection that
-    /// is lost without a word is noticed.
+    /// Asks the server over the load's own connection.
     pub(super) fn ask<T>(&mut self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-        let limit = self.options.limits.stall_timeout * ANSWER_PATIENCE;
-        let asked = async { tokio::time::timeout(limit, question(&self.connection.client)).await };
-        self.runtime.block_on(asked).unwrap_or_else(|_| {
-            self.is_silent = true;
-            let seconds = limit.as_secs();
-            let message = format!("{} gave no answer for {seconds} s", self.connection.place());
-            Err(Error::new(Kind::Connect, message))
-        })
+        self.runtime.block_on(question(&self.connection.client))
     }
 
     /// The same, and again while the server is away, as long as lanes would try.

@@ -30,9 +30,6 @@ const WORKER_KB: u64 = 32 << 10;
 /// One turn of waiting for a lock, during which others wait behind us; and a pause for them.
 const LOCK_TURN: &str = "2s";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
-/// After how long the server is asked whether it still works, where the user has not said.
-const STALL: Duration = Duration::from_secs(30);
-
 /// Nothing ends this but its end.
 const NO_LIMITS: &str = "\
 select set_config(name, '0', false) from pg_settings
@@ -370,7 +367,7 @@ pub fn restore(
     let restorer = Restorer {
         runtime,
         control: &control,
-        patient: Patient { dsn, progress: &watch.copy, heeds_cancel: true, stall_timeout: STALL },
+        patient: Patient { dsn, progress: &watch.copy, heeds_cancel: true },
         lock_patience: None,
     };
     restorer.run(changes.clone())?;

@@ -28,13 +28,21 @@ pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;
 pub use upkeep::{Sequence, Upkeep};
 
+use tokio_postgres::error::SqlState;
+
 use crate::{Error, Kind};
+
+/// Whether the server ends the session with such an error, or the connection has failed.
+pub(crate) fn ends_session(code: &SqlState) -> bool {
+    code.code().starts_with("08") || code.code().starts_with("57P0")
+}
 
 /// Wraps what the server or the connection said, under a message of ours.
 pub(crate) fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Error {
     move |error| match error.as_db_error() {
         Some(said) => {
-            let wrapped = Error::new(Kind::Server, message);
+            let kind = if ends_session(said.code()) { Kind::Connect } else { Kind::Server };
+            let wrapped = Error::new(kind, message);
             let wrapped = match said.hint() {
                 Some(hint) => wrapped.hint(hint),
                 None => wrapped,

@@ -13,9 +13,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use super::lsn::Lsn;
-use crate::apply::silence::{Vigil, in_time};
 use crate::apply::{Event, Name, Op, Position, Row, Value};
-use crate::copy::Limits;
 use crate::format::delimited::{Dialect, Eol, parse_records};
 use crate::target::connect::{Connection, Dsn, Walsender};
 use crate::target::quote_ident;
@@ -85,38 +83,29 @@ impl Snapshot {
     /// `wal_level` is not logical, no right to replicate. After the slot was made it is dropped
     /// again.
     pub async fn create(dsn: &Dsn, slot: &str, publication: &str) -> Result<Snapshot> {
-        let limit = Limits::default().stall_timeout;
-        Snapshot::create_unless(dsn, slot, publication, limit, pending()).await
+        Snapshot::create_unless(dsn, slot, publication, pending()).await
     }
 
-    /// The same, unless `stop` comes first: the server waits for transactions that are open. A
-    /// server that is silent is given up after `limit`.
+    /// The same, unless `stop` comes first: the server waits for transactions that are open.
     pub(crate) async fn create_unless(
         dsn: &Dsn,
         slot: &str,
         publication: &str,
-        limit: Duration,
         stop: impl Future<Output = ()>,
     ) -> Result<Snapshot> {
         let what = "prepare the session that exports a snapshot";
-        let open = async {
-            let connection = dsn.connect("pgspate").await?;
-            let mut exporter = dsn.walsender(&connection, "pgspate").await?;
-            exporter.command(NO_TIMEOUTS, what).await?;
-            let done = connection.client.batch_execute(NO_TIMEOUTS).await;
-            done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
-            Ok((connection, exporter))
-        };
-        let (connection, mut exporter) = in_time(limit, what, open).await?;
+        let connection = dsn.connect("pgspate").await?;
+        let mut exporter = dsn.walsender(&connection, "pgspate").await?;
+        exporter.command(NO_TIMEOUTS, what).await?;
+        let done = connection.client.batch_execute(NO_TIMEOUTS).await;
+        done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
         let command = format!(
             "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT",
             quote_ident(slot)
         );
         let what = format!("make replication slot \"{slot}\"");
-        let vigil = (dsn, limit);
-        let made = command_unless(&mut exporter, &connection, vigil, &command, &what, stop).await?;
-        let taken = Snapshot::take_over(exporter, connection, made, publication);
-        match in_time(limit, "take over the snapshot", taken).await {
+        let made = command_unless(&mut exporter, &connection, &command, &what, stop).await?;
+        match Snapshot::take_over(exporter, connection, made, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
                 // The first error is the one that matters.
@@ -233,11 +222,6 @@ impl Snapshot {
         self.copy(table, &mut rows).await
     }
 
-    /// Watches over the session that reads rows.
-    pub(crate) fn vigil(&self, dsn: &Dsn, limit: Duration) -> Vigil {
-        Vigil::new(dsn, &self.connection, limit)
-    }
-
     /// Ends a copy that was given up, on the server, too, where it may wait for a lock.
     pub(crate) async fn cancel(&self) {
         // If it does not get there, the session's end will do.
@@ -316,15 +300,13 @@ pub(crate) async fn published(
 pub(crate) async fn make_slot_unless(
     dsn: &Dsn,
     slot: &str,
-    limit: Duration,
     stop: impl Future<Output = ()>,
 ) -> Result<Lsn> {
-    let (connection, mut session) = both(dsn, limit).await?;
+    let (connection, mut session) = both(dsn).await?;
     let command =
         format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quote_ident(slot));
     let what = format!("make replication slot \"{slot}\"");
-    let vigil = (dsn, limit);
-    let made = command_unless(&mut session, &connection, vigil, &command, &what, stop).await?;
+    let made = command_unless(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
     connection.close().await;
     match made.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
@@ -342,35 +324,30 @@ fn unplaced() -> Error {
 /// # Errors
 /// The server's: there is no such slot, or somebody reads it.
 pub async fn drop_slot(dsn: &Dsn, slot: &str) -> Result<()> {
-    drop_slot_unless(dsn, slot, Limits::default().stall_timeout, pending()).await
+    drop_slot_unless(dsn, slot, pending()).await
 }
 
 /// The same, unless `stop` comes first.
 pub(crate) async fn drop_slot_unless(
     dsn: &Dsn,
     slot: &str,
-    limit: Duration,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
-    let (connection, mut session) = both(dsn, limit).await?;
+    let (connection, mut session) = both(dsn).await?;
     // Waits for a session that is about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
     let what = format!("drop replication slot \"{slot}\"");
-    let vigil = (dsn, limit);
-    command_unless(&mut session, &connection, vigil, &command, &what, stop).await?;
+    command_unless(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
     connection.close().await;
     Ok(())
 }
 
 /// A session for replication, and one beside it.
-async fn both(dsn: &Dsn, limit: Duration) -> Result<(Connection, Walsender)> {
-    let open = async {
-        let connection = dsn.connect("pgspate").await?;
-        let session = dsn.walsender(&connection, "pgspate").await?;
-        Ok((connection, session))
-    };
-    in_time(limit, "open a session for replication", open).await
+async fn both(dsn: &Dsn) -> Result<(Connection, Walsender)> {
+    let connection = dsn.connect("pgspate").await?;
+    let session = dsn.walsender(&connection, "pgspate").await?;
+    Ok((connection, session))
 }
 
 /// Runs a command that may wait for others for long. When `stop` comes first the session is ended
@@ -379,18 +356,15 @@ async fn both(dsn: &Dsn, limit: Duration) -> Result<(Connection, Walsender)> {
 async fn command_unless(
     session: &mut Walsender,
     beside: &Connection,
-    (dsn, limit): (&Dsn, Duration),
     command: &str,
     what: &str,
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<Vec<Option<String>>>> {
-    let own = session.command("select pg_catalog.pg_backend_pid()", what);
-    let own = in_time(limit, what, own).await?;
+    let own = session.command("select pg_catalog.pg_backend_pid()", what).await?;
     let pid = own.into_iter().flatten().flatten().next();
     let pid = pid.and_then(|pid| pid.parse::<i32>().ok()).unwrap_or_default();
-    let vigil = Vigil::of(dsn, pid, limit);
     tokio::select! {
-        done = vigil.over(what, session.command(command, what)) => done,
+        done = session.command(command, what) => done,
         () = stop => {
             let end = "select pg_catalog.pg_terminate_backend($1)";
             let _ = timeout(PATIENCE, beside.client.query_one(end, &[&pid])).await;

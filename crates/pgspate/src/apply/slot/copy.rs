@@ -22,7 +22,6 @@ use crate::apply::replication::{
     Lsn, PublishedTable, Snapshot, drop_slot, drop_slot_unless, make_slot_unless, stopped,
 };
 use crate::apply::route::{Router, UnknownColumns};
-use crate::apply::silence::{Vigil, in_time};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
 use crate::copy::Limits;
@@ -74,22 +73,20 @@ impl Copying<'_> {
     /// target or a load says.
     pub(crate) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
         self.runtime.block_on(writer.hold())?;
-        let stall = self.limits.stall_timeout;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot_unless(dsn, name, stall, self.watch.cancelled());
+            let made = make_slot_unless(dsn, name, self.watch.cancelled());
             let lsn = self.runtime.block_on(made)?;
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
         let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
-        let tables = in_time(stall, "list the publication's tables", self.slot.tables());
-        let tables = self.runtime.block_on(tables)?;
+        let tables = self.runtime.block_on(self.slot.tables())?;
         self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
         if self.slot.found.is_some() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
             let stop = self.watch.cancelled();
-            self.runtime.block_on(drop_slot_unless(dsn, name, stall, stop))?;
+            self.runtime.block_on(drop_slot_unless(dsn, name, stop))?;
         }
         let snapshot = match self.snapshot() {
             Ok(snapshot) => snapshot,
@@ -172,8 +169,7 @@ impl Copying<'_> {
     fn snapshot(&self) -> Result<Snapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
         let stop = self.watch.cancelled();
-        let stall = self.limits.stall_timeout;
-        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stall, stop))
+        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
@@ -276,9 +272,7 @@ impl Copying<'_> {
         let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
             let (runtime, watch) = (self.runtime, self.watch);
-            let vigil = snapshot.vigil(&self.slot.dsn, self.limits.stall_timeout);
-            let reading =
-                scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over, vigil));
+            let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
             let loaded = self.load(table, facts, rx, &load_watch);
             is_over.store(true, Relaxed);
             (reading.join(), loaded)
@@ -346,7 +340,6 @@ fn read(
     tx: SyncSender<io::Result<Vec<u8>>>,
     watch: &Watch,
     is_over: &AtomicBool,
-    vigil: Vigil,
 ) -> Result<bool> {
     let mut is_wanted = true;
     let take = &mut |piece: &[u8]| {
@@ -363,7 +356,7 @@ fn read(
             }
         };
         tokio::select! {
-            copied = vigil.over("read rows", snapshot.copy(table, take)) => return copied,
+            copied = snapshot.copy(table, take) => return copied,
             () = over => {}
         }
         snapshot.cancel().await;

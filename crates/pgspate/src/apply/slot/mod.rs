@@ -11,6 +11,7 @@ mod timeline;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
@@ -71,12 +72,13 @@ impl Slot {
     /// # Errors
     /// A server that cannot be reached or has no such publication, a role that may not replicate,
     /// a slot of another database or for another decoder.
-    pub(crate) async fn look(source: &str) -> Result<Option<Slot>> {
+    pub(crate) async fn look(source: &str, stall_timeout: Duration) -> Result<Option<Slot>> {
         let Some(address) = Address::parse(source)? else { return Ok(None) };
         let Address { dsn, slot: name, publication } = address;
         let Some(dsn) = Dsn::resolve(Some(&dsn), &Environment::capture()?)? else {
             return Err(Error::new(Kind::Usage, "the URL names no server"));
         };
+        let dsn = dsn.with_stall_timeout(stall_timeout);
         Slot::ask(dsn, name, publication).await.map(Some)
     }
 

@@ -17,7 +17,6 @@ use tokio_postgres::error::SqlState;
 use super::{Confirmed, Slot, is_active};
 use crate::apply::feed::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
-use crate::apply::silence::in_time;
 use crate::apply::watch::Watch;
 use crate::copy::{Limits, Patience};
 use crate::{Error, Kind, Result};
@@ -114,7 +113,6 @@ impl Pump {
 
     fn connect(&self, from: Lsn) -> Result<Replication> {
         let start = self.slot.start(from, || self.confirmed.upto());
-        let start = in_time(self.limits.stall_timeout, "read the slot again", start);
         let stream = self.runtime.block_on(start)?;
         self.note_stream(&stream);
         Ok(stream)

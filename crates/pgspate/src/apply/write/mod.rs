@@ -18,7 +18,6 @@ use self::session::Session;
 use super::batch::Batch;
 use super::inputs::Inputs;
 use super::report::Counts;
-use super::silence::{Vigil, in_time};
 use super::watch::Watch;
 use crate::copy::{Limits, Patience, is_about_a_row};
 use crate::ledger::{self, DeadLetter, Stream};
@@ -78,17 +77,12 @@ impl Writer {
         runtime: Handle,
         holds: bool,
     ) -> Result<Writer> {
-        let limit = settings.limits.stall_timeout;
-        let open = async {
-            let session = Session::open(&settings).await?;
-            let client = &session.connection.client;
-            if holds {
-                ledger::hold_stream(client, stream, partition).await?;
-            }
-            let stream = ledger::open_stream(client, stream, partition).await?;
-            Ok((session, stream))
-        };
-        let (session, stream) = in_time(limit, "open the stream", open).await?;
+        let session = Session::open(&settings).await?;
+        let client = &session.connection.client;
+        if holds {
+            ledger::hold_stream(client, stream, partition).await?;
+        }
+        let stream = ledger::open_stream(client, stream, partition).await?;
         Ok(Writer {
             settings,
             runtime,
@@ -139,7 +133,7 @@ impl Writer {
                     {
                         return Err(is_gone(error));
                     }
-                    runtime.block_on(self.watched_attempt(batch, watch))
+                    runtime.block_on(self.attempt(batch, watch))
                 }
                 Err(error) => Err(error),
             };
@@ -167,35 +161,16 @@ impl Writer {
     /// A session, if there is none. `pending`: what a lost one may have committed.
     async fn reopen(&mut self, pending: Option<&ledger::Mark>) -> Result<()> {
         if self.session.is_none() {
-            let limit = self.settings.limits.stall_timeout;
-            let open = async {
-                let session = Session::open(&self.settings).await?;
-                if let Some(pid) = self.lost_pid {
-                    session.connection.end_lost_backend(pid).await;
-                }
-                self.stream.reopen(&session.connection.client, pending).await?;
-                ledger::check_stream(&session.connection.client, self.stream.name()).await?;
-                Ok(session)
-            };
-            self.session = Some(in_time(limit, "open the stream again", open).await?);
+            let session = Session::open(&self.settings).await?;
+            if let Some(pid) = self.lost_pid {
+                session.connection.end_lost_backend(pid).await;
+            }
+            self.stream.reopen(&session.connection.client, pending).await?;
+            ledger::check_stream(&session.connection.client, self.stream.name()).await?;
+            self.session = Some(session);
             self.lost_pid = None;
         }
         Ok(())
-    }
-
-    /// An attempt that is given up when its session has fallen silent.
-    async fn watched_attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
-        self.reopen(None).await?;
-        match self.vigil() {
-            Some(vigil) => vigil.over("apply a batch", self.attempt(batch, watch)).await,
-            None => Err(Error::new(Kind::Bug, "there is no session")),
-        }
-    }
-
-    fn vigil(&self) -> Option<Vigil> {
-        let Settings { dsn, limits, .. } = &self.settings;
-        let session = self.session.as_ref()?;
-        Some(Vigil::new(dsn, &session.connection, limits.stall_timeout))
     }
 
     async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
@@ -264,12 +239,9 @@ impl Writer {
     /// Lets no other process begin this stream as long as the session lives.
     pub(crate) async fn hold(&mut self) -> Result<()> {
         self.reopen(None).await?;
-        match (&self.session, self.vigil()) {
-            (Some(session), Some(vigil)) => {
-                let held = self.stream.hold(&session.connection.client);
-                vigil.over("hold the stream", held).await
-            }
-            _ => Ok(()),
+        match &self.session {
+            Some(session) => self.stream.hold(&session.connection.client).await,
+            None => Ok(()),
         }
     }
 
@@ -284,9 +256,8 @@ impl Writer {
                 return Ok(());
             }
             let Some(session) = &self.session else { continue };
-            let limit = self.settings.limits.stall_timeout;
             let advance = self.stream.advance(&session.connection.client, &mark, &[]);
-            match in_time(limit, "move the stream on", advance).await {
+            match advance.await {
                 Ok(()) => {
                     self.stream.mark = mark;
                     return Ok(());
@@ -306,25 +277,21 @@ impl Writer {
             return Ok(());
         }
         self.reopen(None).await?;
-        let vigil = self.vigil();
-        let (Some(session), Some(vigil)) = (&mut self.session, vigil) else { return Ok(()) };
+        let Some(session) = &mut self.session else { return Ok(()) };
         let stream = &self.stream;
-        let begun = async {
-            session.begin().await?;
-            // Only who has the stream may do so.
-            stream.advance(&session.connection.client, &stream.mark, &[]).await?;
-            stream.advance_parts(&session.connection.client, moves).await?;
-            session.commit().await
-        };
-        vigil.over("note where partitions begin", begun).await
+        session.begin().await?;
+        // Only who has the stream may do so.
+        stream.advance(&session.connection.client, &stream.mark, &[]).await?;
+        stream.advance_parts(&session.connection.client, moves).await?;
+        session.commit().await
     }
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
     pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
         self.reopen(None).await?;
-        match (&self.session, self.vigil()) {
-            (Some(session), Some(vigil)) => vigil.over(what, session.run(sql, what)).await,
-            _ => Ok(()),
+        match &self.session {
+            Some(session) => session.run(sql, what).await,
+            None => Ok(()),
         }
     }
 
@@ -334,10 +301,9 @@ impl Writer {
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
         self.reopen(None).await?;
-        let vigil = self.vigil();
-        match (&mut self.session, vigil) {
-            (Some(session), Some(vigil)) => vigil.over(what, session.ask(sql, what)).await,
-            _ => Err(Error::new(Kind::Bug, "there is no session")),
+        match &mut self.session {
+            Some(session) => session.ask(sql, what).await,
+            None => Err(Error::new(Kind::Bug, "there is no session")),
         }
     }
 
@@ -347,9 +313,7 @@ impl Writer {
         self.reopen(None).await?;
         let Some(session) = &self.session else { return Ok(()) };
         let (client, is_within) = (&session.connection.client, session.in_transaction);
-        let limit = self.settings.limits.stall_timeout;
-        let bound = ledger::bind_stream(client, self.stream.name(), renews, is_within);
-        in_time(limit, "note that tables are unlogged", bound).await?;
+        ledger::bind_stream(client, self.stream.name(), renews, is_within).await?;
         self.is_bound = true;
         Ok(())
     }
@@ -363,9 +327,8 @@ impl Writer {
         loop {
             self.reopen(None).await?;
             let Some(session) = &self.session else { return Ok(()) };
-            let limit = self.settings.limits.stall_timeout;
-            let check = ledger::check_stream(&session.connection.client, self.stream.name());
-            match in_time(limit, "look whether the rows are there", check).await {
+            let client = &session.connection.client;
+            match ledger::check_stream(client, self.stream.name()).await {
                 Err(error) if error.is_retryable() && !has_lost => {
                     has_lost = true;
                     self.roll_back_after(&error).await;
@@ -380,11 +343,7 @@ impl Writer {
         // It may have been noted in the transaction that is rolled back.
         self.is_bound = false;
         let Some(session) = &mut self.session else { return };
-        let limit = self.settings.limits.stall_timeout;
-        // One that has fallen silent would not answer to this either.
-        if error.kind() == Kind::Connect
-            || in_time(limit, "roll back", session.roll_back()).await.is_err()
-        {
+        if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
             self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }

@@ -14,7 +14,7 @@ use super::Load;
 use crate::ledger::{self, JobId, shadow};
 use crate::plan::{Method, Plan, Replace};
 use crate::target::likeness::{Property, likeness};
-use crate::target::{fixed, server_error};
+use crate::target::{ends_session, fixed, server_error};
 use crate::{Error, Kind, Result};
 use exchange::Refused;
 use recipe::Names;
@@ -63,7 +63,7 @@ impl Load {
         let tried = runtime.block_on(exchange::try_out(client, job, &names, version));
         match tried {
             Ok(()) => {}
-            Err(Refused::Server(error)) if error.as_db_error().is_none() => {
+            Err(Refused::Server(error)) if error.code().is_none_or(ends_session) => {
                 return Err(failed()(error));
             }
             // A lock that others have now they may not have then.

@@ -5,6 +5,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
 use tokio_postgres::tls::NoTls;
@@ -13,12 +14,15 @@ use super::Question;
 use super::connection::{Connection, Standing};
 use super::dsn::{Dsn, SessionAttrs};
 use super::failure::{self, Failure, Why};
+use super::guard::StallGuard;
 use super::host::{Endpoint, Host};
 use super::pooler;
 use super::socket::{Address, Route};
+use super::tap::Traffic;
 use super::tls::Tls;
 use super::tls_settings::Mode;
 use crate::Result;
+use crate::target::ends_session;
 
 /// What one attempt does about encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,14 +80,15 @@ async fn search<Q: Question>(
             let target = at_address(&host, &address);
             let route = Route { address, timeouts: dsn.timeouts.clone() };
             let tried = async {
-                match attempt(dsn, &target, &route, application_name).await? {
+                let opening = attempt(dsn, &target, &route, application_name);
+                match within(dsn.silence_max(), dsn, opening).await? {
                     Ok(connection) => {
                         suitable(connection, dsn, &target, wanted, asked).await.map(Ok)
                     }
                     Err(error) => Ok(Err(error)),
                 }
             };
-            let failure = match within(dsn, tried).await {
+            let failure = match within(dsn.timeouts.connect, dsn, tried).await {
                 Ok(Ok((connection, answer))) => {
                     let fit = refuse_pooler(dsn, &target, &route, &connection).await;
                     return fit.map(|()| (connection, answer)).map_err(End::Broken);
@@ -120,12 +125,13 @@ async fn refuse_pooler(
     Ok(())
 }
 
-/// What `work` gives, or a failure when it takes longer than `connect_timeout`.
+/// What `work` gives, or a failure when it takes longer than `limit`.
 async fn within<T>(
+    limit: Option<Duration>,
     dsn: &Dsn,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    match dsn.timeouts.connect {
+    match limit {
         None => work.await,
         Some(limit) => match tokio::time::timeout(limit, work).await {
             Ok(done) => done,
@@ -152,7 +158,7 @@ async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Address>, Failure> {
         })
     };
     let mut found = Vec::new();
-    for address in within(dsn, lookup).await?.map(Address::Tcp) {
+    for address in within(dsn.silence_max(), dsn, lookup).await?.map(Address::Tcp) {
         if !found.contains(&address) {
             found.push(address);
         }
@@ -173,7 +179,7 @@ pub(super) fn at_address(host: &Host, address: &Address) -> Host {
 
 /// Tries one address with each kind of encryption that `sslmode` allows there. The outer result is
 /// the server's fault, the inner one that of the certificate files.
-async fn attempt(
+pub(super) async fn attempt(
     dsn: &Dsn,
     host: &Host,
     route: &Route,
@@ -231,14 +237,18 @@ async fn try_step(
         Ok(tls) => tls,
         Err(error) => return Ok(Err(error)),
     };
+    let traffic = Traffic::default();
     let socket = route.open().await.map_err(|error| failure::absent(&error, host, dsn))?;
+    let socket = socket.tapped(&traffic);
+    let way = (host, route, &traffic);
+    let guard = || StallGuard::start(dsn, host, route, &traffic);
     let made = if let Some(tls) = tls {
         let tls = tls.connector(&host.label())?;
         let made = config.connect_raw(socket, tls.clone()).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Some(tls), route, host))
+        made.map(|(client, driver)| Connection::start(client, driver, Some(tls), way, guard()))
     } else {
         let made = config.connect_raw(socket, NoTls).await;
-        made.map(|(client, driver)| Connection::start(client, driver, None, route, host))
+        made.map(|(client, driver)| Connection::start(client, driver, None, way, guard()))
     };
     made.map(Ok).map_err(|error| Failure::from_driver(&error, host, dsn))
 }
@@ -299,7 +309,10 @@ async fn suitable<Q: Question>(
     let Standing { standby, read_only, .. } = match identified {
         Ok(standing) => standing,
         // Not every server that speaks the protocol knows these functions.
-        Err(error) if error.as_db_error().is_some() && wanted == SessionAttrs::Any => {
+        Err(error)
+            if error.code().is_some_and(|code| !ends_session(code))
+                && wanted == SessionAttrs::Any =>
+        {
             return Ok((connection, answer));
         }
         Err(error) => return Err(Failure::from_driver(&error, host, dsn)),

@@ -17,9 +17,10 @@ use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage};
 
 use super::Question;
 use super::failure::{os_words, words};
+use super::guard::{Backend, Guarded};
 use super::host::Host;
-use super::pooler;
 use super::socket::{Route, Socket};
+use super::tap::Traffic;
 use super::tls::Connector;
 use crate::target::Ask;
 use crate::{Error, Kind, Result};
@@ -66,15 +67,20 @@ pub struct Connection {
     parameters: Vec<(&'static str, String)>,
     standing: Standing,
     mailbox: Arc<Mutex<Mailbox>>,
+    traffic: Traffic,
+    /// `None` where silence has no limit.
+    pub(super) guard: Option<Guarded>,
     driver: Driver,
 }
 
 /// What a server says of a session when asked.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Standing {
     pub(super) backend_pid: i32,
     /// The process id is not the one that the protocol has announced: there is a pooler.
     pub(super) is_pooled: bool,
+    /// Unknown behind a pooler.
+    backend: Backend,
     pub(super) standby: bool,
     pub(super) read_only: bool,
 }
@@ -108,8 +114,8 @@ impl Connection {
         client: Client,
         driver: tokio_postgres::Connection<Socket, T>,
         tls: Option<Connector>,
-        route: &Route,
-        host: &Host,
+        (host, route, traffic): (&Host, &Route, &Traffic),
+        guard: Option<Guarded>,
     ) -> Connection
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -118,7 +124,8 @@ impl Connection {
         let parameters: Vec<_> =
             REPORTED.iter().filter_map(|&name| Some((name, value(name)?))).collect();
         let mailbox = Arc::<Mutex<Mailbox>>::default();
-        let driver = Driver(tokio::spawn(drive(driver, mailbox.clone())));
+        let driver = drive(driver, mailbox.clone(), traffic.clone());
+        let driver = Driver(tokio::spawn(driver));
         Connection {
             client,
             place: host.to_string(),
@@ -128,6 +135,8 @@ impl Connection {
             parameters,
             standing: Standing::default(),
             mailbox,
+            traffic: traffic.clone(),
+            guard,
             driver,
         }
     }
@@ -141,24 +150,33 @@ impl Connection {
     ) -> (Result<Standing, tokio_postgres::Error>, Q::Answer) {
         let who = self.client.simple_query(
             "select pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), \
-             pg_catalog.current_setting('transaction_read_only')",
+             pg_catalog.current_setting('transaction_read_only'), \
+             pg_catalog.host(pg_catalog.inet_server_addr())",
         );
         let (rows, answer) = tokio::join!(biased; who, asked.ask(&self.client));
-        let announced = pooler::announced_pid(&self.client).await;
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
                     let backend_pid = row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                    let announced = self.traffic.process_id();
+                    let address = row.get(3).unwrap_or_default().to_owned();
                     self.standing = Standing {
                         backend_pid,
                         is_pooled: ![announced, 0].contains(&backend_pid),
+                        backend: match backend_pid == announced {
+                            true => Backend::Process(backend_pid, address),
+                            false => Backend::Unknown,
+                        },
                         standby: row.get(1) == Some("t"),
                         read_only: row.get(2) == Some("on"),
                     };
                 }
             }
-            self.standing
+            self.standing.clone()
         });
+        if let Some(guard) = &self.guard {
+            guard.identify(self.standing.backend.clone());
+        }
         (identified, answer)
     }
 
@@ -203,6 +221,14 @@ impl Connection {
         (mailbox.notices.drain(..).collect(), std::mem::take(&mut mailbox.dropped))
     }
 
+    /// The backend of another session with the same server.
+    pub(super) fn backend_of(&self, other: &Traffic) -> Backend {
+        match &self.standing.backend {
+            Backend::Process(_, address) => Backend::Process(other.process_id(), address.clone()),
+            _ => Backend::Unknown,
+        }
+    }
+
     /// How to open another session with the same server: where, and what encryption it was
     /// offered.
     pub(super) fn way(&self) -> (&Route, Option<&Connector>) {
@@ -221,9 +247,9 @@ impl Connection {
         let _ = self.client.ask_opt(sql, &[&pid]).await;
     }
 
-    /// Whether the connection has ended.
+    /// Whether the connection has ended, or was given up.
     pub fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.traffic.verdict().is_some()
     }
 
     /// Asks the server to cancel the statement this session is running; see
@@ -336,8 +362,11 @@ impl std::fmt::Debug for Connection {
 }
 
 /// Moves bytes between client and server until either is gone.
-async fn drive<T>(mut driver: tokio_postgres::Connection<Socket, T>, mailbox: Arc<Mutex<Mailbox>>)
-where
+async fn drive<T>(
+    mut driver: tokio_postgres::Connection<Socket, T>,
+    mailbox: Arc<Mutex<Mailbox>>,
+    traffic: Traffic,
+) where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     loop {
@@ -346,7 +375,8 @@ where
             Some(Ok(_)) => {}
             Some(Err(error)) => {
                 // Before `driver` goes and its statements notice: they will want to know why.
-                lock(&mailbox).ended = Some(ending(&error));
+                let given_up = traffic.verdict().map(|reason| (None, reason));
+                lock(&mailbox).ended = Some(given_up.unwrap_or_else(|| ending(&error)));
                 return;
             }
             None => return,

@@ -37,6 +37,8 @@ pub struct Dsn {
     pub(super) session: SessionAttrs,
     pub(super) shuffle: bool,
     pub(super) timeouts: Timeouts,
+    /// `None` for sessions that nobody watches.
+    pub(super) stall_timeout: Option<Duration>,
     pub(super) options: Option<String>,
     warnings: Vec<String>,
 }
@@ -68,6 +70,9 @@ pub(super) struct Timeouts {
 const KEEPALIVES_IDLE: u32 = 30;
 const KEEPALIVES_INTERVAL: u32 = 10;
 const KEEPALIVES_COUNT: u32 = 3;
+
+/// How long a connection may be silent while the server does nothing.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where passwords came from, in words for hints.
 #[derive(Debug, Clone)]
@@ -121,6 +126,7 @@ impl Dsn {
                 .choice("load_balance_hosts", &[("disable", false), ("random", true)])?
                 .unwrap_or(false),
             timeouts: timeouts(&settings)?,
+            stall_timeout: Some(STALL_TIMEOUT),
             options: options(&settings, env),
             connector: Arc::default(),
             is_pooler_fit: Arc::default(),
@@ -151,6 +157,23 @@ impl Dsn {
         dbname.clone_into(&mut dsn.dbname);
         dsn.settings.set_dbname(dbname);
         dsn
+    }
+
+    /// The same servers, with another limit for connections over which nothing comes any more: 60
+    /// seconds unless said otherwise. A server that is at work may take longer.
+    #[must_use]
+    pub fn with_stall_timeout(&self, limit: Duration) -> Dsn {
+        Dsn { stall_timeout: Some(limit), ..self.clone() }
+    }
+
+    /// The same, for sessions whose silence nobody notices.
+    pub(super) fn unwatched(&self) -> Dsn {
+        Dsn { stall_timeout: None, ..self.clone() }
+    }
+
+    /// How long opening a session may take.
+    pub(super) fn silence_max(&self) -> Option<Duration> {
+        self.timeouts.connect.or(self.stall_timeout)
     }
 
     /// `client_encoding` as it was asked for: what input files are encoded in unless told

@@ -274,7 +274,7 @@ pub(super) fn os_words(error: &io::Error) -> String {
 
 /// No answer in time.
 pub(super) fn timed_out(dsn: &Dsn) -> Failure {
-    let reason = match dsn.timeouts.connect {
+    let reason = match dsn.silence_max() {
         Some(limit) => format!("no answer within {} s", limit.as_secs()),
         None => "no answer".to_owned(),
     };

@@ -11,6 +11,8 @@ mod conninfo;
 mod dsn;
 mod environment;
 mod failure;
+mod framing;
+mod guard;
 mod host;
 mod keyword;
 mod passfile;
@@ -19,6 +21,7 @@ mod secret;
 mod service;
 mod settings;
 mod socket;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -29,6 +32,7 @@ mod walsender;
 
 pub use connection::{Canceller, Connection, Notice};
 pub use dsn::Dsn;
+pub(crate) use dsn::STALL_TIMEOUT;
 pub use environment::Environment;
 pub(crate) use walsender::Walsender;
 

@@ -4,15 +4,9 @@
 //! the protocol: it makes up the process id that belongs to the key for cancel requests. How it
 //! pools is tried out with transactions that change nothing.
 
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
-use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::connection::Connection;
@@ -78,74 +72,4 @@ async fn backend(client: &Client, sql: &str) -> Option<String> {
         SimpleQueryMessage::Row(row) => Some(format!("{} {}", row.get(0)?, row.get(1)?)),
         _ => None,
     })
-}
-
-/// The process id that the server has given with the key for cancel requests; 0 for none.
-///
-/// It is read from a cancel request that is sent to nobody: tokio-postgres does not tell.
-pub(super) async fn announced_pid(client: &Client) -> i32 {
-    let nobody = Nobody::default();
-    let sent = nobody.0.clone();
-    if client.cancel_token().cancel_query_raw(nobody, Plain).await.is_err() {
-        return 0;
-    }
-    let sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-    // Length, code, process id, key; perhaps behind the wish for encryption.
-    match sent.last_chunk::<8>() {
-        Some([a, b, c, d, ..]) => i32::from_be_bytes([*a, *b, *c, *d]),
-        None => 0,
-    }
-}
-
-/// Keeps what is sent, and agrees to encryption.
-#[derive(Default)]
-struct Nobody(Arc<Mutex<Vec<u8>>>);
-
-/// Encrypts nothing.
-struct Plain;
-
-impl TlsConnect<Nobody> for Plain {
-    type Stream = Nobody;
-    type Error = io::Error;
-    type Future = std::future::Ready<io::Result<Nobody>>;
-
-    fn connect(self, stream: Nobody) -> Self::Future {
-        std::future::ready(Ok(stream))
-    }
-}
-
-impl TlsStream for Nobody {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for Nobody {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        buf.put_slice(b"S");
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Nobody {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
 }

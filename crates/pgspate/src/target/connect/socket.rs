@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use super::dsn::Timeouts;
+use super::tap::{Tap, Traffic};
 
 /// The send buffer asked for where the socket is a file; the kernel gives what it allows. Linux
 /// starts with 208 KiB, and loads are 4 % faster with 4 MiB. TCP is left alone: its buffers grow
@@ -39,8 +40,8 @@ impl Route {
     /// A connected socket. It waits as long as the kernel does.
     pub(super) async fn open(&self) -> io::Result<Socket> {
         Ok(match &self.address {
-            Address::Unix(path) => Socket(Box::new(open_unix(path).await?)),
-            Address::Tcp(address) => Socket(Box::new(open_tcp(*address, &self.timeouts).await?)),
+            Address::Unix(path) => Socket::new(open_unix(path).await?),
+            Address::Tcp(address) => Socket::new(open_tcp(*address, &self.timeouts).await?),
         })
     }
 }
@@ -84,7 +85,13 @@ fn keepalive(timeouts: &Timeouts) -> TcpKeepalive {
 }
 
 /// A connected socket of either family.
-pub(super) struct Socket(Box<dyn Stream>);
+pub(super) struct Socket {
+    stream: Box<dyn Stream>,
+    /// Follows the messages, unless they are encrypted.
+    tap: Option<Tap>,
+    /// Learns that bytes pass, where they are encrypted.
+    traffic: Option<Traffic>,
+}
 
 /// Bytes both ways.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
@@ -92,13 +99,59 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
+impl Socket {
+    fn new(stream: impl Stream + 'static) -> Socket {
+        Socket { stream: Box::new(stream), tap: None, traffic: None }
+    }
+
+    /// The same, with its messages followed.
+    pub(super) fn tapped(self, traffic: &Traffic) -> Socket {
+        Socket { tap: Some(Tap::new(traffic.clone())), ..self }
+    }
+
+    /// Gives up its tap, as what follows is encrypted.
+    pub(super) fn take_tap(&mut self) -> Option<Tap> {
+        let tap = self.tap.take();
+        self.traffic = tap.as_ref().map(|tap| tap.traffic().clone());
+        tap
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.tap.as_ref().is_some_and(Tap::is_given_up)
+    }
+
+    fn note_encrypted(&self, has_moved: bool) {
+        if let (true, Some(traffic)) = (has_moved, &self.traffic) {
+            traffic.note_move();
+        }
+    }
+
+    fn note_write<'a>(
+        &mut self,
+        written: &Poll<io::Result<usize>>,
+        bufs: impl IntoIterator<Item = &'a [u8]>,
+    ) {
+        match &mut self.tap {
+            Some(tap) => tap.note_write(written, bufs),
+            None => self.note_encrypted(matches!(written, Poll::Ready(Ok(1..)))),
+        }
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        let Socket { stream, tap, .. } = &mut *self;
+        if let Some(tap) = tap {
+            return tap.poll_read(cx, buf, |cx, buf| Pin::new(stream).poll_read(cx, buf));
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(stream).poll_read(cx, buf);
+        self.note_encrypted(buf.filled().len() > before);
+        polled
     }
 }
 
@@ -108,7 +161,12 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        let written = match self.is_given_up() {
+            true => Poll::Ready(Ok(buf.len())),
+            false => Pin::new(&mut self.stream).poll_write(cx, buf),
+        };
+        self.note_write(&written, [buf]);
+        written
     }
 
     /// Without this each record of TLS, 16 KiB, would be a call to the kernel of its own.
@@ -117,19 +175,24 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+        let written = match self.is_given_up() {
+            true => Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum())),
+            false => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        };
+        self.note_write(&written, bufs.iter().map(|buf| &**buf));
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

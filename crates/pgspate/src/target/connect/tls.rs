@@ -19,6 +19,8 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect};
 
 use super::certificate::Facts;
 use super::failure::os_words;
+use super::socket::Socket;
+use super::tap::Tap;
 use super::tls_settings::{Mode, Roots, TlsSettings};
 use super::verify::{Distrust, Trust, Verifier, explain};
 use crate::{Error, Kind, Result};
@@ -173,19 +175,17 @@ pub(super) struct Connector {
     name: ServerName<'static>,
 }
 
-impl<S> TlsConnect<S> for Connector
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = TlsStream<S>;
+impl TlsConnect<Socket> for Connector {
+    type Stream = TlsStream;
     type Error = Box<dyn StdError + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<TlsStream<S>, Self::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TlsStream, Self::Error>> + Send>>;
 
-    fn connect(self, stream: S) -> Self::Future {
+    fn connect(self, mut socket: Socket) -> Self::Future {
         Box::pin(async move {
             let connector = tokio_rustls::TlsConnector::from(self.config);
-            match connector.connect(self.name, stream).await {
-                Ok(stream) => Ok(TlsStream(stream)),
+            let tap = socket.take_tap();
+            match connector.connect(self.name, socket).await {
+                Ok(stream) => Ok(TlsStream { stream, tap }),
                 Err(error) => Err(match tls_cause(&error) {
                     Some(distrust) => distrust.into(),
                     None => BrokenHandshake(error).into(),
@@ -213,12 +213,12 @@ pub(super) fn tls_cause(error: &io::Error) -> Option<Distrust> {
 }
 
 /// An encrypted connection.
-pub(super) struct TlsStream<S>(tokio_rustls::client::TlsStream<S>);
+pub(super) struct TlsStream {
+    stream: tokio_rustls::client::TlsStream<Socket>,
+    tap: Option<Tap>,
+}
 
-impl<S> tokio_postgres::tls::TlsStream for TlsStream<S>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+impl tokio_postgres::tls::TlsStream for TlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         match self.end_point() {
             Some(hash) => ChannelBinding::tls_server_end_point(hash),
@@ -227,32 +227,47 @@ where
     }
 }
 
-impl<S> TlsStream<S> {
+impl TlsStream {
+    fn is_given_up(&self) -> bool {
+        self.tap.as_ref().is_some_and(Tap::is_given_up)
+    }
+
     /// The hash of the server's certificate that a login is bound to.
     pub(super) fn end_point(&self) -> Option<Vec<u8>> {
-        let certificates = self.0.get_ref().1.peer_certificates();
+        let certificates = self.stream.get_ref().1.peer_certificates();
         let leaf = certificates.and_then(|certificates| certificates.first())?;
         Facts::read(leaf)?.end_point(leaf)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+impl AsyncRead for TlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        let TlsStream { stream, tap } = &mut *self;
+        match tap {
+            Some(tap) => tap.poll_read(cx, buf, |cx, buf| Pin::new(stream).poll_read(cx, buf)),
+            None => Pin::new(stream).poll_read(cx, buf),
+        }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+impl AsyncWrite for TlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        let written = match self.is_given_up() {
+            true => Poll::Ready(Ok(buf.len())),
+            false => Pin::new(&mut self.stream).poll_write(cx, buf),
+        };
+        if let Some(tap) = &mut self.tap {
+            tap.note_write(&written, [buf]);
+        }
+        written
     }
 
     fn poll_write_vectored(
@@ -260,18 +275,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+        let written = match self.is_given_up() {
+            true => Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum())),
+            false => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        };
+        if let Some(tap) = &mut self.tap {
+            tap.note_write(&written, bufs.iter().map(|buf| &**buf));
+        }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
+    /// TLS takes more than the network does: what is left is only seen here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        if self.is_given_up() {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if let Some(tap) = &mut self.tap {
+            tap.note_blocked(flushed.is_pending());
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        if self.is_given_up() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -12,6 +12,7 @@ use super::super::dsn::Dsn;
 use super::super::failure::os_words;
 use super::super::host::Host;
 use super::super::socket::Route;
+use super::super::tap::Traffic;
 use super::super::tls::Connector;
 use super::super::tls_settings::Mode;
 use super::wire::{Wire, lost, refusal, unsendable};
@@ -20,10 +21,11 @@ use crate::{Error, Kind, Result};
 /// A socket on which the startup message can be sent, and what a login is bound to.
 pub(super) async fn open(
     dsn: &Dsn,
-    route: &Route,
+    (route, traffic): (&Route, &Traffic),
     tls: Option<&Connector>,
 ) -> Result<(Wire, Option<Vec<u8>>)> {
-    let mut socket = route.open().await.map_err(|error| lost(os_words(&error)))?;
+    let socket = route.open().await.map_err(|error| lost(os_words(&error)))?;
+    let mut socket = socket.tapped(traffic);
     let Some(tls) = tls else { return Ok((Wire::new(Box::new(socket)), None)) };
     if !dsn.tls.direct {
         let mut request = BytesMut::new();

@@ -14,7 +14,9 @@ use postgres_protocol::message::frontend;
 use super::attempt::at_address;
 use super::connection::Connection;
 use super::dsn::Dsn;
+use super::guard::{Guarded, StallGuard};
 use super::socket::Address;
+use super::tap::Traffic;
 use crate::{Error, Kind, Result};
 use wire::{Wire, lost, refusal, unsendable};
 
@@ -26,6 +28,8 @@ pub(crate) struct Walsender {
     wire: Wire,
     place: String,
     is_tcp: bool,
+    /// Watches the session as long as it lasts.
+    _guard: Option<Guarded>,
 }
 
 /// A row of an answer: texts and NULLs.
@@ -49,12 +53,13 @@ impl Dsn {
         let Some(host) = self.hosts.iter().find(is_it) else {
             return Err(Error::new(Kind::Bug, "a connection to none of its servers"));
         };
+        let traffic = Traffic::default();
         let opened = async {
-            let (mut wire, end_point) = login::open(self, route, tls).await?;
+            let (mut wire, end_point) = login::open(self, (route, &traffic), tls).await?;
             login::log_in(&mut wire, self, host, end_point, application_name).await?;
             Ok(wire)
         };
-        let opened = match self.timeouts.connect {
+        let opened = match self.silence_max() {
             None => opened.await,
             Some(limit) => tokio::time::timeout(limit, opened)
                 .await
@@ -63,7 +68,11 @@ impl Dsn {
         match opened {
             Ok(wire) => {
                 let is_tcp = !matches!(route.address, Address::Unix(_));
-                Ok(Walsender { wire, place, is_tcp })
+                let guard = StallGuard::start(self, host, route, &traffic);
+                if let Some(guard) = &guard {
+                    guard.identify(beside.backend_of(&traffic));
+                }
+                Ok(Walsender { wire, place, is_tcp, _guard: guard })
             }
             Err(cause) => {
                 let message = format!("could not connect to {place} for replication");

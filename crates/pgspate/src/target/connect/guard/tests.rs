@@ -1,0 +1,235 @@
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use pgspate_embedded::testing::{self, TestDb};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_postgres::config::Host;
+
+use super::super::{Connection, Dsn, Environment};
+
+const LIMIT: Duration = Duration::from_secs(1);
+/// Far more than a silence may last, as hangs are what is looked for.
+const HANG: Duration = Duration::from_secs(120);
+
+/// A way to a server that can lose what passes over its first connection.
+struct Relay {
+    dsn: Dsn,
+    is_silent: watch::Sender<bool>,
+    closed: Duration,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+impl Relay {
+    async fn start(db: &TestDb) -> Relay {
+        let config: tokio_postgres::Config = db.dsn().parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut text =
+            format!("host=127.0.0.1 port={port} dbname={}", config.get_dbname().unwrap());
+        text += &format!(" user={}", config.get_user().unwrap());
+        if let Some(password) = config.get_password() {
+            text += &format!(" password={}", String::from_utf8_lossy(password));
+        }
+        let (is_silent, seen) = watch::channel(false);
+        tokio::spawn(async move {
+            let mut is_first = true;
+            while let Ok((client, _)) = listener.accept().await {
+                let seen = std::mem::take(&mut is_first).then(|| seen.clone());
+                tokio::spawn(pass(client, config.clone(), seen));
+            }
+        });
+        let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
+        let dsn = Dsn::resolve(Some(&text), &env).unwrap().unwrap();
+        Relay { dsn: dsn.with_stall_timeout(LIMIT), is_silent, closed: HANG }
+    }
+
+    /// The first connection: the one that can go silent.
+    async fn connect(&self) -> Connection {
+        self.dsn.connect("guarded").await.unwrap()
+    }
+
+    fn fall_silent(&self) {
+        self.is_silent.send_replace(true);
+    }
+
+    /// Whether the server has a session of this process, until it has none.
+    async fn wait_until_gone(&self, pid: i32) {
+        let other = self.dsn.connect("other").await.unwrap();
+        let sql = "select exists (select from pg_stat_activity where pid = $1)";
+        let gone = async {
+            while other.client.query_one(sql, &[&pid]).await.unwrap().get::<_, bool>(0) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(self.closed, gone).await.expect("the session lasts");
+    }
+}
+
+/// Passes bytes both ways, until they are lost.
+async fn pass(
+    mut client: TcpStream,
+    config: tokio_postgres::Config,
+    silence: Option<watch::Receiver<bool>>,
+) {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let mut server: Box<dyn Stream> = match &config.get_hosts()[0] {
+        Host::Tcp(name) => Box::new(TcpStream::connect((name.as_str(), port)).await.unwrap()),
+        Host::Unix(folder) => {
+            let path = folder.join(format!(".s.PGSQL.{port}"));
+            Box::new(UnixStream::connect(path).await.unwrap())
+        }
+    };
+    let silent = async {
+        match silence {
+            Some(mut silence) => drop(silence.wait_for(|is_silent| *is_silent).await),
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+        () = silent => {}
+    }
+    pending().await
+}
+
+fn words(error: &crate::Error) -> String {
+    let mut all = error.to_string();
+    let mut error: &dyn std::error::Error = error;
+    while let Some(cause) = error.source() {
+        all += &format!(": {cause}");
+        error = cause;
+    }
+    all
+}
+
+fn run(test: impl AsyncFnOnce(TestDb)) {
+    let db = testing::database();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async { tokio::time::timeout(HANG, test(db)).await }).expect("it hangs");
+}
+
+#[test]
+fn a_question_whose_answer_is_lost_fails_and_its_session_ends() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        connection.client.batch_execute("begin; create table t ()").await.unwrap();
+        relay.fall_silent();
+        let error = connection.client.batch_execute("select 1").await.unwrap_err();
+        assert_eq!(error.code().map(|code| code.code()), Some("08006"));
+        let error = connection.explain("could not ask", error);
+        assert!(error.is_retryable());
+        let chain = words(&error);
+        assert!(chain.contains("gave no answer for 1 s"), "{chain}");
+        relay.wait_until_gone(connection.backend_pid()).await;
+        // What comes next learns it, too.
+        let error = connection.client.batch_execute("select 1").await.unwrap_err();
+        let chain = words(&connection.explain("could not ask", error));
+        assert!(chain.contains("gave no answer for 1 s"), "{chain}");
+    });
+}
+
+#[test]
+fn an_answer_that_takes_long_is_waited_for() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        connection.client.batch_execute("create table t (); select pg_sleep(4)").await.unwrap();
+        // Another session's lock.
+        let other = relay.dsn.connect("other").await.unwrap();
+        other.client.batch_execute("begin; lock table t").await.unwrap();
+        let held = async {
+            other.client.batch_execute("select pg_sleep(4)").await.unwrap();
+            other.client.batch_execute("commit").await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(connection.client.batch_execute("lock table t"), held);
+        assert_eq!(waited.unwrap_err().as_db_error().unwrap().code().code(), "25P01");
+        connection.client.batch_execute("select 1").await.unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_has_nothing_to_say_is_not_silent() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        let client = &connection.client;
+        client.batch_execute("create table t (x text)").await.unwrap();
+        let sink = client.copy_in::<_, Bytes>("copy t from stdin").await.unwrap();
+        let mut sink = pin!(sink);
+        sink.send(Bytes::from_static(b"a\n")).await.unwrap();
+        tokio::time::sleep(LIMIT * 4).await;
+        assert_eq!(sink.finish().await.unwrap(), 1);
+        client.batch_execute("begin").await.unwrap();
+        tokio::time::sleep(LIMIT * 4).await;
+        client.batch_execute("commit").await.unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_is_slow_to_read_is_not_silent() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        let sql = "copy (select repeat('x', 1000) from generate_series(1, 50000)) to stdout";
+        let mut rows = pin!(connection.client.copy_out(sql).await.unwrap());
+        let mut bytes = rows.next().await.unwrap().unwrap().len();
+        tokio::time::sleep(LIMIT * 4).await;
+        while let Some(row) = rows.next().await {
+            bytes += row.unwrap().len();
+        }
+        assert_eq!(bytes, 1001 * 50_000);
+    });
+}
+
+#[test]
+fn a_copy_whose_data_go_nowhere_ends() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        let client = &connection.client;
+        client.batch_execute("create table t (x text)").await.unwrap();
+        let sink = client.copy_in::<_, Bytes>("copy t from stdin").await.unwrap();
+        let mut sink = pin!(sink);
+        relay.fall_silent();
+        let piece = Bytes::from(b"abcdefg\n".repeat(1 << 13));
+        while sink.send(piece.clone()).await.is_ok() {}
+        relay.wait_until_gone(connection.backend_pid()).await;
+        let error = client.batch_execute("select 1").await.unwrap_err();
+        let chain = words(&connection.explain("could not ask", error));
+        assert!(chain.contains("gave no answer for"), "{chain}");
+    });
+}
+
+#[test]
+fn a_server_that_is_silent_from_the_start_is_given_up() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        relay.fall_silent();
+        let error = relay.dsn.connect("guarded").await.unwrap_err();
+        let chain = words(&error);
+        assert!(chain.contains("no answer within 1 s"), "{chain}");
+    });
+}
+
+#[test]
+fn a_session_of_another_server_is_not_ended() {
+    run(async |db| {
+        let relay = Relay::start(&db).await;
+        let connection = relay.connect().await;
+        let pid = connection.backend_pid();
+        let guard = connection.guard.as_ref().unwrap();
+        guard.identify(super::Backend::Process(pid, "192.0.2.1".to_owned()));
+        relay.fall_silent();
+        let question = connection.client.batch_execute("select 1");
+        assert!(tokio::time::timeout(LIMIT * 5, question).await.is_err());
+    });
+}
