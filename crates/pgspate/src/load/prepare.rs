@@ -61,10 +61,8 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
 /// What the table needs, while another session has it for itself: waits as long as for any lock.
 async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
     let Load { connection, table, options: Options { limits, .. }, .. } = load;
-    let vigil = Vigil::new(&load.dsn, connection, limits.stall_timeout);
     let patience = limits.lock_timeout_millis();
-    let read = Upkeep::read_with_patience(&connection.client, table, patience);
-    match vigil.over("look up the table", read).await {
+    match Upkeep::read_with_patience(&connection.client, table, patience).await {
         Err(error) if is_locked(&error) => {
             Err(name_user(&connection.client, Some(table.oid), limits.lock_timeout, error).await)
         }

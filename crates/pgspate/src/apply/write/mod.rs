@@ -351,15 +351,11 @@ impl Writer {
 
     /// The error, or what is behind a stream that could not be moved on.
     async fn explain(&self, error: Error) -> Error {
-        let limit = self.settings.limits.stall_timeout;
         let Some(session) = &self.session else { return error };
-        if error.kind() != Kind::Ledger {
-            return error;
+        match error.kind() {
+            Kind::Ledger => self.stream.explain(&session.connection.client, error).await,
+            _ => error,
         }
-        let message = error.to_string();
-        let explained = async { Ok(self.stream.explain(&session.connection.client, error).await) };
-        let asked = in_time(limit, "look at the stream", explained).await;
-        asked.unwrap_or_else(|silent| Error::new(Kind::Ledger, message).because(silent))
     }
 
     /// Ends the session.
