@@ -1,4 +1,5 @@
-//! Unlogged tables, which a crash of the server empties: no stream goes on as if its rows were there.
+//! Unlogged tables, which a crash of the server empties: no stream goes on as if their rows were
+//! there.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;

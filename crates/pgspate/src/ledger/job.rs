@@ -56,8 +56,8 @@ impl JobId {
             // Writing to a String cannot fail.
             let _ = write!(
                 sql,
-                "{comma} ({job}, {chunk}, {input}, {position}, {digest}, {rows_in}, {rows_written}, \
-                 {rows_rejected})"
+                "{comma} ({job}, {chunk}, {input}, {position}, {digest}, {rows_in}, \
+                 {rows_written}, {rows_rejected})"
             );
         }
         sql
