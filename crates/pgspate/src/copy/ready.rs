@@ -106,13 +106,14 @@ pub(super) fn limits(limits: &Limits) -> String {
     format!("set synchronous_commit = off; {}", timeouts(limits))
 }
 
-/// Nothing ends a session's work but its end and a lock that is never let go.
+/// Nothing ends a session's work but its end and a lock that is never let go: neither time nor an
+/// error that is dealt with.
 pub(crate) fn timeouts(limits: &Limits) -> String {
     format!(
         "set lock_timeout = {};
          select set_config(name, '0', false) from pg_settings
          where name in ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
-                        'idle_in_transaction_session_timeout')",
+                        'idle_in_transaction_session_timeout', 'exit_on_error')",
         limits.lock_timeout_millis()
     )
 }
