@@ -1,4 +1,4 @@
-//! Runs trials, two at a time, and counts how they ended.
+//! Runs trials, some at the same time, and counts how they ended.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -8,11 +8,13 @@ use std::thread;
 
 use serde_json::json;
 
+use crate::chance::long_run;
 use crate::scene::{STALL_TIMEOUT, Scene};
 use crate::trial::{Outcome, Trial};
 
-/// Much of a trial is waiting.
+/// Trials at the same time: much of one is waiting.
 const AT_ONCE: usize = 2;
+const AT_ONCE_IN_LONG_RUN: usize = 4;
 
 /// Runs all of them, and fails where a rule was broken.
 #[track_caller]
@@ -39,7 +41,8 @@ pub(crate) fn run_all(trials: Vec<Trial>) {
         }
     };
     thread::scope(|scope| {
-        for _ in 0..count.clamp(1, AT_ONCE) {
+        let most = if long_run().is_some() { AT_ONCE_IN_LONG_RUN } else { AT_ONCE };
+        for _ in 0..count.clamp(1, most) {
             scope.spawn(work);
         }
     });
