@@ -32,7 +32,7 @@ fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOp
         // The value is quoted after what is said of it.
         return refused.rsplit_once(": \"").unwrap().0.to_owned();
     }
-    let line = line.strip_prefix("Update t {v=").unwrap_or(line);
+    let line = line.strip_prefix("Update t {v=").unwrap_or(&line);
     line.strip_suffix("} end").unwrap_or(line).to_owned()
 }
 
