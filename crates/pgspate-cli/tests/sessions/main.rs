@@ -1,7 +1,12 @@
-//! What is between the command and the server, and what other roles have put there: poolers, and
-//! functions and operators that look like the server's own.
+//! What surrounds sessions: poolers between the command and the server, sessions that outlive their
+//! client, and other people's operators that look like the server's own.
 
+#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[path = "../faults/chance.rs"]
+mod chance;
 mod fake_pooler;
+mod killed;
+mod names;
 mod pgbouncer;
 mod poolers;
 #[path = "../support/run.rs"]

@@ -99,15 +99,19 @@ fn what_is_said() {
           … t."pgspate part", s.ctid is not null as "pgspate stays", s.meter, s.at,
           … s.value, s.note from (select t.*, t.ctid as "pgspate tid", t.tableoid as
           … "pgspate part" from public.t t where exists (select from (select distinct meter
-          … from pg_temp.pgspate_stage) scopes where t.meter = scopes.meter)) t full join
-          … pg_temp.pgspate_stage s on t.meter = s.meter and t.at = s.at where t."pgspate
-          … tid" is null or s.ctid is null or (t.note is distinct from s.note or
-          … row(t.value)::record *<> row(s.value)::record);
-    delete from public.t t using pg_temp.pgspate_diff s where t.ctid = s."pgspate tid" and
-          … t.tableoid = s."pgspate part" and not s."pgspate stays";
+          … from pg_temp.pgspate_stage) scopes where t.meter operator(pg_catalog.=)
+          … scopes.meter)) t full join pg_temp.pgspate_stage s on t.meter
+          … operator(pg_catalog.=) s.meter and t.at operator(pg_catalog.=) s.at where
+          … t."pgspate tid" is null or s.ctid is null or ((t.note operator(pg_catalog.=)
+          … s.note) is not true and (t.note is not null or s.note is not null) or
+          … row(t.value)::record operator(pg_catalog.*<>) row(s.value)::record);
+    delete from public.t t using pg_temp.pgspate_diff s where t.ctid operator(pg_catalog.=)
+          … s."pgspate tid" and t.tableoid operator(pg_catalog.=) s."pgspate part" and not
+          … s."pgspate stays";
     update public.t t set value = s.value, note = s.note from pg_temp.pgspate_diff s where
-          … t.ctid = s."pgspate tid" and t.tableoid = s."pgspate part" and s."pgspate
-          … stays" and s."pgspate tid" is not null;
+          … t.ctid operator(pg_catalog.=) s."pgspate tid" and t.tableoid
+          … operator(pg_catalog.=) s."pgspate part" and s."pgspate stays" and s."pgspate
+          … tid" is not null;
     insert into public.t (meter, at, value, note) select s.meter, s.at, s.value, s.note
           … from pg_temp.pgspate_diff s where s."pgspate tid" is null;
     "#);

@@ -130,6 +130,8 @@ pub struct Job {
     pub(crate) ledger: Option<JobId>,
     /// The job's rows are lost when the server crashes.
     pub(crate) is_bound: bool,
+    /// Its lock, which the job's session holds.
+    pub(crate) lock_key: Option<i64>,
     /// The chunks that are written already.
     pub done: Done,
     /// Whether rows that are refused are set aside, and how many. Only with a ledger, where each

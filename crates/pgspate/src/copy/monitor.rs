@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const BACKENDS: &str = "\
 select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
        coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
-                and pg_blocking_pids(pid) && $1, false),
+                and pg_blocking_pids(pid) operator(pg_catalog.&&) $1, false),
        coalesce(state = 'active' and xact_start is null, false),
        case when wait_event_type = 'Lock' and wait_event not in ('extend', 'page') then (
            select string_agg(format('session %s (%s)', b.pid,

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Statement};
 
 use super::{Job, Limits};
+use crate::ledger::share_sql;
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
 use crate::target::server_error;
@@ -61,6 +62,8 @@ pub(crate) struct Copying {
     pub(crate) text_sql: String,
     pub(crate) binary_sql: String,
     pub(crate) limits: Limits,
+    /// The lock of the job that the lanes are of, if there is one.
+    pub(crate) lock_key: Option<i64>,
 }
 
 impl Question for Copying {
@@ -68,7 +71,10 @@ impl Question for Copying {
 
     async fn ask(&self, client: &Client) -> Self::Answer {
         let failed = || server_error("could not prepare to copy".to_owned());
-        let setting = limits(&self.limits);
+        let mut setting = limits(&self.limits);
+        if let Some(key) = self.lock_key {
+            setting = format!("{setting}; {}", share_sql(key));
+        }
         let (set, text, binary) = tokio::join!(
             biased;
             client.batch_execute(&setting),
@@ -111,9 +117,10 @@ pub(super) fn limits(limits: &Limits) -> String {
 pub(crate) fn timeouts(limits: &Limits) -> String {
     format!(
         "set lock_timeout = {};
-         select set_config(name, '0', false) from pg_settings
-         where name in ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
-                        'idle_in_transaction_session_timeout', 'exit_on_error')",
+         select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
+         where name operator(pg_catalog.=) any (array[
+             'statement_timeout', 'transaction_timeout', 'idle_session_timeout',
+             'idle_in_transaction_session_timeout', 'exit_on_error'])",
         limits.lock_timeout_millis()
     )
 }
@@ -169,7 +176,8 @@ impl Job {
             share => format!("{sql} where {share}"),
         };
         let (text_sql, binary_sql) = (of_share(&self.text_sql), of_share(&self.binary_sql));
-        let copying = Copying { text_sql, binary_sql, limits: self.limits };
+        let copying =
+            Copying { text_sql, binary_sql, limits: self.limits, lock_key: self.lock_key };
         Ready::open(&self.connect, &copying).await
     }
 }

@@ -136,7 +136,7 @@ where k.contype = 'f' and k.conparentid = 0
   and ROWS >= $2::int8
   and not exists (
       select from pg_index i where i.indrelid = c.oid and i.indisvalid and i.indpred is null
-        and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey)
+        and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] operator(pg_catalog.@>) k.conkey)
 order by 6 desc, c.relpages desc limit 20";
 
 /// Foreign keys without an index.

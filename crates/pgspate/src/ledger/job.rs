@@ -319,6 +319,7 @@ pub(crate) async fn open(
     }
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
+    lock::outlast_lanes(client, identity.lock_key()).await?;
     match find(client, identity, restart).await? {
         Found::Nothing => {}
         // That it is something else was found by reading it.

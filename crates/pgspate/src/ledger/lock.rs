@@ -49,6 +49,54 @@ pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()
     }
 }
 
+/// The lock that every lane of a job shares, whose own this is.
+fn lanes_key(key: i64) -> i64 {
+    key ^ 0x006c_616e_6573
+}
+
+/// Has a lane's session share the lock by which later runs of the job see that it is there.
+pub(crate) fn share_sql(key: i64) -> String {
+    format!("select pg_catalog.pg_advisory_lock_shared({})", lanes_key(key))
+}
+
+/// Waits for lanes of earlier runs, which may still be writing what their client had sent before it
+/// was killed. Those that do not end are ended: the job is this session's, which has its lock.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when one of them stays.
+pub(crate) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
+    let key = lanes_key(key);
+    // Lanes of this run are opened after its first session.
+    let earlier = format!(
+        "from pg_locks l left join pg_stat_activity a on a.pid = l.pid \
+         where {IS_HELD} and l.pid <> pg_backend_pid() \
+           and (a.backend_start < (select backend_start from pg_stat_activity \
+                                   where pid = pg_backend_pid())) is not false"
+    );
+    let failed = || server_error("could not look for an earlier run of this load".to_owned());
+    let count = format!("select count(*) {earlier}");
+    let end = format!("select pg_terminate_backend(l.pid) {earlier}");
+    let (started, mut is_ended) = (std::time::Instant::now(), false);
+    loop {
+        let count: i64 = client.ask_one(&count, &[&key]).await.map_err(failed())?.get(0);
+        if count == 0 {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE && !is_ended {
+            // Another role's may not be ended.
+            let _ = client.ask_all(&end, &[&key]).await;
+            is_ended = true;
+        }
+        if started.elapsed() > PATIENCE * 2 {
+            let who = holder(client, key).await?;
+            let who = who.unwrap_or_else(|| "another session".to_owned());
+            return Err(Error::new(Kind::Ledger, format!("an earlier run still writes in {who}"))
+                .hint("Wait until it is done, or end it; then run the same command again."));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 /// Takes the lock for this session, if it is free.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use crate::copy::{
     self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, Patience, RejectsMax,
 };
 use crate::format::Mode;
-use crate::ledger::Opened;
+use crate::ledger::{Identity, Opened};
 use crate::plan::{Method, Plan};
 use crate::target::Table;
 use crate::{Error, Kind, Result};
@@ -104,6 +104,7 @@ impl Load {
             commit: self.plan.commit,
             ledger: self.opened.as_ref().map(|opened| opened.job),
             is_bound: self.opened.as_ref().is_some_and(|opened| opened.is_bound),
+            lock_key: self.lock_key(),
             done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
             rejects: self
                 .options
@@ -176,7 +177,13 @@ impl Load {
             text_sql: self.plan.copy_sql(Mode::Text, &destination),
             binary_sql: self.plan.copy_sql(Mode::Binary, &destination),
             limits: self.options.limits,
+            lock_key: self.lock_key(),
         }
+    }
+
+    /// The lock of the load's job, if it keeps a ledger.
+    fn lock_key(&self) -> Option<i64> {
+        self.identity.as_ref().map(Identity::lock_key)
     }
 
     /// Begins to open the first lane's session, while there is still something else to do. Not

@@ -265,7 +265,8 @@ impl Load {
         let Some(key) = self.identity.as_ref().map(Identity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
             ledger::release(client, key, before).await;
-            ledger::hold(client, key).await
+            ledger::hold(client, key).await?;
+            ledger::outlast_lanes(client, key).await
         })
     }
 

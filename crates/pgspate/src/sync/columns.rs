@@ -4,11 +4,13 @@
 //! NULL. They are compared by what they hold: where equal values may look different (`1.0` and
 //! `1.00`, `Ada` and `ada` in citext), what differs is written.
 
+use std::collections::HashMap;
+
 use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
 use crate::stage::keys;
-use crate::target::{Column, Table, quote_ident, server_error};
+use crate::target::{Ask, Column, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
@@ -28,11 +30,35 @@ select exists (
         join pg_opclass c on c.oid = i.indclass[k.nth - 1]
         where k.nth <= i.indnkeyatts))";
 
+/// The built-in operator, which also compares arrays, enums, ranges and rows.
+pub(super) const EQUALS: &str = "operator(pg_catalog.=)";
+
+/// Of columns whose type, or the type beneath a domain, has an operator class of its own: the
+/// operator by which that finds values equal.
+const OPERATORS: &str = "\
+with recursive base(attname, typid) as (
+    select attname::text, atttypid from pg_attribute
+    where attrelid = $1 and attnum > 0 and not attisdropped
+    union all
+    select base.attname, t.typbasetype from base join pg_type t on t.oid = base.typid
+    where t.typtype = 'd')
+select distinct on (base.attname) base.attname,
+       format('operator(%I.%s)', n.nspname, o.oprname)
+from base join pg_opclass c on c.opcintype = base.typid and c.opcdefault
+join pg_am am on am.oid = c.opcmethod and am.amname in ('btree', 'hash')
+join pg_amop ao on ao.amopfamily = c.opcfamily and ao.amoplefttype = base.typid
+               and ao.amoprighttype = base.typid
+               and ao.amopstrategy = case am.amname when 'btree' then 3 else 1 end
+join pg_operator o on o.oid = ao.amopopr join pg_namespace n on n.oid = o.oprnamespace
+order by base.attname, am.amname";
+
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
     /// As SQL writes it.
     pub(super) name: String,
+    /// The operator that finds values of its type equal, as SQL names it on any search path.
+    pub(super) equals: String,
     pub(super) is_nullable: bool,
     /// Equal values are the same value.
     pub(super) is_exact: bool,
@@ -60,6 +86,13 @@ pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) ->
     Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
+/// The operators of the columns that have one of their own, by the columns' names.
+pub(super) async fn operators(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
+    let failed = server_error(format!("could not look up the types of {}", table.sql_name));
+    let rows = client.ask_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
 impl Columns {
     /// Sorts the written columns. `key`: as the user names them, or the primary key's.
     pub(super) fn sort(
@@ -68,6 +101,7 @@ impl Columns {
         key: &[String],
         ignored: &[String],
         lenient: &[String],
+        operators: &HashMap<String, String>,
     ) -> Result<Columns> {
         if key.is_empty() {
             let message = format!("{} has no primary key to match rows by", table.sql_name);
@@ -90,6 +124,9 @@ impl Columns {
         let sorted = |name: &str| -> Option<SyncColumn> {
             let mut sorted = SyncColumn::of(column(name)?);
             sorted.is_exact &= !lenient.iter().any(|other| other == name);
+            if let Some(operator) = operators.get(name) {
+                operator.clone_into(&mut sorted.equals);
+            }
             sorted.is_ignored = ignored.iter().any(|other| other == name);
             Some(sorted)
         };
@@ -126,6 +163,7 @@ impl SyncColumn {
     fn of(column: &Column) -> SyncColumn {
         SyncColumn {
             name: quote_ident(&column.name).into_owned(),
+            equals: EQUALS.to_owned(),
             is_nullable: !column.not_null,
             is_exact: keys::is_exact(column),
             is_fixed: column.is_identity,
@@ -138,8 +176,8 @@ impl SyncColumn {
     pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let name = &self.name;
         match self.is_nullable {
-            true => format!("array[{left}.{name}] = array[{right}.{name}]"),
-            false => format!("{left}.{name} = {right}.{name}"),
+            true => format!("array[{left}.{name}] {EQUALS} array[{right}.{name}]"),
+            false => format!("{left}.{name} {} {right}.{name}", self.equals),
         }
     }
 }

@@ -80,6 +80,10 @@ pub(super) async fn update(
     if statements.columns.found_by_key {
         return pin::execute_plainly(client, &update).await.map_err(failed());
     }
+    let constraints = Constraints::read(sync).await?;
+    if constraints.conditions(statements).is_empty() {
+        return pin::execute(client, &update).await.map_err(failed());
+    }
     client.batch_execute("savepoint pgspate_update").await.map_err(failed())?;
     let refused = match pin::execute(client, &update).await {
         Ok(cost) => {
@@ -94,7 +98,6 @@ pub(super) async fn update(
     }
     let refused = failed()(refused);
     client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
-    let constraints = Constraints::read(sync).await?;
     match exchange(client, sync, statements, &constraints).await {
         Ok(Some(cost)) => Ok(cost),
         // The first refusal names the values that are to be there.
@@ -115,7 +118,7 @@ async fn exchange(
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
     let table = sync.load.table();
-    let Some(find) = statements.find_moved(table, constraints) else { return Ok(None) };
+    let find = statements.find_moved(table, constraints);
     let drop = format!("drop table if exists {MOVED}");
     client.batch_execute(&drop).await.map_err(failed())?;
     pin::allow_nested_loop(client, &find).await.map_err(failed())?;
@@ -146,6 +149,12 @@ impl Constraints {
         })
     }
 
+    /// Of each index that the update may run into: which rows give up values of it.
+    fn conditions(&self, statements: &Statements<'_>) -> Vec<String> {
+        let indexes = self.indexes.iter();
+        indexes.filter_map(|(equal, all)| statements.gives_up(equal.as_deref(), all)).collect()
+    }
+
     /// The refusal of an update, with what keeps rows from being deleted.
     fn explain(&self, refused: Error) -> Error {
         if self.referrers.is_empty() {
@@ -161,29 +170,23 @@ impl Constraints {
 
 impl Statements<'_> {
     /// Keeps the rows to update whose values others may be to get, and which nothing refers to.
-    fn find_moved(&self, table: &Table, constraints: &Constraints) -> Option<String> {
-        let conditions = constraints.indexes.iter();
-        let conditions: Vec<_> =
-            conditions.filter_map(|(equal, all)| self.gives_up(equal.as_deref(), all)).collect();
-        if conditions.is_empty() {
-            return None;
-        }
+    fn find_moved(&self, table: &Table, constraints: &Constraints) -> String {
         let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));
         // What is inserted goes to the table itself, also where a row is an heir's.
         let of_heirs = match table.kind {
             'p' => String::new(),
             _ => format!(" and t.tableoid operator(pg_catalog.=) {}::pg_catalog.oid", table.oid),
         };
-        Some(format!(
+        format!(
             "create temporary table pgspate_moved on commit drop as \
              select t.*, t.ctid as {TID}, t.tableoid as {PART} from {} t join {DIFF} s on {} \
              where s.{STAYS} and s.{TID} is not null{} and ({}){of_heirs}{}",
             self.table,
             self.at(),
             self.of_turn(),
-            conditions.join(" or "),
+            constraints.conditions(self).join(" or "),
             unreferenced.collect::<String>()
-        ))
+        )
     }
 
     /// Whether row `t` gives up values of an index that another row may be to get. Its columns are

@@ -176,7 +176,9 @@ async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
         return Err(Error::new(Kind::Plan, "Greenplum keeps no order of staged rows")
             .hint("Leave `--keep last` out, and each key in the source once."));
     }
-    let columns = Columns::sort(table, load.columns(), &key, &options.ignored, &lenient)?;
+    let operators = columns::operators(client, table).await?;
+    let (written, ignored) = (load.columns(), &options.ignored);
+    let columns = Columns::sort(table, written, &key, ignored, &lenient, &operators)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !load.columns().iter().any(|column| column.name == *name) {

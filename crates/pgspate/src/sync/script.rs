@@ -69,7 +69,7 @@ impl Sync {
         let columns: Vec<_> = self.load.columns().iter().map(|it| it.name.clone()).collect();
         let stage = Stage::of(table, columns.iter().map(String::as_str));
         let lock = format!(
-            "select pg_advisory_xact_lock(hashtextextended('{}', {}))",
+            "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('{}', {}))",
             write::scope(self).replace('\'', "''"),
             table.oid
         );

@@ -90,15 +90,18 @@ impl Shares {
     /// What each of so many sessions keeps.
     pub(super) fn conditions(&self, sessions: usize) -> Vec<String> {
         let share = self.share(sessions, |column| format!("{}::text", column.name));
-        (0..sessions).map(|nth| format!("{share} = {nth}")).collect()
+        (0..sessions).map(|nth| format!("({share}) operator(pg_catalog.=) {nth}")).collect()
     }
 
     /// Whose of so many a row is, from 0 on, by what `text` gives of a column. Equal values have
     /// the same hash; NULL has one too.
     pub(super) fn share(&self, of: usize, text: impl Fn(&SyncColumn) -> String) -> String {
         let values = self.columns.iter().map(|it| format!("coalesce({}, '')", text(it)));
-        let values = values.collect::<Vec<_>>().join(" || ',' || ");
-        format!("(hashtext(({values}) collate \"C\") & 2147483647) % {of}")
+        let values = values.collect::<Vec<_>>().join(", ");
+        format!(
+            "(pg_catalog.hashtext(pg_catalog.concat_ws(',', {values}) collate \"C\") \
+             operator(pg_catalog.&) 2147483647) operator(pg_catalog.%) {of}"
+        )
     }
 }
 
@@ -110,15 +113,17 @@ mod tests {
     fn each_session_has_a_remainder() {
         let column = |name: &str| SyncColumn {
             name: name.to_owned(),
+            equals: "operator(pg_catalog.=)".to_owned(),
             is_nullable: false,
             is_exact: true,
             is_fixed: false,
             is_ignored: false,
         };
         let columns = vec![column("meter"), column("\"a b\"")];
-        let hash = "(hashtext((coalesce(meter::text, '') || ',' || coalesce(\"a b\"::text, '')) \
-                    collate \"C\") & 2147483647)";
-        let expected = [format!("{hash} % 2 = 0"), format!("{hash} % 2 = 1")];
+        let hash = "(pg_catalog.hashtext(pg_catalog.concat_ws(',', coalesce(meter::text, ''), \
+                    coalesce(\"a b\"::text, '')) collate \"C\") operator(pg_catalog.&) 2147483647)";
+        let share = |nth| format!("({hash} operator(pg_catalog.%) 2) operator(pg_catalog.=) {nth}");
+        let expected = [share(0), share(1)];
         assert_eq!(Shares { columns, has_moments: false }.conditions(2), expected);
     }
 }

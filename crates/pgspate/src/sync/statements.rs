@@ -3,7 +3,7 @@
 //! `t` is the target, `s` the stage. Unchanged rows are read and nothing else: no statement names
 //! them in what it writes.
 
-use super::columns::{Columns, SyncColumn};
+use super::columns::{Columns, EQUALS, SyncColumn};
 use super::report::Examples;
 use super::turns::Turns;
 use crate::stage::NAME;
@@ -84,15 +84,17 @@ impl Statements<'_> {
             self.columns.key.iter().map(|it| format!("coalesce(s.{}::text, 'null')", it.name));
         let words = words.collect::<Vec<_>>().join(", ");
         format!(
-            "select count(*) over (), concat_ws(', ', {words}), count(*) from {rows} \
-             group by {keys} having count(*) > 1 order by count(*) desc limit 3"
+            "select pg_catalog.count(*) over (), pg_catalog.concat_ws(', ', {words}), \
+                    pg_catalog.count(*) from {rows} group by {keys} \
+             having pg_catalog.count(*) operator(pg_catalog.>) 1 \
+             order by pg_catalog.count(*) desc limit 3"
         )
     }
 
     /// How many rows the scope has; `None` where nothing is deleted.
     pub(super) fn count_scope(&self) -> Option<String> {
         let scope = self.in_scope()?;
-        Some(format!("select count(*) from {} t where {scope}", self.table))
+        Some(format!("select pg_catalog.count(*) from {} t where {scope}", self.table))
     }
 
     /// The columns by which rows are found, for statistics.
@@ -114,8 +116,10 @@ impl Statements<'_> {
     pub(super) fn drop_duplicates(&self) -> String {
         let keys = list(self.columns.key.iter(), "");
         format!(
-            "delete from {NAME} where ctid in (select ctid from (select ctid, row_number() over \
-             (partition by {keys} order by ctid desc) as nth from {NAME}) s where nth > 1)"
+            "delete from {NAME} where ctid {EQUALS} any (select ctid from (\
+                 select ctid, pg_catalog.row_number() over \
+                        (partition by {keys} order by ctid desc) as nth from {NAME}) s \
+             where nth operator(pg_catalog.>) 1)"
         )
     }
 
@@ -124,8 +128,8 @@ impl Statements<'_> {
         let Scope::Where(predicate) = self.scope else { return None };
         let matches = self.matches("t", "s");
         Some(format!(
-            "select (select count(*) from {NAME} where ({predicate}) is not true), \
-                    (select count(*) from (select * from {} where ({predicate}) is not true) t \
+            "select (select pg_catalog.count(*) from {NAME} where ({predicate}) is not true), \
+                    (select pg_catalog.count(*) from (select * from {} where ({predicate}) is not true) t \
                      join {NAME} s on {matches})",
             self.table
         ))
@@ -140,7 +144,7 @@ impl Statements<'_> {
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select count(*) from {} t join {NAME} s on {matches} where not ({scope})",
+            "select pg_catalog.count(*) from {} t join {NAME} s on {matches} where not ({scope})",
             self.table
         ))
     }
@@ -184,7 +188,7 @@ impl Statements<'_> {
     /// table was read ahead.
     fn may_differ(&self, condition: &str) -> String {
         match self.is_ahead {
-            true => format!("t.ctid in (select {TID} from {UNMET} where {IS_IN})"),
+            true => format!("t.ctid {EQUALS} any (select {TID} from {UNMET} where {IS_IN})"),
             false => condition.to_owned(),
         }
     }
@@ -194,7 +198,7 @@ impl Statements<'_> {
         let Scope::By(_) = self.scope else { return None };
         Some(format!(
             "update {UNMET} u set {IS_IN} = true from {} t \
-             where not u.{IS_IN} and t.ctid = u.{TID} and {}",
+             where not u.{IS_IN} and t.ctid {EQUALS} u.{TID} and {}",
             self.table,
             self.in_staged_scope()
         ))
@@ -205,7 +209,7 @@ impl Statements<'_> {
     pub(super) fn taken(&self) -> String {
         let matches = self.matches("t", "s");
         format!(
-            "select count(*) from {DIFF} s join {} t on {matches} where s.{TID} is null",
+            "select pg_catalog.count(*) from {DIFF} s join {} t on {matches} where s.{TID} is null",
             self.table
         )
     }
@@ -225,9 +229,9 @@ impl Statements<'_> {
         let (table, at, turn) = (self.table, self.at(), self.of_turn());
         let (matches, scope) = (self.matches("t", "s"), self.in_its_scope());
         format!(
-            "select (select count(*) from {table} t join {DIFF} s on {at} \
+            "select (select pg_catalog.count(*) from {table} t join {DIFF} s on {at} \
                      where s.{TID} is not null and (s.{STAYS} or true{scope}){turn}), \
-                    (select count(*) from {table} t join {DIFF} s on {matches} \
+                    (select pg_catalog.count(*) from {table} t join {DIFF} s on {matches} \
                      where s.{TID} is null{turn})"
         )
     }
@@ -267,7 +271,7 @@ impl Statements<'_> {
         let most = Examples::MOST;
         let key = |of: &str| {
             let columns = self.columns.key.iter().map(|it| format!("{of}.{}::text", it.name));
-            format!("concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
+            format!("pg_catalog.concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
         };
         let some = |condition: &str| {
             format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
@@ -315,7 +319,7 @@ impl Statements<'_> {
     /// The target's version that a difference is about. In a later transaction than the one that
     /// found it, another row may be in its place.
     pub(super) fn at(&self) -> String {
-        let place = format!("t.ctid = s.{TID} and t.tableoid = s.{PART}");
+        let place = format!("t.ctid {EQUALS} s.{TID} and t.tableoid {EQUALS} s.{PART}");
         match (self.columns.found_by_key, self.turns.is_some()) {
             (true, _) => self.matches("t", "s"),
             (false, true) => format!("{place} and {}", self.matches("t", "s")),
@@ -331,7 +335,7 @@ impl Statements<'_> {
 
     /// Whether a difference is this transaction's to write.
     pub(super) fn of_turn(&self) -> String {
-        self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} = {turn}"))
+        self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} {EQUALS} {turn}"))
     }
 
     /// What is kept of the place of the target's version; NULL where there is none.
@@ -373,15 +377,19 @@ impl Statements<'_> {
         let mut all: Vec<String> = exact
             .iter()
             .map(|column| match column.is_nullable {
-                true => format!("t.{0} is distinct from s.{0}", column.name),
+                // As `is distinct from`, whose operator is looked up on the search path.
+                true => format!(
+                    "(t.{0} {1} s.{0}) is not true and (t.{0} is not null or s.{0} is not null)",
+                    column.name, column.equals
+                ),
                 // What the stage has may be NULL, and is then refused.
-                false => format!("(t.{0} = s.{0}) is not true", column.name),
+                false => format!("(t.{0} {1} s.{0}) is not true", column.name, column.equals),
             })
             .collect();
         if !other.is_empty() {
             let (left, right) =
                 (list(other.iter().copied(), "t"), list(other.iter().copied(), "s"));
-            all.push(format!("row({left})::record *<> row({right})::record"));
+            all.push(format!("row({left})::record operator(pg_catalog.*<>) row({right})::record"));
         }
         (!all.is_empty()).then(|| all.join(" or "))
     }
@@ -390,9 +398,9 @@ impl Statements<'_> {
 /// Of the table of differences: rows to delete, to update, to insert.
 fn counts() -> String {
     format!(
-        "count(*) filter (where not {STAYS}), \
-         count(*) filter (where {STAYS} and {TID} is not null), \
-         count(*) filter (where {TID} is null)"
+        "pg_catalog.count(*) filter (where not {STAYS}), \
+         pg_catalog.count(*) filter (where {STAYS} and {TID} is not null), \
+         pg_catalog.count(*) filter (where {TID} is null)"
     )
 }
 

@@ -28,14 +28,14 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
        array(select i.indexrelid::regclass::text
              from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
              where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
-               and i.indkey::int2[] && array(select attnum from pg_attribute
+               and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by 1),
        array(select array_to_string(array(select a.attname from pg_attribute a
                                           where a.attrelid = $1 and a.attnum = any(i.indkey)), ', ')
              from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
              where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
-               and i.indkey::int2[] && array(select attnum from pg_attribute
+               and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by i.indexrelid::regclass::text),
        coalesce(sum(pg_stat_get_tuples_updated(relid)), 0)::int8,
@@ -213,7 +213,7 @@ impl<'a> Work<'a> {
 /// snapshots are taken: whoever had the lock has committed by then.
 pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
-    let sql = "select pg_advisory_lock(hashtextextended($1, $2))";
+    let sql = "select pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, $2))";
     let locked = connection.client.ask_one(sql, &[&scope, &oid]).await;
     let what = "could not wait for another sync of the same scope";
     locked.map(drop).map_err(|error| connection.explain(what, error))
@@ -222,7 +222,7 @@ pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
 /// Lets the others in.
 pub(super) async fn unlock(connection: &Connection, sync: &Sync) {
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
-    let sql = "select pg_advisory_unlock(hashtextextended($1, $2))";
+    let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
     let _ = connection.client.ask_one(sql, &[&scope, &oid]).await;
 }
 

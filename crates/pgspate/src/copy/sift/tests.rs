@@ -106,6 +106,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         commit: Commit::EachChunk,
         ledger: None,
         is_bound: false,
+        lock_key: None,
         done: Done::default(),
         rejects: Some(RejectsMax::Any),
         limits: Limits::default(),

@@ -127,8 +127,8 @@ fn select(sync: &Sync, (from, to): Range) -> String {
     let columns = sync.load.columns().iter();
     let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
     let mut conditions = Vec::new();
-    conditions.extend(from.map(|block| format!("t.ctid >= '({block},0)'")));
-    conditions.extend(to.map(|block| format!("t.ctid < '({block},0)'")));
+    conditions.extend(from.map(|block| format!("t.ctid operator(pg_catalog.>=) '({block},0)'")));
+    conditions.extend(to.map(|block| format!("t.ctid operator(pg_catalog.<) '({block},0)'")));
     if let Scope::Where(predicate) = &sync.options.scope {
         conditions.push(format!("({predicate})"));
     }
