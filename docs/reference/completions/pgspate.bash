@@ -316,7 +316,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__doctor)
-            opts="-t -h --to --table --watch --storage --large-table --picture --json --help"
+            opts="-t -h --to --table --watch --storage --large-table --stall-timeout --picture --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -343,6 +343,10 @@ _pgspate() {
                     return 0
                     ;;
                 --large-table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -762,7 +766,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__lab__subcmd__run)
-            opts="-q -h --data --scale --repeats --seed --results --to --only --fresh --json --quiet --help"
+            opts="-q -h --data --scale --repeats --seed --results --to --stall-timeout --only --fresh --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -789,6 +793,10 @@ _pgspate() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1104,13 +1112,17 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__status)
-            opts="-h --to --restore --forget --json --help"
+            opts="-h --to --stall-timeout --restore --forget --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1122,7 +1134,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__sync)
-            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
+            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1177,6 +1189,10 @@ _pgspate() {
                     return 0
                     ;;
                 --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1244,7 +1260,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__tune)
-            opts="-h --to --memory --cpus --emit --parameter-group --apply --revert --json --help"
+            opts="-h --to --memory --cpus --emit --parameter-group --apply --revert --stall-timeout --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1267,6 +1283,10 @@ _pgspate() {
                     return 0
                     ;;
                 --parameter-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

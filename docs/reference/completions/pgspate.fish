@@ -105,6 +105,7 @@ never\t'Not at all'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more of the scope than this' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d 'Write the scopes of --scope-by in so many transactions, one after the other: with --vacuum each one writes where rows of the one before died' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'How long to go on trying when another session is in the way' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Format of the input; found out by default' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
@@ -189,6 +190,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s t -l table -d
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample what sessions wait for, and what is counted, for so long; run a load meanwhile' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l storage -d 'The server\'s volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops, io2' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l large-table -d 'From which size on a table should be partitioned' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l picture -d 'Draw the table\'s pages into this file: what is live, dead and free' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l json -d 'Print everything that was looked at as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -199,6 +201,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l emit -d 'Print 
 rds\t'JSON for aws rds modify-db-parameter-group --cli-input-json; for Aurora modify-db-cluster-parameter-group'
 terraform\t'Resources for Terraform'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l parameter-group -d 'The parameter group that --emit is for' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l apply -d 'Apply them by ALTER SYSTEM; the way back is in the ledger first'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l revert -d 'Put back what --apply has changed'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l json -d 'Print it as JSON on stdout'
@@ -217,6 +220,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'What generated data and the order of the trials follow from' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l results -d 'The folder that results are kept in, and that a stopped run is continued from' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l to -d 'A server to measure, in a schema of the lab\'s; by default one of the lab\'s own is started' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l only -d 'Only trials with this level, as strategy=pgspate; several of one factor are all meant' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l fresh -d 'Begin anew: drop what is measured of these experiments'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l json -d 'Print medians and answers as JSON on stdout'
@@ -230,6 +234,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Make one page of everything that was measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Where the ledger is: a URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what loads that did not end well have changed on tables: indexes, options'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print it as JSON on stdout'

@@ -125,11 +125,7 @@ impl Scene {
     /// Starts the work's command by way of `dsn`.
     pub(crate) fn start(&self, work: &Work, dsn: &str) -> Child {
         let mut command = command(self.folder(), &work.args.split(' ').collect::<Vec<_>>());
-        command.args(["--to", dsn]);
-        let stall = STALL_TIMEOUT.to_string();
-        if ["load", "apply"].iter().any(|verb| work.args.starts_with(verb)) {
-            command.args(["--stall-timeout", &stall]);
-        }
+        command.args(["--to", dsn, "--stall-timeout", &STALL_TIMEOUT.to_string()]);
         let mut child = spawn(&mut command);
         // Nothing reads from a terminal here.
         drop(child.stdin.take());

@@ -1,5 +1,6 @@
 //! Ends connections over which nothing comes any more, and which nobody closes.
 //!
+//! A tap follows the headers of all messages, and so knows whether the server owes an answer.
 //! A question may take as long as it likes. While the client waits for the server and no byte
 //! moves, another session asks what the backend does. If the backend waits for the client, a
 //! message was lost: the backend is terminated to release its locks, and the connection ends. It
