@@ -299,7 +299,6 @@ pub(crate) fn options(args: SyncArgs) -> Options {
         retry_for: Duration::from_secs(args.retry_for.into()),
         stall_timeout: args.stall.limit(),
         lock_timeout: Duration::from_secs(args.lock_timeout.into()),
-        ..Limits::default()
     };
     Options {
         load,

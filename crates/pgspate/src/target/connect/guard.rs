@@ -92,7 +92,7 @@ enum Look {
     Works,
     /// The backend waits for the client, or is gone. Equal texts: it has done so all the time. The
     /// session that has looked can end it.
-    Waits(String, Connection),
+    Waits(String, Box<Connection>),
     /// The server is there, and that is all.
     Unclear,
     /// The server does not answer.
@@ -221,7 +221,7 @@ impl StallGuard {
         match beside.client.query_typed_one(&sql, &[(&pid, int4)]).await {
             // Another server knows nothing of the session.
             Ok(row) if address.is_some_and(|it| it != row.get::<_, &str>(0)) => Look::Unclear,
-            Ok(row) if row.get(1) => Look::Waits(row.get(2), beside),
+            Ok(row) if row.get(1) => Look::Waits(row.get(2), Box::new(beside)),
             Ok(_) => Look::Works,
             Err(error) if error.code().is_some() => Look::Unclear,
             Err(_) => Look::Missed,
