@@ -20,6 +20,7 @@ help:
 	@echo 'make test       run every test (those of PgBouncer where it is installed)'
 	@echo 'make wheel      build the Python package, and try it in a new environment'
 	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
+	@echo 'make test-debezium  streams of real Debezium and wal2json; needs Java, Maven and MariaDB'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
 	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
@@ -94,6 +95,19 @@ test-other:
 		PGSPATE_TEST_PG_VERSION=$(PG_OTHER) $(CARGO) test --workspace --tests ;; \
 	esac
 
+# Debezium is fetched from Maven Central; its sources, PostgreSQL and MariaDB, are this machine's.
+DEBEZIUM = crates/pgspate-cli/tests/streams/debezium
+test-debezium:
+	@for program in java mvn mariadb mariadb-install-db; do \
+		command -v $$program > /dev/null || { \
+			echo "$$program is missing: apt-get install default-jdk-headless maven mariadb-server"; \
+			exit 1; \
+		}; \
+	done
+	mvn -B -q -f $(DEBEZIUM)/pom.xml package
+	PGSPATE_TEST_DEBEZIUM=target/debezium \
+		$(CARGO) test -p pgspate-cli --test streams -- --nocapture --test-threads 1
+
 bench:
 	$(CARGO) build --release -p pgspate-cli
 	bash bench/run.sh
@@ -112,5 +126,5 @@ reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 
-.PHONY: help demo test test-rust test-python wheel check lint lint-python test-kafka test-other bench fuzz \
-	reference reference-python
+.PHONY: help demo test test-rust test-python wheel check lint lint-python test-kafka test-other \
+	test-debezium bench fuzz reference reference-python

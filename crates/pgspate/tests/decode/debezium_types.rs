@@ -157,6 +157,32 @@ fn by_schema() {
     }
 }
 
+/// Records of Debezium 3.5.
+#[test]
+fn what_java_makes_of_values() {
+    let date = named("io.debezium.time.IsoDate");
+    let stamp = named("io.debezium.time.IsoTimestamp");
+    let time = named("io.debezium.time.IsoTime");
+    let dates = r#""type":"array","items":{"type":"int32","name":"io.debezium.time.Date"}"#;
+    let texts = r#""type":"array","items":{"type":"string","optional":true}"#;
+    let lost = "a list of several dimensions, which Debezium does not write";
+    for (schema, ty, json, expected) in [
+        (Some(&*date), "date", r#""-5877611-06-21Z""#, "infinity"),
+        (Some(&*date), "date", r#""-5877611-06-22Z""#, "-infinity"),
+        (Some(&*stamp), "timestamp", r#""+294247-01-10T04:00:25.2Z""#, "infinity"),
+        (Some(&*stamp), "timestamp", r#""-290308-12-21T19:59:27.6Z""#, "-infinity"),
+        (Some(&*time), "interval", r#""12:34:56Z""#, "12:34:56"),
+        (Some(dates), "_date", "[-625821272,2932896]", "{-infinity,9999-12-31}"),
+        (Some(texts), "_text", r#"["[Ljava.lang.String;@2cc6460e"]"#, lost),
+        (None, "_text", r#"["[Ljava.lang.String;@2cc6460e"]"#, lost),
+        (None, "point", r#"{"x":0.1,"y":-1.5,"wkb":"AQEAAAA=","srid":null}"#, "(0.1,-1.5)"),
+        (Some(r#""type":"bytes""#), "circle", r#""PCgwLjAsLTEuNSksMi41Pg==""#, "<(0.0,-1.5),2.5>"),
+        (Some(r#""type":"bytes""#), "text", r#""PCg=""#, "\\x3c28"),
+    ] {
+        assert_eq!(value(schema, ty, json, DebeziumOptions::default()), expected, "{json}");
+    }
+}
+
 #[test]
 fn by_the_target_alone() {
     for (ty, json, expected) in [

@@ -68,6 +68,13 @@ pub(super) fn date(days: i64) -> String {
         (-5_877_611, 6, 22) => return "-infinity".into(),
         _ => {}
     }
+    // The same within arrays: the driver's moments lose their era, and then the upper half of their
+    // days. A zone may move them by a day.
+    match days {
+        -622_191_234..=-622_191_232 => return "infinity".into(),
+        -625_821_273..=-625_821_271 => return "-infinity".into(),
+        _ => {}
+    }
     let mut out = Vec::with_capacity(16);
     if write_date(days, &mut out) {
         out.extend_from_slice(b" BC");
@@ -109,8 +116,15 @@ pub(super) fn iso(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     match (sign, digits, digits.parse::<u64>()) {
+        // As microseconds, where milliseconds are meant.
+        ('+', "294247", _) if rest.starts_with("-01-10T04:00:25.2") => Cow::Borrowed("infinity"),
+        ('-', "290308", _) => Cow::Borrowed("-infinity"),
         ('+', "292278994", _) => Cow::Borrowed("infinity"),
-        ('-', "292275055", _) => Cow::Borrowed("-infinity"),
+        // Dates, as in `date`.
+        (_, "5877611", _) if rest.starts_with("-06-21") => Cow::Borrowed("infinity"),
+        ('-', "5877611", _) if rest.starts_with("-06-22") => Cow::Borrowed("-infinity"),
+        // Within arrays the era is lost.
+        ('-', "292275055", _) | ('+', "292269055", _) => Cow::Borrowed("-infinity"),
         ('-', _, Ok(year)) => {
             Cow::Owned(format!("{:04}{} BC", year + 1, rest.replacen('T', " ", 1)))
         }
@@ -158,6 +172,18 @@ mod tests {
         assert_eq!(stamp(-9_223_372_036_832_400, Unit::Milli, ""), "-infinity");
         assert_eq!(iso("+292278994-08-16T23:00:00Z"), "infinity");
         assert_eq!(iso("-292275055-05-16T23:00:00Z"), "-infinity");
+        assert_eq!(iso("+294247-01-10T04:00:25.2Z"), "infinity");
+        assert_eq!(
+            (iso("-5877611-06-21Z"), iso("-5877611-06-22Z")),
+            ("infinity".into(), "-infinity".into())
+        );
+        assert_eq!(iso("-290308-12-21T19:59:27.6Z"), "-infinity");
+        assert_eq!(iso("+294247-01-10T04:00:26Z"), "294247-01-10T04:00:26Z");
+        assert_eq!(iso("+292269055-12-02T23:00:00.000000Z"), "-infinity");
+        assert_eq!(
+            (date(-622_191_233), date(-625_821_272)),
+            ("infinity".into(), "-infinity".into())
+        );
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(super) enum Kind {
     VariableDecimal,
     /// Base64.
     Bytes,
+    /// Base64 of the text of a type that Debezium does not know.
+    TextAsBytes,
     /// Base64 of so many bits, the last ones first.
     Bits(usize),
     /// Days since 1970.
@@ -42,6 +44,9 @@ pub(super) enum Kind {
 impl Kind {
     /// By the target's type alone.
     pub(super) fn guess(ty: Option<&str>) -> Kind {
+        if ty == Some("point") {
+            return Kind::Point;
+        }
         Kind::of_form(ty.map_or(Form::Other, Form::of))
     }
 
@@ -55,7 +60,15 @@ impl Kind {
 
     /// By the schema, for a column of type `ty` of the target.
     pub(super) fn of(field: &Field, ty: Option<&str>) -> Kind {
-        Kind::of_field(field, ty.map_or(Form::Other, Form::of))
+        let form = ty.map_or(Form::Other, Form::of);
+        // Any text is a text; of other types' values it is what the source has written.
+        let is_text = |ty| matches!(ty, "text" | "varchar" | "bpchar" | "name" | "citext");
+        if (&*field.ty, &*field.name, &form) == ("bytes", "", &Form::Other)
+            && ty.is_some_and(|ty| !is_text(ty))
+        {
+            return Kind::TextAsBytes;
+        }
+        Kind::of_field(field, form)
     }
 
     fn of_field(field: &Field, form: Form) -> Kind {
@@ -79,6 +92,7 @@ impl Kind {
             "time.MicroTimestamp" => Kind::Stamp(Unit::Micro, zoned),
             "time.NanoTimestamp" => Kind::Stamp(Unit::Nano, zoned),
             "time.ZonedTimestamp" | "time.IsoTimestamp" | "time.IsoDate" => Kind::Iso,
+            "time.IsoTime" | "time.ZonedTime" if form == Form::Interval => Kind::Guess(form),
             "time.MicroDuration" => Kind::Duration(Unit::Micro),
             "time.NanoDuration" => Kind::Duration(Unit::Nano),
             // Of bits that vary in number the schema has only how many they may be.

@@ -34,7 +34,11 @@ pub(super) fn read(
 ) -> Result<Value> {
     let is_binary = matches!(
         kind,
-        Kind::Bytes | Kind::Bits(_) | Kind::Decimal(_) | Kind::Guess(Form::Bytea | Form::Numeric)
+        Kind::Bytes
+            | Kind::TextAsBytes
+            | Kind::Bits(_)
+            | Kind::Decimal(_)
+            | Kind::Guess(Form::Bytea | Form::Numeric)
     );
     match placeholder.is(json, is_binary)? {
         true => Ok(Value::Absent),
@@ -47,6 +51,10 @@ fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
         (_, Json::Null) => Value::Null,
         // With hstore.handling.mode=json.
         (Kind::Plain(Form::Hstore), Json::String(map)) => map_within(map)?,
+        (Kind::Plain(Form::Array(_)) | Kind::Array(_), Json::Array(_)) if has_lost_lists(json)? => {
+            return Err(malformed("a list of several dimensions, which Debezium does not write")
+                .hint("Leave the column out of the connector's `column.include.list`."));
+        }
         (Kind::Plain(form), _) => SPELLING.cast(json, form)?,
         (Kind::Guess(form), _) => guess(json, form, modes)?,
         (Kind::Decimal(scale), Json::String(digits)) => {
@@ -60,6 +68,10 @@ fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
             Some(bytes) => text(bytea(&bytes)),
             None => return Err(no_base64()),
         },
+        (Kind::TextAsBytes, Json::String(digits)) => {
+            let bytes = base64(&digits.text()?).ok_or_else(no_base64)?;
+            text(String::from_utf8(bytes).map_err(|_| malformed("expected bytes of a text"))?)
+        }
         (Kind::Bits(length), Json::String(digits)) => match base64(&digits.text()?) {
             Some(bytes) => text(bits(&bytes, *length)?),
             None => return Err(no_base64()),
@@ -83,6 +95,7 @@ fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
         }
         (Kind::Array(_), Json::String(literal)) => text(literal.text()?),
         (Kind::Point, Json::Object(_)) => point(json)?,
+        (Kind::Point, Json::String(written)) => text(written.text()?),
         (Kind::SparseVector, Json::Object(_)) => sparse_vector(json)?,
         (Kind::Geometry, _) => {
             return Err(malformed("geometries are not read").hint(
@@ -123,6 +136,11 @@ fn guess(json: Json<'_>, form: &Form, modes: &mut Modes) -> Result<Value> {
         }
         (Form::Date | Form::Stamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
+        }
+        // A time of the day, with the zone that none of them has.
+        (Form::Interval, Json::String(written)) => {
+            let written = written.text()?;
+            text(written.strip_suffix('Z').unwrap_or(&written))
         }
         (Form::Interval, Json::Number(count)) => {
             text(moments::duration(whole(count)?, modes.unit.unwrap_or(Unit::Micro)))
@@ -242,6 +260,21 @@ fn variable(json: Json<'_>) -> Result<Value> {
         (Some(scale), Some(bytes)) => number(&bytes, scale),
         _ => Err(malformed("expected a decimal's \"scale\" and \"value\"")),
     }
+}
+
+/// Whether Java has written the names of inner lists, and not what is in them.
+fn has_lost_lists(list: Json<'_>) -> Result<bool> {
+    let Some(mut items) = list.array() else { return Ok(false) };
+    while let Some(item) = items.next()? {
+        let Json::String(item) = item else { continue };
+        let item = item.text()?;
+        let Some((class, hash)) = item.split_once('@') else { continue };
+        let is_class = class.starts_with("[L") && class.ends_with(';');
+        if is_class && !hash.is_empty() && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What PostgreSQL's types of bits hold at most.

@@ -1,0 +1,283 @@
+//! Debezium's streams of random workloads lead to the same tables.
+//!
+//! What a trial's connectors cannot tell, as their settings are, is not in its workload, or its
+//! columns are left out: see docs/guide/formats.md.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::chance::Chance;
+use crate::database::{Source, server};
+use crate::engine::{Connector, Engine, built};
+use crate::mariadb::{Life, MariaDb, Shop};
+use crate::run::ask;
+use crate::seeds::each_seed;
+use crate::support::Case;
+use crate::values::Limits;
+use crate::variant::{Sort, Variant};
+use crate::workload::{TYPED, Workload};
+use crate::{database, mariadb, workload};
+
+/// A connector and its target.
+struct Stream {
+    connector: Connector,
+    /// What `apply` is told.
+    args: String,
+    case: Case,
+    /// How much of its records is in the case's file.
+    taken: usize,
+}
+
+impl Stream {
+    /// A connector of this class, and a target without the columns that are left out.
+    fn new(nth: usize, class: &str, sort: Sort, chance: &mut Chance) -> Stream {
+        let variant = Variant::by_chance(sort, chance);
+        let is_postgres = class.contains("postgresql");
+        let (schema, columns) = match is_postgres {
+            true => (workload::schema(), left_out(&variant.left_out)),
+            false => (mariadb::target_schema(), left_out_of_mariadb(&variant.left_out)),
+        };
+        let case = Case::new(&schema);
+        for (table, column) in &columns {
+            case.db.run(&format!("alter table {table} drop column {column}"));
+        }
+        let name = format!("c{nth}");
+        let schema = if is_postgres { "public" } else { "shop_[0-9]+" };
+        let columns: Vec<String> =
+            columns.iter().map(|(table, column)| format!("{schema}.{table}.{column}")).collect();
+        let mut settings = variant.settings;
+        let mut set = |name: &str, value: &str| settings.push((name.to_owned(), value.to_owned()));
+        set("connector.class", &format!("io.debezium.connector.{class}"));
+        set("offset.storage", "org.apache.kafka.connect.storage.MemoryOffsetBackingStore");
+        set("topic.prefix", &name);
+        set("skipped.operations", "none");
+        set("poll.interval.ms", "50");
+        set("column.exclude.list", &columns.join(","));
+        for (_, value) in &mut settings {
+            *value = value.replace("NAME", if is_postgres { "schema" } else { "db" });
+            if !is_postgres && value == "adaptive" {
+                "adaptive_time_microseconds".clone_into(value);
+            }
+        }
+        let args = match is_postgres {
+            true => variant.args,
+            false => format!("{} --map SHOP.*=public.*", variant.args),
+        };
+        Stream { connector: Connector { name, settings }, args, case, taken: 0 }
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        self.connector.settings.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Reads the changes of a database of PostgreSQL.
+    fn of_postgres(&mut self, source: &Source) {
+        for (name, value) in [
+            ("database.hostname", "127.0.0.1"),
+            ("database.port", &server().port().to_string()),
+            ("database.user", "postgres"),
+            ("database.password", server().password()),
+            ("database.dbname", &source.name),
+            ("plugin.name", "pgoutput"),
+            ("slot.name", &format!("{}_{}", source.name, self.connector.name)),
+            ("publication.name", "p"),
+            ("publication.autocreate.mode", "disabled"),
+        ] {
+            self.set(name, value);
+        }
+    }
+
+    /// Reads the changes of a MariaDB.
+    fn of_mariadb(&mut self, source: &Shop<'_>, nth: usize) {
+        self.args = self.args.replace("SHOP", &source.name);
+        for (name, value) in [
+            ("database.hostname", "127.0.0.1"),
+            ("database.port", &source.server.port.to_string()),
+            ("database.user", "reader"),
+            ("database.password", "reader"),
+            ("database.include.list", &source.name),
+            ("database.server.id", &(100 + nth).to_string()),
+            ("schema.history.internal", "io.debezium.relational.history.MemorySchemaHistory"),
+            ("bigint.unsigned.handling.mode", "precise"),
+        ] {
+            self.set(name, value);
+        }
+    }
+
+    /// Applies the whole lines that the engine has written since; what it said if it failed.
+    fn apply(&mut self, folder: &Path, chance: &mut Chance) -> Result<(), String> {
+        let records = fs::read(folder.join(&self.connector.name)).unwrap();
+        let end = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let file = OpenOptions::new().create(true).append(true).open(self.case.path("s.ndjson"));
+        file.unwrap().write_all(&records[self.taken..end]).unwrap();
+        self.taken = end;
+        let run = crate::try_in_pieces(&self.case, chance, &self.args);
+        match run.status {
+            Some(0) => Ok(()),
+            status => Err(format!("{status:?} {}{}", run.stdout, run.stderr)),
+        }
+    }
+
+    /// All that is to be known of a failure.
+    fn failed(&self, trial: &str, part: usize, found: &[String]) -> String {
+        let kept = crate::keep(&self.case, &format!("{trial}-{}", self.connector.name));
+        let settings = &self.connector.settings;
+        format!("{trial} part {part}, {kept}:\n{settings:?}\n{}\n{}", self.args, found.join("\n"))
+    }
+}
+
+/// The columns of these types.
+fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
+    let columns = TYPED.iter().flat_map(|(table, all)| {
+        let nth = all.iter().enumerate().filter(|(_, ty)| types.contains(ty));
+        nth.map(|(nth, _)| (*table, format!("c{nth}")))
+    });
+    let raw = types.contains(&"raw").then(|| ("large", "raw".to_owned()));
+    columns.chain(raw).collect()
+}
+
+/// The columns of types like these.
+fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
+    let mut columns = Vec::new();
+    for (ty, theirs) in [
+        ("time", "time(6)"),
+        ("timestamp", "datetime(6)"),
+        ("timestamp(3)", "datetime"),
+        ("timestamp(3)", "datetime(3)"),
+        ("bit(16)", "bit(9)"),
+        // Decimals, and bytes even where decimals are text.
+        ("bit(16)", "bigint unsigned"),
+    ] {
+        if types.contains(&ty) {
+            columns.push(("wide", mariadb::column_of(theirs)));
+        }
+    }
+    columns
+}
+
+/// A part of a trial has been lived: all streams are applied, and compared.
+fn check_all(
+    trial: &str,
+    part: usize,
+    streams: &mut [Stream],
+    folder: &Path,
+    chance: &mut Chance,
+    (before, after): (&[String], &[String]),
+    differences: &dyn Fn(&Case) -> Vec<String>,
+) {
+    let mut failed = Vec::new();
+    for stream in streams {
+        before.iter().for_each(|sql| stream.case.db.run(sql));
+        let found = match stream.apply(folder, chance) {
+            Ok(()) => differences(&stream.case),
+            Err(said) => vec![said],
+        };
+        after.iter().for_each(|sql| stream.case.db.run(sql));
+        if !found.is_empty() {
+            failed.push(stream.failed(trial, part, &found));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+const STREAMS: usize = 4;
+const PARTS: usize = 3;
+
+fn postgres_trial(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let sort = Sort::by_chance(&mut chance);
+    let limits = Limits {
+        special_numbers: sort.has_special_numbers,
+        truncates: !sort.is_flat,
+        chains: true,
+        beyond_java: false,
+        keyless: !sort.is_flat,
+        large_moves: sort.has_headers && !sort.is_flat,
+    };
+    let mut workload = Workload::new(seed, limits);
+    let source = Source::new();
+    ask(&source.dsn(), "create publication p for all tables");
+    println!("seed {seed} is in {}: {sort:?}", source.name);
+    let class = "postgresql.PostgresConnector";
+    let new = |nth| Stream::new(nth, class, sort, &mut chance);
+    let mut streams: Vec<Stream> = (0..STREAMS).map(new).collect();
+    streams.iter_mut().for_each(|stream| stream.of_postgres(&source));
+    let folder = TempDir::with_prefix("pgspate-debezium-").unwrap();
+    let mut engine = None;
+    for part in 0..PARTS {
+        let phase = workload.phase(50);
+        source.live(&phase);
+        ask(&source.dsn(), &format!("insert into zz_marker values ({part})"));
+        let engine = engine.get_or_insert_with(|| start(folder.path(), &streams));
+        engine.wait_for_markers(streams.len());
+        check_all(
+            &format!("postgres-{seed}"),
+            part,
+            &mut streams,
+            folder.path(),
+            &mut chance,
+            (&phase.before, &phase.after),
+            &|case| database::differences(&source.dsn(), &case.db),
+        );
+    }
+    engine.unwrap().finish();
+}
+
+fn mariadb_trial(server: &MariaDb, seed: u64) {
+    let mut chance = Chance::new(seed);
+    let sort = Sort { has_special_numbers: false, ..Sort::by_chance(&mut chance) };
+    let mut life = Life::new(seed, !sort.is_flat);
+    let source = Shop::new(server);
+    println!("seed {seed} is in {}: {sort:?}", source.name);
+    let new = |nth| Stream::new(nth, "mariadb.MariaDbConnector", sort, &mut chance);
+    let mut streams: Vec<Stream> = (0..STREAMS).map(new).collect();
+    for (nth, stream) in streams.iter_mut().enumerate() {
+        stream.of_mariadb(&source, nth);
+    }
+    let folder = TempDir::with_prefix("pgspate-debezium-").unwrap();
+    let mut engine = None;
+    for part in 0..PARTS {
+        let phase = life.phase(40);
+        source.try_each(&phase.sql);
+        source.run(&format!("insert into zz_marker values ({part})"));
+        let engine = engine.get_or_insert_with(|| start(folder.path(), &streams));
+        engine.wait_for_markers(streams.len());
+        check_all(
+            &format!("mariadb-{seed}"),
+            part,
+            &mut streams,
+            folder.path(),
+            &mut chance,
+            (&phase.before, &phase.after),
+            &|case| mariadb::differences(&source, &case.db),
+        );
+    }
+    engine.unwrap().finish();
+}
+
+fn start(folder: &Path, streams: &[Stream]) -> Engine {
+    let connectors: Vec<&Connector> = streams.iter().map(|stream| &stream.connector).collect();
+    Engine::start(&built().unwrap(), folder, &connectors)
+}
+
+#[test]
+fn debezium_of_postgresql_leads_to_the_same_tables() {
+    match built() {
+        Some(_) => each_seed("debezium_of_postgresql", 6, &postgres_trial),
+        None => println!("Debezium is not built: `make test-debezium` does that"),
+    }
+}
+
+#[test]
+fn debezium_of_mariadb_leads_to_the_same_tables() {
+    match built() {
+        Some(_) => {
+            let server = MariaDb::start();
+            each_seed("debezium_of_mariadb", 6, &|seed| mariadb_trial(&server, seed));
+        }
+        None => println!("Debezium is not built: `make test-debezium` does that"),
+    }
+}

@@ -1,0 +1,33 @@
+//! Which workloads are made, and how many.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::chance::from_environment;
+
+/// Runs trials of so many seeds, or for as long as `PGSPATE_TEST_LONG` says and then with others
+/// each time; `PGSPATE_TEST_SEED` says with which to begin.
+pub(crate) fn each_seed(test: &str, count: u64, trial: &dyn Fn(u64)) {
+    let limit = from_environment("PGSPATE_TEST_LONG").map(Duration::from_secs);
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let first = from_environment("PGSPATE_TEST_SEED");
+    let count = if first.is_some() && limit.is_none() { 1 } else { count };
+    let first = first.unwrap_or_else(|| limit.map_or(0, |_| now()));
+    let begin = Instant::now();
+    let (mut failed, mut seed) = (Vec::new(), first);
+    while limit.map_or(seed < first + count, |limit| begin.elapsed() < limit) {
+        // The others are tried, too: what they have in common tells more than one of them.
+        if catch_unwind(AssertUnwindSafe(|| trial(seed))).is_err() {
+            failed.push(seed);
+        }
+        seed += 1;
+    }
+    println!("{} workloads from seed {first} on in {:?}", seed - first, begin.elapsed());
+    assert!(
+        failed.is_empty(),
+        "workloads of the seeds {failed:?} failed, as is said above; the first again: \
+         PGSPATE_TEST_DEBEZIUM=target/debezium PGSPATE_TEST_SEED={} \
+         cargo test -p pgspate-cli --test streams {test}",
+        failed[0]
+    );
+}

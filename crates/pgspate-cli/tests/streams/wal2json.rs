@@ -1,0 +1,95 @@
+//! wal2json's streams of random workloads lead to the same tables.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use crate::chance::Chance;
+use crate::database::{Source, differences, server};
+use crate::run::{session, try_ask};
+use crate::seeds::each_seed;
+use crate::support::Case;
+use crate::values::Limits;
+use crate::workload::{Workload, schema};
+
+/// Settings of the plugin by chance.
+fn options(chance: &mut Chance) -> Vec<(&'static str, &'static str)> {
+    let mut options = vec![("format-version", chance.pick(&["1", "2"]))];
+    for name in [
+        "include-xids",
+        "include-timestamp",
+        "include-pk",
+        "include-types",
+        "include-typmod",
+        "include-type-oids",
+        "include-not-null",
+        "include-default",
+        "include-lsn",
+        "include-domain-data-type",
+        "include-column-positions",
+        "include-transaction",
+    ] {
+        if chance.below(3) == 0 {
+            options.push((name, chance.pick(&["1", "0"])));
+        }
+    }
+    options
+}
+
+/// The lines that the slot has.
+fn lines(source: &Source, options: &[(&str, &str)]) -> String {
+    let options: String =
+        options.iter().map(|(name, value)| format!(", '{name}', '{value}'")).collect();
+    let (runtime, client) = session(&source.dsn());
+    let sql = format!(
+        "select data from pg_logical_slot_get_changes('w_{}', null, null{options})",
+        source.name
+    );
+    let rows = runtime.block_on(client.query(&sql, &[])).unwrap();
+    rows.iter().map(|row| format!("{}\n", row.get::<_, String>(0))).collect()
+}
+
+fn trial(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let options = options(&mut chance);
+    let is = |name, value| options.contains(&(name, value));
+    let limits = Limits {
+        special_numbers: false,
+        truncates: is("format-version", "2"),
+        chains: !is("include-transaction", "0"),
+        beyond_java: true,
+        keyless: true,
+        large_moves: true,
+    };
+    let mut workload = Workload::new(seed, limits);
+    let source = Source::new();
+    let case = Case::new(&schema());
+    let slot =
+        format!("select pg_create_logical_replication_slot('w_{}', 'wal2json')", source.name);
+    crate::run::ask(&source.dsn(), &slot);
+    println!("seed {seed} is in {}: {options:?}", source.name);
+    for part in 0..3 {
+        let phase = workload.phase(40);
+        source.live(&phase);
+        phase.before.iter().for_each(|sql| case.db.run(sql));
+        let lines = lines(&source, &options);
+        let file = OpenOptions::new().create(true).append(true).open(case.path("s.ndjson"));
+        file.unwrap().write_all(lines.as_bytes()).unwrap();
+        crate::apply_in_pieces(&case, &mut chance, "");
+        phase.after.iter().for_each(|sql| case.db.run(sql));
+        let found = differences(&source.dsn(), &case.db);
+        if !found.is_empty() {
+            let kept = crate::keep(&case, &format!("wal2json-{seed}"));
+            panic!("seed {seed} {options:?} part {part}, {kept}:\n{}", found.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn wal2json_leads_to_the_same_tables() {
+    let slot = "select pg_create_logical_replication_slot('is_there', 'wal2json')";
+    if let Err(error) = try_ask(&server().dsn(), slot) {
+        println!("wal2json is not there: {error:?}; Debian has it as postgresql-15-wal2json");
+        return;
+    }
+    each_seed("wal2json", 4, &trial);
+}
