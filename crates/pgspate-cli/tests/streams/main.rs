@@ -1,7 +1,7 @@
 //! Streams that other tools make of random workloads, applied: source and target are equal.
 //!
-//! wal2json is tried where the server has the plugin; Debezium by `make test-debezium`, which fetches
-//! it. `PGSPATE_TEST_LONG=300` makes workloads for so many seconds, others every time;
+//! wal2json is tried where the server has the plugin; Debezium by `make test-debezium`, which
+//! fetches it. `PGSPATE_TEST_LONG=300` makes workloads for so many seconds, others every time;
 //! `PGSPATE_TEST_SEED=7` begins with those of that seed.
 
 #[allow(dead_code, reason = "the faults of load need more of it")]

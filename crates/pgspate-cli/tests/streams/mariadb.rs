@@ -228,7 +228,7 @@ pub(crate) fn differences(source: &Shop<'_>, target: &TestDb) -> Vec<String> {
         .iter()
         .enumerate()
         .map(|(nth, column)| with(format!("c{nth}"), (column.theirs, column.ours)));
-    let known = "select string_agg(attrelid::regclass::text || '.' || attname, ' ') from pg_attribute \
+    let known = "select string_agg(attrelid::regclass || '.' || attname, ' ') from pg_attribute \
                  where attrelid in ('wide'::regclass, 'grows'::regclass) and attnum > 0 \
                  and not attisdropped";
     let known = target.query(known)[0][0].clone().unwrap_or_default();

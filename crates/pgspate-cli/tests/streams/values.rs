@@ -10,8 +10,8 @@ pub(crate) struct Limits {
     pub(crate) truncates: bool,
     /// Keys that move from row to row within a statement.
     pub(crate) chains: bool,
-    /// What Java's types have not, as Debezium takes values through them: days before 1582, arrays of
-    /// several dimensions, the zone of a `timetz`, much money.
+    /// What Debezium loses in Java's types: days before 1582, arrays of several dimensions, the
+    /// zone of a `timetz`, much money.
     pub(crate) beyond_java: bool,
     /// Rows of tables without a key.
     pub(crate) keyless: bool,

@@ -172,7 +172,7 @@ fn what_java_makes_of_values() {
         (Some(&*stamp), "timestamp", r#""+294247-01-10T04:00:25.2Z""#, "infinity"),
         (Some(&*stamp), "timestamp", r#""-290308-12-21T19:59:27.6Z""#, "-infinity"),
         (Some(&*time), "interval", r#""12:34:56Z""#, "12:34:56"),
-        (Some(dates), "_date", "[-625821272,2932896]", "{-infinity,9999-12-31}"),
+        (Some(dates), "_date", "[-625821272,2932896]", r#"{"-infinity",9999-12-31}"#),
         (Some(texts), "_text", r#"["[Ljava.lang.String;@2cc6460e"]"#, lost),
         (None, "_text", r#"["[Ljava.lang.String;@2cc6460e"]"#, lost),
         (None, "point", r#"{"x":0.1,"y":-1.5,"wkb":"AQEAAAA=","srid":null}"#, "(0.1,-1.5)"),
