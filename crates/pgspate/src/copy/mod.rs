@@ -92,6 +92,9 @@ pub enum RejectsMax {
     Percent(f64),
 }
 
+/// Fails if a source is not what was read of it.
+pub(crate) type CheckContents = Box<dyn Fn(&Contents) -> crate::Result<()> + Send + Sync>;
+
 /// What is to be copied, and how.
 pub struct Job {
     /// Connections for the lanes.
@@ -141,7 +144,7 @@ pub struct Job {
     pub limits: Limits,
     /// Judges what was read, before anything of it is committed that can still be taken back: the
     /// inputs must be what they were.
-    pub(crate) unchanged: Box<dyn Fn(&Contents) -> crate::Result<()> + Send + Sync>,
+    pub(crate) unchanged: CheckContents,
     /// What else belongs to the transaction, for one lane that commits at the end.
     pub around: Option<Around>,
     /// What becomes of the lanes' sessions.
