@@ -409,7 +409,7 @@ impl Life {
             17 if self.keyless => {
                 format!("insert into loner values ({x}, 'b', {word}), ({x}, 'c', 'd')")
             }
-            18 if self.keyless => format!("update loner set a = a + 1 where b = 'c' and a < 9"),
+            18 if self.keyless => "update loner set a = a + 1 where b = 'c' and a < 9".to_owned(),
             19 if self.keyless => format!("delete from loner where a = {x} limit 1"),
             20 => format!("insert into `odd \"name` values ({id}, {word})"),
             21 => format!("replace into `odd \"name` values ({id}, {word})"),

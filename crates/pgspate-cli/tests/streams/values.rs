@@ -304,7 +304,7 @@ pub(crate) fn literal(ty: &str, chance: &mut Chance, limits: Limits) -> String {
     // An array of decimals with NaN is a NULL of Debezium's.
     let limits = Limits {
         special_numbers: limits.special_numbers
-            && !(ty.starts_with("numeric") && !limits.beyond_java),
+            && (limits.beyond_java || !ty.starts_with("numeric")),
         ..limits
     };
     let item = |chance: &mut Chance| match chance.below(6) {
