@@ -91,7 +91,11 @@ fn nothing_more_to_do(scene: &Scene, settings: &Settings) -> Result<(), String> 
     let before = scene.state();
     let run = finish_within(scene.load(&scene.dsn, settings), LIMIT);
     let run = run.map_err(|run| format!("run once more, it hangs: {}", run.stderr))?;
-    if (run.status, run.stderr.as_str()) != (Some(0), "") {
+    let (status, has_rejects) = (scene.status_when_done(), run.stderr.contains("set aside"));
+    if run.status != Some(status)
+        || has_rejects != (status == 1)
+        || (status == 0 && !run.stderr.is_empty())
+    {
         return Err(format!("run once more: {:?}: {}", run.status, run.stderr));
     }
     let after = scene.state();

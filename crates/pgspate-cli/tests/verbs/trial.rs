@@ -155,6 +155,10 @@ impl Trial {
 fn run_again_until_done(scene: &Scene, work: &Work, baseline: &Baseline) -> Result<u32, String> {
     let mut said = String::new();
     for times in 1..=AGAIN_MAX {
+        // What is done in part may have to be taken back first; before it has begun that is refused.
+        if !work.undo.is_empty() {
+            scene.run(work.undo);
+        }
         let run = finish_within(scene.start(work, &scene.server.dsn()), HANG_LIMIT);
         let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
         if is_done(work, &run) {
