@@ -3,9 +3,9 @@
 use crate::poolers::run;
 use crate::support::Case;
 
-/// Makes every operator that a sync's statements use for every pair of types of rows for which the server has
-/// none of its own, so that it fits better than one of the server's that takes other types. To call
-/// one is an error.
+/// Makes every operator that a sync's statements use, for every pair of types of rows for which the
+/// server has none of its own: so it fits better than one of the server's that takes other types.
+/// To call one is an error.
 const HOSTILE_OPERATORS: &str = "\
 do $$
 declare

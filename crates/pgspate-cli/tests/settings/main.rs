@@ -31,8 +31,8 @@ const ROWS: usize = 300;
 
 const COLUMNS: &str = "\
 id int primary key, d date, at timestamptz, moment timestamp, span interval, part time with time \
-zone, f float8, r real, n numeric, price money, bytes bytea, words text[], numbers int[], doc jsonb, \
-x xml, flag bool, note text";
+zone, f float8, r real, n numeric, price money, bytes bytea, words text[], numbers int[], \
+doc jsonb, x xml, flag bool, note text";
 
 /// Values as people spell them; some of them are refused, or mean something else, under some
 /// setting.

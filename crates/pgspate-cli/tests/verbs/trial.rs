@@ -155,7 +155,7 @@ impl Trial {
 fn run_again_until_done(scene: &Scene, work: &Work, baseline: &Baseline) -> Result<u32, String> {
     let mut said = String::new();
     for times in 1..=AGAIN_MAX {
-        // What is done in part may have to be taken back first; before it has begun that is refused.
+        // What is done in part has to be taken back first.
         if !work.undo.is_empty() {
             scene.run(work.undo);
         }

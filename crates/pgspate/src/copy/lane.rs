@@ -121,6 +121,10 @@ pub(super) fn run(
             }
             Err(failure) => failure,
         };
+        if shared.job.rejects.is_some() && failure.refused.is_some() && shared.has_failed() {
+            // The rows would have been set aside; the load ends for another reason.
+            return None;
+        }
         if !lane.may_retry(&failure) || !patience.wait(|| shared.is_over()) {
             shared.fail(failure);
             return None;

@@ -338,6 +338,11 @@ impl<'a> Shared<'a> {
             || self.progress.is_cancelled()
     }
 
+    /// Whether a lane has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.lock().expect("no panic while held").is_some()
+    }
+
     /// Whether no further chunk is wanted.
     pub(super) fn is_over(&self) -> bool {
         self.is_given_up(u64::MAX)

@@ -58,7 +58,8 @@ join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'i' and i.indisvalid and not c.relispartition
   and d.datname = current_database()
   and not exists (select from pg_constraint k where k.contype = 'f' and k.conrelid = t.oid
-                    and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] operator(pg_catalog.@>) k.conkey)
+                    and (i.indkey::int2[])[0:cardinality(k.conkey) - 1]
+                        operator(pg_catalog.@>) k.conkey)
   and not i.indisunique and not i.indisexclusion and not i.indisreplident and not i.indisclustered
   and pg_stat_get_numscans(c.oid) = 0
   and case when t.is_stale then pg_relation_size(c.oid)

@@ -66,12 +66,13 @@ pub(crate) fn share_sql(key: i64) -> String {
 /// Of [`Kind::Ledger`] when one of them stays.
 pub(crate) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
     let key = lanes_key(key);
-    // Lanes of this run are opened after its first session.
+    // Lanes of this run are opened after its first session. A role that is not shown when a session
+    // began does not wait for it.
     let earlier = format!(
-        "from pg_locks l left join pg_stat_activity a on a.pid = l.pid \
+        "from pg_locks l join pg_stat_activity a on a.pid = l.pid \
          where {IS_HELD} and l.pid <> pg_backend_pid() \
-           and (a.backend_start < (select backend_start from pg_stat_activity \
-                                   where pid = pg_backend_pid())) is not false"
+           and a.backend_start < (select backend_start from pg_stat_activity \
+                                  where pid = pg_backend_pid())"
     );
     let failed = || server_error("could not look for an earlier run of this load".to_owned());
     let count = format!("select count(*) {earlier}");

@@ -129,7 +129,8 @@ impl Statements<'_> {
         let matches = self.matches("t", "s");
         Some(format!(
             "select (select pg_catalog.count(*) from {NAME} where ({predicate}) is not true), \
-                    (select pg_catalog.count(*) from (select * from {} where ({predicate}) is not true) t \
+                    (select pg_catalog.count(*) \
+                     from (select * from {} where ({predicate}) is not true) t \
                      join {NAME} s on {matches})",
             self.table
         ))
