@@ -214,7 +214,7 @@ def test_asyncio_goes_on_and_cancels(db, dsn):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        report = await pgspate.aio.sync([(1,)], "t", key="a", no_delete=True, to=dsn)
+        report = await pgspate.aio.sync([(2,)], "t", key="a", no_delete=True, to=dsn)
         assert report.is_same
 
     asyncio.run(both())
