@@ -5,6 +5,7 @@
 #[path = "../faults/chance.rs"]
 mod chance;
 mod fake_pooler;
+mod hostile;
 mod killed;
 mod names;
 mod pgbouncer;

@@ -9,7 +9,8 @@ use tokio_postgres::Client;
 use super::canon::Canon;
 use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
-use crate::stage::keys;
+use crate::stage::keys::{self, EQUALS};
+use crate::stage::referrers;
 use crate::target::{
     Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
 };
@@ -28,6 +29,8 @@ pub(crate) struct FactsColumn {
     pub(crate) beneath: Option<String>,
     /// What it has when nothing is said, as SQL.
     pub(crate) default: String,
+    /// The operator that finds values of its type equal, as SQL names it on any search path.
+    pub(crate) equals: String,
     /// Equal values are the same value.
     pub(crate) is_exact: bool,
     /// No update may set it.
@@ -110,17 +113,19 @@ select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrel
                where contype = 'f' and confrelid in (select relid from parts)
                  and not (condeferrable and confdeltype = 'a'))";
 
-const REFERRERS: &str = "\
-with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
-select format('exists (select from %s c where %s)', c.conrelid::regclass,
-              (select string_agg(format('c.%I = t.%I', child.attname, parent.attname), ' and ')
-               from unnest(c.conkey, c.confkey) as k(child, parent)
-               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
-               join pg_attribute parent
-                 on parent.attrelid = c.confrelid and parent.attnum = k.parent)),
-       confdeltype not in ('a', 'r')
-from pg_constraint c
-where contype = 'f' and conparentid = 0 and confrelid in (select relid from parts)";
+impl FactsColumn {
+    /// That two values of the column are equal, by its type's own operator.
+    pub(crate) fn equal(&self, left: &str, right: &str) -> String {
+        format!("{left} {} {right}", self.equals)
+    }
+
+    /// That two values of the column differ: as `is distinct from`, whose operator is looked up on
+    /// the search path.
+    pub(crate) fn differ(&self, left: &str, right: &str) -> String {
+        let equal = self.equal(left, right);
+        format!("({equal}) is not true and ({left} is not null or {right} is not null)")
+    }
+}
 
 impl Facts {
     /// Reads the facts of the table called `name`, as SQL writes it; `None` if there is none.
@@ -143,6 +148,7 @@ impl Facts {
         let types = client.ask_all(COLUMNS, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
         let lenient = keys::lenient(client, &table).await?;
+        let operators = keys::operators(client, &table).await?;
         let column = |column: &Column| {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
@@ -152,9 +158,12 @@ impl Facts {
                 typname: row.map_or("text", |row| row.get(1)).into(),
                 beneath: row.and_then(|row| row.get(4)),
                 default: match sequence {
-                    Some(sequence) => format!("nextval('{}')", sequence.replace('\'', "''")),
+                    Some(sequence) => {
+                        format!("pg_catalog.nextval('{}')", sequence.replace('\'', "''"))
+                    }
                     None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
                 },
+                equals: operators.get(&column.name).map_or(EQUALS, String::as_str).to_owned(),
                 is_exact: keys::is_exact(column) && !lenient.contains(&column.name),
                 is_fixed: row.is_some_and(|row| row.get(2)),
             }
@@ -192,11 +201,11 @@ impl Facts {
         let record = is_plain.then(|| record.collect());
         let bonds = client.ask_one(BONDS, &[&table.oid]).await.map_err(failed())?;
         let has_heirs = has_heirs(client, &table).await?;
-        let referrers = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(failed())?;
-        let followers = referrers.iter().filter(|row| row.get(1));
+        let referrers = referrers(client, &table).await?;
+        let followers = referrers.iter().filter(|it| it.follows);
         Ok(Some(Facts {
-            referrers: referrers.iter().map(|row| row.get(0)).collect(),
-            followers: followers.map(|row| row.get(0)).collect(),
+            followers: followers.map(|it| it.condition.clone()).collect(),
+            referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique: positions.collect(),
             columns,
             generated,
@@ -251,6 +260,7 @@ impl Facts {
             typname: "text".into(),
             beneath: None,
             default: "null".to_owned(),
+            equals: EQUALS.to_owned(),
             is_exact: true,
             is_fixed: false,
         });

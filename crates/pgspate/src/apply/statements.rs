@@ -153,10 +153,11 @@ impl<'a> Statements<'a> {
     fn free_of(&self, columns: &[usize]) -> String {
         let (mut differs, mut holds) = (Vec::new(), Vec::new());
         for at in columns {
-            let name = &self.facts.columns[*at].sql;
-            let new = format!("case when {} then s.{name} else t.{name} end", bit(*at));
-            differs.push(format!("t.{name} is distinct from {new}"));
-            holds.push(format!("o.{name} = {new}"));
+            let column = &self.facts.columns[*at];
+            let name = &column.sql;
+            let new = format!("(case when {} then s.{name} else t.{name} end)", bit(*at));
+            differs.push(column.differ(&format!("t.{name}"), &new));
+            holds.push(column.equal(&format!("o.{name}"), &new));
         }
         format!(
             "update {} s set {}, {WHAT} = {} from {} t \
@@ -203,7 +204,7 @@ impl<'a> Statements<'a> {
     pub(crate) fn takes(&self) -> String {
         let from: Vec<_> = from_names(self.facts)
             .zip(key(self.facts))
-            .map(|(name, column)| format!("o.{} = s.{name}", column.sql))
+            .map(|(name, column)| column.equal(&format!("o.{}", column.sql), &format!("s.{name}")))
             .collect();
         let is_known = from_names(self.facts).next().unwrap_or_default();
         format!(
@@ -237,9 +238,10 @@ impl<'a> Statements<'a> {
 
     /// Completes rows that come from another key by what the target has under it.
     pub(crate) fn fill_moves(&self) -> String {
-        let from = from_names(self.facts).zip(key(self.facts));
-        let matches: Vec<_> =
-            from.map(|(name, column)| format!("t.{} = s.{name}", column.sql)).collect();
+        let matches: Vec<_> = from_names(self.facts)
+            .zip(key(self.facts))
+            .map(|(name, column)| column.equal(&format!("t.{}", column.sql), &format!("s.{name}")))
+            .collect();
         format!(
             "update {} s set {} from {} t where {}",
             self.stage,
@@ -395,11 +397,12 @@ impl<'a> Statements<'a> {
             }
             let name = &column.sql;
             let is_other = match column.is_exact {
-                true => format!("t.{name} is distinct from s.{name}"),
+                true => column.differ(&format!("t.{name}"), &format!("s.{name}")),
                 // Such as 1.0 and 1.00, which are equal and yet not the same.
-                false => {
-                    format!("row({})::record *<> row(s.{name})::record", beneath("t.", column))
-                }
+                false => format!(
+                    "row({})::record operator(pg_catalog.*<>) row(s.{name})::record",
+                    beneath("t.", column)
+                ),
             };
             match given {
                 Given::Never => {}
@@ -449,14 +452,13 @@ impl<'a> Statements<'a> {
             .filter(is_set)
             .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
             .collect();
-        let of_old: Vec<_> =
-            key(self.facts).map(|column| format!("t.{0} = o.{0}", column.sql)).collect();
+        let of_old = self.matches_stage("o");
         Some(format!(
             "update {} t set {} from {stage} o, {stage} s \
              where o.{WHAT} = {goes} and s.{WHAT} <> {goes} and {}",
             self.table,
             sets.join(", "),
-            of_old.join(" and "),
+            of_old,
             stage = self.stage,
             goes = What::Goes as i16
         ))
@@ -498,9 +500,15 @@ impl<'a> Statements<'a> {
     }
 
     fn matches(&self) -> String {
-        let all: Vec<_> =
-            key(self.facts).map(|column| format!("t.{0} = s.{0}", column.sql)).collect();
-        all.join(" and ")
+        self.matches_stage("s")
+    }
+
+    /// That a row of the target has the key of a staged row, which is called `stage`.
+    fn matches_stage(&self, stage: &str) -> String {
+        let matches = |column: &FactsColumn| {
+            column.equal(&format!("t.{}", column.sql), &format!("{stage}.{}", column.sql))
+        };
+        key(self.facts).map(matches).collect::<Vec<_>>().join(" and ")
     }
 
     fn is_key(&self, at: usize) -> bool {

@@ -15,7 +15,7 @@ use super::{Job, Limits};
 use crate::ledger::share_sql;
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::server_error;
+use crate::target::{server_error, use_users_path};
 use crate::{Error, Kind, Result};
 
 /// Opens connections to the target.
@@ -107,9 +107,10 @@ impl Ready {
     }
 }
 
-/// Commits but for the last need not reach the disk.
+/// Commits but for the last need not reach the disk. What a row makes the server run is run under
+/// the user's search path.
 pub(super) fn limits(limits: &Limits) -> String {
-    format!("set synchronous_commit = off; {}", timeouts(limits))
+    format!("set synchronous_commit = off; {}; {}", timeouts(limits), use_users_path(false))
 }
 
 /// Nothing ends a session's work but its end and a lock that is never let go: neither time nor an

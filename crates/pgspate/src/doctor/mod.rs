@@ -165,9 +165,7 @@ pub async fn find(connection: &Connection, name: &str) -> Result<Table> {
 /// The table's oid, which is had without a lock.
 async fn oid_of(client: &Client, name: &str) -> Result<u32> {
     let failed = server_error(format!("could not look up table {name}"));
-    let sql = "select to_regclass($1)::oid";
-    let row = client.query_one(sql, &[&name]).await.map_err(failed)?;
-    row.get::<_, Option<u32>>(0).ok_or_else(|| missing(name))
+    Table::find_oid(client, name).await.map_err(failed)?.ok_or_else(|| missing(name))
 }
 
 fn missing(name: &str) -> Error {

@@ -4,7 +4,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::format::infer::{self, ColumnType};
 use crate::target::connect::Connection;
-use crate::target::{Ask, Parameter, Table, quote_ident, server_error};
+use crate::target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
 use crate::{Error, Kind, Place, Result};
 
 /// A table that a load makes before it writes the first row.
@@ -89,7 +89,7 @@ pub(super) async fn try_out(
     sql: &str,
 ) -> Result<(Table, NewTable)> {
     let client = &connection.client;
-    let sql_begun = format!("begin; {sql}");
+    let sql_begun = format!("begin; {}", under_users_path(sql));
     let (made, table, undone) = tokio::join!(
         biased;
         client.batch_execute(&sql_begun),
@@ -109,9 +109,10 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
     let failed = || server_error(format!("could not create table {}", new.table));
     let client = &connection.client;
     let name: [&dyn Parameter; 1] = [&new.table];
+    let sql = under_users_path(&new.sql);
     let (made, row) = tokio::join!(
         biased;
-        client.batch_execute(&new.sql),
+        client.batch_execute(&sql),
         client.ask_one("select to_regclass($1)::oid", &name)
     );
     made.map_err(failed())?;

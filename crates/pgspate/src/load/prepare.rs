@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
-use crate::copy::{Early, Lanes};
+use crate::copy::{Early, Lanes, Limits};
 use crate::ledger::{self, Known, Seal};
 use crate::plan::{Plan, Request, Wish};
 use crate::source::{self, Input};
@@ -119,44 +119,54 @@ pub(crate) fn prepare_stage(options: Options, dsn: Dsn, runtime: &Handle) -> Res
 /// What is asked first.
 struct First<'a> {
     table: &'a str,
+    settings: &'a str,
 }
 
 /// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
-/// which has a limit of its own. One transaction, so that the setting is nobody else's.
-/// Between two questions it is idle for a moment.
-const BEGIN: &str = "begin isolation level read committed; \
-                     set local idle_in_transaction_session_timeout = 0";
-const END: &str = "rollback";
-const HARDLY_WAIT: &str = "set local lock_timeout = '100ms'";
-
-impl First<'_> {
-    /// Asks between statements that bound how long locks are waited for.
-    async fn between(
-        &self,
-        client: &Client,
-        [begin, end]: [&str; 2],
-    ) -> <Self as Question>::Answer {
-        let (_, session, table, free, has_ledger, doubtful_owner, _) = tokio::join!(
-            biased;
-            client.batch_execute(begin),
-            Session::read(client),
-            Table::read(client, self.table),
-            free_connections(client),
-            ledger::is_there(client),
-            ledger::doubtful_owner(client),
-            client.batch_execute(end)
-        );
-        (session, table, free, has_ledger, doubtful_owner)
-    }
-}
+/// which has a limit of its own. In a transaction, so that the settings end with it. Between two
+/// questions it is idle for a moment.
+const HARDLY_WAIT: &str = "set local lock_timeout = '100ms'; \
+                           set local idle_in_transaction_session_timeout = 0";
 
 impl Question for First<'_> {
     type Answer =
         (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>, Result<Option<String>>);
 
     async fn ask(&self, client: &Client) -> Self::Answer {
-        self.between(client, [&format!("{BEGIN}; {HARDLY_WAIT}"), END]).await
+        let (_, session, table, free, has_ledger, doubtful_owner) = tokio::join!(
+            biased;
+            client.batch_execute(self.settings),
+            Session::read(client),
+            Table::read(client, self.table),
+            free_connections(client),
+            ledger::is_there(client),
+            ledger::doubtful_owner(client)
+        );
+        (session, table, free, has_ledger, doubtful_owner)
     }
+}
+
+/// Asks what is asked first again, and waits for locks as long as `lock_timeout`.
+async fn ask_with_patience(
+    client: &Client,
+    table: &str,
+    limits: &Limits,
+) -> <First<'static> as Question>::Answer {
+    let settings = format!(
+        "begin isolation level read committed; set local lock_timeout = {}; \
+         set local idle_in_transaction_session_timeout = 0",
+        limits.lock_timeout_millis()
+    );
+    let mut answers = First { table, settings: &settings }.ask(client).await;
+    let _ = client.batch_execute("rollback").await;
+    answers.1 = match answers.1 {
+        Err(error) if is_locked(&error) => {
+            let table = Table::find_oid(client, table).await.ok().flatten();
+            Err(name_user(client, table, limits.lock_timeout, error).await)
+        }
+        found => found,
+    };
+    answers
 }
 
 /// What was asked together with the table, and is wanted later.
@@ -174,22 +184,12 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         (None, None) => source::resolve(&options.sources, &options.source, runtime.clone())?,
     };
     let name = table_name(&options, &inputs);
-    let first = First { table: &name };
+    let first = First { table: &name, settings: HARDLY_WAIT };
     let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
     let (connection, mut answers) = asked?;
     if answers.1.as_ref().is_err_and(is_locked) {
-        let millis = options.limits.lock_timeout_millis();
-        let begin = format!("{BEGIN}; set local lock_timeout = {millis}");
-        answers = runtime.block_on(first.between(&connection.client, [&begin, END]));
-        answers.1 = match answers.1 {
-            Err(error) if is_locked(&error) => Err(runtime.block_on(async {
-                let client = &connection.client;
-                let row = client.ask_one("select to_regclass($1)::oid", &[&name]).await;
-                let table = row.ok().and_then(|row| row.get(0));
-                name_user(client, table, options.limits.lock_timeout, error).await
-            })),
-            found => found,
-        };
+        let limits = &options.limits;
+        answers = runtime.block_on(ask_with_patience(&connection.client, &name, limits));
     }
     let (session, table, free, has_ledger, doubtful_owner) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);

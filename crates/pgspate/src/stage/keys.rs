@@ -1,5 +1,7 @@
 //! Which columns identify a row, and whether equal values are the same value.
 
+use std::collections::HashMap;
+
 use tokio_postgres::Client;
 
 use crate::Result;
@@ -24,6 +26,28 @@ const LENIENT: &str = "\
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
+/// The built-in operator, which also compares arrays, enums, ranges and rows.
+pub(crate) const EQUALS: &str = "operator(pg_catalog.=)";
+
+/// Of columns whose type, or the type beneath a domain, has an operator class of its own: the
+/// operator by which that finds values equal.
+const OPERATORS: &str = "\
+with recursive base(attname, typid) as (
+    select attname::text, atttypid from pg_attribute
+    where attrelid = $1 and attnum > 0 and not attisdropped
+    union all
+    select base.attname, t.typbasetype from base join pg_type t on t.oid = base.typid
+    where t.typtype = 'd')
+select distinct on (base.attname) base.attname,
+       format('operator(%I.%s)', n.nspname, o.oprname)
+from base join pg_opclass c on c.opcintype = base.typid and c.opcdefault
+join pg_am am on am.oid = c.opcmethod and am.amname in ('btree', 'hash')
+join pg_amop ao on ao.amopfamily = c.opcfamily and ao.amoplefttype = base.typid
+               and ao.amoprighttype = base.typid
+               and ao.amopstrategy = case am.amname when 'btree' then 3 else 1 end
+join pg_operator o on o.oid = ao.amopopr join pg_namespace n on n.oid = o.oprnamespace
+order by base.attname, am.amname";
+
 /// The names of the primary key's columns.
 pub(crate) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<String>> {
     names(client, PRIMARY_KEY, table).await
@@ -38,6 +62,13 @@ async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>>
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     let rows = client.ask_all(sql, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// The operators of the columns that have one of their own, by the columns' names.
+pub(crate) async fn operators(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
+    let failed = server_error(format!("could not look up the types of {}", table.sql_name));
+    let rows = client.ask_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// `numeric` and `character`: with a modifier, every value has the same scale or length.

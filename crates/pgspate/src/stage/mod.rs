@@ -7,7 +7,10 @@ pub(crate) mod fill;
 pub(crate) mod keys;
 pub(crate) mod known;
 pub(crate) mod pin;
+mod referrers;
 pub(crate) mod space;
+
+pub(crate) use referrers::referrers;
 
 use std::sync::Arc;
 

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
-use crate::stage::keys;
-use crate::target::{Ask, Column, Table, quote_ident, server_error};
+use crate::stage::keys::{self, EQUALS};
+use crate::target::{Column, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
@@ -29,28 +29,6 @@ select exists (
         join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
         join pg_opclass c on c.oid = i.indclass[k.nth - 1]
         where k.nth <= i.indnkeyatts))";
-
-/// The built-in operator, which also compares arrays, enums, ranges and rows.
-pub(super) const EQUALS: &str = "operator(pg_catalog.=)";
-
-/// Of columns whose type, or the type beneath a domain, has an operator class of its own: the
-/// operator by which that finds values equal.
-const OPERATORS: &str = "\
-with recursive base(attname, typid) as (
-    select attname::text, atttypid from pg_attribute
-    where attrelid = $1 and attnum > 0 and not attisdropped
-    union all
-    select base.attname, t.typbasetype from base join pg_type t on t.oid = base.typid
-    where t.typtype = 'd')
-select distinct on (base.attname) base.attname,
-       format('operator(%I.%s)', n.nspname, o.oprname)
-from base join pg_opclass c on c.opcintype = base.typid and c.opcdefault
-join pg_am am on am.oid = c.opcmethod and am.amname in ('btree', 'hash')
-join pg_amop ao on ao.amopfamily = c.opcfamily and ao.amoplefttype = base.typid
-               and ao.amoprighttype = base.typid
-               and ao.amopstrategy = case am.amname when 'btree' then 3 else 1 end
-join pg_operator o on o.oid = ao.amopopr join pg_namespace n on n.oid = o.oprnamespace
-order by base.attname, am.amname";
 
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,13 +62,6 @@ pub(super) struct Columns {
 pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) -> Result<bool> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
-}
-
-/// The operators of the columns that have one of their own, by the columns' names.
-pub(super) async fn operators(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
-    let failed = server_error(format!("could not look up the types of {}", table.sql_name));
-    let rows = client.ask_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 impl Columns {

@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use super::Sync;
 use super::statements::{DIFF, PART, STAYS, Statements, TID, list};
 use crate::measure::StatementCost;
-use crate::stage::pin;
+use crate::stage::{pin, referrers};
 use crate::target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
 
@@ -41,25 +41,6 @@ from pg_index i left join pg_constraint con on con.conindid = i.indexrelid
                                            and con.conrelid = i.indrelid
 where i.indrelid in (select oid from parts) and (i.indisunique or i.indisexclusion)
   and i.indimmediate and i.indisvalid";
-
-/// Conditions under which a row of another table, or of the same one, refers to row `t`. Where this
-/// role cannot tell, every row counts.
-const REFERRERS: &str = "\
-with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
-                    union select $1::oid)
-select case when not has_table_privilege(c.conrelid, 'select') then 'true' else
-       format('exists (select from %I.%I c where %s)', n.nspname, far.relname,
-              (select string_agg(format('t.%I operator(%I.%s) c.%I', parent.attname, o.nspname,
-                                        op.oprname, child.attname), ' and ')
-               from unnest(c.conkey, c.confkey, c.conpfeqop) as k(child, parent, op)
-               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
-               join pg_attribute parent
-                 on parent.attrelid = c.confrelid and parent.attnum = k.parent
-               join pg_operator op on op.oid = k.op
-               join pg_namespace o on o.oid = op.oprnamespace)) end
-from pg_constraint c join pg_class far on far.oid = c.conrelid
-join pg_namespace n on n.oid = far.relnamespace
-where c.contype = 'f' and c.conparentid = 0 and c.confrelid in (select oid from parts)";
 
 /// What decides which rows are to be deleted and inserted again.
 struct Constraints {
@@ -138,14 +119,15 @@ async fn exchange(
 
 impl Constraints {
     async fn read(sync: &Sync) -> Result<Constraints> {
-        let (client, oid) = (&sync.load.control().client, sync.load.table().oid);
-        let failed = || server_error("could not look up the table's constraints".to_owned());
-        let ask = async |sql| client.ask_all(sql, &[&oid]).await;
-        let (indexes, referrers) = tokio::join!(biased; ask(INDEXES), ask(REFERRERS));
-        let (indexes, referrers) = (indexes.map_err(failed())?, referrers.map_err(failed())?);
+        let (client, table) = (&sync.load.control().client, sync.load.table());
+        let failed = server_error("could not look up the table's constraints".to_owned());
+        let indexes = async { client.ask_all(INDEXES, &[&table.oid]).await };
+        let (indexes, referrers) = tokio::join!(biased; indexes, referrers(client, table));
         Ok(Constraints {
-            indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
-            referrers: referrers.iter().map(|row| row.get(0)).collect(),
+            indexes: (indexes.map_err(failed)?.iter())
+                .map(|row| (row.get(0), row.get(1)))
+                .collect(),
+            referrers: referrers?.into_iter().map(|it| it.condition).collect(),
         })
     }
 

@@ -176,7 +176,7 @@ async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
         return Err(Error::new(Kind::Plan, "Greenplum keeps no order of staged rows")
             .hint("Leave `--keep last` out, and each key in the source once."));
     }
-    let operators = columns::operators(client, table).await?;
+    let operators = keys::operators(client, table).await?;
     let (written, ignored) = (load.columns(), &options.ignored);
     let columns = Columns::sort(table, written, &key, ignored, &lenient, &operators)?;
     if let Scope::By(names) = &options.scope {

@@ -3,10 +3,11 @@
 //! `t` is the target, `s` the stage. Unchanged rows are read and nothing else: no statement names
 //! them in what it writes.
 
-use super::columns::{Columns, EQUALS, SyncColumn};
+use super::columns::{Columns, SyncColumn};
 use super::report::Examples;
 use super::turns::Turns;
 use crate::stage::NAME;
+use crate::stage::keys::EQUALS;
 
 /// The table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::{Client, Row};
 
+use super::search_path::FIND_TABLE;
 use super::types::{PgType, TypeKind};
 use super::{Ask, server_error};
 use crate::Result;
@@ -112,10 +113,6 @@ pub struct Trigger {
     pub is_before: bool,
 }
 
-fn table_sql() -> String {
-    format!("{TABLE}, {UNLOGGED} {FROM}")
-}
-
 const TABLE: &str = "\
 select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname),
@@ -124,10 +121,9 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = to_regclass($1)";
+where c.oid = (select oid from it)";
 
 const COLUMNS: &str = "\
-with it as (select to_regclass($1) as oid)
 select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
        a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid),
        exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
@@ -140,7 +136,6 @@ order by a.attnum";
 
 /// Every type that the table's columns are made of, down to the last element.
 const TYPES: &str = "\
-with recursive it as (select to_regclass($1) as oid),
 used(oid) as (
   select atttypid from pg_attribute
   where attrelid = (select oid from it) and attnum > 0 and not attisdropped
@@ -158,7 +153,6 @@ from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid 
 
 /// Also those for each row that only a partition has.
 const TRIGGERS: &str = "\
-with it as (select to_regclass($1) as oid)
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
 where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
          and tgrelid in (select relid from pg_partition_tree((select oid from it))))
@@ -170,7 +164,6 @@ order by tgname";
 /// Also those that only a partition has. A key to any part of the same partitioned table is one
 /// to the table itself.
 const FOREIGN_KEYS: &str = "\
-with it as (select to_regclass($1) as oid)
 select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
                       = coalesce(pg_partition_root(conrelid), conrelid)
 from pg_constraint c
@@ -184,7 +177,6 @@ order by conname";
 
 /// Also unique ones that only a partition has.
 const INDEXES: &str = "\
-with it as (select to_regclass($1) as oid)
 select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
 from pg_index i join pg_class c on c.oid = i.indexrelid
 where i.indrelid = (select oid from it) or (i.indisunique or i.indisexclusion) and not c.relispartition
@@ -199,18 +191,20 @@ impl Table {
     /// What the server refuses: a malformed name, for example.
     pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
         let failed = || server_error(format!("could not look up table {name}"));
-        let table_sql = table_sql();
+        let table_sql = format!("with {FIND_TABLE} {TABLE}, {UNLOGGED} {FROM}");
+        let types_sql = format!("with recursive {FIND_TABLE}, {TYPES}");
         loop {
-            let ask = async |sql: &str| client.ask_all(sql, &[&name]).await;
+            let ask_all = async |sql: &str| client.ask_all(sql, &[&name]).await;
+            let ask = async |sql: &str| ask_all(&format!("with {FIND_TABLE} {sql}")).await;
             let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
                 biased;
-                ask(&table_sql),
-                ask(TYPES),
+                ask_all(&table_sql),
+                ask_all(&types_sql),
                 ask(COLUMNS),
                 ask(FOREIGN_KEYS),
                 ask(TRIGGERS),
                 ask(INDEXES),
-                ask("select to_regclass($1)::oid")
+                ask("select oid from it")
             );
             let (table, again) = (table.map_err(failed())?, again.map_err(failed())?);
             let Some(row) = table.first() else { return Ok(None) };
@@ -243,6 +237,18 @@ impl Table {
                 unlogged: Unlogged::of(&row.get::<_, Vec<Option<bool>>>(7)),
             }));
         }
+    }
+
+    /// The oid of the table called `name`, if there is one on the user's search path. Takes no lock.
+    ///
+    /// # Errors
+    /// What the server refuses.
+    pub(crate) async fn find_oid(
+        client: &Client,
+        name: &str,
+    ) -> Result<Option<u32>, tokio_postgres::Error> {
+        let sql = format!("with {FIND_TABLE} select oid from it");
+        Ok(client.ask_one(&sql, &[&name]).await?.get(0))
     }
 
     /// Whether two rows can contradict each other: a unique or an exclusion constraint.

@@ -11,6 +11,7 @@ use crate::apply::statements;
 use crate::copy;
 use crate::stage::{TEMP_BUFFERS, pin};
 use crate::target::connect::Connection;
+use crate::target::use_users_path;
 
 /// Whatever the statistics say, a few rows are looked up in an index, one by one. A plan made so is
 /// not left for later batches, as statements of larger ones are not kept.
@@ -129,12 +130,13 @@ impl Session {
         Ok(())
     }
 
-    /// What begins a transaction.
+    /// What begins a transaction: triggers are run under the user's search path.
     pub(super) fn begins(&self) -> String {
         format!(
             "begin isolation level read committed; set local lock_timeout = {}; \
-             set constraints all deferred",
-            self.lock_timeout
+             set constraints all deferred; {}",
+            self.lock_timeout,
+            use_users_path(true)
         )
     }
 

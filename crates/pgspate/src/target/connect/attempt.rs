@@ -89,9 +89,14 @@ async fn search<Q: Question>(
                 }
             };
             let failure = match within(dsn.timeouts.connect, dsn, tried).await {
-                Ok(Ok((connection, answer))) => {
+                Ok(Ok((connection, answer))) if !connection.is_pooled() => {
+                    return Ok((connection, answer));
+                }
+                Ok(Ok((connection, _))) => {
                     let fit = refuse_pooler(dsn, &target, &route, &connection).await;
-                    return fit.map(|()| (connection, answer)).map_err(End::Broken);
+                    fit.map_err(End::Broken)?;
+                    let asked = connection.pin_behind_pooler(asked).await;
+                    return asked.map(|answer| (connection, answer)).map_err(End::Broken);
                 }
                 Ok(Err(error)) => return Err(End::Broken(error)),
                 Err(failure) => Failure { place: target.to_string(), ..failure },
@@ -114,7 +119,7 @@ async fn refuse_pooler(
     route: &Route,
     connection: &Connection,
 ) -> Result<()> {
-    if !connection.is_pooled() || dsn.is_pooler_fit.get().is_some() {
+    if dsn.is_pooler_fit.get().is_some() {
         return Ok(());
     }
     let another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();

@@ -22,7 +22,7 @@ use super::host::Host;
 use super::socket::{Route, Socket};
 use super::tap::Traffic;
 use super::tls::Connector;
-use crate::target::Ask;
+use crate::target::{Ask, search_path};
 use crate::{Error, Kind, Result};
 
 /// Notices kept at most; more push out the oldest.
@@ -141,24 +141,25 @@ impl Connection {
         }
     }
 
-    /// Asks the server who this session is. The process id is not that of the protocol's key data,
-    /// which is a pooler's own invention where there is a pooler. What else is `asked` goes with
-    /// it.
+    /// Asks the server who this session is, and pins its search path (`target/search_path.rs`). The
+    /// process id is not that of the protocol's key data, which is a pooler's own invention where
+    /// there is a pooler. What else is `asked` goes with it, in a transaction of its own.
     pub(super) async fn identify<Q: Question>(
         &mut self,
         asked: &Q,
     ) -> (Result<Standing, tokio_postgres::Error>, Q::Answer) {
-        let who = self.client.simple_query(
+        let announced = self.traffic.process_id();
+        let who = format!(
             "select pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), \
              pg_catalog.current_setting('transaction_read_only'), \
-             pg_catalog.host(pg_catalog.inet_server_addr())",
+             pg_catalog.host(pg_catalog.inet_server_addr()), {}",
+            search_path::pin_columns(announced)
         );
-        let (rows, answer) = tokio::join!(biased; who, asked.ask(&self.client));
+        let (rows, answer) = tokio::join!(biased; self.client.simple_query(&who), self.ask(asked));
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
                     let backend_pid = row.get(0).and_then(|pid| pid.parse().ok()).unwrap_or(0);
-                    let announced = self.traffic.process_id();
                     let address = row.get(3).unwrap_or_default().to_owned();
                     self.standing = Standing {
                         backend_pid,
@@ -178,6 +179,28 @@ impl Connection {
             guard.identify(self.standing.backend.clone());
         }
         (identified, answer)
+    }
+
+    /// Pins the search path of a session behind a pooler that gives it a backend of its own, and
+    /// asks again what was asked before it was pinned.
+    pub(super) async fn pin_behind_pooler<Q: Question>(&self, asked: &Q) -> Result<Q::Answer> {
+        let pin = format!("select {}", search_path::pin_columns(self.standing.backend_pid));
+        let pinned = self.client.batch_execute(&pin).await;
+        pinned.map_err(|error| self.explain("could not set up the session", error))?;
+        Ok(self.ask(asked).await)
+    }
+
+    /// Asks in a transaction under the pinned search path, also where that of the session is not
+    /// pinned yet.
+    async fn ask<Q: Question>(&self, asked: &Q) -> Q::Answer {
+        let begin = search_path::begin_pinned();
+        let (_, answer, _) = tokio::join!(
+            biased;
+            self.client.batch_execute(&begin),
+            asked.ask(&self.client),
+            self.client.batch_execute("commit")
+        );
+        answer
     }
 
     /// The process id of the server's backend, as in `pg_stat_activity.pid`; 0 where the server

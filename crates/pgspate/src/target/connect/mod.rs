@@ -40,12 +40,14 @@ use tokio_postgres::Client;
 
 use crate::Result;
 
-/// What a session is asked in the round trip in which it is asked who it is.
+/// What a session is asked in the round trip in which it is asked who it is, in a transaction.
+/// Asked twice where there is a pooler.
 pub(crate) trait Question: Sync {
     /// What comes of it.
     type Answer: Send;
 
-    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too.
+    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too. Must not end the
+    /// transaction.
     fn ask(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
 }
 

@@ -1,0 +1,43 @@
+//! The foreign keys that refer to rows of a table, as conditions.
+
+use tokio_postgres::Client;
+
+use crate::Result;
+use crate::target::{Ask, Table, server_error};
+
+/// Where this role may not read a table, every row counts as one that is referred to.
+const REFERRERS: &str = "\
+with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
+                    union select $1::oid)
+select case when not has_table_privilege(c.conrelid, 'select') then 'true' else
+       format('exists (select from %I.%I c where %s)', n.nspname, far.relname,
+              (select string_agg(format('t.%I operator(%I.%s) c.%I', parent.attname, o.nspname,
+                                        op.oprname, child.attname), ' and ')
+               from unnest(c.conkey, c.confkey, c.conpfeqop) as k(child, parent, op)
+               join pg_attribute child on child.attrelid = c.conrelid and child.attnum = k.child
+               join pg_attribute parent
+                 on parent.attrelid = c.confrelid and parent.attnum = k.parent
+               join pg_operator op on op.oid = k.op
+               join pg_namespace o on o.oid = op.oprnamespace)) end,
+       c.confdeltype not in ('a', 'r')
+from pg_constraint c join pg_class far on far.oid = c.conrelid
+join pg_namespace n on n.oid = far.relnamespace
+where c.contype = 'f' and c.conparentid = 0 and c.confrelid in (select oid from parts)";
+
+/// A foreign key of another table, or of the same one, that refers to a table.
+pub(crate) struct Referrer {
+    /// The condition under which a row refers to row `t`.
+    pub(crate) condition: String,
+    /// The referring rows are changed or deleted with the row.
+    pub(crate) follows: bool,
+}
+
+/// The foreign keys that refer to the table or to a partition of it.
+///
+/// # Errors
+/// Those of the connection.
+pub(crate) async fn referrers(client: &Client, table: &Table) -> Result<Vec<Referrer>> {
+    let failed = format!("could not look up what refers to {}", table.sql_name);
+    let rows = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(server_error(failed))?;
+    Ok(rows.iter().map(|row| Referrer { condition: row.get(0), follows: row.get(1) }).collect())
+}
