@@ -12,6 +12,8 @@ use crate::{Error, Kind, Result};
 
 /// How long a session that has the lock may take to notice that its client is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for lanes of this run, which have closed their connections.
+const LOST_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// That `l` of pg_locks is the lock of key $1, and held.
@@ -60,19 +62,32 @@ pub(crate) fn share_sql(key: i64) -> String {
 }
 
 /// Waits for lanes of earlier runs, which may still be writing what their client had sent before it
-/// was killed. Those that do not end are ended: the job is this session's, which has its lock.
+/// was killed. Terminates those that do not end: the job is this session's, which has its lock.
 ///
 /// # Errors
 /// Of [`Kind::Ledger`] when one of them stays.
 pub(crate) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
-    let key = lanes_key(key);
     // Lanes of this run are opened after its first session. A role that is not shown when a session
     // began does not wait for it.
-    let earlier = format!(
-        "from pg_locks l join pg_stat_activity a on a.pid = l.pid \
-         where {IS_HELD} and l.pid <> pg_backend_pid() \
+    let earlier = "l.pid <> pg_backend_pid() \
            and a.backend_start < (select backend_start from pg_stat_activity \
-                                  where pid = pg_backend_pid())"
+                                  where pid = pg_backend_pid())";
+    outlast(client, key, earlier, PATIENCE).await
+}
+
+/// The same for all lanes, of this run too: none of them is connected any more. The server may not
+/// have noticed that, and their locks would be waited for.
+///
+/// # Errors
+/// Of [`Kind::Ledger`] when one of them stays.
+pub(crate) async fn outlast_lost_lanes(client: &Client, key: i64) -> Result<()> {
+    outlast(client, key, "l.pid <> pg_backend_pid()", LOST_PATIENCE).await
+}
+
+async fn outlast(client: &Client, key: i64, which: &str, patience: Duration) -> Result<()> {
+    let key = lanes_key(key);
+    let earlier = format!(
+        "from pg_locks l join pg_stat_activity a on a.pid = l.pid where {IS_HELD} and {which}"
     );
     let failed = || server_error("could not look for an earlier run of this load".to_owned());
     let count = format!("select count(*) {earlier}");
@@ -83,12 +98,12 @@ pub(crate) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
         if count == 0 {
             return Ok(());
         }
-        if started.elapsed() > PATIENCE && !is_ended {
+        if started.elapsed() > patience && !is_ended {
             // Another role's may not be ended.
             let _ = client.ask_all(&end, &[&key]).await;
             is_ended = true;
         }
-        if started.elapsed() > PATIENCE * 2 {
+        if started.elapsed() > patience + PATIENCE {
             let who = holder(client, key).await?;
             let who = who.unwrap_or_else(|| "another session".to_owned());
             return Err(Error::new(Kind::Ledger, format!("an earlier run still writes in {who}"))

@@ -5,12 +5,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio_postgres::Client;
+
 use super::{Load, Watch, Widened, create};
 use crate::copy::{
     self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, Patience, RejectsMax,
 };
 use crate::format::Mode;
-use crate::ledger::{Identity, Opened};
+use crate::ledger::{self, Identity, Opened};
 use crate::plan::{Method, Plan};
 use crate::target::Table;
 use crate::{Error, Kind, Result};
@@ -67,13 +69,20 @@ impl Load {
         watch: &Watch,
     ) -> Result<()> {
         while patience.wait(|| watch.copy.is_cancelled()) {
-            match self.reopen_job() {
+            let reopened = self.reconnect().and_then(|()| self.outlast_lost_lanes());
+            match reopened.and_then(|()| self.reopen_job()) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),
             }
         }
         Err(interrupted)
+    }
+
+    /// Waits until the server has ended the lanes of the attempt before.
+    fn outlast_lost_lanes(&mut self) -> Result<()> {
+        let Some(key) = self.lock_key() else { return Ok(()) };
+        self.ask(async |client: &Client| ledger::outlast_lost_lanes(client, key).await)
     }
 
     fn attempt(&mut self, watch: &Arc<Watch>) -> Result<End> {

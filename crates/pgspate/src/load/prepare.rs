@@ -17,7 +17,7 @@ use crate::plan::{Plan, Request, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{Ask, Session, Table, Unlogged, Upkeep, server_error, users};
+use crate::target::{Ask, Session, Table, Unlogged, Upkeep, begin_pinned, server_error, users};
 use crate::{Error, Result};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -119,28 +119,35 @@ pub(crate) fn prepare_stage(options: Options, dsn: Dsn, runtime: &Handle) -> Res
 /// What is asked first.
 struct First<'a> {
     table: &'a str,
-    settings: &'a str,
+    /// How long locks are waited for, as SQL takes it.
+    lock_timeout: &'a str,
 }
 
 /// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
-/// which has a limit of its own. In a transaction, so that the settings end with it. Between two
-/// questions it is idle for a moment.
-const HARDLY_WAIT: &str = "set local lock_timeout = '100ms'; \
-                           set local idle_in_transaction_session_timeout = 0";
+/// which has a limit of its own.
+const HARDLY: &str = "'100ms'";
 
 impl Question for First<'_> {
     type Answer =
         (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>, Result<Option<String>>);
 
+    /// In one transaction, so that the settings end with it. Between two questions it is idle for a
+    /// moment.
     async fn ask(&self, client: &Client) -> Self::Answer {
-        let (_, session, table, free, has_ledger, doubtful_owner) = tokio::join!(
+        let begin = format!(
+            "{}; set local idle_in_transaction_session_timeout = 0; set local lock_timeout = {}",
+            begin_pinned(),
+            self.lock_timeout
+        );
+        let (_, session, table, free, has_ledger, doubtful_owner, _) = tokio::join!(
             biased;
-            client.batch_execute(self.settings),
+            client.batch_execute(&begin),
             Session::read(client),
             Table::read(client, self.table),
             free_connections(client),
             ledger::is_there(client),
-            ledger::doubtful_owner(client)
+            ledger::doubtful_owner(client),
+            client.batch_execute("rollback")
         );
         (session, table, free, has_ledger, doubtful_owner)
     }
@@ -152,13 +159,8 @@ async fn ask_with_patience(
     table: &str,
     limits: &Limits,
 ) -> <First<'static> as Question>::Answer {
-    let settings = format!(
-        "begin isolation level read committed; set local lock_timeout = {}; \
-         set local idle_in_transaction_session_timeout = 0",
-        limits.lock_timeout_millis()
-    );
-    let mut answers = First { table, settings: &settings }.ask(client).await;
-    let _ = client.batch_execute("rollback").await;
+    let lock_timeout = limits.lock_timeout_millis().to_string();
+    let mut answers = First { table, lock_timeout: &lock_timeout }.ask(client).await;
     answers.1 = match answers.1 {
         Err(error) if is_locked(&error) => {
             let table = Table::find_oid(client, table).await.ok().flatten();
@@ -184,7 +186,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         (None, None) => source::resolve(&options.sources, &options.source, runtime.clone())?,
     };
     let name = table_name(&options, &inputs);
-    let first = First { table: &name, settings: HARDLY_WAIT };
+    let first = First { table: &name, lock_timeout: HARDLY };
     let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
     let (connection, mut answers) = asked?;
     if answers.1.as_ref().is_err_and(is_locked) {

@@ -24,7 +24,7 @@ pub use index::{Index, IndexKind};
 pub use recipe::Recipe;
 pub(crate) use recipe::{AUTOVACUUM, PresentNames, present_names};
 pub use refusal::Refusal;
-pub(crate) use search_path::{under_users_path, use_users_path};
+pub(crate) use search_path::{begin_pinned, under_users_path, use_users_path};
 pub use table::{Column, Table, Trigger, Unlogged};
 pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;

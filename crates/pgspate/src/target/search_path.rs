@@ -29,7 +29,7 @@ pub(in crate::target) fn pin_columns(pid: i32) -> String {
 }
 
 /// Begins a transaction under pgspate's own path, whatever the session's is.
-pub(in crate::target) fn begin_pinned() -> String {
+pub(crate) fn begin_pinned() -> String {
     format!("begin isolation level read committed; set local search_path = {OURS}")
 }
 

@@ -143,7 +143,7 @@ impl Connection {
 
     /// Asks the server who this session is, and pins its search path (`target/search_path.rs`). The
     /// process id is not that of the protocol's key data, which is a pooler's own invention where
-    /// there is a pooler. What else is `asked` goes with it, in a transaction of its own.
+    /// there is a pooler. What else is `asked` goes with it.
     pub(super) async fn identify<Q: Question>(
         &mut self,
         asked: &Q,
@@ -155,7 +155,8 @@ impl Connection {
              pg_catalog.host(pg_catalog.inet_server_addr()), {}",
             search_path::pin_columns(announced)
         );
-        let (rows, answer) = tokio::join!(biased; self.client.simple_query(&who), self.ask(asked));
+        let (rows, answer) =
+            tokio::join!(biased; self.client.simple_query(&who), asked.ask(&self.client));
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
@@ -187,20 +188,7 @@ impl Connection {
         let pin = format!("select {}", search_path::pin_columns(self.standing.backend_pid));
         let pinned = self.client.batch_execute(&pin).await;
         pinned.map_err(|error| self.explain("could not set up the session", error))?;
-        Ok(self.ask(asked).await)
-    }
-
-    /// Asks in a transaction under the pinned search path, also where that of the session is not
-    /// pinned yet.
-    async fn ask<Q: Question>(&self, asked: &Q) -> Q::Answer {
-        let begin = search_path::begin_pinned();
-        let (_, answer, _) = tokio::join!(
-            biased;
-            self.client.batch_execute(&begin),
-            asked.ask(&self.client),
-            self.client.batch_execute("commit")
-        );
-        answer
+        Ok(asked.ask(&self.client).await)
     }
 
     /// The process id of the server's backend, as in `pg_stat_activity.pid`; 0 where the server

@@ -40,14 +40,14 @@ use tokio_postgres::Client;
 
 use crate::Result;
 
-/// What a session is asked in the round trip in which it is asked who it is, in a transaction.
-/// Asked twice where there is a pooler.
+/// What a session is asked in the round trip in which it is asked who it is. Asked twice where there
+/// is a pooler: the search path is not pinned the first time, so that names have to be qualified, or
+/// the transaction begun by [`begin_pinned`](super::begin_pinned).
 pub(crate) trait Question: Sync {
     /// What comes of it.
     type Answer: Send;
 
-    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too. Must not end the
-    /// transaction.
+    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too.
     fn ask(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
 }
 
