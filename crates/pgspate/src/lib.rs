@@ -16,6 +16,7 @@ pub mod load;
 pub mod measure;
 pub mod numbers;
 pub mod plan;
+mod secret;
 pub mod source;
 pub(crate) mod stage;
 pub mod sync;

@@ -250,3 +250,35 @@ fn what_was_looked_at_is_what_is_loaded() {
     web.load(&case, "").success();
     assert_eq!(count(&case), "2000 2000 a");
 }
+
+/// What a URL says behind the question mark is not kept, and still tells sources apart.
+#[test]
+fn what_is_not_shown_of_a_url_tells_jobs_apart() {
+    let case = Case::new("create table t (id bigint, version text, pad text)");
+    let web = Web::start(Framing::Length, rows("a", 10));
+    let load = |query: &str| {
+        let run = case.load(&format!("{}?{query} --table t", web.url()));
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        run.stderr
+    };
+    // The same rows from another place are other rows.
+    let jan = load("key=jan");
+    assert!(!jan.contains("jan"), "{jan}");
+    load("key=feb");
+    assert_eq!(count(&case), "20 10 a");
+    for (query, job) in [("key=jan", 1), ("key=feb", 2)] {
+        let said = load(query);
+        assert!(said.contains(&format!("job {job} has loaded this")), "{said}");
+    }
+    // Whoever signs a URL again means the same object.
+    load("X-Amz-Date=1&X-Amz-Signature=2");
+    let said = load("X-Amz-Date=3&X-Amz-Signature=4&X-Amz-Expires=9");
+    assert!(said.contains("job 3 has loaded this"), "{said}");
+    assert_eq!(count(&case), "30 10 a");
+    // Both at once are two inputs.
+    let args = ["?key=mar", "?key=apr"].map(|query| web.url() + query).join(" ");
+    case.load(&format!("{args} --table t")).success();
+    assert_eq!(count(&case), "50 10 a");
+    let kept = "select string_agg(sources::text, ' ') from pgspate.job";
+    assert!(!["jan", "feb", "mar"].iter().any(|it| case.value(kept).contains(it)));
+}

@@ -55,7 +55,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(options, runtime)?;
-    let stream = name(options, &found);
+    let stream = name(options, &found)?;
     let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let slot = match found {
         Found::Slot(slot) => *slot,

@@ -169,13 +169,27 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
 }
 
 /// The stream's name in the ledger.
-pub(super) fn name(options: &Options, found: &Found) -> String {
-    let first = || match found {
+///
+/// # Errors
+/// Of [`Kind::Usage`] when the name of its source could be another source's, too.
+pub(super) fn name(options: &Options, found: &Found) -> Result<String> {
+    if let Some(name) = &options.stream {
+        return Ok(name.clone());
+    }
+    Ok(match found {
         Found::Slot(slot) => slot.title(),
-        Found::Inputs(inputs) => inputs.first().map_or("-", Input::name).to_owned(),
         Found::Topics(topics) => topics.title(),
-    };
-    options.stream.clone().unwrap_or_else(first)
+        Found::Inputs(inputs) => match inputs.first() {
+            Some(first) if first.hidden().is_some() => {
+                let message = format!("the stream of \"{}\" has no name of its own", first.name());
+                return Err(Error::new(Kind::Usage, message).hint(
+                    "What a URL says of its user and behind the question mark is not kept, as it \
+                     may be secret. Give the stream a name with `--stream NAME`.",
+                ));
+            }
+            first => first.map_or("-", Input::name).to_owned(),
+        },
+    })
 }
 
 /// Finds the inputs, connects, and looks where the stream is, which is taken over when it runs.
@@ -188,7 +202,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(&options, runtime)?;
-    let stream = name(&options, &found);
+    let stream = name(&options, &found)?;
     let names = if let Found::Slot(_) = found { names.without_ledger() } else { names };
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());

@@ -6,12 +6,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::digest::{Context, SHA256};
+use ring::hmac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::job::JobRecord;
 use crate::encode::arrow::calendar::civil;
 use crate::format::Contents;
+use crate::secret::Secret;
 use crate::source::Input;
 use crate::target::Unlogged;
 use crate::{Error, Kind, Result};
@@ -47,8 +49,14 @@ pub struct Identity {
 /// One source as it was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePrint {
-    /// Its name: an absolute path or a URL.
+    /// Its name: an absolute path or a URL, without what may be secret.
     pub name: String,
+    /// The whole URL, hashed with the ledger's key, where the name leaves a part of it out.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub url: String,
+    /// The same, before it is hashed.
+    #[serde(skip)]
+    pub(super) hidden: Option<Secret>,
     /// Its size with its etag or the time of its last change.
     pub version: String,
     /// SHA-256 of its first and last 64 KiB as stored, in hexadecimal; empty where the store
@@ -95,7 +103,16 @@ impl SourcePrint {
             }
         };
         let file = input.file_version().unwrap_or_default();
-        Ok(Some(SourcePrint { name, version, sample, file, head, ..SourcePrint::default() }))
+        let hidden = input.hidden();
+        Ok(Some(SourcePrint {
+            name,
+            hidden,
+            version,
+            sample,
+            file,
+            head,
+            ..SourcePrint::default()
+        }))
     }
 }
 
@@ -132,8 +149,30 @@ impl Identity {
         for part in [self.command, &self.table] {
             add(&mut digest, part);
         }
-        self.sources.iter().for_each(|source| add(&mut digest, &source.name));
+        for source in &self.sources {
+            add(&mut digest, &source.name);
+            if !source.url.is_empty() {
+                add(&mut digest, &source.url);
+            }
+        }
         hex(digest.finish().as_ref())
+    }
+
+    /// Whether the key is known: without the ledger's own key it is not, where a source's name
+    /// leaves a part of its URL out.
+    pub fn is_settled(&self) -> bool {
+        self.sources.iter().all(|source| source.hidden.is_none() || !source.url.is_empty())
+    }
+
+    /// Takes in what names leave out, hashed with the ledger's own key: nobody who reads the job
+    /// without that can try out secrets.
+    pub(crate) fn settle(&mut self, secret: &Secret) {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
+        for source in &mut self.sources {
+            if let Some(hidden) = &source.hidden {
+                source.url = hex(hmac::sign(&key, hidden.expose().as_bytes()).as_ref());
+            }
+        }
     }
 
     /// The number for the lock that a run holds.
@@ -260,7 +299,7 @@ fn add(digest: &mut Context, part: &str) {
     digest.update(part.as_bytes());
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -440,6 +479,28 @@ mod tests {
         joined.sources =
             vec![SourcePrint { name: "/a.csv/b.csv".to_owned(), ..joined.sources[0].clone() }];
         assert_ne!(first.key(), joined.key());
+    }
+
+    #[test]
+    fn what_a_name_leaves_out_is_hashed_with_the_ledgers_key() {
+        let of = |url: &str, secret: &str| {
+            let mut identity = identity();
+            identity.sources[0].hidden = Some(Secret::new(url));
+            assert!(!identity.is_settled());
+            identity.settle(&Secret::new(secret));
+            assert!(identity.is_settled());
+            let told = format!("{identity:?}{}", identity.sources_json());
+            assert!(!told.contains("mark") && !told.contains("geheim"), "{told}");
+            identity.key()
+        };
+        let jan = of("https://h/a?key=mark-jan", "geheim");
+        assert_eq!(jan, of("https://h/a?key=mark-jan", "geheim"));
+        assert_ne!(jan, of("https://h/a?key=mark-feb", "geheim"));
+        assert_ne!(jan, of("https://h/a?key=mark-jan", "geheim 2"));
+        // One that shows all of it is known by what it always was.
+        let plain = identity();
+        assert!(plain.is_settled());
+        assert_ne!(jan, plain.key());
     }
 
     #[test]

@@ -1,20 +1,35 @@
 //! The schema `pgspate`: made on first need, in the database that the rows go to.
 
+use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::identity;
+use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
 /// brought up to this one.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
-/// What version 2 has and version 1 has not.
+/// What version 3 has and earlier ones have not, but for the key: version 2 brought the digest.
 const UPGRADE: &str = "\
 lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
-update pgspate.version set version = 2 where version = 1";
+alter table pgspate.version add column if not exists secret text";
+
+/// Makes the ledger's key, by the server: so it is in no statement that a log may keep.
+const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_random_uuid()::text";
+
+/// The same before version 13, which cannot do so.
+fn old_secret() -> Result<String> {
+    let mut bytes = [0; 32];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Error::new(Kind::Ledger, "could not make a key for the ledger"))?;
+    Ok(format!("'{}'", identity::hex(&bytes)))
+}
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
@@ -23,7 +38,8 @@ update pgspate.version set version = 2 where version = 1";
 /// by whatever session: else its rows would stay and nothing would know of them. `reject` has the
 /// rows that were set aside. `change.steps` puts back what was changed on the table; the first
 /// `change.done` of them are done. As they are run by whoever puts things back, they are kept from
-/// being written under another role's name.
+/// being written under another role's name. `version.secret` is the key by which URLs are hashed;
+/// whoever may read the rows that were set aside may read it.
 const MAKE: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
@@ -85,8 +101,7 @@ create policy look on pgspate.change for select using (true);
 create policy record on pgspate.change for insert with check (role = current_user);
 create policy undo on pgspate.change for update using (pg_has_role(role, 'member'));
 create policy forget on pgspate.change for delete using (pg_has_role(role, 'member'));
-create table pgspate.version (version integer not null);
-insert into pgspate.version values (2)";
+create table pgspate.version (version integer not null, secret text not null)";
 
 /// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
 /// events that are applied; `stream.fence` is raised by each process that opens the stream.
@@ -151,7 +166,7 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
     let version = version.map_err(|error| refused(failed(error)))?;
     match version.map(|row| row.get::<_, i32>(0)) {
         Some(VERSION) => Ok(()),
-        Some(1) => upgrade(client).await,
+        Some(found @ 1..VERSION) => upgrade(client, found).await,
         found => {
             let found = found.map_or("none".to_owned(), |version| version.to_string());
             let message = format!("the ledger's version is {found}, expected {VERSION}");
@@ -161,15 +176,42 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
     }
 }
 
-/// Brings a ledger of version 1 up to this one.
-async fn upgrade(client: &Client) -> Result<()> {
-    let Err(error) = client.batch_execute(&format!("begin; {UPGRADE}; commit")).await else {
-        return Ok(());
-    };
+/// Brings a ledger of an earlier version up to this one.
+async fn upgrade(client: &Client, from: i32) -> Result<()> {
+    let secret = new_secret(client).await?;
+    let sql = format!(
+        "begin; {UPGRADE}; \
+         update pgspate.version set version = {VERSION}, secret = {secret} \
+         where version < {VERSION}; \
+         alter table pgspate.version alter column secret set not null; commit"
+    );
+    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;
-    let message = format!("could not bring the ledger from version 1 to {VERSION}");
+    let message = format!("could not bring the ledger from version {from} to {VERSION}");
     Err(server_error(message)(error)
         .hint("It was made by an earlier pgspate. Have its owner run any `pgspate load` once."))
+}
+
+/// An expression that makes a key.
+async fn new_secret(client: &Client) -> Result<String> {
+    let failed = server_error("could not look for the server's version".to_owned());
+    let look = "select pg_catalog.current_setting('server_version_num')::int >= 130000";
+    match client.ask_one(look, &[]).await.map_err(failed)?.get(0) {
+        true => Ok(SECRET.to_owned()),
+        false => old_secret(),
+    }
+}
+
+/// The key by which what sources' names leave out is hashed.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(crate) async fn secret(client: &Client) -> Result<Secret> {
+    check_version(client).await?;
+    let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
+    let row = client.ask_one("select secret from pgspate.version", &[]).await;
+    let row = row.map_err(|error| refused(failed(error)))?;
+    Ok(Secret::new(row.get::<_, &str>(0)))
 }
 
 /// Makes it, if it is not there.
@@ -182,7 +224,10 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
     let has_schema: bool = client.ask_one(look, &[]).await.map_err(failed())?.get(0);
     // Not "if not exists", for which a role must be one that may make schemas.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
-    let sql = format!("begin; {schema} {MAKE}; commit");
+    let secret = new_secret(client).await?;
+    let sql = format!(
+        "begin; {schema} {MAKE}; insert into pgspate.version values ({VERSION}, {secret}); commit"
+    );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
     let _ = client.batch_execute("rollback").await;

@@ -178,6 +178,7 @@ impl Load {
         if let Some(report) = self.loaded_already(watch)? {
             return Ok(report);
         }
+        self.settle_identity(watch)?;
         self.open_early();
         let wal_before = self.runtime.block_on(wal_position(&self.connection.client));
         let mut widened = Vec::new();

@@ -30,6 +30,11 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let (mut load, looked) = look(options, dsn, runtime)?;
     load.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
     let has_ledger = looked.has_ledger;
+    if let (Some(identity), Ok(true)) = (&mut load.identity, &has_ledger)
+        && !identity.is_settled()
+    {
+        identity.settle(&runtime.block_on(ledger::secret(&load.connection.client))?);
+    }
     let (client, table) = (&load.connection.client, &load.table);
     let known = async {
         match &load.identity {

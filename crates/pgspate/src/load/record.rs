@@ -208,6 +208,25 @@ impl Load {
         Ok(())
     }
 
+    /// Finds out what the load is known by where that takes a key of the ledger, which is made for
+    /// that if need be.
+    pub(super) fn settle_identity(&mut self, watch: &Watch) -> Result<()> {
+        if self.identity.as_ref().is_none_or(Identity::is_settled) {
+            return Ok(());
+        }
+        let secret = self.again(watch, |load| {
+            load.reconnect()?;
+            load.ask(async |client: &Client| {
+                ledger::ensure(client).await?;
+                ledger::secret(client).await
+            })
+        })?;
+        if let Some(identity) = &mut self.identity {
+            identity.settle(&secret);
+        }
+        Ok(())
+    }
+
     /// Opens the load's job, if it keeps a ledger. False when another run has done it meanwhile.
     pub(super) fn open_job(&mut self, watch: &Watch) -> Result<bool> {
         let Some(identity) = &mut self.identity else { return Ok(true) };
@@ -262,7 +281,8 @@ impl Load {
         self.was_away = true;
         let before = self.connection.backend_pid();
         self.connection = connection.into();
-        let Some(key) = self.identity.as_ref().map(Identity::lock_key) else { return Ok(()) };
+        let identity = self.identity.as_ref().filter(|identity| identity.is_settled());
+        let Some(key) = identity.map(Identity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
             ledger::release(client, key, before).await;
             ledger::hold(client, key).await?;

@@ -5,48 +5,46 @@
 //! connection that is lost is an error. Ranges are put together only where a strong entity tag
 //! says that they are of one version.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{
-    CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
+    CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, LAST_MODIFIED, LOCATION, RANGE,
     TRANSFER_ENCODING,
 };
-use reqwest::{Client, Response, StatusCode, Url, Version};
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 
+use super::headers::Headers;
 use super::remote::{changed, same_tag, short};
-use super::{Options, fault, root_cause};
+use super::{Options, fault, name, root_cause};
+use crate::secret::Secret;
 use crate::{Error, Kind, Result};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// What a `--source-option` key begins with that sets a request header.
-pub(super) const HEADER_OPTION: &str = "header.";
 /// The key that says whether the end of a connection may be the end of the data.
 pub(super) const UNFRAMED_OPTION: &str = "unframed";
 
-/// A client for all URLs of one command.
+/// Redirects that one request follows.
+const REDIRECTS_MAX: usize = 10;
+
+/// A client for all URLs of one command. It follows no redirect by itself: what may go with a
+/// request depends on the server. It never says where it comes from, as that URL may be signed.
 ///
 /// # Errors
-/// When a header given as an option is not valid, or TLS cannot be set up.
+/// When TLS cannot be set up.
 pub(super) fn client(options: &Options) -> Result<Client> {
     super::install_crypto();
-    let mut headers = HeaderMap::new();
-    for (key, value) in &options.store {
-        let Some(name) = strip_prefix_ignore_case(key, HEADER_OPTION) else { continue };
-        let bad = || Error::new(Kind::Usage, format!("\"{key}\" is not a valid HTTP header"));
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
-        value.set_sensitive(true);
-        headers.append(name, value);
-    }
     Client::builder()
         .user_agent(concat!("pgspate/", env!("CARGO_PKG_VERSION")))
-        .default_headers(headers)
+        .redirect(Policy::none())
+        .referer(false)
         .connect_timeout(options.stall.min(CONNECT_MAX))
         .build()
         .map_err(|e| {
@@ -56,16 +54,42 @@ pub(super) fn client(options: &Options) -> Result<Client> {
         })
 }
 
-fn strip_prefix_ignore_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
-    let (head, rest) = text.split_at_checked(prefix.len())?;
-    head.eq_ignore_ascii_case(prefix).then_some(rest)
+/// A URL, and what goes with requests to its server and to no other.
+pub(super) struct Target {
+    /// With user and password, where it has them.
+    url: Url,
+    headers: HeaderMap,
+}
+
+impl Target {
+    pub(super) fn new(url: Url, headers: &Headers) -> Target {
+        let headers = headers.for_server(&url);
+        Target { url, headers }
+    }
+
+    /// A request of `url`, to which this one may have led.
+    fn request(&self, client: &Client, mut url: Url) -> RequestBuilder {
+        if url.origin() != self.url.origin() {
+            return client.get(url);
+        }
+        // Neither fails for a URL with a host.
+        let _ = url.set_username(self.url.username());
+        let _ = url.set_password(self.url.password());
+        client.get(url).headers(self.headers.clone())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// What is behind a URL, as it was when it was resolved.
 #[derive(Debug)]
 pub(super) struct HttpObject {
     client: Client,
-    url: Url,
+    target: Target,
     pub(super) name: Arc<str>,
     pub(super) size: Option<u64>,
     pub(super) has_ranges: bool,
@@ -108,19 +132,24 @@ impl Patience {
 }
 
 impl HttpObject {
+    /// What its name does not show of it.
+    pub(super) fn hidden(&self) -> Option<Secret> {
+        name::hidden(&self.target.url)
+    }
+
     /// Asks the server for the first byte to learn what is there.
     ///
     /// # Errors
     /// When the server cannot be reached or refuses.
     pub(super) async fn probe(
         client: Client,
-        url: Url,
+        target: Target,
         name: Arc<str>,
         options: &Options,
     ) -> Result<HttpObject> {
         let mut object = HttpObject {
             client,
-            url,
+            target,
             name,
             size: None,
             has_ranges: false,
@@ -198,7 +227,20 @@ impl HttpObject {
 
     /// One request. Answers other than success, and 416 for the probe's sake, are errors.
     async fn send(&self, range: Option<Range<u64>>) -> Result<Response, Attempt> {
-        let mut request = self.client.get(self.url.clone());
+        let mut url = self.target.url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            let answer = self.ask(&url, range.clone()).await?;
+            match self.redirect(&url, &answer)? {
+                Some(next) => url = next,
+                None => return self.accept(answer),
+            }
+        }
+        let message = format!("the server of \"{}\" redirects in a circle", self.name);
+        Err(Attempt { error: fault(&self.name, message), again: false })
+    }
+
+    async fn ask(&self, url: &Url, range: Option<Range<u64>>) -> Result<Response, Attempt> {
+        let mut request = self.target.request(&self.client, url.clone());
         if let Some(range) = range {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
@@ -206,11 +248,31 @@ impl HttpObject {
             let error = fault(&self.name, format!("could not fetch \"{}\"", self.name));
             Attempt { error: error.because(why), again: true }
         };
-        let answer = match tokio::time::timeout(self.stall, request.send()).await {
-            Err(_) => return Err(lost(self.silence())),
-            Ok(Err(error)) => return Err(lost(root_cause(&error))),
-            Ok(Ok(answer)) => answer,
-        };
+        match tokio::time::timeout(self.stall, request.send()).await {
+            Err(_) => Err(lost(self.silence())),
+            Ok(Err(error)) => Err(lost(root_cause(&error.without_url()))),
+            Ok(Ok(answer)) => Ok(answer),
+        }
+    }
+
+    /// Where an answer says that the body is.
+    fn redirect(&self, url: &Url, answer: &Response) -> Result<Option<Url>, Attempt> {
+        const MOVED: [u16; 5] = [301, 302, 303, 307, 308];
+        if !MOVED.contains(&answer.status().as_u16()) {
+            return Ok(None);
+        }
+        let place = answer.headers().get(LOCATION).and_then(|place| place.to_str().ok());
+        let next = place.and_then(|place| url.join(place).ok());
+        match next.filter(|next| matches!(next.scheme(), "http" | "https")) {
+            Some(next) => Ok(Some(next)),
+            None => {
+                let message = format!("the server of \"{}\" redirects to no web server", self.name);
+                Err(Attempt { error: fault(&self.name, message), again: false })
+            }
+        }
+    }
+
+    fn accept(&self, answer: Response) -> Result<Response, Attempt> {
         let status = answer.status();
         if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
             return Ok(answer);
@@ -249,8 +311,8 @@ impl HttpObject {
                 format!("access to \"{name}\" was denied (HTTP status {})", status.as_u16()),
             )
             .hint(
-                "Put the credentials into the URL, or give them with `--source-option \
-                         'header.authorization=Bearer ...'`; a signed URL may have expired.",
+                "Put the credentials into a file that holds `Bearer ...`, and name the file with \
+                 `--source-option header.authorization=@FILE`; a signed URL may have expired.",
             ),
             _ => {
                 let said = status.canonical_reason().unwrap_or("unknown");

@@ -19,6 +19,7 @@ use super::ranges::{FileRanges, RemoteRanges};
 use super::remote::{Remote, changed};
 use super::steady::FileVersion;
 use super::{Compression, Ranges, Reader, error_of, fault, name};
+use crate::secret::Secret;
 use crate::{Error, Kind, Result};
 
 /// What is asked of an object to look at its first bytes.
@@ -173,6 +174,15 @@ impl Input {
     /// URL are left out.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// What tells it from other inputs of this name: the whole of a URL, where the name leaves a
+    /// part of it out.
+    pub(crate) fn hidden(&self) -> Option<Secret> {
+        match &self.0.origin {
+            Origin::Remote { remote, .. } => remote.hidden(),
+            _ => None,
+        }
     }
 
     /// The suffix of its name that tells the format, in lower case and without that of a

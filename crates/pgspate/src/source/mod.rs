@@ -8,6 +8,7 @@
 mod ahead;
 mod decode;
 mod fetch;
+mod headers;
 mod http;
 mod input;
 mod local;
@@ -20,6 +21,7 @@ mod steady;
 mod store;
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -36,11 +38,12 @@ pub use resolve::resolve;
 use crate::{Error, Kind, Place, Result};
 
 /// How inputs are found and read.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// Settings for the stores, as `--source-option KEY=VALUE` gives them: the configuration keys
     /// of the store in lower or upper case (`endpoint`, `region`, `access_key_id`, ...), `profile`
-    /// for S3, `header.NAME` and `unframed` for HTTP. They win over the environment.
+    /// for S3, `header.NAME` and `unframed` for HTTP. They win over the environment. Where sources
+    /// are on several web servers, a header is for one of them: `https://HOST/:header.NAME`.
     pub store: Vec<(String, String)>,
     /// How long a store or server may be silent before the request counts as lost.
     pub stall: Duration,
@@ -64,6 +67,18 @@ impl Default for Options {
             ranges_in_flight: 4,
             may_grow: false,
         }
+    }
+}
+
+/// Without the values of settings, which may be secrets.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.store.iter().map(|(key, _)| headers::shown(key)).collect();
+        f.debug_struct("Options")
+            .field("store", &keys)
+            .field("stall", &self.stall)
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
     }
 }
 

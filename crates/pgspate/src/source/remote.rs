@@ -14,6 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectStore};
 use super::http::{Body, HttpObject};
 use super::store::Scheme;
 use super::{fault, store};
+use crate::secret::Secret;
 use crate::{Error, Kind, Result};
 
 /// An object in a store, or behind a URL.
@@ -29,6 +30,14 @@ impl Remote {
         match self {
             Remote::Store(object) => &object.name,
             Remote::Http(object) => &object.name,
+        }
+    }
+
+    /// What its name does not show, and what tells it from others of that name.
+    pub(super) fn hidden(&self) -> Option<Secret> {
+        match self {
+            Remote::Store(_) => None,
+            Remote::Http(object) => object.hidden(),
         }
     }
 

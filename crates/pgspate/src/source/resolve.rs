@@ -14,7 +14,8 @@ use tokio::runtime::Handle;
 use url::Url;
 
 use super::fetch::Pace;
-use super::http::{self, HttpObject};
+use super::headers::{self, Headers};
+use super::http::{self, HttpObject, Target};
 use super::name::{self, Spec};
 use super::remote::{Remote, StoreObject};
 use super::store::list::Request;
@@ -35,14 +36,15 @@ const SCHEMES: &str = "Sources are paths, patterns, folders, - for standard inpu
 ///   files.
 pub fn resolve(specs: &[String], options: &Options, runtime: Handle) -> Result<Vec<Input>> {
     check_options(specs, options)?;
-    let mut resolver = Resolver { options, runtime, stores: HashMap::new(), client: None };
+    let headers = Headers::of(specs, options)?;
+    let mut resolver = Resolver { options, headers, runtime, stores: HashMap::new(), client: None };
     let mut inputs = Vec::new();
     for spec in specs {
         resolver.spec(spec, &mut inputs)?;
     }
     let mut names = HashSet::new();
     for input in &inputs {
-        if !names.insert(input.name()) {
+        if !names.insert((input.name(), input.hidden())) {
             let message = match input.name() {
                 "-" => "standard input is named more than once".to_owned(),
                 name => format!("\"{name}\" is named more than once"),
@@ -59,14 +61,13 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
     for (key, _) in &options.store {
         let is_known = specs.iter().any(|spec| match Spec::parse(spec) {
             Spec::Url("http" | "https", _) => {
-                let key = key.to_ascii_lowercase();
-                key.starts_with(http::HEADER_OPTION) || key == http::UNFRAMED_OPTION
+                headers::is_header(key) || key.eq_ignore_ascii_case(http::UNFRAMED_OPTION)
             }
             Spec::Url(scheme, _) => Scheme::parse(scheme).is_some_and(|known| known.accepts(key)),
             _ => false,
         });
         if !is_known {
-            let message = format!("no source here has an option \"{key}\"");
+            let message = format!("no source here has an option {}", headers::shown(key));
             return Err(Error::new(Kind::Usage, message).hint(
                 "Options are for object stores (such as endpoint, region, access_key_id, \
                  skip_signature, and profile for S3) and for HTTP (header.NAME, unframed).",
@@ -78,6 +79,7 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
 
 struct Resolver<'a> {
     options: &'a Options,
+    headers: Headers,
     runtime: Handle,
     /// By `scheme://bucket/`.
     stores: HashMap<String, Arc<dyn ObjectStore>>,
@@ -127,8 +129,17 @@ impl Resolver<'_> {
                 Error::new(Kind::Usage, message).hint(format!("Write {prefix}://BUCKET/KEY."))
             );
         }
+        // Only Azure's URLs have a part before the bucket's place, which is not a user. Elsewhere
+        // that is a key and its secret.
+        if bucket.contains(':') || (bucket.contains('@') && scheme != Scheme::Azure) {
+            let message = format!("a {prefix}:// URL has no user and no password");
+            return Err(Error::new(Kind::Usage, message).hint(
+                "Give keys in the environment, or as `--source-option KEY=@FILE`, and write \
+                 SCHEME://BUCKET/KEY.",
+            ));
+        }
         // What is not a name would end up in the middle of a URL. Azure's hold an account, too.
-        if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "._-@:$".contains(c)) {
+        if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "._-@$".contains(c)) {
             let message = format!("\"{bucket}\" is not a name that a bucket can have");
             return Err(Error::new(Kind::Usage, message));
         }
@@ -176,8 +187,9 @@ impl Resolver<'_> {
             Some(client) => client.clone(),
             None => self.client.insert(http::client(self.options)?).clone(),
         };
-        let (shown, options) = (name::shown(&url).into(), self.options.clone());
-        let probe = async move { HttpObject::probe(client, url, shown, &options).await };
+        let shown = name::shown(&url).into();
+        let (target, options) = (Target::new(url, &self.headers), self.options.clone());
+        let probe = async move { HttpObject::probe(client, target, shown, &options).await };
         let object = wait(&self.runtime, probe)??;
         Ok(Input::remote(Remote::Http(object), None, self.runtime.clone(), self.pace()))
     }
@@ -187,7 +199,7 @@ fn file_path(spec: &str) -> Result<String> {
     let path = Url::parse(spec).ok().and_then(|url| url.to_file_path().ok());
     let path = path.and_then(|path: PathBuf| path.into_os_string().into_string().ok());
     path.ok_or_else(|| {
-        Error::new(Kind::Usage, format!("\"{spec}\" is not a file URL"))
+        Error::new(Kind::Usage, "a file:// source is not a file's URL")
             .hint("Write file:///PATH, or the path alone.")
     })
 }

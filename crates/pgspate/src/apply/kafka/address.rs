@@ -57,14 +57,14 @@ impl Address {
     ) -> Result<Address> {
         let rest = source.strip_prefix(SCHEME).ok_or_else(malformed)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (brokers, path) = place.split_once('/').ok_or_else(malformed)?;
-        if brokers.contains('@') {
+        if place.contains('@') {
             return Err(Error::new(Kind::Usage, "a URL of Kafka's has no user and no password")
                 .hint(
                     "Write `?sasl.mechanisms=PLAIN&sasl.username=NAME`, and set \
                      PGSPATE_KAFKA_SASL_PASSWORD.",
                 ));
         }
+        let (brokers, path) = place.split_once('/').ok_or_else(malformed)?;
         let topics: Vec<String> = path.trim_end_matches('/').split(',').map(decoded).collect();
         if brokers.is_empty() || topics.iter().any(String::is_empty) {
             return Err(malformed());
@@ -207,6 +207,7 @@ mod tests {
             "kafka://a/t,t",
             "kafka://a/t*",
             "kafka://user:secret@a/t",
+            "kafka://user:pass/secret@a/t",
             "kafka://a/t?x.y=1&x.y=2",
             "kafka://a/t?isolation.level=read_uncommitted",
             "kafka://a/t?auto.offset.reset=none",

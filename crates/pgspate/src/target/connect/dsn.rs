@@ -13,11 +13,11 @@ use tokio_postgres::config::ChannelBinding;
 use super::environment::Environment;
 use super::host::{self, Host};
 use super::passfile::{self, Lookup};
-use super::secret::Secret;
 use super::settings::Settings;
 use super::tls::Tls;
 use super::tls_settings::TlsSettings;
 use super::uri;
+use crate::secret::Secret;
 use crate::{Error, Kind, Result};
 
 /// Where to connect and how: what libpq would make of the same words and surroundings.

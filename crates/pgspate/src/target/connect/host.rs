@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
-use super::secret::Secret;
 use super::settings::Settings;
 use crate::Result;
+use crate::secret::Secret;
 
 const DEFAULT_PORT: u16 = 5432;
 

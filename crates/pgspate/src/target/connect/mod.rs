@@ -17,7 +17,6 @@ mod host;
 mod keyword;
 mod passfile;
 mod pooler;
-mod secret;
 mod service;
 mod settings;
 mod socket;

@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::secret::Secret;
+use crate::secret::Secret;
 
 /// What a password file says.
 pub(super) enum Lookup {
