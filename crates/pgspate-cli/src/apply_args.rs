@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use pgspate::apply::Format;
 
-use crate::args::{StallArgs, byte, pair};
+use crate::args::{StallArgs, byte};
+use crate::source_option::SourceOption;
 
 /// Arguments of `pgspate apply`.
 #[derive(clap::Args)]
@@ -103,8 +104,8 @@ pub(crate) struct ApplyArgs {
     #[command(flatten)]
     pub(crate) formats: FormatsArgs,
 
-    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    /// Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME
+    #[arg(long, value_name = "KEY=VALUE", value_parser = SourceOption)]
     pub(crate) source_option: Vec<(String, String)>,
 
     /// Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187

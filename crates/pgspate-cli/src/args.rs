@@ -9,6 +9,7 @@ use pgspate::copy::RejectsMax;
 use crate::apply_args::ApplyArgs;
 use crate::doctor::DoctorArgs;
 use crate::lab::LabArgs;
+use crate::source_option::SourceOption;
 use crate::sync::SyncArgs;
 use crate::tune::TuneArgs;
 
@@ -201,8 +202,8 @@ pub(crate) struct ReadArgs {
     #[arg(long)]
     pub(crate) ignore_unknown: bool,
 
-    /// A setting for the object store, such as endpoint=http://127.0.0.1:9000
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    /// Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME
+    #[arg(long, value_name = "KEY=VALUE", value_parser = SourceOption)]
     pub(crate) source_option: Vec<(String, String)>,
 }
 

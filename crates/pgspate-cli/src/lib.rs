@@ -17,6 +17,7 @@ mod numbers;
 mod output;
 mod progress;
 mod server;
+mod source_option;
 mod status;
 mod summary;
 mod sync;

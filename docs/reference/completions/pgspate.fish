@@ -79,7 +79,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-not-null 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l comment -d 'Pass over lines that begin with this' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l encoding -d 'Encoding of the input, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Make the table when it is missing, with the types that the input needs'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'All rows become visible at once, or with --replace instead of the old ones'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done, and why, and stop'
@@ -125,7 +125,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-not-null 
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l comment -d 'Pass over lines that begin with this' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Encoding of the input, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'The columns that the fields go to, in the fields\' order' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'What a million I/Os cost, for an estimate of what this costs where they are billed' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert, and delete nothing'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert only'
@@ -175,7 +175,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-columns -d
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-null -d 'The unquoted field of DMS\'s csv that means NULL (`CsvNullValue`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-absent -d 'The unquoted field of DMS\'s csv for a column that is not told (`CsvNoSupValue`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-delimiter -d 'Between two fields of DMS\'s csv: one byte, or \\t (`CsvDelimiter`)' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'A setting for the object store, such as endpoint=http://127.0.0.1:9000' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l metrics -d 'Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Go on when the input ends, until stopped: with what is appended to the last file, what is committed on the source, or what is written to the topics'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l plan -d 'Show what would be done, and stop'

@@ -484,7 +484,7 @@ fn help() {
               Pass over fields and keys that no column is named after
 
           --source-option <KEY=VALUE>
-              A setting for the object store, such as endpoint=http://127.0.0.1:9000
+              Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME
 
     Output:
           --json
