@@ -1,0 +1,163 @@
+//! Headers and users of URLs: which servers get them.
+
+use std::sync::{Arc, Mutex};
+
+use crate::scene::Scene;
+use crate::web::{Answer, Web};
+
+const ROWS: &str = "id,name\n1,a\n2,b\n";
+
+fn rows() -> Answer {
+    ("200 OK", "ETag: \"1\"\r\n".to_owned(), ROWS.to_owned())
+}
+
+/// A server that has rows, and one that sends everybody to a place that is set later.
+fn servers() -> (Web, Web, Arc<Mutex<String>>) {
+    let place = Arc::<Mutex<String>>::default();
+    let shared = Arc::clone(&place);
+    let first = Web::start(move |request| match request.path.as_str() {
+        path if path.starts_with("/moved") => {
+            ("302 Found", format!("Location: {}\r\n", shared.lock().unwrap()), String::new())
+        }
+        _ => rows(),
+    });
+    (first, Web::start(|_| rows()), place)
+}
+
+#[test]
+fn a_header_is_not_sent_to_where_a_server_redirects() {
+    let scene = Scene::new();
+    let (first, other, place) = servers();
+    let dsn = scene.server.dsn();
+    let load = |url: &str| {
+        let args = ["load", url, "--table", "t", "--to", &dsn, "--replace", "--source-option"];
+        let mut command = scene.command(&args);
+        command.args(["header.X-Api-Key=m4rk", "--source-option", "header.Cookie=m4rk-too"]);
+        let run = scene.run(&mut command);
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        assert_eq!(scene.value("select count(*) from t"), "2");
+    };
+    let user = first.url("/moved.csv?sig=m4rk").replace("http://", "http://u:m4rk-3@");
+    // To another server, to another port of it, by a name of its own, and in two steps.
+    let by_name = format!("http://localhost:{}/t.csv", first.address.port());
+    for to in [other.url("/t.csv"), by_name, format!("//{}/t.csv", other.address)] {
+        place.lock().unwrap().clone_from(&to);
+        for url in [&first.url("/moved.csv?sig=m4rk"), &user] {
+            load(url);
+            let (asked, elsewhere) = (first.take(), other.take());
+            let moved: Vec<_> = asked.iter().filter(|it| it.path.starts_with("/moved")).collect();
+            assert!(!moved.is_empty());
+            for request in moved {
+                assert_eq!(request.header("x-api-key"), Some("m4rk"));
+                assert_eq!(request.header("cookie"), Some("m4rk-too"));
+                assert_eq!(request.header("authorization").is_some(), *url == user);
+            }
+            let rest = asked.iter().filter(|it| !it.path.starts_with("/moved"));
+            for request in elsewhere.iter().chain(rest) {
+                crate::scene::assert_clean("a request to another server", &request.text());
+                assert_eq!(request.header("authorization"), None, "{to}");
+                assert_eq!(request.header("referer"), None, "{to}");
+            }
+        }
+    }
+    // On the same server it is the same secret.
+    for to in ["/t.csv".to_owned(), first.url("/t.csv")] {
+        place.lock().unwrap().clone_from(&to);
+        load(&user);
+        let asked = first.take();
+        let found = asked.iter().filter(|it| it.path == "/t.csv");
+        let found: Vec<_> = found.map(|it| it.header("x-api-key")).collect();
+        assert!(!found.is_empty() && found.iter().all(|it| *it == Some("m4rk")), "{asked:?}");
+        assert!(asked.iter().all(|it| it.header("authorization").is_some()), "{asked:?}");
+        assert!(asked.iter().all(|it| it.header("referer").is_none()), "{asked:?}");
+    }
+    scene.look_through();
+}
+
+#[test]
+fn redirects_end() {
+    let scene = Scene::new();
+    let (first, _, place) = servers();
+    for (to, expected) in [
+        ("/moved.csv?sig=m4rk", "redirects in a circle"),
+        ("file:///etc/m4rk", "redirects to no web server"),
+        ("", "redirects in a circle"),
+        ("http://[m4rk", "redirects to no web server"),
+    ] {
+        to.clone_into(&mut place.lock().unwrap());
+        let url = first.url("/moved.csv?sig=m4rk");
+        let args = ["load", &url, "--table", "t", "--to", &scene.server.dsn()];
+        let run = scene.run(&mut scene.command(&args));
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains(expected), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_header_names_its_server_where_there_are_several() {
+    let scene = Scene::new();
+    let (first, other, _) = servers();
+    let (one, two) = (first.url("/1.csv"), other.url("/2.csv"));
+    let load = |options: &[&str]| {
+        let mut command = scene.command(&["load", &one, &two, "--table", "t"]);
+        command.args(["--to", &scene.server.dsn()]);
+        for option in options {
+            command.args(["--source-option", option]);
+        }
+        scene.run(&mut command)
+    };
+    let run = load(&["header.X-Key=m4rk"]);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("does not say which of 2 servers it is for"), "{}", run.stderr);
+    let hint = format!("'{}/:header.NAME=VALUE'", first.url(""));
+    assert!(run.stderr.replace("\n      … ", " ").contains(&hint), "{}", run.stderr);
+    assert!(first.take().is_empty() && other.take().is_empty());
+    let option = format!("{}/:header.X-Key=m4rk", other.url(""));
+    // Both have the same rows, which are there once.
+    let run = load(&[&option]);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("duplicate key"), "{}", run.stderr);
+    assert!(first.take().iter().all(|request| request.header("x-key").is_none()));
+    let asked = other.take();
+    assert!(!asked.is_empty());
+    assert!(asked.iter().all(|request| request.header("x-key") == Some("m4rk")), "{asked:?}");
+    scene.look_through();
+}
+
+#[test]
+fn a_header_comes_from_a_file_or_a_variable() {
+    let mut scene = Scene::new();
+    let web = Web::start(|request| match request.header("authorization") {
+        Some("Bearer m4rk=") => rows(),
+        _ => ("401 Unauthorized", String::new(), "m4rk".to_owned()),
+    });
+    let file = scene.put_secret("token", "Bearer m4rk=\n");
+    let (dsn, url) = (scene.server.dsn(), web.url("/t.csv"));
+    let load = |option: &str, status: i32| {
+        let args = ["load", &url, "--table", "t", "--to", &dsn, "--replace"];
+        let mut command = scene.command(&args);
+        command.args(["--source-option", option]).env("TOKEN", "Bearer m4rk=");
+        let run = scene.run(&mut command);
+        assert_eq!(run.status, Some(status), "{option}: {}", run.stderr);
+        run.stderr
+    };
+    for option in [&format!("@{file}"), "env:TOKEN", "@token", "Bearer m4rk="] {
+        load(&format!("header.authorization={option}"), 0);
+    }
+    let said = load("header.authorization=Bearer m4rk-2", 2);
+    assert!(said.contains("was denied (HTTP status 401)"), "{said}");
+    assert!(said.contains("header.authorization=@FILE"), "{said}");
+    for (option, expected) in [
+        ("header.authorization=env:NO_SUCH", "environment variable \"NO_SUCH\" is not set"),
+        ("header.authorization=@no-such", "could not read file \"no-such\""),
+        // As curl takes it.
+        ("header.authorization: Bearer m4rk", "expected KEY=VALUE"),
+        ("header.authorization: Bearer m4rk=", "is not a valid header"),
+        ("authorization: Bearer m4rk=", "no source here has an option a key"),
+        ("header.authorization=Bearer\nm4rk", "is not a valid header"),
+    ] {
+        let said = load(option, 2);
+        assert!(said.contains(expected), "{option}: {said}");
+    }
+    scene.look_through();
+}

@@ -1,0 +1,82 @@
+//! A web server on loopback that remembers what it was asked.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// What it was asked: the first line and the headers, names in lower case.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// What it says: status, more headers, body.
+pub(crate) type Answer = (&'static str, String, String);
+
+/// The server, which ends with the process.
+pub(crate) struct Web {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Web {
+    pub(crate) fn start(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Web {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::<Mutex<Vec<Request>>>::default();
+        let (shared, handler) = (Arc::clone(&asked), Arc::new(handler));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (asked, handler) = (Arc::clone(&shared), Arc::clone(&handler));
+                // A client may leave at any time.
+                std::thread::spawn(move || drop(serve(&stream.unwrap(), &asked, &*handler)));
+            }
+        });
+        Web { address, asked }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What it was asked since this was last called.
+    pub(crate) fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    asked: &Mutex<Vec<Request>>,
+    handler: &dyn Fn(&Request) -> Answer,
+) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut headers = Vec::new();
+    while let Some(line) = lines.next().transpose()?.filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let request = Request { path, headers };
+    asked.lock().unwrap().push(request.clone());
+    let (status, headers, body) = handler(&request);
+    let len = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\n{headers}Content-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
