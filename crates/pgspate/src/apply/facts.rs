@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use super::canon::Canon;
 use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
+use crate::ledger;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
 use crate::target::{
@@ -138,6 +139,9 @@ impl Facts {
         name: &str,
     ) -> Result<Option<Facts>> {
         let Some(table) = Table::read(client, name).await? else { return Ok(None) };
+        if table.schema == ledger::SCHEMA {
+            return Err(ledger::no_target(&table.sql_name));
+        }
         if !matches!(table.kind, 'r' | 'p') {
             let message = format!("{} is not a table", table.sql_name);
             return Err(Error::new(Kind::Plan, message).hint(

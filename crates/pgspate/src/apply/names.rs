@@ -4,6 +4,7 @@
 //! each of both. Without a schema it means tables of that name in any schema.
 
 use super::event::Name;
+use crate::ledger;
 use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
 
@@ -12,12 +13,7 @@ use crate::{Error, Kind, Result};
 pub(crate) struct Names {
     maps: Vec<(Pattern, Parts)>,
     only: Vec<Pattern>,
-    /// The schema of the source's own ledger is left out, unless it is mapped by its name.
-    without_ledger: bool,
 }
-
-/// The ledger's schema.
-const LEDGER: &str = "pgspate";
 
 /// Schema, if there is one, and table.
 type Parts = (Option<String>, String);
@@ -39,6 +35,9 @@ impl Names {
                 ));
             };
             let (from, to) = (parts(from), parts(to));
+            if to.0.as_deref() == Some(ledger::SCHEMA) {
+                return Err(ledger::no_target(written));
+            }
             let count = |parts: &Parts| {
                 let schema = parts.0.as_deref().unwrap_or_default();
                 [schema.matches('*').count(), parts.1.matches('*').count()]
@@ -58,19 +57,13 @@ impl Names {
         Ok(Names {
             maps: maps.iter().map(map).collect::<Result<_>>()?,
             only: only.iter().map(|written| Pattern(parts(written))).collect(),
-            without_ledger: false,
         })
     }
 
-    /// The same without what a source has of a ledger, which says what was applied there and would
-    /// pass for what is applied here.
-    pub(crate) fn without_ledger(self) -> Names {
-        Names { without_ledger: true, ..self }
-    }
-
-    /// Whether the table's events are wanted.
+    /// Whether the table's events are wanted. Those of the source's own ledger are not, unless they
+    /// are mapped by the schema's name: they say what was applied there, and what it changed.
     pub(crate) fn takes(&self, name: &Name) -> bool {
-        let is_of_ledger = self.without_ledger && name.schema.as_deref() == Some(LEDGER);
+        let is_of_ledger = name.schema.as_deref() == Some(ledger::SCHEMA);
         if is_of_ledger && !self.maps.iter().any(|(from, _)| from.is_of_ledger(name)) {
             return false;
         }
@@ -90,7 +83,7 @@ impl Names {
 
 impl Pattern {
     fn is_of_ledger(&self, name: &Name) -> bool {
-        self.0.0.as_deref() == Some(LEDGER) && self.matches(name).is_some()
+        self.0.0.as_deref() == Some(ledger::SCHEMA) && self.matches(name).is_some()
     }
 
     /// What the stars stand for.
@@ -163,10 +156,9 @@ mod tests {
         assert!(Names::default().takes(&name("any")));
         for (map, is_taken) in [("a=b", false), ("*.stream=a.b", false), ("pgspate.*=a.*", true)] {
             let names = Names::parse(&[map.to_owned()], &[]).unwrap();
-            assert!(names.takes(&name("pgspate.stream")), "{map}");
-            let names = names.without_ledger();
             assert_eq!(names.takes(&name("pgspate.stream")), is_taken, "{map}");
             assert!(names.takes(&name("shop.stream")), "{map}");
         }
+        assert!(Names::parse(&["a.*=pgspate.*".to_owned()], &[]).is_err());
     }
 }

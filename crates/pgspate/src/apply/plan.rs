@@ -66,7 +66,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
         }
     };
     let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
-    let (names, unknown) = (names.without_ledger(), options.unknown_columns);
+    let unknown = options.unknown_columns;
     let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
     let router = runtime.block_on(router)?;
     Ok(Plan {

@@ -203,7 +203,6 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let names = Names::parse(&options.maps, &options.tables)?;
     let found = find(&options, runtime)?;
     let stream = name(&options, &found)?;
-    let names = if let Found::Slot(_) = found { names.without_ledger() } else { names };
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let router = runtime.block_on(router)?;

@@ -41,8 +41,7 @@ pub struct Change {
     pub kind: String,
     /// The name of what was changed, unquoted.
     pub object: String,
-    /// What puts it back: a recipe as JSON, and the names of further steps. Earlier versions
-    /// recorded statements. The first are done.
+    /// What puts it back: a recipe as JSON, and the names of further steps. The first are done.
     pub steps: Vec<String>,
     /// How many are done.
     pub done: usize,
@@ -71,12 +70,12 @@ impl Change {
         }
     }
 
-    /// The step that is due: its statement, where an earlier version has recorded it.
+    /// The step that is due.
     pub(crate) fn step(&self) -> Option<&str> {
         self.steps.get(self.done).map(String::as_str)
     }
 
-    /// What makes it again; none where an earlier version has recorded statements.
+    /// What makes it again; none for statements, which earlier versions recorded.
     pub(crate) fn recipe(&self) -> Option<Recipe> {
         Recipe::read(&self.steps)
     }
@@ -120,19 +119,14 @@ impl Change {
 
     /// Counts the step that is due as done; to be run in its transaction. Fails, as
     /// [`is_renamed`] tells, where the table of that name is another one by now.
-    pub(crate) fn count_sql(&self, table: Option<&str>) -> String {
+    pub(crate) fn count_sql(&self, table: &str) -> String {
         let Change { job, ordinal, done, table_oid, .. } = self;
-        let next = done + 1;
-        let counted = match table {
-            None => next.to_string(),
-            Some(table) => format!(
-                "case when pg_catalog.to_regclass({}) = {table_oid}::oid then {next} end",
-                quote_literal(table)
-            ),
-        };
         format!(
-            "update pgspate.change set done = {counted} \
-             where (job, ordinal, done) = ({job}, {ordinal}, {done})"
+            "update pgspate.change \
+             set done = case when pg_catalog.to_regclass({})::oid = {table_oid}::oid then {} end \
+             where (job, ordinal, done) = ({job}, {ordinal}, {done})",
+            quote_literal(table),
+            done + 1
         )
     }
 }

@@ -9,6 +9,9 @@ use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
+/// The ledger's schema.
+pub(crate) const SCHEMA: &str = "pgspate";
+
 /// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
 /// brought up to this one.
 const VERSION: i32 = 3;
@@ -260,6 +263,13 @@ pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
     let _ = client.batch_execute("rollback").await;
     // Another session may have made it at the same time.
     if has_streams(client).await? { Ok(()) } else { Err(refused(failed(error))) }
+}
+
+/// For what would write to the ledger as to any other table: it is pgspate's own memory of what was
+/// written, and of how to put back what was changed.
+pub(crate) fn no_target(named: &str) -> Error {
+    Error::new(Kind::Usage, format!("{named} leads into the ledger, schema \"{SCHEMA}\""))
+        .hint("Name a table of another schema: nothing but pgspate itself writes to the ledger.")
 }
 
 fn foreign() -> Error {

@@ -9,7 +9,7 @@ use super::patient::Patient;
 use crate::Result;
 use crate::plan::{Plan, care};
 use crate::target::connect::Connection;
-use crate::target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error};
+use crate::target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error, under_users_path};
 
 /// Below so many values a sequence is moved by taking them, which no other session can be
 /// overtaken by; above, nobody takes as many between one look and the next.
@@ -90,10 +90,10 @@ pub(super) async fn run(
                 progress.set_phase(Some("analyze".to_owned()));
                 let name = &table.sql_name;
                 // Nothing is worth a long wait for a lock here.
-                let sql = format!(
+                let sql = under_users_path(&format!(
                     "set local lock_timeout = '10s'; set local statement_timeout = 0; \
                      analyze {name}"
-                );
+                ));
                 let what = format!("could not analyze {name}");
                 match patient.run(connection, &sql, &what).await {
                     Ok(()) => after.counted = Some("analyze"),

@@ -200,6 +200,9 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
     }
     let (session, table, free, has_ledger, doubtful_owner) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);
+    if let Some(table) = table.as_ref().filter(|table| table.schema == ledger::SCHEMA) {
+        return Err(ledger::no_target(&table.sql_name));
+    }
     let known: Option<Vec<String>> = table
         .as_ref()
         .map(|table| table.columns.iter().map(|column| column.name.clone()).collect());

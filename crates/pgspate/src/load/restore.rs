@@ -238,15 +238,11 @@ impl Restorer<'_> {
         let failed = || server_error(format!("could not look up {}", change.name()));
         let sql = "select exists (select from pg_index i join pg_class c on c.oid = i.indexrelid \
                    where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
-                     and (right(pg_get_indexdef(c.oid), length($3)) = $3 \
-                            and i.indisunique = ($4 <> 'index') \
-                          or position(pg_get_indexdef(c.oid) in $3) > 0)) \
+                     and right(pg_get_indexdef(c.oid), length($3)) = $3 \
+                     and i.indisunique = ($4 <> 'index')) \
                    or exists (select from pg_constraint where conrelid = $1 and conname = $2 \
                               and contype in ('p', 'u', 'x', 'f'))";
-        let definition = match change.recipe() {
-            Some(recipe) => recipe.definition,
-            None => change.step().unwrap_or_default().to_owned(),
-        };
+        let definition = change.recipe().map(|recipe| recipe.definition).unwrap_or_default();
         let client = &connection.client;
         let begin = format!("begin; {DEFINITION_SETTINGS}");
         client.batch_execute(&begin).await.map_err(failed())?;
@@ -280,16 +276,27 @@ struct Written {
 
 /// The step that is due, with the names that everything has now; none if its table is gone.
 async fn written(client: &Client, change: &Change) -> Result<Option<Written>> {
-    let Some(step) = change.step() else { return Ok(None) };
-    let Some(recipe) = change.recipe() else {
-        return Ok(Some(Written { sql: step.to_owned(), count: change.count_sql(None) }));
-    };
+    if change.step().is_none() {
+        return Ok(None);
+    }
+    let Some(recipe) = change.recipe() else { return Err(no_recipe(change)) };
     let Some(now) = present_names(client, change.table_oid, &recipe).await? else {
         return Ok(None);
     };
     let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
     let sql = sql.map_err(|error| by_hand(error, change, &recipe, &now))?.join("; ");
-    Ok(Some(Written { sql, count: change.count_sql(Some(&now.table)) }))
+    Ok(Some(Written { sql, count: change.count_sql(&now.table) }))
+}
+
+/// For what is no recipe: no text of the ledger is run. An earlier version recorded statements.
+fn no_recipe(change: &Change) -> Error {
+    let (name, (job, ordinal)) = (change.name(), change.order());
+    let message = format!("could not put back {name}: the ledger has no recipe for it");
+    Error::new(Kind::Ledger, message).hint(format!(
+        "Read what it has with `select steps from pgspate.change where (job, ordinal) = ({job}, \
+         {ordinal})`. If that is what you want, run it yourself, and then run `delete from \
+         pgspate.change where (job, ordinal) = ({job}, {ordinal})`."
+    ))
 }
 
 /// For what cannot be made of its recipe: how else it can be.

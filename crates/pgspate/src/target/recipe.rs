@@ -225,29 +225,42 @@ fn names(then: &[NumberedColumn], now: &[NumberedColumn]) -> Result<String> {
     Ok(then.iter().map(name).collect::<Result<Vec<String>>>()?.join(", "))
 }
 
-/// Refuses a text that could end one statement and begin another. With strings that conform to
-/// the standard the server prints neither `E''` nor `$$`, and never a comment.
+/// Refuses a text that is more than one clause: that could end the statement and begin another, or
+/// add an action to it. With strings that conform to the standard the server prints neither `E''`
+/// nor `$$`, and never a comment.
 fn check_clause(text: &str) -> Result<()> {
-    let mut rest = text;
-    let is_clause = loop {
-        let Some(at) = rest.find(['\'', '"', ';', '$', '-', '/', '\\']) else { break true };
-        let (before, found) = rest.split_at(at);
-        let end = match found.as_bytes()[0] {
-            b'\'' if before.ends_with(['e', 'E', '&']) => break false,
-            quote @ (b'\'' | b'"') => match found[1..].find(char::from(quote)) {
-                Some(end) => end + 2,
-                None => break false,
-            },
-            b'-' | b'/' if !found.starts_with("--") && !found.starts_with("/*") => 1,
-            _ => break false,
-        };
-        rest = &found[end..];
-    };
-    match is_clause {
+    match is_clause(text) {
         true => Ok(()),
         false => Err(Error::new(Kind::Ledger, "the ledger has no definition that pgspate wrote")
             .hint("Somebody has changed it; make the index yourself.")),
     }
+}
+
+fn is_clause(text: &str) -> bool {
+    let (mut rest, mut depth) = (text, 0u32);
+    while let Some(at) = rest.find(['\'', '"', ';', '$', '-', '/', '\\', '(', ')', ',']) {
+        let (before, found) = rest.split_at(at);
+        let end = match found.as_bytes()[0] {
+            b'\'' if before.ends_with(['e', 'E', '&']) => return false,
+            quote @ (b'\'' | b'"') => match found[1..].find(char::from(quote)) {
+                Some(end) => end + 2,
+                None => return false,
+            },
+            b'(' => {
+                depth += 1;
+                1
+            }
+            b')' if depth > 0 => {
+                depth -= 1;
+                1
+            }
+            b',' if depth > 0 => 1,
+            b'-' | b'/' if !found.starts_with("--") && !found.starts_with("/*") => 1,
+            _ => return false,
+        };
+        rest = &found[end..];
+    }
+    depth == 0
 }
 
 const NAMES: &str = "\
@@ -309,6 +322,9 @@ mod tests {
             "USING btree (a) /* and no more",
             "USING btree (a) WHERE (b = 'open)",
             "USING btree (\"a)",
+            "USING gist (a WITH =), owner to somebody",
+            "USING btree (a), (b",
+            "USING btree (a))",
         ] {
             check_clause(text).unwrap_err();
         }

@@ -29,8 +29,8 @@ use crate::format::sniff::{Format, Overrides};
 use crate::ledger::{Mark, digest};
 use crate::load;
 use crate::source::Input;
-use crate::target::Unlogged;
 use crate::target::connect::Dsn;
+use crate::target::{Unlogged, under_users_path};
 use crate::{Error, Kind, Result};
 
 /// Pieces of 256 KiB that may wait for the load.
@@ -229,7 +229,7 @@ impl Copying<'_> {
         }
         // Those without rows, too: they may refer to the others.
         let what = "empty the tables that an earlier copy has filled";
-        let sql = format!("truncate {}", ours.join(", "));
+        let sql = under_users_path(&format!("truncate {}", ours.join(", ")));
         self.runtime.block_on(writer.run(&sql, what))
     }
 
