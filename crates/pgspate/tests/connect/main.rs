@@ -6,7 +6,9 @@
 mod authentication;
 #[path = "../support/certificates.rs"]
 mod certificates;
+mod downgrade;
 mod hosts;
+mod revocation;
 #[path = "../support/server.rs"]
 mod server;
 mod session;

@@ -8,7 +8,7 @@ use crate::{Fixture, is_encrypted, plain_server, resolve, tls_server, told};
 
 /// What a connection comes to.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     Plain,
     Encrypted,
     Refused(&'static str),
@@ -22,7 +22,7 @@ const MISNAMED: Outcome =
     Refused("server certificate for \"localhost\" does not match host name \"db.invalid\"");
 const NO_ROOT: Outcome = Refused("does not exist");
 
-async fn check(fixture: &Fixture, extra: &str, expected: &Outcome) {
+pub(crate) async fn check(fixture: &Fixture, extra: &str, expected: &Outcome) {
     let context = format!("TLS {}: {extra}", fixture.has_tls);
     match (fixture.connect(extra).await, expected) {
         (Ok(connection), Plain) => assert!(!is_encrypted(&connection).await, "{context}"),
@@ -103,7 +103,7 @@ async fn verify_full_needs_a_name() {
 }
 
 /// Gives the server another certificate and waits until new sessions get it.
-async fn change_certificate(fixture: &Fixture, certificate: &str, key: &str) {
+pub(crate) async fn change_certificate(fixture: &Fixture, certificate: &str, key: &str) {
     let loaded = || fixture.server.sql("select pg_conf_load_time()");
     let before = loaded();
     fixture.server.put("own.crt", certificate);

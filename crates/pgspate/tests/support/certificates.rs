@@ -1,7 +1,8 @@
 //! Certificates made for one test run: authorities, and what they issue.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, DnValue, IsCa, Issuer, KeyPair, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, DnValue, IsCa,
+    Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SignatureAlgorithm, date_time_ymd,
 };
 
 /// A certificate and its key, both in PEM.
@@ -27,8 +28,50 @@ impl Authority {
 
     /// A certificate for these alternative names and this common name.
     pub(crate) fn issue(&self, names: &[&str], common_name: &str) -> Issued {
+        self.sign(&params(names, common_name))
+    }
+
+    /// The same with a number, by which it can be revoked.
+    #[allow(dead_code, reason = "one suite revokes")]
+    pub(crate) fn issue_numbered(&self, number: u64, names: &[&str], common_name: &str) -> Issued {
+        let mut params = params(names, common_name);
+        params.serial_number = Some(number.into());
+        self.sign(&params)
+    }
+
+    /// The same, valid from one moment to another.
+    #[allow(dead_code, reason = "one suite has certificates out of date")]
+    pub(crate) fn issue_valid(&self, years: (i32, i32), names: &[&str], common: &str) -> Issued {
+        let mut params = params(names, common);
+        params.not_before = date_time_ymd(years.0, 1, 1);
+        params.not_after = date_time_ymd(years.1, 1, 1);
+        self.sign(&params)
+    }
+
+    /// A list of revoked certificates by number, in PEM, with the years in which it was made and
+    /// the next one is due.
+    #[allow(dead_code, reason = "one suite revokes")]
+    pub(crate) fn revoke(&self, years: (i32, i32), numbers: &[u64]) -> String {
+        let revoked = |number: &u64| RevokedCertParams {
+            serial_number: (*number).into(),
+            revocation_time: date_time_ymd(years.0, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(years.0, 1, 1),
+            next_update: date_time_ymd(years.1, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: numbers.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().unwrap();
-        let certificate = params(names, common_name).signed_by(&key, &self.issuer).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Issued { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 }

@@ -259,6 +259,10 @@ async fn try_step(
 }
 
 fn tls(dsn: &Dsn) -> Result<Tls> {
+    // A list of revoked certificates is soon out of date, and is read for each connection.
+    if dsn.tls.lists.is_some() {
+        return Tls::new(&dsn.tls);
+    }
     if let Some(tls) = dsn.connector.get() {
         return Ok(tls.clone());
     }

@@ -93,6 +93,15 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// When a list of revoked certificates was made, in seconds since 1970.
+pub(super) fn list_made_at(der: &[u8]) -> Option<u64> {
+    let mut body = Der(Der(Der(der).take(SEQUENCE)?).take(SEQUENCE)?);
+    body.take(INTEGER);
+    body.take(SEQUENCE)?;
+    body.take(SEQUENCE)?;
+    body.time()
+}
+
 /// The hash of an RSASSA-PSS signature's parameters. Left out, it is SHA-1, which counts as
 /// SHA-256.
 fn pss_hash(mut algorithm: Der<'_>) -> Option<&'static digest::Algorithm> {

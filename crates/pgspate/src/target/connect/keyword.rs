@@ -32,8 +32,6 @@ const fn keyword(name: &'static str, variable: &'static str, usage: Usage) -> Ke
 
 use Usage::{Honoured, Ignored, Refused};
 
-const NO_CRL: Usage = Refused("certificate revocation lists are not supported");
-
 /// Every parameter of libpq 18.
 pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("service", "PGSERVICE", Honoured),
@@ -77,8 +75,8 @@ pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("oauth_client_id", "", Ignored),
     keyword("oauth_client_secret", "", Ignored),
     keyword("oauth_scope", "", Ignored),
-    keyword("sslcrl", "PGSSLCRL", NO_CRL),
-    keyword("sslcrldir", "PGSSLCRLDIR", NO_CRL),
+    keyword("sslcrl", "PGSSLCRL", Honoured),
+    keyword("sslcrldir", "PGSSLCRLDIR", Honoured),
     keyword("sslpassword", "", Refused("encrypted private keys are not supported")),
     keyword("sslkeylogfile", "", Refused("logging of TLS keys is not supported")),
     keyword("requirepeer", "PGREQUIREPEER", Refused("the server's OS user cannot be checked")),

@@ -17,6 +17,7 @@ mod host;
 mod keyword;
 mod passfile;
 mod pooler;
+mod revocation;
 mod service;
 mod settings;
 mod socket;

@@ -232,7 +232,9 @@ fn tls_files_are_found_in_the_home_folder() {
     assert_eq!(dsn.tls.roots, Roots::File(folder.join("root.crt")));
     let client = (folder.join("postgresql.crt"), folder.join("postgresql.key"));
     assert_eq!(dsn.tls.client, Some(client));
-    assert!(dsn.warnings()[0].contains("root.crl"));
+    assert!(dsn.tls.lists.is_some() && dsn.warnings().is_empty());
+    assert!(resolved("host=a sslmode=disable", &surroundings).tls.lists.is_none());
+    assert!(resolved("host=a sslrootcert=system", &surroundings).tls.lists.is_none());
     let dsn = resolved("host=a sslrootcert=system", &surroundings);
     assert_eq!((dsn.tls.mode, dsn.tls.roots), (Mode::VerifyFull, Roots::System));
     let dsn = resolved("host=a", &env(&[("PGREQUIRESSL", "1")]));

@@ -35,12 +35,15 @@ pub(super) struct Tls {
 impl Tls {
     /// Reads the certificate files.
     pub(super) fn new(settings: &TlsSettings) -> Result<Tls> {
-        let trust = match &settings.roots {
+        let provider = Arc::new(default_provider());
+        let mut trust = match &settings.roots {
             Roots::Unchecked => None,
             Roots::System => Some(system_roots()?),
             Roots::File(path) => Some(file_roots(path)?),
         };
-        let provider = Arc::new(default_provider());
+        if let (Some(trust), Some(lists)) = (&mut trust, &settings.lists) {
+            trust.revocation = Some(lists.checker(&trust.store, &provider)?);
+        }
         let checks_name = settings.mode == Mode::VerifyFull;
         let algorithms = provider.signature_verification_algorithms;
         let verifier = Verifier { trust, checks_name, algorithms };
@@ -102,7 +105,7 @@ fn system_roots() -> Result<Trust> {
              sslrootcert=.",
         ));
     }
-    Ok(Trust { store, exact: Vec::new() })
+    Ok(Trust { store, exact: Vec::new(), revocation: None })
 }
 
 fn file_roots(path: &Path) -> Result<Trust> {
@@ -114,7 +117,7 @@ fn file_roots(path: &Path) -> Result<Trust> {
             Error::new(Kind::Usage, message).because(error)
         })?;
     }
-    Ok(Trust { store, exact })
+    Ok(Trust { store, exact, revocation: None })
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -157,7 +160,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
 }
 
 /// Why a PEM file cannot be read, without any of its text.
-fn pem_words(error: &pem::Error) -> Error {
+pub(super) fn pem_words(error: &pem::Error) -> Error {
     Error::new(
         Kind::Usage,
         match error {

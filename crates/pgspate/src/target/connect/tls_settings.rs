@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::environment::Environment;
 use super::host::{Endpoint, Host};
+use super::revocation::Lists;
 use super::settings::Settings;
 use crate::Result;
 
@@ -48,6 +49,8 @@ pub(super) struct TlsSettings {
     /// TLS from the first byte, without asking (`sslnegotiation=direct`).
     pub(super) direct: bool,
     pub(super) roots: Roots,
+    /// What says which certificates are revoked.
+    pub(super) lists: Option<Lists>,
     /// The client's certificate and its private key.
     pub(super) client: Option<(PathBuf, PathBuf)>,
     /// Whether the server's name is sent in clear, for proxies that route by it.
@@ -84,10 +87,13 @@ impl TlsSettings {
         let uses_tls = mode != Mode::Disable
             && hosts.iter().any(|h| matches!(h.endpoint, Endpoint::Tcp { .. }));
         let (tls12, tls13) = versions(settings)?;
+        let roots = if uses_tls { roots(settings, env, mode, warnings)? } else { Roots::Unchecked };
+        let lists = if uses_tls { Lists::of(settings, env, &roots)? } else { None };
         Ok(TlsSettings {
             mode,
             direct,
-            roots: if uses_tls { roots(settings, env, mode, warnings)? } else { Roots::Unchecked },
+            roots,
+            lists,
             client: if uses_tls { client(settings, env, warnings)? } else { None },
             sni: settings.switch("sslsni", true)?,
             tls12,
@@ -130,13 +136,6 @@ fn roots(
         }
         return Ok(Roots::Unchecked);
     };
-    if let Some(crl) = dir.map(|dir| dir.join("root.crl")).filter(|crl| crl.exists()) {
-        let crl = crl.display();
-        warnings.push(format!(
-            "The certificate revocation list \"{crl}\" is not used: revocation lists are not \
-             supported."
-        ));
-    }
     Ok(Roots::File(path))
 }
 

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::client::{
+    WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name,
+};
 use rustls::crypto::{
     WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
     verify_tls13_signature_with_raw_key,
@@ -20,6 +22,7 @@ use rustls::{
 };
 
 use super::certificate::Facts;
+use super::revocation;
 
 /// A server's certificate that is not what the connection asked for.
 #[derive(Debug, Clone)]
@@ -43,6 +46,8 @@ pub(super) struct Trust {
     pub(super) store: RootCertStore,
     /// As they stand in the file: a server's own certificate may be among them.
     pub(super) exact: Vec<CertificateDer<'static>>,
+    /// Checks chains by lists of revoked certificates, where there are any.
+    pub(super) revocation: Option<Arc<WebPkiServerVerifier>>,
 }
 
 /// Checks what the mode asks for.
@@ -61,8 +66,15 @@ impl Verifier {
         trust: &Trust,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
         now: UnixTime,
     ) -> Result<(), Error> {
+        if let Some(checker) = &trust.revocation {
+            return match trust.exact.contains(&leaf.clone().into_owned()) {
+                true => Err(revocation::not_listed()),
+                false => revocation::check(checker, leaf, intermediates, name, now),
+            };
+        }
         if trust.exact.iter().any(|known| known == leaf) {
             let validity = Facts::read(leaf).and_then(|facts| facts.validity);
             return match validity {
@@ -125,7 +137,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         if let Some(trust) = &self.trust {
-            self.check_chain(trust, leaf, intermediates, now)?;
+            self.check_chain(trust, leaf, intermediates, name, now)?;
         }
         if self.checks_name {
             check_name(leaf, name)?;
@@ -166,6 +178,11 @@ impl ServerCertVerifier for Verifier {
 pub(super) fn explain(error: &Error) -> Distrust {
     let (reason, hint) = match error {
         Error::InvalidCertificate(certificate) => return explain_certificate(certificate),
+        Error::InvalidCertRevocationList(why) => (
+            format!("server certificate cannot be verified: its revocation list is wrong: {why:?}"),
+            "The authority that issued the certificate must have signed the list, too. Fetch its \
+             newest list into the file that sslcrl= names.",
+        ),
         Error::AlertReceived(alert) => (
             format!("the server ended the TLS handshake with alert {alert:?}"),
             "The server's log says why; it may want a client certificate (sslcert= and sslkey=) or \
@@ -194,6 +211,23 @@ fn explain_certificate(error: &CertificateError) -> Distrust {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
             "server certificate is not valid yet".to_owned(),
             "This machine's clock or the server's certificate is wrong.",
+        ),
+        CertificateError::Revoked => (
+            "server certificate has been revoked".to_owned(),
+            "The server needs a new certificate, or somebody else has taken its place.",
+        ),
+        CertificateError::UnknownRevocationStatus => (
+            "no revocation list is known of the authority that issued the server certificate"
+                .to_owned(),
+            "Every authority between the server's certificate and the root needs a list in the \
+             file that sslcrl= names, or in the folder that sslcrldir= names.",
+        ),
+        CertificateError::ExpiredRevocationList
+        | CertificateError::ExpiredRevocationListContext { .. } => (
+            "server certificate cannot be verified: the revocation list of the authority that \
+             issued it has expired"
+                .to_owned(),
+            "Fetch the authority's newest list into the file that sslcrl= names.",
         ),
         CertificateError::BadEncoding => (
             "server certificate could not be read".to_owned(),

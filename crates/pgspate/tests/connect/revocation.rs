@@ -1,0 +1,192 @@
+//! Certificates that are revoked or out of date, and lists that say so or cannot be read.
+
+use std::fs;
+use std::path::Path;
+
+use pgspate::Kind;
+use pgspate::target::connect::{Dsn, Environment};
+
+use crate::certificates::Authority;
+use crate::tls_modes::{Outcome, change_certificate, check};
+use crate::{Fixture, is_encrypted, told, write_private};
+use Outcome::{Encrypted, Refused};
+
+const REVOKED: Outcome = Refused("server certificate has been revoked");
+const UNKNOWN: Outcome = Refused("no revocation list is known of the authority");
+const OUTDATED: Outcome = Refused("revocation list of the authority that issued it has expired");
+
+/// When a list was made and when the next one is due, by year.
+type Years = (i32, i32);
+const NOW: Years = (2020, 2050);
+
+fn list(authority: &Authority, years: Years, revoked: &[u64]) -> String {
+    authority.revoke(years, revoked)
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_by_every_way_to_a_list() {
+    let fixture = Fixture::new(true);
+    let (issuer, other) = (Authority::new("issuing CA"), Authority::new("another CA"));
+    let own = issuer.issue_numbered(7, &["localhost"], "localhost");
+    change_certificate(&fixture, &own.certificate, &own.key).await;
+    fixture.keep("root.crt", &issuer.certificate);
+    let good = list(&issuer, NOW, &[1, 2, 3]);
+    let bad = list(&issuer, NOW, &[3, 7]);
+    let elder = list(&issuer, (2019, 2050), &[]);
+    let past = list(&issuer, (2019, 2020), &[]);
+    let foreign = list(&other, NOW, &[]);
+    let forged = {
+        // The same name, and another key.
+        let forger = Authority::new("issuing CA");
+        list(&forger, NOW, &[])
+    };
+    for (nth, (lists, expected)) in [
+        (vec![&good], Encrypted),
+        (vec![&bad], REVOKED),
+        (vec![&foreign, &good], Encrypted),
+        (vec![&foreign, &bad], REVOKED),
+        (vec![&foreign], UNKNOWN),
+        (vec![&past], OUTDATED),
+        // The newest list of an authority counts, wherever it stands.
+        (vec![&elder, &bad], REVOKED),
+        (vec![&bad, &elder], REVOKED),
+        (vec![&past, &good], Encrypted),
+        (vec![&forged], Refused("its revocation list is wrong: BadSignature")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let all: String = lists.iter().map(|list| list.as_str()).collect();
+        fixture.keep("one.crl", &all);
+        let folder = Path::new(&fixture.file("")).join(format!("lists{nth}"));
+        fs::create_dir(&folder).unwrap();
+        for (nth, list) in lists.iter().enumerate() {
+            write_private(&folder.join(format!("0a1b2c3d.r{nth}")), list);
+        }
+        // What is not named by a hash is passed over, as OpenSSL does.
+        write_private(&folder.join("notes.txt"), "no list");
+        let root = format!("sslrootcert={}", fixture.file("root.crt"));
+        let by_file = format!("sslcrl={}", fixture.file("one.crl"));
+        let by_folder = format!("sslcrldir={}", folder.display());
+        for ways in [by_file.clone(), by_folder.clone(), format!("{by_file} {by_folder}")] {
+            for mode in ["require", "verify-ca", "verify-full"] {
+                check(&fixture, &format!("sslmode={mode} {root} {ways}"), &expected).await;
+            }
+        }
+        // A name that does not fit hides no revocation, and is still looked at.
+        let misnamed = format!("{root} {by_file} host=db.invalid hostaddr=127.0.0.1");
+        check(&fixture, &format!("sslmode=verify-ca {misnamed}"), &expected).await;
+        let misnamed = format!("sslmode=verify-full {misnamed}");
+        match &expected {
+            Encrypted => check(&fixture, &misnamed, &Refused("does not match host name")).await,
+            refused => check(&fixture, &misnamed, refused).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_users_own_list_counts() {
+    let fixture = Fixture::new(true);
+    let issuer = Authority::new("issuing CA");
+    let own = issuer.issue_numbered(7, &["localhost"], "localhost");
+    change_certificate(&fixture, &own.certificate, &own.key).await;
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".postgresql");
+    fs::create_dir(&folder).unwrap();
+    let root = fixture.file("elsewhere.crt");
+    fixture.keep("elsewhere.crt", &issuer.certificate);
+    let env = Environment {
+        home: Some(home.path().to_owned()),
+        user: Some("tester".to_owned()),
+        ..Environment::default()
+    };
+    let port = fixture.server.port();
+    let connect = async |extra: &str| {
+        let text = format!("host=localhost port={port} dbname=postgres user=postgres {extra}");
+        Dsn::resolve(Some(&text), &env)?.unwrap().connect("pgspate-test").await
+    };
+    let good = list(&issuer, NOW, &[]);
+    let bad = list(&issuer, NOW, &[7]);
+    write_private(&folder.join("root.crl"), &bad);
+    // Without a root nothing is verified, as in libpq, and no list counts.
+    assert!(is_encrypted(&connect("sslmode=require").await.unwrap()).await);
+    let refused = |said: &str| assert!(said.contains("has been revoked"), "{said}");
+    let by_name = format!("sslmode=verify-full sslrootcert={root}");
+    refused(&told(&connect(&by_name).await.unwrap_err()));
+    write_private(&folder.join("root.crt"), &issuer.certificate);
+    for mode in ["require", "verify-ca", "verify-full"] {
+        refused(&told(&connect(&format!("sslmode={mode}")).await.unwrap_err()));
+    }
+    // A list that is named stands in its place.
+    fixture.keep("good.crl", &good);
+    let named = format!("sslmode=verify-full sslcrl={}", fixture.file("good.crl"));
+    assert!(is_encrypted(&connect(&named).await.unwrap()).await);
+    write_private(&folder.join("root.crl"), &good);
+    assert!(is_encrypted(&connect("sslmode=verify-full").await.unwrap()).await);
+    // It is read anew for each connection: a process lives longer than a list.
+    let text = format!("host=localhost port={port} dbname=postgres user=postgres sslmode=require");
+    let dsn = Dsn::resolve(Some(&text), &env).unwrap().unwrap();
+    dsn.connect("pgspate-test").await.unwrap();
+    write_private(&folder.join("root.crl"), &bad);
+    refused(&told(&dsn.connect("pgspate-test").await.unwrap_err()));
+    // One that cannot be read is not passed over.
+    for content in ["", "no list", &good[..good.len() / 2]] {
+        write_private(&folder.join("root.crl"), content);
+        let error = connect("sslmode=verify-full").await.unwrap_err();
+        let said = told(&error);
+        assert!(
+            said.contains("root.crl\"") && said.contains("certificate revocation list"),
+            "{said}"
+        );
+        assert_eq!(error.kind(), Kind::Usage);
+    }
+    fs::remove_file(folder.join("root.crl")).unwrap();
+    fs::create_dir(folder.join("root.crl")).unwrap();
+    assert!(told(&connect("sslmode=require").await.unwrap_err()).contains("root.crl"));
+    fs::remove_dir(folder.join("root.crl")).unwrap();
+    std::os::unix::fs::symlink("no-such", folder.join("root.crl")).unwrap();
+    assert!(told(&connect("sslmode=require").await.unwrap_err()).contains("root.crl"));
+    fs::remove_file(folder.join("root.crl")).unwrap();
+    assert!(is_encrypted(&connect("sslmode=verify-full").await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn lists_that_cannot_be_used_are_named() {
+    let fixture = crate::tls_server();
+    fixture.keep("empty.crl", "");
+    fixture.keep("garbage.crl", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    let folder = Path::new(&fixture.file("")).join("no-lists");
+    fs::create_dir(&folder).unwrap();
+    let root = format!("sslmode=verify-full sslrootcert={}", fixture.file("ca.crt"));
+    for (lists, words) in [
+        (
+            format!("sslcrl={}", fixture.file("no-such.crl")),
+            "could not read certificate revocation",
+        ),
+        (format!("sslcrl={}", fixture.file("empty.crl")), "could not use certificate revocation"),
+        (format!("sslcrl={}", fixture.file("garbage.crl")), "could not use certificate revocation"),
+        (format!("sslcrldir={}", fixture.file("no-such")), "could not read folder"),
+        (format!("sslcrldir={}", folder.display()), "holds no certificate revocation list"),
+    ] {
+        check(&fixture, &format!("{root} {lists}"), &Refused(words)).await;
+    }
+}
+
+#[tokio::test]
+async fn certificates_out_of_date_are_refused() {
+    let fixture = Fixture::new(true);
+    let issuer = Authority::new("issuing CA");
+    fixture.keep("root.crt", &issuer.certificate);
+    let root = format!("sslrootcert={}", fixture.file("root.crt"));
+    for (from, to, words) in [
+        (2019, 2020, "server certificate has expired"),
+        (2090, 2095, "server certificate is not valid yet"),
+    ] {
+        let own = issuer.issue_valid((from, to), &["localhost"], "localhost");
+        change_certificate(&fixture, &own.certificate, &own.key).await;
+        for mode in ["require", "verify-ca", "verify-full"] {
+            check(&fixture, &format!("sslmode={mode} {root}"), &Refused(words)).await;
+        }
+        check(&fixture, "sslmode=require", &Encrypted).await;
+    }
+}
