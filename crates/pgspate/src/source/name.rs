@@ -33,9 +33,9 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// A URL as it may be shown: without user, fragment, a store's signature and any value of its query.
-/// A value that is no secret to one server is one to another, so that no list of names tells them
-/// apart.
+/// A URL as it may be shown: without user, fragment, a store's signature and any value of its
+/// query. A value that is no secret to one server is one to another, so that no list of names tells
+/// them apart.
 pub(super) fn shown(url: &Url) -> String {
     let mut shown = bare(url);
     let query = url.query().and_then(unsigned).map(|query| {
