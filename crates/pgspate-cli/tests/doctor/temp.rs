@@ -163,7 +163,8 @@ fn aurora_and_its_own_disk() {
     );
     ask(
         &dsn,
-        "create function aurora_stat_optimized_reads_cache(out total_size bigint, \
+        "set allow_system_table_mods = on; \
+         create function pg_catalog.aurora_stat_optimized_reads_cache(out total_size bigint, \
          out used_size bigint) returns setof record language sql as $$ \
          select 1054000000000, 975000000000 $$",
     );

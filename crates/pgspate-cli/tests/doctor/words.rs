@@ -58,7 +58,7 @@ fn the_worst_comes_first() {
     [SERVER]; looked for [TIME]
 
     note       foreign-key-indexes  public.b
-               b_a_fkey to a: a delete there would read 1,500 rows here
+               b_a_fkey to public.a: a delete there would read 1,500 rows here
                So does each update of the key there.
                  create index concurrently on public.b (a);
 

@@ -14,6 +14,7 @@ use tokio_postgres::{Client, Error as ServerError};
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
 use super::schema;
+use super::trust::LedgerSchema;
 use crate::target::{Ask, Unlogged, quote_literal, server_error};
 use crate::{Error, Kind, Result};
 
@@ -103,8 +104,7 @@ struct Bond {
 }
 
 async fn exists(client: &Client) -> Result<bool> {
-    let look = "select to_regclass('pgspate.bound') is not null";
-    Ok(client.ask_one(look, &[]).await.map_err(failed())?.get(0))
+    LedgerSchema::read(client).await?.has("bound")
 }
 
 async fn look(client: &Client, writer: Writer<'_>) -> Result<Option<Bond>> {
@@ -305,8 +305,10 @@ pub(super) async fn release_stream(client: &Client, stream: &str) -> Result<()> 
 /// The jobs and streams whose rows a crash has taken, or a part of them. None on a standby, which
 /// cannot read unlogged tables.
 pub(super) async fn emptied(client: &Client) -> Result<(Vec<i64>, Vec<String>)> {
-    let look = "select to_regclass('pgspate.bound') is not null and not pg_is_in_recovery()";
-    if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    let look = "select not pg_is_in_recovery()";
+    if !exists(client).await?
+        || !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0)
+    {
         return Ok((Vec::new(), Vec::new()));
     }
     let sql = "select b.job, b.stream from pgspate.bound b \

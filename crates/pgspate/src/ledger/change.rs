@@ -49,17 +49,14 @@ pub struct Change {
     pub(crate) beside: bool,
     /// The role that made it.
     pub role: String,
-    /// Whether that role and the ledger's owner can do all that the current role can, so that it
-    /// may run their statements.
+    /// Whether that role can do all that the current role can, so that it may run its recipes.
     #[serde(skip)]
     is_trusted: bool,
 }
 
 const COLUMNS: &str = "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
     exists (select from pg_roles r \
-            where r.rolname = role and pg_has_role(r.oid, current_user, 'member')) \
-    and (select pg_has_role(relowner, current_user, 'member') from pg_class \
-         where oid = 'pgspate.change'::regclass)";
+            where r.rolname = role and pg_has_role(r.oid, current_user, 'member'))";
 
 impl Change {
     /// `index "a"`.
@@ -250,18 +247,6 @@ pub(crate) async fn is_under_way(client: &Client, job: i64) -> Result<bool> {
     let Some(key) = key.map(|row| lock_key(row.get(0))) else { return Ok(false) };
     let sql = format!("select exists (select from pg_locks l where {})", lock::is_held(key));
     Ok(client.ask_one(&sql, &[]).await.map_err(failed())?.get(0))
-}
-
-/// The owner of a ledger that this role had better run no statements from: one who can do less.
-///
-/// # Errors
-/// When the server cannot be asked.
-pub(crate) async fn doubtful_owner(client: &Client) -> Result<Option<String>> {
-    let sql = "select pg_get_userbyid(relowner)::text from pg_class \
-               where oid = to_regclass('pgspate.change') \
-                 and not pg_has_role(relowner, current_user, 'member')";
-    let row = client.ask_opt(sql, &[]).await.map_err(failed())?;
-    Ok(row.map(|row| row.get(0)))
 }
 
 /// Whether there are changes to a table that are not put back, in a ledger that is there.

@@ -10,6 +10,7 @@ use super::bound::{self, done_now};
 use super::finished::{find_finished, is_void};
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
+use super::trust::LedgerSchema;
 use super::{Change, change, keys, lock, schema, shadow};
 use crate::target::{Ask, Parameter, Unlogged, server_error};
 use crate::{Error, Kind, Result};
@@ -320,6 +321,7 @@ pub(crate) async fn open(
     schema::ensure(client).await?;
     lock::hold(client, identity.lock_key()).await?;
     lock::outlast_lanes(client, identity.lock_key()).await?;
+    check_role(client, identity).await?;
     match find(client, identity, restart).await? {
         Found::Nothing => {}
         // That it is something else was found by reading it.
@@ -346,6 +348,24 @@ pub(crate) async fn open(
     };
     let opened = Opened { job, done: Done::default(), is_clean: false, is_bound: false };
     bind(client, identity, opened).await.map(Begun::Opened)
+}
+
+/// Refuses to go on with, or to forget, an unfinished job of a role that this one is no member of.
+async fn check_role(client: &Client, identity: &Identity) -> Result<()> {
+    let sql = format!(
+        "select job, role::text from pgspate.job \
+         where key = $1 and finished is null and not {}",
+        schema::IS_OURS
+    );
+    let Some(row) = client.ask_opt(&sql, &[&identity.key()]).await.map_err(failed())? else {
+        return Ok(());
+    };
+    let (job, role): (i64, &str) = (row.get(0), row.get(1));
+    let message = format!("this load is job {job} of role \"{role}\", which has not finished it");
+    Err(Error::new(Kind::Ledger, message).hint(format!(
+        "Run it as \"{role}\", or as a member of that role. Or have that role run `pgspate status \
+         --forget {job}`."
+    )))
 }
 
 /// Binds a new job whose rows a crash would take.
@@ -542,13 +562,10 @@ pub(crate) async fn emptied_sql(
     table_oid: u32,
     except: Option<JobId>,
 ) -> Result<String> {
-    let look = "select to_regclass('pgspate.job') is not null";
-    let has_ledger: bool = client.ask_one(look, &[]).await.map_err(failed())?.get(0);
-    if !has_ledger {
+    if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(String::new());
     }
-    let look = "select has_schema_privilege('pgspate', 'USAGE') \
-                and has_table_privilege('pgspate.job', 'UPDATE')";
+    let look = "select has_table_privilege('pgspate.job', 'UPDATE')";
     if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok(String::new());
     }

@@ -18,12 +18,12 @@ mod schema;
 pub(crate) mod shadow;
 mod status;
 mod stream;
+mod trust;
 
 pub(crate) use bound::{begin_over, bind_stream, check_stream, is_emptied, lacks_chunks};
 pub use change::{Change, outstanding};
 pub(crate) use change::{
-    NewChange, adopt, claim, count_kind, doubtful_owner, forget_void, is_renamed, is_under_way,
-    record,
+    NewChange, adopt, claim, count_kind, forget_void, is_renamed, is_under_way, record,
 };
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};

@@ -5,6 +5,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::identity;
+use super::trust::LedgerSchema;
 use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
@@ -16,11 +17,22 @@ pub(crate) const SCHEMA: &str = "pgspate";
 /// brought up to this one.
 const VERSION: i32 = 3;
 
-/// What version 3 has and earlier ones have not, but for the key: version 2 brought the digest.
+/// What version 3 has and earlier ones have not, but for the key and the policies: version 2 brought
+/// the digest. Rows of before are the owner's.
 const UPGRADE: &str = "\
 lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
-alter table pgspate.version add column if not exists secret text";
+alter table pgspate.version add column if not exists secret text;
+alter table pgspate.job add column if not exists role name not null default current_user;
+drop policy if exists look on pgspate.change;
+drop policy if exists record on pgspate.change;
+drop policy if exists undo on pgspate.change;
+drop policy if exists forget on pgspate.change";
+
+/// The same for streams, where there are any.
+const UPGRADE_STREAMS: &str = "\
+alter table pgspate.stream add column if not exists role name not null default current_user;
+alter table pgspate.dead_letter add column if not exists role name not null default current_user";
 
 /// Makes the ledger's key, by the server: so it is in no statement that a log may keep.
 const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_random_uuid()::text";
@@ -52,6 +64,7 @@ create table pgspate.job (
     table_oid oid not null,
     table_name text not null,
     made_table boolean not null,
+    role name not null default current_user,
     sources jsonb not null,
     options jsonb not null,
     started timestamptz not null default clock_timestamp(),
@@ -99,12 +112,50 @@ create table pgspate.change (
     made timestamptz not null default clock_timestamp(),
     primary key (job, ordinal));
 create index change_undone on pgspate.change (table_oid) where done < cardinality(steps);
+create table pgspate.version (version integer not null, secret text not null)";
+
+/// What a role may do with rows of another role. Which jobs and changes there are is for all to
+/// see, as all look for keys that are dropped. A job counts no more when another role that may empty
+/// its table does so. All else is for the role itself and its members.
+const POLICIES: &str = "\
+alter table pgspate.job enable row level security;
+create policy look on pgspate.job for select using (true);
+create policy record on pgspate.job for insert with check (role = current_user);
+create policy work on pgspate.job for update using (IS_OURS);
+create policy void on pgspate.job for update
+    using (has_table_privilege(table_oid, 'truncate')) with check (table_oid = 0);
+create policy forget on pgspate.job for delete using (IS_OURS);
+alter table pgspate.ledger enable row level security;
+create policy work on pgspate.ledger using (exists (
+    select from pgspate.job where job.job = ledger.job and IS_OURS));
+alter table pgspate.reject enable row level security;
+create policy work on pgspate.reject using (exists (
+    select from pgspate.job where job.job = reject.job and IS_OURS));
 alter table pgspate.change enable row level security;
 create policy look on pgspate.change for select using (true);
 create policy record on pgspate.change for insert with check (role = current_user);
-create policy undo on pgspate.change for update using (pg_has_role(role, 'member'));
-create policy forget on pgspate.change for delete using (pg_has_role(role, 'member'));
-create table pgspate.version (version integer not null, secret text not null)";
+create policy undo on pgspate.change for update using (IS_OURS);
+create policy forget on pgspate.change for delete using (IS_OURS)";
+
+/// The same for streams.
+const STREAM_POLICIES: &str = "\
+alter table pgspate.stream enable row level security;
+create policy look on pgspate.stream for select using (true);
+create policy record on pgspate.stream for insert with check (role = current_user);
+create policy work on pgspate.stream for update using (IS_OURS);
+create policy forget on pgspate.stream for delete using (IS_OURS);
+alter table pgspate.dead_letter enable row level security;
+create policy work on pgspate.dead_letter using (IS_OURS) with check (role = current_user)";
+
+/// That a row's `role` is the current one, or has it as a member. A role may have been dropped.
+pub(super) const IS_OURS: &str = "\
+exists (select from pg_catalog.pg_roles r where r.rolname = role \
+        and pg_catalog.pg_has_role(r.oid, 'member'))";
+
+/// The policies of tables, as SQL.
+fn policies(of: &str) -> String {
+    of.replace("IS_OURS", IS_OURS)
+}
 
 /// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
 /// events that are applied; `stream.fence` is raised by each process that opens the stream.
@@ -116,6 +167,7 @@ create table pgspate.stream (
     source text not null default '',
     digest text not null default '',
     fence bigint not null default 0,
+    role name not null default current_user,
     dead_letters bigint not null default 0,
     updated timestamptz not null default clock_timestamp(),
     primary key (stream, partition));
@@ -130,6 +182,7 @@ create table pgspate.dead_letter (
     sqlstate text,
     message text not null,
     payload text not null,
+    role name not null default current_user,
     written timestamptz not null default clock_timestamp())";
 
 /// Whether the database has a ledger.
@@ -146,17 +199,9 @@ pub(super) async fn exists(client: &Client) -> Result<bool> {
 /// The same, of whatever version.
 ///
 /// # Errors
-/// When the server cannot be asked, or the schema is not a ledger.
+/// When the server cannot be asked; when the schema is not to be trusted, or not a ledger.
 pub(crate) async fn is_there(client: &Client) -> Result<bool> {
-    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
-    let look = "select to_regnamespace('pgspate') is not null, \
-                to_regclass('pgspate.version') is not null, \
-                (select count(*) from pg_class where relnamespace = to_regnamespace('pgspate'))";
-    let row = client.ask_one(look, &[]).await.map_err(failed)?;
-    let (has_schema, has_version): (bool, bool) = (row.get(0), row.get(1));
-    // An empty one was made for us by somebody who may make schemas.
-    let is_empty = row.get::<_, i64>(2) == 0;
-    if !has_version && has_schema && !is_empty { Err(foreign()) } else { Ok(has_version) }
+    LedgerSchema::read(client).await?.has("version")
 }
 
 /// Refuses a ledger of another version, where there is one that cannot be brought up to this one.
@@ -182,11 +227,16 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 /// Brings a ledger of an earlier version up to this one.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let secret = new_secret(client).await?;
+    let streams = match LedgerSchema::read(client).await?.has("stream")? {
+        true => format!("; {UPGRADE_STREAMS}; {};", policies(STREAM_POLICIES)),
+        false => ";".to_owned(),
+    };
     let sql = format!(
-        "begin; {UPGRADE}; \
+        "begin; {UPGRADE}; {}{streams} \
          update pgspate.version set version = {VERSION}, secret = {secret} \
          where version < {VERSION}; \
-         alter table pgspate.version alter column secret set not null; commit"
+         alter table pgspate.version alter column secret set not null; commit",
+        policies(POLICIES)
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;
@@ -223,13 +273,14 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
         return Ok(());
     }
     let failed = || server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    let look = "select to_regnamespace('pgspate') is not null";
-    let has_schema: bool = client.ask_one(look, &[]).await.map_err(failed())?.get(0);
+    let has_schema = LedgerSchema::read(client).await?.is_there;
     // Not "if not exists", for which a role must be one that may make schemas.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let secret = new_secret(client).await?;
     let sql = format!(
-        "begin; {schema} {MAKE}; insert into pgspate.version values ({VERSION}, {secret}); commit"
+        "begin; {schema} {MAKE}; {}; \
+         insert into pgspate.version values ({VERSION}, {secret}); commit",
+        policies(POLICIES)
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
@@ -245,9 +296,8 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
 
 /// Whether the ledger has what streams need.
 pub(super) async fn has_streams(client: &Client) -> Result<bool> {
-    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
-    let look = "select to_regclass('pgspate.stream') is not null";
-    Ok(exists(client).await? && client.ask_one(look, &[]).await.map_err(failed)?.get(0))
+    let has_some = LedgerSchema::read(client).await?.has("stream")?;
+    Ok(has_some && exists(client).await?)
 }
 
 /// Makes it with what streams need, if that is not there.
@@ -257,7 +307,8 @@ pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
         return Ok(());
     }
     let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    let Err(error) = client.batch_execute(&format!("begin; {MAKE_STREAMS}; commit")).await else {
+    let make = format!("begin; {MAKE_STREAMS}; {}; commit", policies(STREAM_POLICIES));
+    let Err(error) = client.batch_execute(&make).await else {
         return Ok(());
     };
     let _ = client.batch_execute("rollback").await;
@@ -270,11 +321,6 @@ pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
 pub(crate) fn no_target(named: &str) -> Error {
     Error::new(Kind::Usage, format!("{named} leads into the ledger, schema \"{SCHEMA}\""))
         .hint("Name a table of another schema: nothing but pgspate itself writes to the ledger.")
-}
-
-fn foreign() -> Error {
-    Error::new(Kind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
-        .hint("Rename that schema, or load with `--no-ledger`.")
 }
 
 /// For a role that may not use or make the ledger: the SQL that somebody else has to run.

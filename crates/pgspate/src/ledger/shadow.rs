@@ -6,6 +6,7 @@
 use tokio_postgres::Client;
 
 use super::JobId;
+use super::trust::is_trusted_sql;
 use crate::Result;
 use crate::target::{Ask, server_error};
 
@@ -24,11 +25,18 @@ pub(crate) fn make_sql(job: JobId, table: &str, likeness: &str) -> String {
     format!("create schema {name}; comment on schema {name} is '{comment}'")
 }
 
-const COMMENT: &str = "select obj_description(to_regnamespace($1), 'pg_namespace')";
+/// NULL of a schema that somebody else has made under the name.
+fn comment_sql() -> String {
+    format!(
+        "select (select obj_description(oid, 'pg_namespace') from pg_namespace \
+                 where nspname = $1 and {})",
+        is_trusted_sql("nspowner")
+    )
+}
 
 /// Whether the job has a shadow, and of a table in which state.
 pub(crate) async fn state(client: &Client, job: JobId) -> Result<Option<String>> {
-    let row = client.ask_one(COMMENT, &[&schema_name(job)]).await.map_err(failed())?;
+    let row = client.ask_one(&comment_sql(), &[&schema_name(job)]).await.map_err(failed())?;
     let comment: Option<String> = row.get(0);
     Ok(comment.filter(|comment| comment.starts_with(MARK)).map(|comment| {
         comment.rsplit_once(" state ").map(|(_, state)| state.to_owned()).unwrap_or_default()

@@ -110,10 +110,28 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     match client.tell(sql, &[&name, &partition]).await {
         Ok(_) => {}
         // Another process made it at the same time.
-        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+            check_role(client, name, partition).await?;
+        }
         Err(error) => return Err(schema::refused(failed()(error))),
     }
     take(client, name, partition, None, None).await?.ok_or_else(fenced)
+}
+
+/// Refuses a stream of a role that this one is no member of.
+async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> {
+    let sql = format!(
+        "select role::text from pgspate.stream \
+         where stream = $1 and partition = $2 and not {}",
+        schema::IS_OURS
+    );
+    let row = client.ask_opt(&sql, &[&name, &partition]).await.map_err(failed())?;
+    let Some(role) = row.map(|row| row.get::<_, String>(0)) else { return Ok(()) };
+    let message = format!("stream \"{name}\" is applied by role \"{role}\"");
+    Err(Error::new(Kind::Ledger, message).hint(format!(
+        "Apply it as \"{role}\", or as a member of that role; or give this one a name of its own \
+         with `--stream NAME`."
+    )))
 }
 
 /// Lets no other session hold the stream as long as this one lives.

@@ -292,7 +292,6 @@ impl Load {
             bytes_done: chunks * self.plan.chunk_bytes as u64,
             commit: self.plan.commit,
             has_ledger: self.plan.ledger,
-            doubtful_owner: self.doubtful_owner.as_deref(),
             is_at_once: self.plan.at_once.is_some(),
             writer: None,
         }

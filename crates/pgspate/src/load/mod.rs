@@ -143,8 +143,6 @@ pub struct Load {
     upkeep: Upkeep,
     /// Keeps other loads from the file for rejects.
     rejects_guard: Option<rejects::Guard>,
-    /// The ledger's owner, where this role does not run statements from that ledger.
-    doubtful_owner: Option<String>,
     standing: care::Standing,
 }
 

@@ -27,9 +27,8 @@ use crate::{Error, Result};
 /// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
 /// inputs that do not fit it.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
-    let (mut load, looked) = look(options, dsn, runtime)?;
+    let (mut load, has_ledger) = look(options, dsn, runtime)?;
     load.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
-    let has_ledger = looked.has_ledger;
     if let (Some(identity), Ok(true)) = (&mut load.identity, &has_ledger)
         && !identity.is_settled()
     {
@@ -58,7 +57,6 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     if load.options.create && load.known.made_table {
         load.adopt_table()?;
     }
-    load.doubtful_owner = looked.doubtful_owner?;
     load.plan.take_care(load.plan_care()?);
     Ok(load)
 }
@@ -133,8 +131,7 @@ struct First<'a> {
 const HARDLY: &str = "'100ms'";
 
 impl Question for First<'_> {
-    type Answer =
-        (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>, Result<Option<String>>);
+    type Answer = (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>);
 
     /// In one transaction, so that the settings end with it. Between two questions it is idle for a
     /// moment.
@@ -144,17 +141,16 @@ impl Question for First<'_> {
             begin_pinned(),
             self.lock_timeout
         );
-        let (_, session, table, free, has_ledger, doubtful_owner, _) = tokio::join!(
+        let (_, session, table, free, has_ledger, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             Session::read(client),
             Table::read(client, self.table),
             free_connections(client),
             ledger::is_there(client),
-            ledger::doubtful_owner(client),
             client.batch_execute("rollback")
         );
-        (session, table, free, has_ledger, doubtful_owner)
+        (session, table, free, has_ledger)
     }
 }
 
@@ -176,14 +172,8 @@ async fn ask_with_patience(
     answers
 }
 
-/// What was asked together with the table, and is wanted later.
-struct Looked {
-    has_ledger: Result<bool>,
-    doubtful_owner: Result<Option<String>>,
-}
-
-/// Looks at inputs and table, and plans how the rows get there.
-fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> {
+/// Looks at inputs and table, and plans how the rows get there. Also says whether there is a ledger.
+fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let inputs = match (&options.batches, &options.stream) {
         (Some(own), _) => vec![Input::memory(own.name(), own.bytes(), own.is_stream())],
@@ -198,7 +188,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         let limits = &options.limits;
         answers = runtime.block_on(ask_with_patience(&connection.client, &name, limits));
     }
-    let (session, table, free, has_ledger, doubtful_owner) = answers;
+    let (session, table, free, has_ledger) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);
     if let Some(table) = table.as_ref().filter(|table| table.schema == ledger::SCHEMA) {
         return Err(ledger::no_target(&table.sql_name));
@@ -244,10 +234,9 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Looked)> 
         stage: None,
         upkeep: Upkeep::default(),
         rejects_guard: None,
-        doubtful_owner: None,
         standing: care::Standing::default(),
     };
-    Ok((load, Looked { has_ledger, doubtful_owner }))
+    Ok((load, has_ledger))
 }
 
 /// Whether somebody else held a lock for too long, now or in the same transaction before.

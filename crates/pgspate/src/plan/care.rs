@@ -48,8 +48,6 @@ pub(crate) struct Facts<'a> {
     pub(crate) bytes_done: u64,
     pub(crate) commit: Commit,
     pub(crate) has_ledger: bool,
-    /// The ledger's owner, if this role does not run statements from that ledger.
-    pub(crate) doubtful_owner: Option<&'a str>,
     /// Rows become visible at once.
     pub(crate) is_at_once: bool,
     /// Another job that a session works on, and which writes into the table.
@@ -175,10 +173,6 @@ fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
             said(!facts.has_ledger, why)
         })
         .or_else(|| facts.writer.map(|writer| format!("{writer} writes into the table")))
-        .or_else(|| {
-            let owner = facts.doubtful_owner?;
-            Some(format!("the ledger is of role \"{owner}\", which can do less than this one"))
-        })
 }
 
 fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {

@@ -1,0 +1,127 @@
+//! A ledger of a role that could make the current one run something.
+
+use crate::support::Case;
+use crate::{Role, run_as};
+
+/// Every command that reads the ledger.
+const COMMANDS: [&str; 6] = [
+    "status",
+    "status --restore",
+    "load t.csv --table t",
+    "load t.csv --table t --plan",
+    "apply e.ndjson",
+    "doctor",
+];
+
+/// A function that tells of being run by a superuser.
+const SPY: &str = "\
+create table spy.seen (by text);
+grant insert on spy.seen to public;
+create function spy.look() returns int language plpgsql as
+    $$begin insert into spy.seen values (current_user); return 1; end$$;
+create function spy.fire() returns trigger language plpgsql as
+    $$begin insert into spy.seen values (current_user); return new; end$$";
+
+fn case() -> Case {
+    let case = Case::new("create table t (id int primary key, n int)");
+    case.put("t.csv", "id,n\n1,1\n");
+    case.put("e.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":7}}\n");
+    case
+}
+
+/// A role that may make schemas, with a spy.
+fn mallory(case: &Case) -> Role<'_> {
+    let role = Role::new(case, "mallory");
+    role.grant(&format!("create on database \"{}\"", case.db.name()));
+    role.sql(&format!("create schema spy; {SPY}; grant usage on schema spy to public"));
+    role
+}
+
+/// All commands refuse the ledger and name its owner; nothing of it is run.
+fn is_refused(case: &Case, role: &Role<'_>, what: &str) {
+    for command in COMMANDS {
+        let run = run_as(case, &case.db.dsn(), command);
+        if command == "doctor" {
+            continue;
+        }
+        assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
+        let said = format!("{what}, owned by role \"{}\", is not to be trusted", role.name);
+        assert!(run.stderr.contains(&said), "{command}: {}", run.stderr);
+    }
+    assert_eq!(case.value("select count(*) from spy.seen"), "0");
+    let run = run_as(case, &case.db.dsn(), "load t.csv --table t --no-ledger");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from spy.seen"), "0");
+    case.db.run("delete from t");
+}
+
+#[test]
+fn a_view_in_place_of_a_table() {
+    let case = case();
+    let role = mallory(&case);
+    role.sql(
+        "create schema pgspate; create view pgspate.version as select spy.look() as version; \
+         grant usage on schema pgspate to public; grant select on pgspate.version to public",
+    );
+    is_refused(&case, &role, "schema \"pgspate\"");
+    // Nor in a schema that is ours.
+    case.db.run("alter schema pgspate owner to postgres");
+    is_refused(&case, &role, "view pgspate.version");
+}
+
+#[test]
+fn a_ledger_that_somebody_else_has_made() {
+    let case = case();
+    let role = mallory(&case);
+    role.grant("all on t");
+    let run = role.run("load t.csv --table t");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    case.db.run("delete from t");
+    role.sql(
+        "create trigger spy before insert on pgspate.job for each row execute function spy.fire(); \
+         delete from spy.seen",
+    );
+    is_refused(&case, &role, "schema \"pgspate\"");
+    // Its owner uses it.
+    let run = run_as(&case, &role.dsn(), "status");
+    assert_eq!(run.status, Some(2), "a trigger is not pgspate's: {}", run.stdout);
+    role.sql("drop trigger spy on pgspate.job");
+    assert_eq!(run_as(&case, &role.dsn(), "status").status, Some(0));
+    // So does a superuser who takes the owner's role.
+    let as_owner = format!("{} options='-crole={}'", case.db.dsn(), role.name);
+    assert_eq!(run_as(&case, &as_owner, "status").status, Some(0));
+}
+
+#[test]
+fn a_trigger_on_a_ledger_that_is_ours() {
+    let case = case();
+    let role = mallory(&case);
+    case.load("t.csv --table t --quiet").success();
+    case.db.run("delete from t");
+    role.grant("usage on schema pgspate");
+    role.grant("trigger on pgspate.job");
+    role.sql(
+        "create trigger spy before update on pgspate.job for each row execute function spy.fire()",
+    );
+    for command in &COMMANDS[..5] {
+        let run = run_as(&case, &case.db.dsn(), command);
+        assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
+        assert!(run.stderr.contains("trigger spy of pgspate.job"), "{command}: {}", run.stderr);
+    }
+    assert_eq!(case.value("select count(*) from spy.seen"), "0");
+}
+
+#[test]
+fn a_ledger_of_a_group() {
+    let case = case();
+    let (group, member) = (Role::new(&case, "group"), Role::new(&case, "member"));
+    case.db.run(&format!("grant \"{}\" to \"{}\"", group.name, member.name));
+    group.grant(&format!("create on database \"{}\"", case.db.name()));
+    group.grant("all on t");
+    assert_eq!(group.run("load t.csv --table t").status, Some(0));
+    let run = member.run("status");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let run = member.run("load t.csv --table t");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from t"), "1");
+}

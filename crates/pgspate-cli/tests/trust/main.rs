@@ -1,0 +1,67 @@
+//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, and no role
+//! sees or forges what another has in it.
+
+mod events;
+mod foreign;
+mod roles;
+#[path = "../support/run.rs"]
+mod run;
+#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[path = "../load/support.rs"]
+mod support;
+
+use run::Run;
+use support::Case;
+
+/// A role of the server, which may do nothing yet; gone with the value.
+struct Role<'a> {
+    case: &'a Case,
+    name: String,
+}
+
+impl<'a> Role<'a> {
+    fn new(case: &'a Case, suffix: &str) -> Role<'a> {
+        let name = format!("{}_{suffix}", case.db.name());
+        case.db.run(&format!("create role \"{name}\" login"));
+        Role { case, name }
+    }
+
+    fn dsn(&self) -> String {
+        format!("{} user='{}'", self.case.db.dsn(), self.name)
+    }
+
+    /// Runs SQL as the role.
+    fn sql(&self, sql: &str) {
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    fn try_sql(&self, sql: &str) -> Result<String, String> {
+        run::try_ask(&self.dsn(), sql).map_err(|error| {
+            error.as_db_error().map_or(error.to_string(), |said| said.message().to_owned())
+        })
+    }
+
+    /// Lets the role do something: `grant WHAT to ROLE`.
+    fn grant(&self, what: &str) {
+        self.case.db.run(&format!("grant {what} to \"{}\"", self.name));
+    }
+
+    /// Runs the command as the role.
+    fn run(&self, args: &str) -> Run {
+        run_as(self.case, &self.dsn(), args)
+    }
+}
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        let name = &self.name;
+        self.case.db.run(&format!("drop owned by \"{name}\" cascade; drop role \"{name}\""));
+    }
+}
+
+/// Runs the command, split at spaces, on a server.
+fn run_as(case: &Case, dsn: &str, args: &str) -> Run {
+    let mut args: Vec<&str> = args.split_whitespace().collect();
+    args.splice(1..1, ["--to", dsn]);
+    run::finish(run::spawn(&mut case.command(&args)))
+}

@@ -1,0 +1,142 @@
+//! Several roles that use the ledger of a superuser.
+
+use crate::support::Case;
+use crate::{Role, run_as};
+
+const GRANTS: [&str; 2] =
+    ["usage on schema pgspate", "select, insert, update, delete on all tables in schema pgspate"];
+
+fn case() -> Case {
+    let case = Case::new(
+        "create table t (id int primary key, n int); create table u (id int primary key, n int)",
+    );
+    case.put("t.csv", "id,n\n1,1\n2,x\n");
+    case.put("u.csv", "id,n\n1,1\n2,y\n");
+    let event = "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":\"secret\"}}\n";
+    case.put("e.ndjson", event);
+    assert_eq!(case.load("t.csv --table t --rejects t.bad --quiet").status, Some(1));
+    let run = run_as(&case, &case.db.dsn(), "apply e.ndjson --max-dead-letters 1");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    case
+}
+
+#[test]
+fn a_role_without_grants_is_told_which() {
+    let case = case();
+    let role = Role::new(&case, "plain");
+    role.grant("all on u");
+    let run = role.run("load u.csv --table u --rejects u.bad");
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(run.stderr.contains("permission denied for schema pgspate"), "{}", run.stderr);
+    assert!(run.stderr.contains("grant usage on schema pgspate to ROLE"), "{}", run.stderr);
+    case.put("good.csv", "id,n\n1,1\n");
+    for command in [
+        "load good.csv --table u --no-ledger",
+        "load good.csv --table u --no-ledger --replace",
+        "sync good.csv --table u --scope all",
+        "doctor --table u",
+    ] {
+        let run = role.run(command);
+        assert!(matches!(run.status, Some(0 | 1)), "{command}: {}", run.stderr);
+    }
+    for grant in GRANTS {
+        role.grant(grant);
+    }
+    case.put("u.csv", "id,n\n7,1\n8,y\n");
+    let run = role.run("load u.csv --table u --rejects u.bad");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from u where id > 6"), "1");
+}
+
+#[test]
+fn a_role_sees_and_forges_nothing_of_another() {
+    let case = case();
+    let role = Role::new(&case, "plain");
+    role.grant("all on u");
+    role.grant("select, insert on t");
+    for grant in GRANTS {
+        role.grant(grant);
+    }
+    assert_eq!(role.run("load u.csv --table u --rejects u.bad").status, Some(1));
+    let count = |table: &str| role.try_sql(&format!("select count(*) from pgspate.{table}"));
+    assert_eq!(count("reject"), Ok("1".to_owned()));
+    assert_eq!(count("dead_letter"), Ok("0".to_owned()));
+    assert_eq!(count("ledger"), Ok("1".to_owned()));
+    let jobs = "select count(*) from pgspate.job where table_oid <> 0";
+    assert_eq!(case.value(jobs), "2");
+    for forged in [
+        "update pgspate.job set finished = null",
+        "delete from pgspate.job",
+        "update pgspate.stream set ordinal = 9, dead_letters = 0",
+        "delete from pgspate.stream",
+        "update pgspate.job set table_oid = 0 where table_oid = 't'::regclass",
+    ] {
+        // Rows of others are not there to be changed.
+        let (before, all) = (
+            case.value("select sum(hashtext(j::text)) from pgspate.job j where role = 'postgres'"),
+            "select count(*) from pgspate.stream where ordinal = 1",
+        );
+        let _ = role.try_sql(forged);
+        assert_eq!(
+            case.value("select sum(hashtext(j::text)) from pgspate.job j where role = 'postgres'"),
+            before,
+            "{forged}"
+        );
+        assert_eq!(case.value(all), "1", "{forged}");
+    }
+    for refused in [
+        "insert into pgspate.ledger \
+         (job, chunk, input, position, rows_in, rows_written, rows_rejected) \
+         values (1, 7, 0, 0, 1, 1, 0)",
+        "insert into pgspate.reject (job, chunk, row, sqlstate, message, record) \
+         values (1, 7, 0, '', '', '')",
+        "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
+                                  sources, options, role) \
+         values ('', '', '', 0, '', false, '[]', '{}', 'postgres')",
+        "insert into pgspate.stream (stream, partition, role) values ('x', '', 'postgres')",
+        "insert into pgspate.dead_letter \
+         (stream, partition, position, source, line, message, payload, role) \
+         values ('x', '', 0, '', 0, '', '', 'postgres')",
+    ] {
+        let said = role.try_sql(refused).unwrap_err();
+        assert!(said.contains("row-level security"), "{refused}: {said}");
+    }
+    // A stream has one role.
+    case.put("e.ndjson", "{\"op\":\"insert\",\"table\":\"u\",\"row\":{\"id\":9}}\n".repeat(2));
+    let run = role.run("apply e.ndjson");
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(run.stderr.contains("is applied by role \"postgres\""), "{}", run.stderr);
+    assert_eq!(role.run("apply e.ndjson --stream mine").status, Some(0));
+}
+
+#[test]
+fn a_load_that_another_role_has_begun() {
+    let case = case();
+    let role = Role::new(&case, "plain");
+    for grant in GRANTS.into_iter().chain(["all on u"]) {
+        role.grant(grant);
+    }
+    case.put("g.csv", "id,n\n1,1\n");
+    case.load("g.csv --table u --quiet").success();
+    // What is loaded is loaded, by whomever.
+    let run = role.run("load g.csv --table u");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from u"), "1");
+    case.db.run("update pgspate.job set finished = null where table_oid = 'u'::regclass");
+    for more in ["", " --restart"] {
+        let run = role.run(&format!("load g.csv --table u{more}"));
+        assert_eq!(run.status, Some(2), "{}", run.stdout);
+        assert!(
+            run.stderr.contains("of role \"postgres\", which has not finished it"),
+            "{}",
+            run.stderr
+        );
+    }
+    // Who may empty the table may say that it is empty.
+    case.db.run("update pgspate.job set finished = now() where table_oid = 'u'::regclass");
+    case.put("h.csv", "id,n\n5,5\n");
+    let run = role.run("load h.csv --table u --replace");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    case.load("g.csv --table u --quiet").success();
+    assert_eq!(case.value("select count(*) from u"), "2");
+}

@@ -1,0 +1,109 @@
+//! Whether the ledger may be used at all: asked of the catalog alone, before anything of it is read.
+//!
+//! Whoever owns a table decides what runs when it is read or written: a view has a query, a table
+//! has defaults, policies and triggers. So the ledger is used only where its owners could do all
+//! that it might make the role do, and where it is made of what pgspate makes.
+
+use tokio_postgres::Client;
+
+use crate::target::{Ask, server_error};
+use crate::{Error, Kind, Result};
+
+/// Whether the role `{owner}` may decide what the current role runs: it is that role, a superuser, a
+/// member of it, or a group of its own. A superuser counts as a member of every role, and so has
+/// only the first three.
+const IS_TRUSTED: &str = "\
+(pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')
+ or not (select rolsuper from pg_roles where rolname = current_user)
+    and pg_has_role({owner}, 'member'))";
+
+/// Columns: 0 whether there is the schema, 1 whether the role may use it, 2 names of tables, 3 what
+/// is not trusted, 4 its owner; both NULL where all is.
+const LOOK: &str = "\
+with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
+relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
+part(nth, what, owner, is_ours) as (
+  select 1, 'schema \"pgspate\"', nspowner, true from schema
+  union all
+  select 2, format('%s pgspate.%I', case relkind when 'v' then 'view' when 'm' then 'view'
+                                    when 'f' then 'foreign table' else 'relation' end, relname),
+         relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
+  from relation
+  union all
+  select 3, format('trigger %I of pgspate.%I', g.tgname, r.relname), r.relowner, false
+  from pg_trigger g join relation r on r.oid = g.tgrelid where not g.tgisinternal),
+doubt as (
+  select what, pg_get_userbyid(owner)::text as owner from part
+  where not is_ours or not {is_trusted} order by nth, what limit 1)
+select exists (select from schema),
+       coalesce((select has_schema_privilege(oid, 'usage') from schema), false),
+       array(select relname::text from relation where relkind <> 'i'),
+       (select what from doubt), (select owner from doubt)";
+
+/// The ledger's schema as the catalog has it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LedgerSchema {
+    pub(super) is_there: bool,
+    may_use: bool,
+    relations: Vec<String>,
+    doubt: Option<(String, String)>,
+}
+
+impl LedgerSchema {
+    /// Looks at the schema; reads nothing of it.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
+        let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
+        let sql = LOOK.replace("{is_trusted}", IS_TRUSTED).replace("{owner}", "owner");
+        let row = client.ask_one(&sql, &[]).await.map_err(failed)?;
+        let doubt: Option<String> = row.get(3);
+        Ok(LedgerSchema {
+            is_there: row.get(0),
+            may_use: row.get(1),
+            relations: row.get(2),
+            doubt: doubt.map(|what| (what, row.get(4))),
+        })
+    }
+
+    /// Whether it has a table of that name, which may be used.
+    ///
+    /// # Errors
+    /// Of [`Kind::Ledger`] when it is not to be trusted, or is no ledger.
+    pub(super) fn has(&self, table: &str) -> Result<bool> {
+        self.check()?;
+        Ok(self.relations.iter().any(|it| it == table))
+    }
+
+    /// Whether it can be read, for those who do without it otherwise.
+    pub(super) fn is_readable(&self) -> bool {
+        self.may_use && matches!(self.has("version"), Ok(true))
+    }
+
+    /// Refuses a schema that is not to be trusted, or is no ledger.
+    fn check(&self) -> Result<()> {
+        if let Some((what, owner)) = &self.doubt {
+            let message = format!("{what}, owned by role \"{owner}\", is not to be trusted");
+            return Err(Error::new(Kind::Ledger, message).hint(format!(
+                "What it makes the server run would be run as your role. Connect as \"{owner}\"; or \
+                 have a superuser drop what pgspate has not made, and own the ledger: `alter schema \
+                 pgspate owner to ROLE`, and `alter table pgspate.NAME owner to ROLE` for each \
+                 table. Or load with `--no-ledger`."
+            )));
+        }
+        // An empty one was made for us by somebody who may make schemas.
+        let is_ledger = self.relations.iter().any(|it| it == "version");
+        match self.is_there && !is_ledger && !self.relations.is_empty() {
+            true => Err(Error::new(Kind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
+                .hint("Rename that schema, or load with `--no-ledger`.")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a schema that pgspate has made for a job is the role's to use: the SQL for it, of an
+/// owner's oid.
+pub(super) fn is_trusted_sql(owner: &str) -> String {
+    IS_TRUSTED.replace("{owner}", owner)
+}
