@@ -23,7 +23,7 @@ impl Throwaway {
     fn new(py: Python<'_>, settings: &str) -> PyResult<Throwaway> {
         let builder = embedded::Throwaway::builder().conf(settings);
         let server = py.detach(|| builder.start(&embedded::silent)).map_err(|e| failed(py, e))?;
-        let (dsn, url) = (server.dsn(), server.tcp_dsn_for("postgres"));
+        let (dsn, url) = (server.passfile_dsn(), server.tcp_dsn_for("postgres"));
         let pid = std::process::id();
         Ok(Throwaway { server: Mutex::new(Some(server)), dsn, url, pid })
     }

@@ -31,7 +31,8 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
         let note = format!("using the embedded PostgreSQL{major}{}", folder.unwrap_or_default());
         say_line(style.dim(&note));
     }
-    let conninfo = server.dsn().map_err(embedded)?;
+    // With the password itself, so that PGPASSWORD, which is another server's, does not count.
+    let conninfo = server.secret_dsn().map_err(embedded)?;
     let psql = server.psql_command().map_err(embedded)?;
     let dsn = Dsn::resolve(Some(&conninfo), &environment)?.expect("a conninfo was given");
     Ok(Target { dsn, psql })

@@ -4,7 +4,7 @@
 //! account. Access is decided from owner, group and mode alone; ACLs are not read.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -72,13 +72,21 @@ pub(crate) fn blocked_at(path: &Path, account: &Account) -> Option<PathBuf> {
     parts.iter().find(blocked).map(|part| part.to_path_buf())
 }
 
-/// Gives `path` to `account`; with none, it is ours already.
-pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
-    match account {
-        Some(Account { uid, gid, .. }) => chown(path, Some(*uid), Some(*gid))
-            .map_err(|e| Error::file("change the owner of", path, e)),
-        None => Ok(()),
+/// A user as errors name it: by name, where it has one, and by id.
+pub(crate) fn describe_uid(uid: u32) -> String {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    match name_of(&passwd, uid) {
+        Some(name) => format!("user \"{name}\" (uid {uid})"),
+        None => format!("the user with uid {uid}"),
     }
+}
+
+fn name_of(passwd: &str, uid: u32) -> Option<&str> {
+    let mut lines = passwd.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
 }
 
 #[cfg(test)]
@@ -100,6 +108,13 @@ mod tests {
         let both = format!("{PASSWD}postgres:x:101:104::/var/lib/postgresql:/bin/bash\n");
         let expected = Account { name: "postgres".into(), uid: 101, gid: 104 };
         assert_eq!(choose(&both), Some(expected));
+    }
+
+    #[test]
+    fn users_are_named_where_they_have_a_name() {
+        assert_eq!(name_of(PASSWD, 65_534), Some("nobody"));
+        assert_eq!(name_of(PASSWD, 7), None);
+        assert_eq!(name_of("nobody\n:\nx:x\n", 7), None);
     }
 
     #[test]

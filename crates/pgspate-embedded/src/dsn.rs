@@ -4,10 +4,39 @@
 
 use std::path::Path;
 
-/// A `key=value` string for a server's Unix socket, which needs no password.
-pub(crate) fn for_socket(folder: &Path, port: u16, database: &str) -> String {
-    let host = quote(&folder.to_string_lossy());
-    format!("host={host} port={port} user=postgres dbname={}", quote(database))
+/// Host, port and database may be any. The password is letters and digits, which need no escapes.
+const PASSFILE_START: &str = "*:*:*:postgres:";
+
+/// A `key=value` string for a server's Unix socket or, without one, for its port on loopback.
+/// It says neither the password nor where it is: add [`with_password`] or [`with_passfile`].
+pub(crate) fn for_server(socket_folder: Option<&Path>, port: u16, database: &str) -> String {
+    let host = socket_folder.map_or("127.0.0.1".into(), |folder| folder.to_string_lossy());
+    format!("host={} port={port} user=postgres dbname={}", quote(&host), quote(database))
+}
+
+/// Adds the password itself to a `key=value` string.
+pub(crate) fn with_password(dsn: &str, password: &str) -> String {
+    format!("{dsn} password={}", quote(password))
+}
+
+/// Adds the path of the password file, which psql and everything else with libpq reads.
+pub(crate) fn with_passfile(dsn: &str, path: &Path) -> String {
+    format!("{dsn} passfile={}", quote(&path.to_string_lossy()))
+}
+
+/// The line of a password file for a password of `postgres`, at any address.
+pub(crate) fn passfile_line(password: &str) -> String {
+    format!("{PASSFILE_START}{password}\n")
+}
+
+/// The password in a password file; as earlier versions wrote it, the file is the password.
+pub(crate) fn password_in(passfile: &str) -> &str {
+    passfile.strip_prefix(PASSFILE_START).unwrap_or(passfile).trim()
+}
+
+/// Whether a password file is one that libpq can read.
+pub(crate) fn is_passfile(text: &str) -> bool {
+    text.starts_with(PASSFILE_START)
 }
 
 /// A URL for a server's TCP port on loopback.
@@ -62,7 +91,7 @@ mod tests {
     #[test]
     fn socket_strings_survive_odd_folder_names() {
         let folder = Path::new("/tmp/it's a \\ folder");
-        let config: Config = for_socket(folder, 6543, "my db").parse().unwrap();
+        let config: Config = for_server(Some(folder), 6543, "my db").parse().unwrap();
         assert_eq!(config.get_hosts(), [Host::Unix(folder.to_path_buf())]);
         assert_eq!(config.get_ports(), [6543]);
         assert_eq!(config.get_dbname(), Some("my db"));
@@ -84,6 +113,18 @@ mod tests {
             assert_eq!(config.get_hosts(), [Host::Tcp("h".into())], "{dsn}");
             assert_eq!(config.get_ports(), [5], "{dsn}");
         }
+    }
+
+    #[test]
+    fn both_kinds_of_password_files_are_read() {
+        assert_eq!(password_in(&passfile_line("a1")), "a1");
+        assert_eq!(password_in("a1"), "a1");
+        assert!(is_passfile(&passfile_line("a1")) && !is_passfile("a1"));
+        let dsn = with_password(&for_server(None, 1, "postgres"), "a b");
+        let config: Config = dsn.parse().unwrap();
+        assert_eq!(config.get_password(), Some("a b".as_bytes()));
+        let dsn = with_passfile(&for_server(None, 1, "postgres"), Path::new("/it's here"));
+        assert!(dsn.ends_with(r" passfile='/it\'s here'"), "{dsn}");
     }
 
     #[test]

@@ -120,9 +120,11 @@ pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Insta
             return Ok(found);
         }
     }
+    // What lies in a folder of another user's is not run.
+    let fetched = |home: &Home| fetch::fetched_folders(&home.root);
     let local = from_pg_config().into_iter().chain(from_path()).chain(from_packages());
     let found = local
-        .chain(home.iter().flat_map(|home| fetch::fetched_folders(&home.root)))
+        .chain(home.iter().filter(|home| home.require_own().is_ok()).flat_map(fetched))
         .filter_map(|folder| Installation::at(&folder).ok())
         .find(|found| fits(found) && found.require_open(account).is_ok());
     match found {

@@ -1,17 +1,19 @@
 //! Where pgspate keeps its servers: one root folder, and the user that owns what servers write.
 //!
 //! Files that pgspate itself reads back (passwords, locks) lie in the root folder, which belongs
-//! to whoever runs pgspate; what the server writes lies in `data-<major>` and `run-<major>`, which
-//! belong to the user that the server runs as.
+//! to whoever runs pgspate and to which nobody else can write; what the server writes lies in
+//! `data-<major>` and `run-<major>`, which belong to the user that the server runs as.
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::account::{Account, blocked_at};
 use crate::error::{Error, Result};
+use crate::{folder, sys};
 
 /// The root folder used by root, whose own home is closed to other users.
 const ROOT_OF_ROOT: &str = "/var/lib/pgspate";
@@ -63,10 +65,20 @@ impl Home {
             .mode(mode)
             .create(&self.root)
             .map_err(|e| Error::file("create", &self.root, e))?;
+        self.require_own()?;
         if let Some(account) = &self.account {
             require_open(&self.root, account, blocked_at)?;
         }
         Ok(())
+    }
+
+    /// Refuses a root folder that others could have put something into. None at all is fine.
+    pub(crate) fn require_own(&self) -> Result<()> {
+        match fs::metadata(&self.root) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(Error::file("read", &self.root, e)),
+            Ok(facts) => folder::require_safe(&self.root, &facts, &[sys::effective_uid()]),
+        }
     }
 }
 

@@ -1,23 +1,27 @@
 //! Making data folders, and the settings file that pgspate keeps in each.
 //!
-//! Sockets trust whoever reaches them, and only the server's user does; TCP always wants the
-//! password. What pgspate sets lies in `pgspate.conf`, included last: `alter system` still wins.
+//! The server wants the password on the socket as on TCP: its user may run other programs, too.
+//! That user never sees the password. `initdb` is given a SCRAM verifier, which the server can check
+//! a password against but nobody can log in with. What pgspate sets lies in `pgspate.conf`,
+//! included last: `alter system` still wins.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 use crate::account::Account;
 use crate::error::{Error, Result};
 use crate::find::Installation;
+use crate::folder::Folder;
 use crate::{folder, launch};
 
 /// Name of the settings file in a data folder.
 pub(crate) const SETTINGS_FILE: &str = "pgspate.conf";
 
-/// Makes a data folder `parent/data`. `parent` must be private to `account` and new, and is left
-/// with nothing else in it.
+/// Makes a data folder `parent/data` that belongs to `account`. `parent` must be ours, open to
+/// `account` and new, and is left with nothing else in it.
 pub(crate) fn make_data_folder(
     found: &Installation,
     parent: &Path,
@@ -25,15 +29,16 @@ pub(crate) fn make_data_folder(
     is_durable: bool,
     account: Option<&Account>,
 ) -> Result<()> {
-    let (data, secret) = (parent.join("data"), parent.join("password"));
-    folder::write_private(&secret, format!("{password}\n").as_bytes(), account)?;
+    let (data, secret) = (parent.join("data"), parent.join("verifier"));
+    folder::write_private(&secret, format!("{}\n", verifier(password)).as_bytes(), account)?;
     let mut result = Ok(());
     for locale in locales(found.major) {
         folder::remove_tree(&data)?;
+        folder::make_private(&data, account)?;
         let mut command = launch::command(found, "initdb", account);
         command.arg("-D").arg(&data).arg("--pwfile").arg(&secret).args(*locale);
         command.args(["-U", "postgres", "-E", "UTF8"]);
-        command.args(["--auth-local=trust", "--auth-host=scram-sha-256"]);
+        command.args(["--auth-local=scram-sha-256", "--auth-host=scram-sha-256"]);
         if !is_durable {
             command.arg("--no-sync");
         }
@@ -63,11 +68,63 @@ fn locales(major: u32) -> &'static [&'static [&'static str]] {
 pub(crate) fn include_settings(data: &Path, name: &str) -> Result<()> {
     let path = data.join("postgresql.conf");
     let line = format!("\ninclude_if_exists '{name}'\n");
+    let folder = Folder::open(data)?;
     let append = || {
-        let mut options = OpenOptions::new();
-        options.append(true).custom_flags(libc::O_NOFOLLOW).open(&path)?.write_all(line.as_bytes())
+        let mut file = folder.open_file("postgresql.conf", OFlags::WRONLY | OFlags::APPEND)?;
+        file.write_all(line.as_bytes())
     };
     append().map_err(|e| Error::file("write", &path, e))
+}
+
+/// What the server stores instead of a password: `SCRAM-SHA-256$4096:…`.
+fn verifier(password: &str) -> String {
+    postgres_protocol::password::scram_sha_256(password.as_bytes())
+}
+
+/// Sets the superuser's password in the data folder of a stopped server.
+pub(crate) fn set_password(
+    found: &Installation,
+    data: &Path,
+    password: &str,
+    account: Option<&Account>,
+) -> Result<()> {
+    let mut command = launch::command(found, "postgres", account);
+    command.args(["--single", "-D"]).arg(data).arg("postgres");
+    let sql = format!("alter role postgres password '{}'\n", verifier(password));
+    let output = launch::run_with_input(command, "set the password of PostgreSQL", &sql)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // A statement that fails does not change the exit status.
+    match said.lines().find(|line| line.contains("ERROR:")) {
+        Some(line) => {
+            Err(Error::new("could not set the password of PostgreSQL").because(Error::new(line)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes `pg_hba.conf` ask for the password where earlier versions of pgspate trusted whoever
+/// reached the socket. Other lines stay.
+pub(crate) fn distrust_socket(data: &Path, account: Option<&Account>) -> Result<()> {
+    const NAME: &str = "pg_hba.conf";
+    let folder = Folder::open(data)?;
+    let bytes = folder.read(NAME).map_err(|e| Error::file("read", &data.join(NAME), e))?;
+    let before = String::from_utf8_lossy(&bytes);
+    let after = distrusting(&before);
+    if after == before { Ok(()) } else { folder.write(NAME, after.as_bytes(), account) }
+}
+
+/// The lines as `initdb --auth-local=trust` writes them are changed, and no others.
+fn distrusting(rules: &str) -> String {
+    let change = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields[..] {
+            ["local", "all" | "replication", "all", "trust"] => {
+                line.replace("trust", "scram-sha-256")
+            }
+            _ => line.to_owned(),
+        }
+    };
+    rules.split_inclusive('\n').map(change).collect()
 }
 
 /// A value for a settings file.
@@ -102,7 +159,7 @@ pub(crate) fn settings(port: u16, socket_folder: Option<&Path>) -> String {
 
 /// The port in a settings file written earlier.
 pub(crate) fn port_in(data: &Path) -> Option<u16> {
-    let text = fs::read_to_string(data.join(SETTINGS_FILE)).ok()?;
+    let text = String::from_utf8(Folder::open(data).ok()?.read(SETTINGS_FILE).ok()?).ok()?;
     text.lines().find_map(|line| line.strip_prefix("port = ")?.parse().ok())
 }
 
@@ -140,6 +197,22 @@ mod tests {
         assert_eq!(list, "\"/tmp/it's, \"\"here\"\"\"");
         assert_eq!(quote(&list), "'\"/tmp/it''s, \"\"here\"\"\"'");
         assert_eq!(socket_list(None), "");
+    }
+
+    #[test]
+    fn trust_on_the_socket_ends_and_other_rules_stay() {
+        let rules = "# local all all trust\n\
+            local   all             all                                     trust\n\
+            local   replication     all                                     trust\n\
+            host    all             all             127.0.0.1/32            scram-sha-256\n\
+            local sales bob trust\nlocal all all peer";
+        let expected = "# local all all trust\n\
+            local   all             all                                     scram-sha-256\n\
+            local   replication     all                                     scram-sha-256\n\
+            host    all             all             127.0.0.1/32            scram-sha-256\n\
+            local sales bob trust\nlocal all all peer";
+        assert_eq!(distrusting(rules), expected);
+        assert_eq!(distrusting(expected), expected);
     }
 
     #[test]

@@ -40,10 +40,22 @@ pub(crate) fn command(found: &Installation, program: &str, account: Option<&Acco
 }
 
 /// Runs a command to its end; if it does not succeed, what it said becomes the error's cause.
-pub(crate) fn run(mut command: Command, what: &str) -> Result<Output> {
+pub(crate) fn run(command: Command, what: &str) -> Result<Output> {
+    run_with_input(command, what, "")
+}
+
+/// As [`run`], with a short text as the command's standard input.
+pub(crate) fn run_with_input(mut command: Command, what: &str, input: &str) -> Result<Output> {
     let failed = || Error::new(format!("could not {what}"));
-    let output = command
-        .output()
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = || {
+        let mut child = command.spawn()?;
+        // A command that does not read ends by itself. The pipe closes with the value.
+        let _ = child.stdin.take().map(|mut pipe| pipe.write_all(input.as_bytes()));
+        child.wait_with_output()
+    };
+    let output = run();
+    let output = output
         .map_err(|e| failed().because(Error::file("run", Path::new(command.get_program()), e)))?;
     if output.status.success() {
         return Ok(output);

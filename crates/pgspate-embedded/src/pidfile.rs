@@ -5,15 +5,15 @@
 //! refuses to start. [`disarm_stale`] takes the process id out of its way but keeps the rest of
 //! the file: its last lines let the server find out whether old children still use its memory.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::account::Account;
 use crate::error::{Error, Result};
-use crate::folder;
+use crate::folder::Folder;
 use crate::process;
 
+const NAME: &str = "postmaster.pid";
 /// No kernel gives out this process id: the largest limit is 4,194,304.
 const PID_OF_NOBODY: &str = "2147483647";
 
@@ -31,7 +31,8 @@ pub(crate) struct PidFile {
 impl PidFile {
     /// Reads the file of a data folder; `None` if there is none, or none that makes sense.
     pub(crate) fn read(data: &Path) -> Option<PidFile> {
-        parse(&fs::read_to_string(data.join("postmaster.pid")).ok()?)
+        let bytes = Folder::open(data).ok()?.read(NAME).ok()?;
+        parse(std::str::from_utf8(&bytes).ok()?)
     }
 
     /// Reads the file, if the server that wrote it is running.
@@ -59,19 +60,19 @@ fn parse(text: &str) -> Option<PidFile> {
 /// Makes sure that what a dead server left in `data` does not keep the next one from starting.
 /// Call it only when no server runs there.
 pub(crate) fn disarm_stale(data: &Path, account: Option<&Account>) -> Result<()> {
-    let path = data.join("postmaster.pid");
-    let text = match fs::read_to_string(&path) {
+    let folder = Folder::open(data)?;
+    let text = match folder.read(NAME) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::file("read", &path, e)),
-        Ok(text) => text,
+        Err(e) => return Err(Error::file("read", &data.join(NAME), e)),
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
     };
     match parse(&text) {
         // Cut short by a full disk or a crash of the machine: it says nothing.
-        None => folder::remove_file(&path),
+        None => folder.remove(NAME),
         Some(file) if process::exists(file.pid) && !process::is_server_of(file.pid, data) => {
             let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
             let text = format!("{PID_OF_NOBODY}\n{rest}");
-            folder::write_private(&path, text.as_bytes(), account)
+            folder.write(NAME, text.as_bytes(), account)
         }
         Some(_) => Ok(()),
     }
@@ -80,6 +81,7 @@ pub(crate) fn disarm_stale(data: &Path, account: Option<&Account>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const READY: &str =
         "4711\n/data\n1700000000\n5433\n/run\n127.0.0.1\n  5432001   98305\nready   \n";

@@ -6,6 +6,7 @@
 //! one that exists is used, so that a newer PostgreSQL on the machine does not hide older data.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::account::Account;
 use crate::error::{Error, Result};
 use crate::find::{Installation, locate_major, wanted_major};
+use crate::folder::Folder;
 use crate::home::Home;
 use crate::pidfile::{PidFile, disarm_stale};
 use crate::progress::{Progress, Step};
@@ -107,7 +109,7 @@ impl Server {
     /// server does not start: then the end of its log is the cause.
     pub fn start(&self, progress: &Progress<'_>) -> Result<Status> {
         let status = self.status()?;
-        if status.state == State::Running {
+        if status.state == State::Running && !self.is_of_earlier_version(&status)? {
             return Ok(status);
         }
         self.home.create()?;
@@ -115,6 +117,7 @@ impl Server {
         // Another process may have started it while this one waited for the lock.
         let status = self.status()?;
         if status.state == State::Running {
+            self.upgrade(&status)?;
             return Ok(status);
         }
         let major = status.major.or(self.wanted);
@@ -183,43 +186,64 @@ impl Server {
         Ok(status)
     }
 
-    /// Connects to the database `postgres` of the running server: over the Unix socket, without
-    /// a password, where there is one, else as [`Server::tcp_dsn`].
+    /// A `key=value` string for the database `postgres` of the running server: over the Unix
+    /// socket where there is one, else over TCP. It names the password file, which psql and all
+    /// clients with libpq read. A password in `PGPASSWORD` counts more than the file's.
     ///
     /// # Errors
-    /// The server is not running.
+    /// The server is not running, or the password file cannot be read.
     pub fn dsn(&self) -> Result<String> {
-        let (status, port) = self.running()?;
-        match &status.socket_folder {
-            Some(folder) => Ok(dsn::for_socket(folder, port, "postgres")),
-            None => self.tcp_dsn(),
-        }
+        let (address, paths) = self.address()?;
+        read_passfile(&paths)?;
+        Ok(dsn::with_passfile(&address, &paths.password))
+    }
+
+    /// As [`Server::dsn`], but with the password itself: for a connection of this process, whatever
+    /// its environment says. Not to be printed.
+    ///
+    /// # Errors
+    /// As [`Server::dsn`].
+    pub fn secret_dsn(&self) -> Result<String> {
+        let (address, paths) = self.address()?;
+        let text = read_passfile(&paths)?;
+        Ok(dsn::with_password(&address, dsn::password_in(&text)))
     }
 
     /// A URL for the database `postgres` over TCP on 127.0.0.1. It carries the password.
     ///
     /// # Errors
-    /// The server is not running, or the password file cannot be read.
+    /// As [`Server::dsn`].
     pub fn tcp_dsn(&self) -> Result<String> {
         let (status, port) = self.running()?;
-        let path = self.paths(status.major.unwrap_or_default()).password;
-        let password = fs::read_to_string(&path).map_err(|e| Error::file("read", &path, e))?;
-        Ok(dsn::for_tcp(port, password.trim(), "postgres"))
+        let text = read_passfile(&self.paths(status.major.unwrap_or_default()))?;
+        Ok(dsn::for_tcp(port, dsn::password_in(&text), "postgres"))
     }
 
     /// A shell command that opens the database with `psql`.
     ///
     /// # Errors
-    /// The server is not running.
+    /// As [`Server::dsn`].
     pub fn psql_command(&self) -> Result<String> {
+        Ok(format!("psql {}", shell_word(&self.dsn()?)))
+    }
+
+    /// Host, port, role and database of the running server, and its paths.
+    fn address(&self) -> Result<(String, Paths)> {
         let (status, port) = self.running()?;
-        Ok(match &status.socket_folder {
-            Some(folder) => {
-                let folder = shell_word(&folder.to_string_lossy());
-                format!("psql -h {folder} -p {port} -U postgres postgres")
-            }
-            None => format!("psql {}", shell_word(&self.tcp_dsn()?)),
-        })
+        let address = dsn::for_server(status.socket_folder.as_deref(), port, "postgres");
+        Ok((address, self.paths(status.major.unwrap_or_default())))
+    }
+
+    /// Whether a version of pgspate made the data whose servers trusted the socket.
+    fn is_of_earlier_version(&self, status: &Status) -> Result<bool> {
+        Ok(!dsn::is_passfile(&read_passfile(&self.paths(status.major.unwrap_or_default()))?))
+    }
+
+    /// Makes a running server of an earlier version ask for the password.
+    fn upgrade(&self, status: &Status) -> Result<()> {
+        let paths = self.paths(status.major.unwrap_or_default());
+        let account = self.account_of(&paths.data)?;
+        distrust_earlier(&paths, account.as_ref(), status.pid)
     }
 
     fn running(&self) -> Result<(Status, u16)> {
@@ -232,10 +256,16 @@ impl Server {
     }
 
     /// The user that owns the data, under root. It stays the one that made it, even if a better
-    /// one has since come to the machine: the server refuses data that is not its own.
+    /// one has since come to the machine: the server refuses data that is not its own. The root
+    /// folder is ours alone, so nobody else has put the data there.
     fn account_of(&self, data: &Path) -> Result<Option<Account>> {
-        let Some(account) = &self.home.account else { return Ok(None) };
-        let facts = fs::metadata(data).map_err(|e| Error::file("read", data, e))?;
+        let folder = Folder::open(data)?;
+        let Some(account) = &self.home.account else {
+            folder.require_safe(&[sys::effective_uid()])?;
+            return Ok(None);
+        };
+        let facts = folder.facts()?;
+        folder.require_safe(&[facts.uid()])?;
         if facts.uid() == account.uid || facts.uid() == 0 {
             return Ok(Some(account.clone()));
         }
@@ -277,10 +307,11 @@ impl Server {
     /// Major versions that have data, newest first.
     fn majors(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.home.root) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(Error::file("read", &self.home.root, e)),
             Ok(entries) => entries,
         };
+        self.home.require_own()?;
         let major = |name: String| name.strip_prefix("data-")?.parse().ok();
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut majors: Vec<u32> = names.filter_map(major).collect();
@@ -294,12 +325,9 @@ impl Server {
         progress(&Step::Creating { folder: paths.data.clone() });
         let account = self.home.account.as_ref();
         folder::remove_tree(&paths.staging)?;
-        folder::make_private(&paths.staging, account)?;
+        folder::make_own(&paths.staging, account)?;
         let password = folder::random_password()?;
-        folder::write_private(&paths.password, password.as_bytes(), None)?;
-        // Written once and needed as long as the data: it must be as durable.
-        let sync = File::open(&paths.password).and_then(|file| file.sync_all());
-        sync.map_err(|e| Error::file("write", &paths.password, e))?;
+        write_passfile(paths, &password)?;
         initdb::make_data_folder(found, &paths.staging, &password, true, account)?;
         fs::rename(paths.staging.join("data"), &paths.data)
             .map_err(|e| Error::file("create", &paths.data, e))?;
@@ -310,6 +338,14 @@ impl Server {
         let account = self.account_of(&paths.data)?;
         let account = account.as_ref();
         folder::make_private(&paths.run, account)?;
+        disarm_stale(&paths.data, account)?;
+        if fs::symlink_metadata(&paths.password).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+            // Whoever may start the server may have a new password for it.
+            let password = folder::random_password()?;
+            initdb::set_password(found, &paths.data, &password, account)?;
+            write_passfile(paths, &password)?;
+        }
+        distrust_earlier(paths, account, None)?;
         if folder::log_end(&paths.log) > LOG_BYTES_MAX {
             let old = paths.run.join("log.old");
             fs::rename(&paths.log, &old).map_err(|e| Error::file("write", &old, e))?;
@@ -386,6 +422,38 @@ impl Server {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Writes the password file. It is needed as long as the data, so it must be as durable.
+fn write_passfile(paths: &Paths, password: &str) -> Result<()> {
+    folder::write_private(&paths.password, dsn::passfile_line(password).as_bytes(), None)?;
+    let sync = File::open(&paths.password).and_then(|file| file.sync_all());
+    sync.map_err(|e| Error::file("write", &paths.password, e))
+}
+
+/// Changes data of an earlier version, which trusted whoever reached the socket, once: its password
+/// file, which changes last, tells such data apart. A running server is told to read its rules.
+fn distrust_earlier(paths: &Paths, account: Option<&Account>, pid: Option<i32>) -> Result<()> {
+    let text = read_passfile(paths)?;
+    if dsn::is_passfile(&text) {
+        return Ok(());
+    }
+    initdb::distrust_socket(&paths.data, account)?;
+    if let Some(pid) = pid {
+        let failed = |e| Error::new("could not reload the embedded PostgreSQL").because(e);
+        sys::signal(pid, libc::SIGHUP).map_err(failed)?;
+    }
+    write_passfile(paths, dsn::password_in(&text))
+}
+
+fn read_passfile(paths: &Paths) -> Result<String> {
+    folder::read_secret(&paths.password).map_err(|e| match paths.password.exists() {
+        true => e,
+        false => e.with_hint(
+            "Stop the server with `pgspate server stop` and start it with `pgspate server start`: \
+             it gets a new password.",
+        ),
+    })
 }
 
 /// A word for a shell, quoted where it must be.

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::find::Installation;
 use crate::{folder, initdb, sys};
 
-/// Makes `parent/data`, a fresh data folder, and returns the password of its superuser. `parent`
-/// must be private to `account` and new; `base` is the temporary folder with the cache.
+/// Makes `parent/data`, a fresh data folder of `account`, and returns the password of its
+/// superuser. `parent` must be ours and new; `base` is the temporary folder with the cache.
 pub(crate) fn make_data_folder(
     found: &Installation,
     base: &Path,
@@ -66,22 +66,22 @@ fn key(found: &Installation, account: Option<&Account>) -> String {
     let mut hasher = DefaultHasher::new();
     found.bin_dir.hash(&mut hasher);
     let uid = account.map_or_else(sys::effective_uid, |account| account.uid);
-    format!("{}-{uid}-{:016x}", found.version, hasher.finish())
+    // Folders without the `s` are those of earlier versions, whose servers trusted the socket.
+    format!("{}-{uid}-{:016x}s", found.version, hasher.finish())
 }
 
 fn make(found: &Installation, template: &Path, account: Option<&Account>) -> Result<()> {
     folder::remove_tree(template)?;
-    folder::make_private(template, account)?;
+    folder::make_own(template, account)?;
     let password = folder::random_password()?;
     initdb::make_data_folder(found, template, &password, false, account)?;
-    folder::write_private(&template.join("password"), password.as_bytes(), account)?;
+    folder::write_private(&template.join("password"), password.as_bytes(), None)?;
     let files = count_files(&template.join("data"));
-    folder::write_private(&template.join("files"), files.to_string().as_bytes(), account)
+    folder::write_private(&template.join("files"), files.to_string().as_bytes(), None)
 }
 
 fn copy(template: &Path, parent: &Path) -> Result<String> {
-    let path = template.join("password");
-    let password = fs::read_to_string(&path).map_err(|e| Error::file("read", &path, e))?;
+    let password = folder::read_secret(&template.join("password"))?;
     let to = parent.join("data");
     let files = clone_data_folder(&template.join("data"), &to)?;
     if recorded_files(template) != Some(files) {
@@ -122,7 +122,7 @@ mod tests {
         fs::create_dir(temp.path().join("to")).unwrap();
         fs::write(template.join("data/PG_VERSION"), "15\n").unwrap();
         fs::write(template.join("data/base/1"), "").unwrap();
-        fs::write(template.join("password"), "secret").unwrap();
+        folder::write_private(&template.join("password"), b"secret", None).unwrap();
         fs::write(template.join("files"), "2").unwrap();
         temp
     }

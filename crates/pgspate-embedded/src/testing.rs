@@ -103,7 +103,7 @@ pub fn server(conf: &str) -> Throwaway {
 /// There is no such installation.
 pub fn builder() -> Builder {
     let found = installation(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
-    Throwaway::builder().installation(found)
+    Throwaway::builder().installation(found).trust_roles()
 }
 
 /// The installation that tests run with: `PGSPATE_TEST_PG_VERSION`, else as [`locate`].

@@ -6,22 +6,23 @@
 //! removes the folder too.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::account::{Account, blocked_at, give};
-use crate::clone::clone_data_folder;
+use crate::account::{Account, blocked_at};
+use crate::clone::clone_for;
 use crate::error::{Error, Result};
 use crate::find::{Installation, locate};
 use crate::pidfile::{PidFile, disarm_stale};
 use crate::progress::{Progress, Step};
-use crate::{dsn, folder, initdb, launch, process, sys, template, testing};
+use crate::{dsn, folder, initdb, launch, process, sys, template};
 
 const SETTINGS_FILE: &str = "throwaway.conf";
+const SOCKET_FOLDER: &str = "run";
 const START_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -43,9 +44,16 @@ const SETTINGS: &str = "fsync = off\n\
     log_destination = stderr\n\
     log_line_prefix = '%m [%p] '\n";
 
-/// Sockets lie in a folder that only the server's user can enter.
-const HBA: &str = "local all all trust\n\
-    local replication all trust\n\
+/// The socket wants the password, too: other programs may run as the server's user.
+const HBA: &str = "local all all scram-sha-256\n\
+    local replication all scram-sha-256\n\
+    host all all 127.0.0.1/32 scram-sha-256\n\
+    host replication all 127.0.0.1/32 scram-sha-256\n";
+
+/// As above for the superuser alone. The roles that a test makes have no password.
+const HBA_OF_TESTS: &str = "local all postgres scram-sha-256\n\
+    local replication postgres scram-sha-256\n\
+    local all,replication all trust\n\
     host all all 127.0.0.1/32 scram-sha-256\n\
     host replication all 127.0.0.1/32 scram-sha-256\n";
 
@@ -78,6 +86,7 @@ pub struct Builder {
     installation: Option<Installation>,
     settings: String,
     hba: Option<String>,
+    trusts_roles: bool,
     files: Vec<(String, Vec<u8>)>,
     data_from: Option<PathBuf>,
 }
@@ -99,10 +108,18 @@ impl Builder {
         self
     }
 
-    /// Replaces `pg_hba.conf`, by default trust on the socket and a password on TCP.
+    /// Replaces `pg_hba.conf`, by default the password on the socket and on TCP.
     #[must_use]
     pub fn hba(mut self, content: &str) -> Builder {
         self.hba = Some(content.to_string());
+        self
+    }
+
+    /// Lets every role but the superuser in by the socket without a password: for tests, which
+    /// make roles that have none.
+    #[must_use]
+    pub(crate) fn trust_roles(mut self) -> Builder {
+        self.trusts_roles = true;
         self
     }
 
@@ -134,7 +151,6 @@ impl Builder {
         let account = Account::for_server()?;
         found.require_open(account.as_ref())?;
         let base = temporary_folder(account.as_ref())?;
-        // Whoever enters it reaches the socket, and is trusted.
         let private = fs::Permissions::from_mode(0o700);
         let mut temporary = tempfile::Builder::new();
         let folder = temporary.prefix("pgspate-").permissions(private).tempdir_in(&base);
@@ -149,16 +165,18 @@ impl Builder {
             postmaster: Mutex::new(None),
             watchdog: None,
         };
-        give(&server.folder, server.account.as_ref())?;
+        // It stays ours: its owner could put a link in its place, in a folder that all can write to.
+        folder::make_own(&server.folder, server.account.as_ref())?;
+        folder::make_private(&server.socket_folder(), server.account.as_ref())?;
         server.watchdog = Some(watch(&server.folder)?);
         progress(&Step::Creating { folder: server.folder.clone() });
         server.fill(&self, &base)?;
         progress(&Step::Starting { version: server.found.version.clone() });
-        server.port = server.launch(None)?;
         if self.data_from.is_some() && self.hba.is_none() {
-            let sql = format!("alter role postgres password '{}'", server.password);
-            testing::run_sql(&server.dsn(), &sql)?;
+            let (data, account) = (server.data_folder(), server.account.as_ref());
+            initdb::set_password(&server.found, &data, &server.password, account)?;
         }
+        server.port = server.launch(None)?;
         Ok(server)
     }
 }
@@ -202,9 +220,23 @@ impl Throwaway {
         self.dsn_for("postgres")
     }
 
-    /// A `key=value` string for a database, over the Unix socket; it needs no password.
+    /// A `key=value` string for a database, over the Unix socket; it carries the password.
     pub fn dsn_for(&self, database: &str) -> String {
-        dsn::for_socket(&self.folder, self.port, database)
+        dsn::with_password(&self.address(database), &self.password)
+    }
+
+    /// As [`Throwaway::dsn`], but with the path of a password file instead of the password, for
+    /// clients with libpq.
+    pub fn passfile_dsn(&self) -> String {
+        dsn::with_passfile(&self.address("postgres"), &self.passfile())
+    }
+
+    fn address(&self, database: &str) -> String {
+        dsn::for_server(Some(&self.socket_folder()), self.port, database)
+    }
+
+    fn passfile(&self) -> PathBuf {
+        self.folder.join("password")
     }
 
     /// A URL for a database over TCP on 127.0.0.1; it carries the password.
@@ -222,9 +254,14 @@ impl Throwaway {
         &self.password
     }
 
-    /// The folder of the Unix socket, also the parent of everything the server writes.
+    /// The parent of everything the server writes. It belongs to the user who started the server.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The folder of the Unix socket. It belongs to the server's user.
+    pub fn socket_folder(&self) -> PathBuf {
+        self.folder.join(SOCKET_FOLDER)
     }
 
     /// The data folder.
@@ -309,15 +346,17 @@ impl Throwaway {
         self.password = match &wishes.data_from {
             None => template::make_data_folder(&self.found, base, &self.folder, account)?,
             Some(from) => {
-                clone_data_folder(from, &data)?;
-                give_tree(&data, account)?;
+                clone_for(from, &data, account)?;
                 folder::random_password()?
             }
         };
+        let line = dsn::passfile_line(&self.password);
+        folder::write_private(&self.passfile(), line.as_bytes(), None)?;
         initdb::include_settings(&data, SETTINGS_FILE)?;
         let settings = format!("{SETTINGS}{}", wishes.settings);
         folder::write_private(&data.join(SETTINGS_FILE), settings.as_bytes(), account)?;
-        let hba = wishes.hba.as_deref().unwrap_or(HBA);
+        let hba =
+            wishes.hba.as_deref().unwrap_or(if wishes.trusts_roles { HBA_OF_TESTS } else { HBA });
         folder::write_private(&data.join("pg_hba.conf"), hba.as_bytes(), account)?;
         for (name, content) in &wishes.files {
             if Path::new(name).file_name() != Some(name.as_ref()) {
@@ -335,7 +374,7 @@ impl Throwaway {
         let (mut ports, mut waits) = (0, 0);
         loop {
             let port = fixed_port.map_or_else(folder::free_port, Ok)?;
-            folder::remove_sockets(&self.folder)?;
+            folder::remove_sockets(&self.socket_folder())?;
             disarm_stale(&data, self.account.as_ref())?;
             let from = folder::log_end(&log);
             let mut child = self.spawn(port).map_err(|e| failed().because(e))?;
@@ -359,14 +398,14 @@ impl Throwaway {
 
     fn spawn(&self, port: u16) -> Result<Child> {
         let log = self.log();
-        let file = OpenOptions::new().append(true).create(true).open(&log);
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
         let file = file.map_err(|e| Error::file("open", &log, e))?;
         let copy = file.try_clone().map_err(|e| Error::file("open", &log, e))?;
         let mut command = launch::command(&self.found, "postgres", self.account.as_ref());
         command.arg("-D").arg(self.data_folder());
         // On the command line, so that neither settings nor a copied folder can change them.
         command.arg("-c").arg(format!("port={port}")).args(["-c", "listen_addresses=127.0.0.1"]);
-        let sockets = initdb::socket_list(Some(&self.folder));
+        let sockets = initdb::socket_list(Some(&self.socket_folder()));
         command.arg("-c").arg(format!("unix_socket_directories={sockets}"));
         // A group of its own: Ctrl-C in the terminal is for us, and we stop the server.
         command.stdout(file).stderr(copy).process_group(0);
@@ -403,7 +442,8 @@ impl Drop for Throwaway {
         }
         // The file is still there only if the server was killed, and then so is its memory.
         if let Some(id) = PidFile::read(&self.data_folder()).and_then(|file| file.shared_memory) {
-            let _ = sys::remove_shared_memory(id);
+            let owner = self.account.as_ref().map_or_else(sys::effective_uid, |user| user.uid);
+            let _ = sys::remove_shared_memory(id, owner);
         }
         let _ = folder::remove_tree(&self.folder);
         if let Some(mut watchdog) = self.watchdog.take() {
@@ -425,7 +465,7 @@ fn watch(folder: &Path) -> Result<Child> {
 /// The temporary folder, or `/tmp` when that one is closed to the server or its path too long
 /// for sockets.
 fn temporary_folder(account: Option<&Account>) -> Result<PathBuf> {
-    let own_name = "/pgspate-xxxxxx".len();
+    let own_name = "/pgspate-xxxxxx/".len() + SOCKET_FOLDER.len();
     let fits = |path: &PathBuf| {
         path.as_os_str().len() + own_name <= folder::SOCKET_FOLDER_BYTES_MAX
             && account.is_none_or(|account| blocked_at(path, account).is_none())
@@ -436,20 +476,4 @@ fn temporary_folder(account: Option<&Account>) -> Result<PathBuf> {
         Error::new("there is no temporary folder that a server could use")
             .with_hint("Set TMPDIR to a folder with a short path that all users can reach.")
     })
-}
-
-fn give_tree(path: &Path, account: Option<&Account>) -> Result<()> {
-    if account.is_none() {
-        return Ok(());
-    }
-    give(path, account)?;
-    for entry in fs::read_dir(path).map_err(|e| Error::file("read", path, e))? {
-        let entry = entry.map_err(|e| Error::file("read", path, e))?;
-        // A copy has no links, so none is followed.
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => give_tree(&entry.path(), account)?,
-            _ => give(&entry.path(), account)?,
-        }
-    }
-    Ok(())
 }

@@ -65,7 +65,7 @@ fn it_starts_survives_a_restart_and_stops() {
 
     let status = own.start();
     assert_eq!(status.state, State::Running);
-    let dsn = server.dsn().unwrap();
+    let dsn = server.secret_dsn().unwrap();
     assert_eq!(ask(&dsn, "show fsync").unwrap(), "on");
     assert_eq!(ask(&dsn, "show max_wal_size").unwrap(), "4GB");
     assert_eq!(ask(&dsn, "show listen_addresses").unwrap(), "127.0.0.1");
@@ -77,7 +77,7 @@ fn it_starts_survives_a_restart_and_stops() {
     assert_eq!(server.status().unwrap().state, State::Stopped);
     let again = own.start();
     assert_eq!(again.port, status.port, "the port stays");
-    assert_eq!(ask(&server.dsn().unwrap(), "select n from t").unwrap(), "7");
+    assert_eq!(ask(&server.secret_dsn().unwrap(), "select n from t").unwrap(), "7");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn tcp_wants_the_password_and_the_files_are_private() {
     assert_eq!(ask(&url, "select 1").unwrap(), "1");
     let without = format!("host=127.0.0.1 port={} user=postgres", status.port.unwrap());
     assert!(ask(&without, "select 1").is_err());
-    assert!(!own.server.dsn().unwrap().contains("password"));
+    assert!(!own.server.dsn().unwrap().contains("password="));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let major = status.major.unwrap();
     assert_eq!(mode(&own.folder.join(format!("home/password-{major}"))), 0o600);
@@ -97,7 +97,7 @@ fn tcp_wants_the_password_and_the_files_are_private() {
     let text = serde_json::to_string(&status).unwrap();
     assert!(text.contains("\"state\":\"running\""), "{text}");
     let psql = own.server.psql_command().unwrap();
-    assert!(psql.starts_with("psql -h /") && psql.ends_with("-U postgres postgres"), "{psql}");
+    assert!(psql.starts_with("psql 'host=/") && psql.contains(" passfile=/"), "{psql}");
 }
 
 #[test]
@@ -115,12 +115,12 @@ fn many_that_start_it_at_once_share_one() {
 fn after_a_crash_it_recovers() {
     let own = Own::new("home");
     let pid = own.start().pid.unwrap();
-    ask(&own.server.dsn().unwrap(), "create table t as select 7 as n").unwrap();
+    ask(&own.server.secret_dsn().unwrap(), "create table t as select 7 as n").unwrap();
     kill("-KILL", pid);
     // At once, while its children may still be there.
     let status = own.start();
     assert_ne!(status.pid, Some(pid));
-    assert_eq!(ask(&own.server.dsn().unwrap(), "select n from t").unwrap(), "7");
+    assert_eq!(ask(&own.server.secret_dsn().unwrap(), "select n from t").unwrap(), "7");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn steps_are_told_and_a_long_path_needs_no_socket() {
     assert!(last[0].starts_with("creating \"/tmp/pgspate-"), "{steps:?}");
     assert!(last[1].starts_with("starting PostgreSQL "), "{steps:?}");
     assert_eq!(own.server.status().unwrap().socket_folder, None);
-    assert_eq!(ask(&own.server.dsn().unwrap(), "select 1").unwrap(), "1");
+    assert_eq!(ask(&own.server.secret_dsn().unwrap(), "select 1").unwrap(), "1");
 }
 
 #[test]

@@ -58,7 +58,10 @@ fn it_answers_over_socket_and_tcp_and_leaves_nothing() {
     let error = ask(&wrong, "select 1").unwrap_err();
     assert_eq!(error.code().unwrap().code(), "28P01");
     let (folder, pid) = (server.folder().to_path_buf(), server.pid().unwrap());
-    assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&server.socket_folder()), 0o700);
+    assert_eq!(mode(&server.data_folder()), 0o700);
+    assert_eq!(mode(&folder) & 0o066, 0);
     assert!(is_in_use(&folder));
     drop(server);
     assert!(!folder.exists());

@@ -27,7 +27,8 @@ fn primary() -> Throwaway {
 fn standby_of(primary: &Throwaway, follows: bool) -> Throwaway {
     // What is copied is that of a stopped server.
     primary.stop().unwrap();
-    let (folder, port) = (primary.folder().display(), primary.port());
+    let (folder, port) = (primary.socket_folder(), primary.port());
+    let folder = folder.display();
     let follow = format!("primary_conninfo = 'host={folder} port={port} user=postgres'\n");
     let conf = if follows { format!("{CONF}{follow}") } else { CONF.to_owned() };
     let standby = builder()

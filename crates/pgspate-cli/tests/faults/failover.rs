@@ -54,7 +54,7 @@ fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
     let dsn = format!(
         "host=127.0.0.1,{} port={},{} user=postgres dbname=postgres \
          target_session_attrs=read-write",
-        standby.folder().display(),
+        standby.socket_folder().display(),
         proxy.address().port(),
         standby.port()
     );
@@ -78,7 +78,8 @@ fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
 fn standby_of(primary: &Throwaway, lag: Lag) -> Throwaway {
     // What is copied is that of a stopped server.
     primary.stop().unwrap();
-    let folder = primary.folder().display();
+    let folder = primary.socket_folder();
+    let folder = folder.display();
     let follow =
         format!("primary_conninfo = 'host={folder} port={} user=postgres'", primary.port());
     let builder = testing::builder().hba(HBA).data_from(&primary.data_folder());

@@ -20,9 +20,6 @@ impl PgBouncer {
     /// In front of a server; `None` where there is no PgBouncer.
     fn start(dsn: &str, settings: &str) -> Option<PgBouncer> {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
-        if config.get_password().is_some() {
-            return None;
-        }
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"]
             .into_iter()
             .find(|path| std::path::Path::new(path).exists())?;
@@ -36,8 +33,11 @@ impl PgBouncer {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = TempDir::with_prefix("pgspate-pgbouncer-").unwrap();
         let file = folder.path().join("pgbouncer.ini");
+        let password = config.get_password().map(String::from_utf8_lossy);
+        let password = password.map(|text| format!(" password='{}'", text.replace('\'', "''")));
+        let password = password.unwrap_or_default();
         let text = format!(
-            "[databases]\n{name} = host={host} port={server} user={user}\n[pgbouncer]\n\
+            "[databases]\n{name} = host={host} port={server} user={user}{password}\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
              auth_type = any\n{settings}\n"
         );

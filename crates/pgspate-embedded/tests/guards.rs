@@ -1,0 +1,357 @@
+//! Other users of the machine: they get no way in, and what they put in our way is refused.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pgspate_embedded::{Server, State, Throwaway, silent, testing};
+use tokio_postgres::{Config, NoTls};
+
+/// A server in a folder of its own, stopped and removed at the end of the test.
+struct Own {
+    server: Server,
+    folder: PathBuf,
+}
+
+impl Own {
+    fn new() -> Own {
+        let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap();
+        let folder = folder.keep();
+        // As root, the server is another user and must be able to reach it.
+        set_mode(&folder, 0o755);
+        let server = Server::open_in(&folder.join("home")).unwrap();
+        Own { server, folder }
+    }
+
+    /// Started once and stopped, so that all its files are there.
+    fn stopped() -> Own {
+        let own = Own::new();
+        own.start();
+        own.server.stop(&silent).unwrap();
+        own
+    }
+
+    fn start(&self) {
+        let started = self.server.start(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
+        assert_eq!(started.state, State::Running);
+    }
+
+    /// A path in the home folder; `N` stands for the major version.
+    fn path(&self, name: &str) -> PathBuf {
+        let major = self.server.status().unwrap().major.unwrap().to_string();
+        self.folder.join("home").join(name.replace('N', &major))
+    }
+
+    #[track_caller]
+    fn refusal(&self) -> (String, String) {
+        let error = self.server.start(&silent).unwrap_err();
+        (error.chain(), error.hint().unwrap_or_default().to_string())
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let home = self.folder.join("home");
+        let _ = chown(&home, Some(own_uid()), None);
+        let _ = fs::set_permissions(&home, Permissions::from_mode(0o755));
+        let _ = self.server.stop(&silent);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn own_uid() -> u32 {
+    fs::metadata("/proc/self").unwrap().uid()
+}
+
+/// Whether this is root; a test that needs root says that it is skipped.
+fn is_root() -> bool {
+    let is_root = own_uid() == 0;
+    if !is_root {
+        eprintln!("skipped: only root has a server that runs as another user");
+    }
+    is_root
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o777
+}
+
+fn ask(config: &Config, sql: &str) -> Result<String, tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = config.connect(NoTls).await?;
+        tokio::spawn(connection);
+        for message in client.simple_query(sql).await? {
+            if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
+                return Ok(row.get(0).unwrap_or_default().to_string());
+            }
+        }
+        Ok(String::new())
+    })
+}
+
+/// The address lets in who has the password, and nobody else, over socket and TCP.
+#[track_caller]
+fn wants_the_password(dsn: &str, url: &str) {
+    for address in [dsn, url] {
+        let right: Config = address.parse().unwrap();
+        assert_eq!(ask(&right, "select 'in'").unwrap(), "in");
+        let mut wrong = right.clone();
+        let error = ask(wrong.password("wrong"), "select 'in'").unwrap_err();
+        assert_eq!(error.code().map(|code| code.code()), Some("28P01"), "{error}");
+        let mut none = Config::new();
+        none.user("postgres").dbname("postgres").port(right.get_ports()[0]);
+        match &right.get_hosts()[0] {
+            tokio_postgres::config::Host::Unix(folder) => none.host_path(folder),
+            tokio_postgres::config::Host::Tcp(name) => none.host(name),
+        };
+        assert!(ask(&none, "select 'in'").is_err());
+    }
+}
+
+/// Runs a shell command as the user with this id.
+fn as_user(uid: u32, script: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).current_dir("/").env_remove("PGPASSWORD");
+    if uid != own_uid() {
+        command.uid(uid).gid(uid);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn nobody_gets_in_without_the_password() {
+    let own = Own::new();
+    own.start();
+    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+    let server = Throwaway::start(&silent).unwrap();
+    wants_the_password(&server.dsn(), &server.tcp_dsn_for("postgres"));
+    // For replication neither, to which every rule names the databases by itself.
+    for dsn in [own.server.secret_dsn().unwrap(), server.dsn()] {
+        let trusted = "select count(*) from pg_hba_file_rules where auth_method <> 'scram-sha-256'";
+        assert_eq!(ask(&dsn.parse().unwrap(), trusted).unwrap(), "0");
+    }
+    let server = testing::server("");
+    wants_the_password(&server.dsn(), &server.tcp_dsn_for("postgres"));
+}
+
+#[test]
+fn a_copy_of_a_data_folder_has_a_password_of_its_own() {
+    let first = Throwaway::start(&silent).unwrap();
+    first.stop().unwrap();
+    let copy = Throwaway::builder().data_from(&first.data_folder()).start(&silent).unwrap();
+    wants_the_password(&copy.dsn(), &copy.tcp_dsn_for("postgres"));
+    assert_ne!(copy.password(), first.password());
+}
+
+#[test]
+fn other_programs_of_the_servers_user_have_no_password() {
+    if !is_root() {
+        return;
+    }
+    let own = Own::new();
+    own.start();
+    let user = fs::metadata(own.path("data-N")).unwrap().uid();
+    assert_ne!(user, 0);
+    let throwaway = Throwaway::start(&silent).unwrap();
+    for file in [own.path("password-N"), throwaway.folder().join("password")] {
+        let output = as_user(user, &format!("cat '{}'", file.display()));
+        assert!(!output.status.success() && output.stdout.is_empty());
+        assert_eq!((mode(&file), fs::metadata(&file).unwrap().uid()), (0o600, 0));
+    }
+    // Nor can that user put another folder in the place of one that root uses by name.
+    for folder in [own.path("."), throwaway.folder().to_path_buf()] {
+        let output = as_user(user, &format!("touch '{}/x'", folder.display()));
+        assert!(!output.status.success());
+        let shown = folder.display();
+        assert!(!as_user(user, &format!("mv '{shown}' '{shown}-gone'")).status.success());
+    }
+}
+
+#[test]
+fn what_is_printed_opens_the_server_in_psql() {
+    let own = Own::new();
+    own.start();
+    let psql = own.server.psql_command().unwrap();
+    let dsn = own.server.dsn().unwrap();
+    assert!(!dsn.contains("password="), "{dsn}");
+    if !as_user(own_uid(), "command -v psql").status.success() {
+        eprintln!("skipped: psql is not installed");
+        return;
+    }
+    let scripts =
+        [format!("{psql} -XwAtc 'select 7'"), format!("psql -XwAtc 'select 7' \"{dsn}\"")];
+    for script in scripts {
+        let output = as_user(own_uid(), &script);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "7\n", "{script}: {output:?}");
+    }
+    let throwaway = Throwaway::start(&silent).unwrap();
+    let script = format!("psql -XwAtc 'select 7' \"{}\"", throwaway.passfile_dsn());
+    assert_eq!(as_user(own_uid(), &script).stdout, b"7\n");
+}
+
+#[test]
+fn links_in_place_of_our_files_are_replaced_and_not_followed() {
+    let own = Own::stopped();
+    let owner = fs::metadata(own.path("data-N")).unwrap();
+    let victim = own.folder.join("victim");
+    for name in ["pgspate.conf", "pgspate.conf.new", "postmaster.pid", "postmaster.pid.new"] {
+        fs::write(&victim, "4711\n").unwrap();
+        set_mode(&victim, 0o600);
+        let link = own.path("data-N").join(name);
+        let _ = fs::remove_file(&link);
+        symlink(&victim, &link).unwrap();
+        lchown(&link, Some(owner.uid()), Some(owner.gid())).unwrap();
+        let started = own.server.start(&silent);
+        let facts = fs::metadata(&victim).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "4711\n", "{name}");
+        assert_eq!((facts.uid(), facts.mode() & 0o777), (own_uid(), 0o600), "{name}");
+        if name == "postmaster.pid" {
+            assert!(started.unwrap_err().chain().contains("it is a symbolic link"));
+            fs::remove_file(&link).unwrap();
+        } else {
+            started.unwrap_or_else(|e| panic!("{name}: {}", e.chain()));
+            own.server.stop(&silent).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_link_in_place_of_a_log_does_not_lead_to_roots_files() {
+    if !is_root() {
+        return;
+    }
+    let own = Own::stopped();
+    let owner = fs::metadata(own.path("data-N")).unwrap();
+    let victim = own.folder.join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    set_mode(&victim, 0o600);
+    let log = own.path("run-N/log");
+    fs::remove_file(&log).unwrap();
+    symlink(&victim, &log).unwrap();
+    lchown(&log, Some(owner.uid()), Some(owner.gid())).unwrap();
+    let (chain, _) = own.refusal();
+    assert!(!chain.contains("untouched"), "{chain}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+    // The log of a throwaway, which root opens, lies where its user cannot put a link.
+    let server = Throwaway::start(&silent).unwrap();
+    let script = format!("ln -sf '{}' '{}'", victim.display(), server.log().display());
+    assert!(!as_user(owner.uid(), &script).status.success());
+}
+
+#[test]
+fn folders_of_another_owner_are_refused_by_name() {
+    if !is_root() {
+        return;
+    }
+    let own = Own::stopped();
+    let run = own.path("run-N");
+    chown(&run, Some(4242), Some(4242)).unwrap();
+    let (chain, hint) = own.refusal();
+    assert_eq!(chain, format!("\"{}\" belongs to the user with uid 4242", run.display()));
+    assert!(hint.contains("PGSPATE_DATA_DIR") && hint.contains("chown"), "{hint}");
+    fs::remove_dir_all(&run).unwrap();
+    own.start();
+    own.server.stop(&silent).unwrap();
+
+    let home = own.folder.join("home");
+    chown(&home, Some(4242), Some(4242)).unwrap();
+    let expected = format!("\"{}\" belongs to the user with uid 4242", home.display());
+    assert_eq!(own.refusal().0, expected);
+    assert_eq!(own.server.status().unwrap_err().to_string(), expected);
+    assert_eq!(own.server.dsn().unwrap_err().to_string(), expected);
+    assert_eq!(own.server.stop(&silent).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn loosened_modes_are_closed_or_refused() {
+    let own = Own::stopped();
+    let (home, run, password) =
+        (own.folder.join("home"), own.path("run-N"), own.path("password-N"));
+    set_mode(&run, 0o755);
+    own.start();
+    assert_eq!(mode(&run), 0o700);
+    own.server.stop(&silent).unwrap();
+
+    set_mode(&run, 0o777);
+    let (chain, hint) = own.refusal();
+    assert_eq!(chain, format!("other users can write to \"{}\" (mode 0777)", run.display()));
+    assert!(hint.contains("chmod go-w"), "{hint}");
+    set_mode(&run, 0o700);
+
+    set_mode(&password, 0o644);
+    let (chain, hint) = own.refusal();
+    assert_eq!(chain, format!("other users can read \"{}\" (mode 0644)", password.display()));
+    assert!(hint.contains("chmod 600"), "{hint}");
+    set_mode(&password, 0o600);
+
+    set_mode(&home, 0o777);
+    let (chain, _) = own.refusal();
+    assert_eq!(chain, format!("other users can write to \"{}\" (mode 0777)", home.display()));
+    set_mode(&home, 0o755);
+    own.start();
+}
+
+/// Makes the data what an earlier version has left: trust on the socket, and a bare password.
+fn make_earlier(own: &Own) {
+    let (rules, file) = (own.path("data-N/pg_hba.conf"), own.path("password-N"));
+    let text = fs::read_to_string(&rules).unwrap();
+    let trusting: Vec<String> = text
+        .lines()
+        .map(|line| match line.starts_with("local") {
+            true => line.replace("scram-sha-256", "trust"),
+            false => line.to_string(),
+        })
+        .collect();
+    fs::write(&rules, trusting.join("\n") + "\nlocal sales bob trust\n").unwrap();
+    let line = fs::read_to_string(&file).unwrap();
+    fs::write(&file, line.trim().strip_prefix("*:*:*:postgres:").unwrap()).unwrap();
+}
+
+#[test]
+fn data_of_earlier_versions_is_upgraded_stopped_or_running() {
+    let own = Own::stopped();
+    make_earlier(&own);
+    own.start();
+    let rules = fs::read_to_string(own.path("data-N/pg_hba.conf")).unwrap();
+    assert!(rules.ends_with("\nlocal sales bob trust\n"), "{rules}");
+    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+
+    make_earlier(&own);
+    let config: Config = own.server.secret_dsn().unwrap().parse().unwrap();
+    ask(&config, "select pg_reload_conf()").unwrap();
+    own.start();
+    let rules = "select count(*) from pg_hba_file_rules \
+                 where type = 'local' and database = '{all}' and auth_method = 'trust'";
+    assert_eq!(ask(&config, rules).unwrap(), "0");
+    // The server reads its rules a moment after it was told to.
+    let mut wrong = config.clone();
+    wrong.password("wrong");
+    let begin = std::time::Instant::now();
+    while ask(&wrong, "select 1").is_ok() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "it still trusts");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+}
+
+#[test]
+fn a_lost_password_is_replaced_at_the_next_start() {
+    let own = Own::new();
+    own.start();
+    let old = own.server.secret_dsn().unwrap();
+    fs::remove_file(own.path("password-N")).unwrap();
+    let error = own.server.dsn().unwrap_err();
+    assert!(error.hint().unwrap().contains("gets a new password"));
+    assert!(own.server.start(&silent).is_err());
+    own.server.stop(&silent).unwrap();
+    own.start();
+    assert_ne!(own.server.secret_dsn().unwrap(), old);
+    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+}
