@@ -109,7 +109,17 @@ fn it_is_started_shared_and_stopped() {
     let dsn = home.run("server dsn").stdout;
     let to = ["load", "x.csv", "--restart", "--quiet", "--to", dsn.trim_end()];
     Run::of(support::command(&home.0, &to).output().unwrap()).success();
-    assert_eq!(support::ask(dsn.trim_end(), "select count(*) from x"), "6");
+    // As libpq reads it.
+    let (address, file) = dsn.trim_end().split_once(" passfile=").unwrap();
+    let line = fs::read_to_string(file).unwrap();
+    let password = line.trim_end().strip_prefix("*:*:*:postgres:").unwrap();
+    let with_password = format!("{address} password={password}");
+    assert_eq!(support::ask(&with_password, "select count(*) from x"), "6");
+    // Nowhere else is the password, and that of another server is not tried.
+    assert!(!dsn.contains(password));
+    let mut other = home.command("load x.csv --restart");
+    let other = Run::of(other.env("PGPASSWORD", "wrong").output().unwrap());
+    assert!(!other.success().contains(password));
     assert_snapshot!(shown(&home.run("server start").stderr), @"
     PostgreSQL [VERSION], running
     process  [N]

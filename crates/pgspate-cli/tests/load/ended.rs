@@ -139,7 +139,7 @@ fn a_backend_that_is_terminated() {
     assert_snapshot!(said, @r#"
     error: could not load "-" into public.t
       caused by: could not copy
-      caused by: connection to server on socket "[DIR]/.s.[PORT]"
+      caused by: connection to server on socket "[DIR]/run/.s.[PORT]"
     "#);
     assert_eq!(case.rows("t").len(), 0);
 }
@@ -168,7 +168,7 @@ fn a_server_that_dies() {
     assert_snapshot!(said, @r#"
     error: could not load "-" into public.t
       caused by: could not copy
-      caused by: connection to server on socket "[DIR]/.s.[PORT]"
+      caused by: connection to server on socket "[DIR]/run/.s.[PORT]"
     "#);
     server.restart().unwrap();
     assert_eq!(run("select count(*) from t"), "0");

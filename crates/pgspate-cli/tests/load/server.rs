@@ -145,7 +145,7 @@ fn a_database_that_is_not_there() {
     let dsn = format!("{} dbname=nowhere", case.db.dsn());
     let run = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
     assert_snapshot!(redact(&run.refusal()), @r#"
-    error: could not connect to server on socket "[DIR]/.s.[PORT]"
+    error: could not connect to server on socket "[DIR]/run/.s.[PORT]"
       caused by: database "nowhere" does not exist (SQLSTATE 3D000)
 
     hint: Name another database in the connection's dbname, or make it with `create
@@ -201,7 +201,7 @@ fn a_role_with_few_connections() {
     assert_eq!((auto.status, auto.stderr.as_str(), count.as_str()), (Some(0), "", "400000"));
     assert_snapshot!(fixed.refusal(), @r#"
     error: could not load "t.csv" into public.t
-      caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
+      caused by: could not connect to server on socket "[DIR]/run/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
     hint: Close other connections of this role, use fewer lanes with `--lanes`, or raise
@@ -210,7 +210,7 @@ fn a_role_with_few_connections() {
     "#);
     assert_snapshot!(one.refusal(), @r#"
     error: could not load "t.csv" into public.t
-      caused by: could not connect to server on socket "[DIR]/.s.[PORT]"
+      caused by: could not connect to server on socket "[DIR]/run/.s.[PORT]"
       caused by: too many connections for role "[DATABASE]role" (SQLSTATE 53300)
 
     hint: Close other connections of this role, use fewer lanes with `--lanes`, or raise
