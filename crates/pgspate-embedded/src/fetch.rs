@@ -1,6 +1,8 @@
 //! Fetching PostgreSQL's programs: the zonky builds, from Maven Central.
 //!
-//! An archive is unpacked only after its checksum was found right, under a name of its own, and
+//! One release of each major version is fetched: the one whose SHA-256 for this platform is in
+//! `pinned.txt`, so that nobody who changes the repository or the way to it changes what runs here.
+//! Anything else is refused before it is unpacked. It is unpacked under a name of its own, and
 //! gets its final name when its programs have been seen to run here: a folder named
 //! `postgresql-<version>` is always whole. Processes that want the same one wait for the first.
 
@@ -18,13 +20,15 @@ use crate::home::Home;
 use crate::progress::{Progress, Step};
 
 const PREFIX: &str = "postgresql-";
+/// Lines of version, platform and SHA-256, as `pin.sh` prints them.
+const PINNED: &str = include_str!("pinned.txt");
 
-/// Fetches the newest release of a major version, unless one was fetched earlier, and unpacks it
+/// Fetches the pinned release of a major version, unless one was fetched earlier, and unpacks it
 /// into pgspate's data folder.
 ///
 /// # Errors
-/// The network or the repository cannot be reached, there is no build for this machine, the
-/// checksum is wrong, or the data folder cannot be written.
+/// The network or the repository cannot be reached, no build for this machine is pinned, the
+/// checksum is another, or the data folder cannot be written.
 pub fn fetch(major: u32, progress: &Progress<'_>) -> Result<Installation> {
     fetch_into(&Home::from_environment()?, major, progress)
 }
@@ -64,10 +68,67 @@ pub(crate) fn fetched_folders(root: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, folder)| folder).collect()
 }
 
+/// A release for this platform, and what its archive must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pin<'a> {
+    version: &'a str,
+    platform: &'a str,
+    sha256: &'a str,
+}
+
+/// An archive that is what was pinned: only such a one is unpacked.
+struct PinnedArchive(Vec<u8>);
+
+impl Pin<'_> {
+    fn check(&self, archive: Vec<u8>) -> Result<PinnedArchive> {
+        let digest = ring::digest::digest(&ring::digest::SHA256, &archive);
+        let found: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        if found == self.sha256 {
+            return Ok(PinnedArchive(archive));
+        }
+        let Pin { version, platform, sha256 } = self;
+        Err(Error::new(format!(
+            "the archive of PostgreSQL {version} for {platform} is not the one that pgspate knows: \
+             its SHA-256 is {found}, expected {sha256}"
+        )))
+    }
+}
+
+/// The pinned release of a major version for a platform.
+fn pinned<'a>(list: &'a str, major: u32, platform: &str) -> Result<Pin<'a>> {
+    let pins = list.lines().filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
+        [version, platform, sha256] => Some(Pin { version, platform, sha256 }),
+        _ => None,
+    });
+    let is_of = |pin: &Pin<'_>| {
+        pin.platform == platform && pin.version.split('.').next() == Some(&major.to_string())
+    };
+    pins.into_iter().find(is_of).ok_or_else(|| {
+        Error::new(format!("no build of PostgreSQL {major} for {platform} is known to pgspate"))
+    })
+}
+
+/// This machine's platform, as the builds are named.
+fn platform() -> String {
+    let system = match std::env::consts::OS {
+        "macos" => "darwin",
+        system => system,
+    };
+    let processor = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64v8",
+        processor => processor,
+    };
+    format!("{system}-{processor}")
+}
+
 fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Installation> {
+    let platform = platform();
+    let pin = pinned(PINNED, major, &platform)?;
     progress(&Step::Fetching { major });
-    let (version, archive) = download(major)?;
-    progress(&Step::Unpacking { version: version.clone(), bytes: archive.len() as u64 });
+    let archive = pin.check(download(pin.version)?)?;
+    let version = pin.version.to_owned();
+    progress(&Step::Unpacking { version: version.clone(), bytes: archive.0.len() as u64 });
     // Only the holder of the lock gets here, so leftovers are those of a process that died.
     let staging = home.root.join("new-fetch");
     folder::remove_tree(&staging)?;
@@ -86,17 +147,17 @@ fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Install
     Ok(found)
 }
 
-/// The newest release of `major`, its checksum verified: version and archive.
-fn download(major: u32) -> Result<(String, Vec<u8>)> {
-    let wanted = VersionReq::parse(&format!("={major}"))
-        .map_err(|e| Error::new(format!("invalid version \"{major}\"")).because(e))?;
-    let (version, archive) = run(async move { get_archive(zonky::URL, &wanted).await })?;
-    Ok((version.to_string(), archive))
+/// The archive of a release, as the repository has it.
+fn download(version: &str) -> Result<Vec<u8>> {
+    let wanted = VersionReq::parse(&format!("={version}"))
+        .map_err(|e| Error::new(format!("invalid version \"{version}\"")).because(e))?;
+    let (_, archive) = run(async move { get_archive(zonky::URL, &wanted).await })?;
+    Ok(archive)
 }
 
-fn unpack(archive: Vec<u8>, to: &Path) -> Result<()> {
+fn unpack(archive: PinnedArchive, to: &Path) -> Result<()> {
     let to = to.to_path_buf();
-    run(async move { extract(zonky::URL, &archive, &to).await })?;
+    run(async move { extract(zonky::URL, &archive.0, &to).await })?;
     Ok(())
 }
 
@@ -147,6 +208,49 @@ mod tests {
             .collect();
         let expected = ["postgresql-18.10.0/bin", "postgresql-18.2.0/bin", "postgresql-17.9.0/bin"];
         assert_eq!(names, expected);
+    }
+
+    const LIST: &str = "18.6.0 linux-amd64 \
+        2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824\n\
+        17.1.0 linux-amd64 ab\n";
+
+    #[test]
+    fn an_archive_with_another_checksum_is_refused() {
+        let pin = pinned(LIST, 18, "linux-amd64").unwrap();
+        assert_eq!(pin.check(b"hello".to_vec()).unwrap().0, b"hello");
+        let error = pin.check(b"hellp".to_vec()).err().unwrap().to_string();
+        assert!(
+            error.starts_with("the archive of PostgreSQL 18.6.0 for linux-amd64 is not the one")
+                && error.ends_with(pin.sha256),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_pinned_is_not_fetched() {
+        for (major, platform) in [(1, "linux-amd64"), (18, "linux-s390x"), (8, "linux-amd64")] {
+            let error = pinned(LIST, major, platform).unwrap_err().to_string();
+            let expected = format!("PostgreSQL {major} for {platform} is known to pgspate");
+            assert!(error.ends_with(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn versions_are_pinned_for_every_platform() {
+        use crate::find::{MAJOR_FETCHED, MAJOR_MIN};
+        for (platform, oldest) in [
+            ("linux-amd64", MAJOR_MIN),
+            ("linux-arm64v8", 15),
+            ("darwin-amd64", 14),
+            ("darwin-arm64v8", 15),
+        ] {
+            for major in oldest..=MAJOR_FETCHED {
+                let pin = pinned(PINNED, major, platform).unwrap_or_else(|e| panic!("{e}"));
+                let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+                assert!(pin.sha256.len() == 64 && pin.sha256.chars().all(is_hex), "{pin:?}");
+                assert!(VersionReq::parse(&format!("={}", pin.version)).is_ok(), "{pin:?}");
+            }
+        }
     }
 
     #[test]

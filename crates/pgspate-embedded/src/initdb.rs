@@ -1,9 +1,9 @@
 //! Making data folders, and the settings file that pgspate keeps in each.
 //!
 //! The server wants the password on the socket as on TCP: its user may run other programs, too.
-//! That user never sees the password. `initdb` is given a SCRAM verifier, which the server can check
-//! a password against but nobody can log in with. What pgspate sets lies in `pgspate.conf`,
-//! included last: `alter system` still wins.
+//! That user never sees the password. `initdb` is given a SCRAM verifier: the server can check a
+//! password against the verifier, but nobody can log in with it. What pgspate sets lies in
+//! `pgspate.conf`, included last: `alter system` still wins.
 
 use std::fs;
 use std::io::Write;

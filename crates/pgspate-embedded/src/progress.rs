@@ -12,7 +12,7 @@ pub type Progress<'a> = dyn Fn(&Step) + 'a;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// The newest release of `major` is looked up and downloaded.
+    /// The pinned release of `major` is downloaded.
     Fetching {
         /// Major version, for example 18.
         major: u32,

@@ -1,7 +1,7 @@
 //! The three system calls that the standard library lacks.
 //!
-//! The crate's only unsafe code. Each call takes plain integers, or a structure of ours to fill, and
-//! reports failure by its return value, so no argument can make it undefined.
+//! The crate's only unsafe code. Each call takes plain integers, or a structure of ours to fill,
+//! and reports failure by its return value, so no argument can make it undefined.
 
 use std::io;
 

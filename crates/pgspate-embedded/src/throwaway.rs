@@ -165,7 +165,7 @@ impl Builder {
             postmaster: Mutex::new(None),
             watchdog: None,
         };
-        // It stays ours: its owner could put a link in its place, in a folder that all can write to.
+        // It stays ours: in /tmp, the owner of a folder could put a link in its place.
         folder::make_own(&server.folder, server.account.as_ref())?;
         folder::make_private(&server.socket_folder(), server.account.as_ref())?;
         server.watchdog = Some(watch(&server.folder)?);
