@@ -83,7 +83,7 @@ FULL = dict(id=1, note="a\tb\\", price=Decimal("1.25"), mood=Mood.happy, made=MA
 
 
 def url_of(server, dsn, driver):
-    name = dsn.rsplit("dbname=", 1)[1]
+    name = dsn.rsplit("dbname=", 1)[1].split()[0]
     url = server.url.rsplit("/", 1)[0] + "/" + name
     return url.replace("postgresql://", f"postgresql+{driver}://")
 
