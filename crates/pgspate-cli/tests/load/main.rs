@@ -9,6 +9,7 @@ mod embedded;
 mod ended;
 mod exchange;
 mod formats;
+mod hostile;
 mod indexes;
 mod input;
 mod kept;

@@ -3,18 +3,24 @@
 //! The record batch is what can be decoded by itself. Small batches are put together into one
 //! chunk, large ones are cut into several, which share the batch once it is decoded.
 
+mod message;
+mod stream;
+
 use std::fmt;
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use arrow_ipc::reader::{FileDecoder, StreamReader, read_footer_length};
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
+use self::message::{check_body, description};
+use self::stream::ArrowStream;
 use super::contain::contain;
 use super::memory::{BatchesCutter, FILES};
+use super::stated::check_room;
 use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
@@ -56,14 +62,18 @@ impl ArrowFile {
         let tail: [u8; 10] = tail[..].try_into().map_err(|_| damaged(name))?;
         let footer_len = read_footer_length(tail).map_err(|_| cut_short(name))? as u64;
         if footer_len > (len - 20).min(DESCRIPTION_BYTES_MAX) {
-            return Err(damaged(name).because(format!("a footer of {footer_len} bytes")));
+            return Err(damaged(name)
+                .because(format!("the footer states {footer_len} bytes, of {len} of the file")));
         }
         let footer = ranges.read(len - 10 - footer_len, footer_len as usize)?;
         let parts = guarded(name, || parse_footer(&footer))?;
         let mut decoder = FileDecoder::new(parts.schema.clone(), parts.version);
         for block in &parts.dictionaries {
             let data = read_block(name, ranges.as_ref(), block)?;
-            guarded(name, || decoder.read_dictionary(block, &data))?;
+            guarded(name, || {
+                check_block(block, &data)?;
+                decoder.read_dictionary(block, &data)
+            })?;
         }
         let (name, recent) = (name.to_owned(), Mutex::new(None));
         let (schema, blocks) = (parts.schema, parts.blocks);
@@ -88,11 +98,9 @@ impl ArrowFile {
     /// How many rows a batch has, from its description alone.
     fn block_rows(&self, block: &Block) -> Result<u64> {
         let (start, len, _) = extent(&self.name, self.ranges.as_ref(), block)?;
-        let description = self.ranges.read(start, len)?;
+        let bytes = self.ranges.read(start, len)?;
         guarded(&self.name, || {
-            let skip = if description.starts_with(&[0xFF; 4]) { 8 } else { 4 };
-            let message = description.get(skip..).and_then(|m| arrow_ipc::root_as_message(m).ok());
-            let batch = message.and_then(|message| message.header_as_record_batch());
+            let batch = description(&bytes)?.header_as_record_batch();
             let rows = batch.and_then(|batch| u64::try_from(batch.length()).ok());
             rows.ok_or_else(|| ArrowError::IpcError("not a record batch".to_owned()))
         })
@@ -101,7 +109,10 @@ impl ArrowFile {
     fn decode(&self, block: usize) -> Result<RecordBatch> {
         let place = &self.blocks[block];
         let data = read_block(&self.name, self.ranges.as_ref(), place)?;
-        let batch = guarded(&self.name, || self.decoder.read_record_batch(place, &data))?;
+        let batch = guarded(&self.name, || {
+            check_block(place, &data)?;
+            self.decoder.read_record_batch(place, &data)
+        })?;
         batch.ok_or_else(|| damaged(&self.name).because("an empty message"))
     }
 
@@ -153,7 +164,8 @@ impl Cutter for ArrowCutter {
                 None => *self.rows.insert(self.file.block_rows(block)?),
             };
             let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
-            if FILES.are_passed(taken + rows, stored + bytes) && !parts.is_empty() {
+            let (all, bytes_all) = (rows.saturating_add(taken), bytes.saturating_add(stored));
+            if FILES.are_passed(all, bytes_all) && !parts.is_empty() {
                 break;
             }
             let part = rows.div_ceil(FILES.pieces(rows, bytes)).min(rows - self.row);
@@ -165,7 +177,7 @@ impl Cutter for ArrowCutter {
                     is_whole: part == rows,
                 });
                 taken += part;
-                stored += bytes * part / rows;
+                stored += (u128::from(bytes) * u128::from(part) / u128::from(rows)) as u64;
             }
             self.row += part;
             if self.row < rows {
@@ -257,10 +269,9 @@ impl ArrowStreamCutter {
         reader: Box<dyn Read + Send>,
         input: usize,
     ) -> Result<ArrowStreamCutter> {
-        let mut reader = guarded(name, || StreamReader::try_new(reader, None))?;
-        let (schema, name) = (reader.schema(), name.to_owned());
-        let next = move || guarded(&name, || reader.next().transpose()).transpose();
-        let cutter = BatchesCutter::new(Box::new(std::iter::from_fn(next)), input);
+        let stream = ArrowStream::open(name, reader)?;
+        let schema = stream.schema();
+        let cutter = BatchesCutter::new(Box::new(stream), input);
         Ok(ArrowStreamCutter { schema, cutter })
     }
 
@@ -310,12 +321,29 @@ fn extent(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<(u64, usize,
             return Ok((start, description as usize, body as usize));
         }
     }
-    Err(damaged(name).because("the footer names a batch beyond the end of the file"))
+    let (start, body) = (block.offset(), block.bodyLength());
+    Err(damaged(name).because(format!(
+        "the footer names a batch at byte {start}, of {} bytes and {body} bytes of body, but the \
+         file has {}",
+        block.metaDataLength(),
+        ranges.len(),
+    )))
 }
 
 fn read_block(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<Buffer> {
     let (start, description, body) = extent(name, ranges, block)?;
-    Ok(Buffer::from(ranges.read(start, description + body)?))
+    let len = description + body;
+    check_room(len as u64).map_err(|why| {
+        damaged(name).because(format!("the footer names a batch of {len} bytes, {why}"))
+    })?;
+    Ok(Buffer::from(ranges.read(start, len)?))
+}
+
+/// Checks what a block states before it is decoded.
+fn check_block(block: &Block, data: &Buffer) -> Result<(), ArrowError> {
+    let start = usize::try_from(block.metaDataLength()).unwrap_or(0).min(data.len());
+    let (message, body) = (description(&data[..start])?, data.slice(start));
+    check_body(&message, &body)
 }
 
 /// Runs the decoder, which may panic on damaged input, and turns what it says into our error.

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod nearest;
 pub mod parquet;
 pub mod sniff;
+mod stated;
 
 use std::sync::Arc;
 

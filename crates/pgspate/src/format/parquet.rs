@@ -4,28 +4,30 @@
 //! they begin follows from the file's metadata alone. A chunk is decoded while it is encoded, a
 //! few megabytes at a time, so memory does not grow with the row group.
 
+mod delta;
+mod metadata;
+mod pages;
 mod read;
+mod thrift;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::SchemaRef;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
-    RowSelector,
+    ArrowReaderMetadata, ParquetRecordBatchReader, RowSelection, RowSelector,
 };
-use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask};
-use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::basic::Type as Physical;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
-use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
+use self::metadata::load;
+use self::pages::CheckedGroup;
 use self::read::Stored;
 use super::contain::contain;
 use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
-use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
 
@@ -109,12 +111,17 @@ impl ParquetFile {
                 Physical::BOOLEAN => 1,
                 Physical::INT32 | Physical::FLOAT => 4,
                 Physical::INT64 | Physical::DOUBLE => 8,
+                // By a dictionary, each may come of a few bits.
+                Physical::FIXED_LEN_BYTE_ARRAY => {
+                    u64::try_from(schema.column(leaf).type_length()).unwrap_or(0).max(16)
+                }
                 _ => 16,
             };
             let plain = u64::try_from(chunk.num_values()).unwrap_or(0).saturating_mul(width);
             let decoded = u64::try_from(chunk.uncompressed_size()).unwrap_or(0).max(plain);
             bytes.decoded = bytes.decoded.saturating_add(decoded);
-            bytes.stored += u64::try_from(chunk.compressed_size()).unwrap_or(0);
+            let stored = u64::try_from(chunk.compressed_size()).unwrap_or(0);
+            bytes.stored = bytes.stored.saturating_add(stored);
             bytes.nested |= schema.column(leaf).max_rep_level() > 0;
         }
         bytes
@@ -152,7 +159,7 @@ impl ParquetCutter {
 
     /// How many rows of the group are left for a chunk, of how many it should take.
     fn slice(&self, rows: u64, bytes: GroupBytes) -> u64 {
-        let per_row = bytes.decoded / rows.max(1) + 1;
+        let per_row = (bytes.decoded / rows.max(1)).saturating_add(1);
         let mut target = (CHUNK_BYTES / per_row).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);
         let group = self.file.metadata.metadata().row_group(self.group);
         if group.columns().iter().any(|chunk| chunk.offset_index_range().is_none()) {
@@ -182,7 +189,7 @@ impl Cutter for ParquetCutter {
             }
             let bytes = self.file.group_bytes(self.group, &self.columns);
             let taken = self.slice(rows, bytes).min(rows - self.row);
-            let per_row = bytes.decoded / rows + 1;
+            let per_row = (bytes.decoded / rows).saturating_add(1);
             let slice = Slice {
                 file: self.file.clone(),
                 columns: self.columns.clone(),
@@ -231,20 +238,24 @@ impl BatchSource for Slice {
         let reader = guarded(&file.name, &stored, || {
             let columns = self.columns.iter().copied();
             let mask = ProjectionMask::roots(file.metadata.parquet_schema(), columns);
-            let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
-                stored.clone(),
-                file.metadata.clone(),
-            )
-            .with_row_groups(vec![self.group])
-            .with_projection(mask)
-            .with_batch_size(self.batch_rows);
-            if share < self.group_rows {
-                builder = builder.with_row_selection(RowSelection::from(vec![
+            let hint = Some(file.metadata.schema().fields());
+            let levels = parquet_to_arrow_field_levels(file.metadata.parquet_schema(), mask, hint)?;
+            let batch_rows = self.batch_rows.min(share as usize);
+            let group = CheckedGroup {
+                stored: stored.clone(),
+                metadata: file.metadata.metadata().clone(),
+                group: self.group,
+                batch_rows,
+            };
+            let selection = (share < self.group_rows).then(|| {
+                RowSelection::from(vec![
                     RowSelector::skip(self.rows.start as usize),
                     RowSelector::select(share as usize),
-                ]));
-            }
-            builder.build()
+                ])
+            });
+            ParquetRecordBatchReader::try_new_with_row_groups(
+                &levels, &group, batch_rows, selection,
+            )
         })?;
         Ok(Box::new(Batches { file: file.clone(), stored, reader: Some(reader), left: share }))
     }
@@ -301,115 +312,6 @@ where
         self.reader = None;
         batch
     }
-}
-
-/// Reads the metadata, twice when its schema must be amended: the first time only to see that.
-fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
-    let options = || ArrowReaderOptions::new().with_offset_index_policy(PageIndexPolicy::Optional);
-    let mut metadata = ArrowReaderMetadata::load(stored, options())?;
-    let mut intervals = intervals(metadata.parquet_schema());
-    // An Arrow writer fills only those parts of an interval that its own type has, and says which
-    // type that is. From any other writer all three count, and no Arrow type is read with them.
-    let pairs = metadata.metadata().file_metadata().key_value_metadata();
-    if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
-        intervals.clear();
-    }
-    if !intervals.is_empty() {
-        let amended = Arc::new(without_intervals(metadata.parquet_schema())?);
-        metadata = ArrowReaderMetadata::load(stored, options().with_parquet_schema(amended))?;
-    }
-    let fields = metadata.schema().fields().iter().enumerate();
-    let wanted: Vec<Field> =
-        fields.map(|(root, field)| decoded_as(field, root, metadata.parquet_schema())).collect();
-    let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
-    let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
-    let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
-    let schema = annotate(metadata.schema(), metadata.parquet_schema(), &intervals);
-    Ok((metadata, schema))
-}
-
-/// The type in which a column is best decoded.
-fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
-    let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
-    let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
-    let wanted = match field.data_type() {
-        // Views point into the pages, other strings are copied out of them.
-        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
-        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8View,
-        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
-        // 64 bits of nanoseconds end in 2262, and the excess would wrap around unseen.
-        DataType::Timestamp(TimeUnit::Nanosecond, None)
-            if leaf.physical_type() == Physical::INT96 =>
-        {
-            DataType::Timestamp(TimeUnit::Microsecond, None)
-        }
-        _ => return field.clone(),
-    };
-    field.clone().with_data_type(wanted)
-}
-
-/// Which columns are intervals. Those inside of others are left out: they stay bytes.
-fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
-    let roots = schema.root_schema().get_fields().iter().enumerate();
-    let is_interval = |field: &TypePtr| {
-        field.get_basic_info().converted_type() == ConvertedType::INTERVAL
-            && field.get_basic_info().repetition() != Repetition::REPEATED
-    };
-    roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
-}
-
-/// The schema with its INTERVAL columns as plain bytes.
-fn without_intervals(schema: &SchemaDescriptor) -> Result<SchemaDescriptor, ParquetError> {
-    Ok(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?))
-}
-
-fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
-    let info = of.get_basic_info();
-    let id = info.has_id().then(|| info.id());
-    match of.as_ref() {
-        Type::PrimitiveType { physical_type, type_length, .. } => {
-            if info.converted_type() != ConvertedType::INTERVAL {
-                return Ok(of.clone());
-            }
-            let built = Type::primitive_type_builder(info.name(), *physical_type)
-                .with_repetition(info.repetition())
-                .with_length(*type_length)
-                .with_id(id)
-                .build()?;
-            Ok(Arc::new(built))
-        }
-        Type::GroupType { fields, .. } => {
-            let fields = fields.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
-            let mut builder = Type::group_type_builder(info.name())
-                .with_fields(fields)
-                .with_converted_type(info.converted_type())
-                .with_logical_type(info.logical_type_ref().cloned())
-                .with_id(id);
-            if info.has_repetition() {
-                builder = builder.with_repetition(info.repetition());
-            }
-            Ok(Arc::new(builder.build()?))
-        }
-    }
-}
-
-/// Marks the columns whose logical type Arrow has no type for.
-fn annotate(schema: &SchemaRef, parquet: &SchemaDescriptor, intervals: &[usize]) -> SchemaRef {
-    let roots = parquet.root_schema().get_fields();
-    let fields = schema.fields().iter().zip(roots).enumerate().map(|(ordinal, (field, root))| {
-        let info = root.get_basic_info();
-        let extension = match info.logical_type_ref() {
-            Some(LogicalType::Json) => "arrow.json",
-            Some(LogicalType::Uuid) => "arrow.uuid",
-            None if info.converted_type() == ConvertedType::JSON => "arrow.json",
-            None if intervals.contains(&ordinal) => PARQUET_INTERVAL,
-            _ => return field.as_ref().clone(),
-        };
-        let mut metadata = field.metadata().clone();
-        metadata.insert(EXTENSION.to_owned(), extension.to_owned());
-        field.as_ref().clone().with_metadata(metadata)
-    });
-    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
 }
 
 /// Looks at the magic bytes, whose absence the decoder would report less plainly.

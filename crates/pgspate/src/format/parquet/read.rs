@@ -12,6 +12,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::super::stated::check_room;
+use super::pages::ColumnPages;
 use crate::Error;
 use crate::source::Ranges;
 
@@ -30,6 +32,8 @@ pub(crate) struct Stored(Arc<Inner>);
 struct Inner {
     ranges: Arc<dyn Ranges>,
     windows: Mutex<Vec<Window>>,
+    /// What was read of the metadata, which are decoded more than once.
+    kept: Option<Mutex<Vec<(u64, Bytes)>>>,
     /// The first error of `ranges`, which the decoder would only pass on as text.
     failed: Mutex<Option<Error>>,
 }
@@ -46,9 +50,9 @@ struct Window {
 }
 
 impl Stored {
-    /// Without windows: for metadata, whose parts the decoder asks for exactly.
+    /// Without windows: for metadata, whose parts the decoder asks for exactly. They are kept.
     pub(crate) fn whole(ranges: Arc<dyn Ranges>) -> Stored {
-        Stored::new(ranges, Vec::new())
+        Stored::new(ranges, Vec::new(), Some(Mutex::default()))
     }
 
     /// With a window for each column chunk of a row group, of which `rows` of `group_rows` rows
@@ -71,12 +75,21 @@ impl Stored {
             let end = start.saturating_add(len).min(file_end);
             Window { start, end, from: start, bytes: Bytes::new(), size_max }
         });
-        Stored::new(ranges, windows.collect())
+        Stored::new(ranges, windows.collect(), None)
     }
 
-    fn new(ranges: Arc<dyn Ranges>, windows: Vec<Window>) -> Stored {
+    fn new(
+        ranges: Arc<dyn Ranges>,
+        windows: Vec<Window>,
+        kept: Option<Mutex<Vec<(u64, Bytes)>>>,
+    ) -> Stored {
         let windows = Mutex::new(windows);
-        Stored(Arc::new(Inner { ranges, windows, failed: Mutex::new(None) }))
+        Stored(Arc::new(Inner { ranges, windows, kept, failed: Mutex::new(None) }))
+    }
+
+    /// What follows `start`, where the header of a page is read, if anything is.
+    pub(super) fn headers(&self, start: u64, pages: Arc<ColumnPages>) -> Sequential {
+        Sequential { inner: self.0.clone(), at: start, piece: Bytes::new(), unchecked: Some(pages) }
     }
 
     /// The error that reading ended with, if one did.
@@ -119,12 +132,42 @@ impl Inner {
     }
 
     fn fetch(&self, start: u64, len: u64) -> Result<Bytes, ParquetError> {
+        if let Some(kept) = &self.kept {
+            let kept = lock(kept);
+            let holds = |(from, bytes): &&(u64, Bytes)| {
+                *from <= start && start + len <= from + bytes.len() as u64
+            };
+            if let Some((from, bytes)) = kept.iter().find(holds) {
+                let at = (start - from) as usize;
+                return Ok(bytes.slice(at..at + len as usize));
+            }
+        }
+        check_room(len).map_err(|why| {
+            ParquetError::General(format!("{len} bytes at offset {start} are to be read, {why}"))
+        })?;
         let len = usize::try_from(len).map_err(|error| ParquetError::External(error.into()))?;
-        self.ranges.read(start, len).map_err(|error| {
+        let bytes = self.ranges.read(start, len).map_err(|error| {
             let text = error.to_string();
             lock(&self.failed).get_or_insert(error);
             ParquetError::General(text)
-        })
+        })?;
+        if let Some(kept) = &self.kept {
+            lock(kept).push((start, bytes.clone()));
+        }
+        Ok(bytes)
+    }
+
+    /// What stands at `start`, as far as it takes to hold the header of a page, which is checked.
+    fn header(&self, start: u64, pages: &ColumnPages) -> Result<Bytes, ParquetError> {
+        let mut bytes = self.read_some(start)?;
+        while pages.check_header(&bytes, start, None)?.is_none() {
+            let more = self.read_some(start + bytes.len() as u64)?;
+            if more.is_empty() {
+                break;
+            }
+            bytes = [bytes, more].concat().into();
+        }
+        Ok(bytes)
     }
 }
 
@@ -152,7 +195,8 @@ impl ChunkReader for Stored {
     type T = Sequential;
 
     fn get_read(&self, start: u64) -> Result<Sequential, ParquetError> {
-        Ok(Sequential { inner: self.0.clone(), at: start, piece: Bytes::new() })
+        let inner = self.0.clone();
+        Ok(Sequential { inner, at: start, piece: Bytes::new(), unchecked: None })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -166,12 +210,18 @@ pub(crate) struct Sequential {
     inner: Arc<Inner>,
     at: u64,
     piece: Bytes,
+    /// Of which column the header of a page follows, until it has been checked.
+    unchecked: Option<Arc<ColumnPages>>,
 }
 
 impl Read for Sequential {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.piece.is_empty() {
-            self.piece = self.inner.read_some(self.at).map_err(io::Error::other)?;
+            let piece = match self.unchecked.take() {
+                Some(pages) => self.inner.header(self.at, &pages),
+                None => self.inner.read_some(self.at),
+            };
+            self.piece = piece.map_err(io::Error::other)?;
             self.at += self.piece.len() as u64;
         }
         let len = self.piece.len().min(buf.len());

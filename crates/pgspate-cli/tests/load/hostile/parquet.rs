@@ -1,0 +1,343 @@
+//! Parquet files, made field by field, so that any of them can lie.
+
+use super::{case, refused, taken};
+
+const MOST: i64 = i32::MAX as i64;
+
+const BYTE_ARRAY: i64 = 6;
+const FIXED: i64 = 7;
+const INT64: i64 = 2;
+
+const DATA: i64 = 0;
+const DICTIONARY: i64 = 2;
+
+const PLAIN: i64 = 0;
+const BY_DICTIONARY: i64 = 8;
+const DELTA: i64 = 5;
+const DELTA_LENGTHS: i64 = 6;
+const DELTA_STRINGS: i64 = 7;
+
+const NO_CODEC: i64 = 0;
+
+/// Thrift's compact protocol, written.
+#[derive(Default, Clone)]
+struct Thrift(Vec<u8>);
+
+impl Thrift {
+    fn number(mut self, mut number: u64) -> Thrift {
+        while number > 0x7F {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+        self
+    }
+
+    fn signed(self, number: i64) -> Thrift {
+        self.number((number << 1 ^ number >> 63).cast_unsigned())
+    }
+
+    fn head(mut self, step: u8, kind: u8) -> Thrift {
+        self.0.push(step << 4 | kind);
+        self
+    }
+
+    fn i32(self, step: u8, number: i64) -> Thrift {
+        self.head(step, 5).signed(number)
+    }
+
+    fn i64(self, step: u8, number: i64) -> Thrift {
+        self.head(step, 6).signed(number)
+    }
+
+    fn text(self, step: u8, text: &str) -> Thrift {
+        self.head(step, 8).bare(text)
+    }
+
+    fn bare(self, text: &str) -> Thrift {
+        let mut thrift = self.number(text.len() as u64);
+        thrift.0.extend(text.bytes());
+        thrift
+    }
+
+    fn structure(mut self, step: u8, inner: Thrift) -> Thrift {
+        self = self.head(step, 12);
+        self.0.extend(inner.end());
+        self
+    }
+
+    /// A list of `len` elements of a kind, whose bytes follow.
+    fn list(mut self, step: u8, kind: u8, len: u64, elements: &[Vec<u8>]) -> Thrift {
+        self = self.head(step, 9).head(15, kind).number(len);
+        self.0.extend(elements.concat());
+        self
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.push(0);
+        self.0
+    }
+}
+
+/// A page: its header, and its bytes.
+#[derive(Clone)]
+struct Page {
+    kind: i64,
+    decompressed: i64,
+    stored: i64,
+    values: i64,
+    encoding: i64,
+    bytes: Vec<u8>,
+}
+
+impl Page {
+    /// A page that tells the truth, but for `values`.
+    fn new(kind: i64, encoding: i64, values: i64, bytes: &[u8]) -> Page {
+        let len = bytes.len() as i64;
+        Page { kind, decompressed: len, stored: len, values, encoding, bytes: bytes.to_vec() }
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let header =
+            Thrift::default().i32(1, self.kind).i32(1, self.decompressed).i32(1, self.stored);
+        let (field, inner) = match self.kind {
+            DICTIONARY => (4, Thrift::default().i32(1, self.values).i32(1, self.encoding)),
+            _ => {
+                (2, Thrift::default().i32(1, self.values).i32(1, self.encoding).i32(1, 3).i32(1, 3))
+            }
+        };
+        [header.structure(field, inner).end(), self.bytes.clone()].concat()
+    }
+}
+
+/// A file of one column in one row group.
+#[derive(Clone)]
+struct File {
+    physical: i64,
+    type_length: i64,
+    codec: i64,
+    pages: Vec<Page>,
+    rows: i64,
+    /// Instead of where the column is, and how long.
+    start: Option<i64>,
+    stored: Option<i64>,
+    decompressed: Option<i64>,
+    children: i64,
+    depth: usize,
+    /// The file says where pages are; it states so many of them.
+    located: Option<u64>,
+    footer: Option<u32>,
+}
+
+impl File {
+    fn new(physical: i64, pages: &[Page], rows: i64) -> File {
+        File {
+            physical,
+            type_length: 0,
+            codec: NO_CODEC,
+            pages: pages.to_vec(),
+            rows,
+            start: None,
+            stored: None,
+            decompressed: None,
+            children: 1,
+            depth: 0,
+            located: None,
+            footer: None,
+        }
+    }
+
+    fn schema(&self) -> Vec<Vec<u8>> {
+        let root = Thrift::default().text(4, "root").i32(1, self.children).end();
+        let group = Thrift::default().i32(3, 0).text(1, "g").i32(1, 1).end();
+        let leaf = Thrift::default().i32(1, self.physical).i32(1, self.type_length).i32(1, 0);
+        let leaf = leaf.text(1, "v").end();
+        let mut schema = vec![root];
+        schema.extend(std::iter::repeat_n(group, self.depth));
+        schema.push(leaf);
+        schema
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let mut file = b"PAR1".to_vec();
+        let mut starts = Vec::new();
+        for page in &self.pages {
+            starts.push(file.len());
+            file.extend(page.write());
+        }
+        let len = file.len() as i64 - 4;
+        let index = file.len() as i64;
+        if let Some(pages) = self.located {
+            let dictionaries = self.pages.iter().filter(|page| page.kind == DICTIONARY).count();
+            let places = self.pages.iter().zip(&starts).skip(dictionaries).map(|(page, start)| {
+                let len = page.write().len() as i64;
+                Thrift::default().i64(1, *start as i64).i32(1, len).i64(1, 0).end()
+            });
+            let places: Vec<_> = places.collect();
+            file.extend(Thrift::default().list(1, 12, pages, &places).end());
+        }
+        let index_len = file.len() as i64 - index;
+        let path = Thrift::default().bare("v").0;
+        let mut meta = Thrift::default()
+            .i32(1, self.physical)
+            .list(1, 5, 1, &[Thrift::default().signed(PLAIN).0])
+            .list(1, 8, 1, &[path])
+            .i32(1, self.codec)
+            .i64(1, self.rows)
+            .i64(1, self.decompressed.unwrap_or(len))
+            .i64(1, self.stored.unwrap_or(len))
+            .i64(2, self.start.unwrap_or(4));
+        if self.pages.first().is_some_and(|page| page.kind == DICTIONARY) {
+            meta = meta.i64(2, self.start.unwrap_or(4));
+        }
+        let mut column = Thrift::default().i64(2, 4).structure(1, meta);
+        if self.located.is_some() {
+            column = column.i64(1, index).i32(1, index_len);
+        }
+        let column = column.end();
+        let group = Thrift::default().list(1, 12, 1, &[column]).i64(1, len).i64(1, self.rows).end();
+        let schema = self.schema();
+        let footer = Thrift::default()
+            .i32(1, 1)
+            .list(1, 12, schema.len() as u64, &schema)
+            .i64(1, self.rows)
+            .list(1, 12, 1, &[group])
+            .end();
+        let stated = self.footer.unwrap_or(footer.len() as u32);
+        [file, footer, stated.to_le_bytes().to_vec(), b"PAR1".to_vec()].concat()
+    }
+}
+
+/// Two strings as a page has them.
+fn strings() -> Vec<u8> {
+    b"\x01\0\0\0a\x02\0\0\0bc".to_vec()
+}
+
+fn whole() -> File {
+    File::new(BYTE_ARRAY, &[Page::new(DATA, PLAIN, 2, &strings())], 2)
+}
+
+/// Numbers as differences, all in one header without blocks.
+fn delta(count: u64) -> Vec<u8> {
+    Thrift::default().number(128).number(4).number(count).signed(0).0
+}
+
+#[test]
+fn files_that_tell_the_truth_are_loaded() {
+    let case = case();
+    taken(&case, "whole.parquet", whole().write(), 2);
+    taken(&case, "located.parquet", File { located: Some(1), ..whole() }.write(), 2);
+    let pages = [
+        Page::new(DICTIONARY, PLAIN, 2, &strings()),
+        // The second of both, twice: by one bit each.
+        Page::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
+    ];
+    let file = File::new(BYTE_ARRAY, &pages, 2);
+    taken(&case, "dictionary.parquet", file.write(), 2);
+    taken(&case, "dictionary_located.parquet", File { located: Some(1), ..file }.write(), 2);
+}
+
+#[test]
+fn rows_and_places() {
+    let case = case();
+    let file = |change: fn(&mut File)| {
+        let mut file = whole();
+        change(&mut file);
+        file.write()
+    };
+    let rows = &["the data ends", "rows before the row group does"];
+    refused(&case, "rows.parquet", file(|file| file.rows = i64::MAX), rows);
+    let words = &["states -3 rows"];
+    refused(&case, "no_rows.parquet", file(|file| file.rows = -3), words);
+    let words = &["column \"v\" of row group 0 states", "from byte 9223372036854775807 on"];
+    refused(&case, "start.parquet", file(|file| file.start = Some(i64::MAX)), words);
+    let words = &["from byte -1 on"];
+    refused(&case, "before.parquet", file(|file| file.start = Some(-1)), words);
+    let words = &["states 9223372036854775807 bytes from byte 4 on"];
+    refused(&case, "stored.parquet", file(|file| file.stored = Some(i64::MAX)), words);
+    let words = &["states 2 values of -1 bytes"];
+    refused(&case, "minus.parquet", file(|file| file.decompressed = Some(-1)), words);
+    taken(&case, "most.parquet", file(|file| file.decompressed = Some(i64::MAX)), 2);
+    let words = &["the footer states 4294967040 bytes"];
+    refused(&case, "footer.parquet", file(|file| file.footer = Some(0xFFFF_FF00)), words);
+    let words = &["a group states 2147483647 columns, but 1 follow"];
+    refused(&case, "columns.parquet", file(|file| file.children = MOST), words);
+    let words = &["columns are nested more than 100 deep"];
+    refused(&case, "nested.parquet", file(|file| file.depth = 20_000), words);
+    let words = &["states 2147483647 pages in"];
+    refused(&case, "index.parquet", file(|file| file.located = Some(MOST as u64)), words);
+}
+
+#[test]
+fn pages_that_state_more_than_they_can_become() {
+    let case = case();
+    let (snappy, gzip, brotli, lz4, zstd, lz4_raw) = (1, 2, 4, 5, 6, 7);
+    for (codec, name) in
+        [(snappy, "snappy"), (gzip, "gzip"), (lz4, "lz4"), (zstd, "zstd"), (lz4_raw, "lz4_raw")]
+    {
+        for located in [None, Some(1)] {
+            let mut file = File { codec, located, ..whole() };
+            file.pages[0].decompressed = MOST;
+            let words = [
+                "column \"v\": the page at byte 4 states 2147483647 bytes, but its 11 bytes of",
+                "at most",
+            ];
+            let name = format!("{name}{}.parquet", located.map_or("", |_| "_located"));
+            refused(&case, &name, file.write(), &words);
+        }
+    }
+    let mut file = File { codec: brotli, ..whole() };
+    file.pages[0].decompressed = MOST;
+    refused(&case, "brotli.parquet", file.write(), &["expected 1074790400 at most"]);
+    // Within what a page may have, but more than there is room for.
+    file.pages[0].decompressed = 1 << 30;
+    file.codec = zstd;
+    file.pages[0].bytes = vec![0; 40_000];
+    file.pages[0].stored = 40_000;
+    let run = {
+        case.put("room.parquet", file.write());
+        super::load(&case, "--quiet room.parquet --table t")
+    };
+    assert_eq!(run.status, Some(2), "{:?} {}", run.status, run.stderr);
+    for (stored, words) in [(MOST, "Invalid page header"), (-1, "stored bytes")] {
+        let mut file = whole();
+        file.pages[0].stored = stored;
+        refused(&case, &format!("stored{stored}.parquet"), file.write(), &[words]);
+    }
+}
+
+#[test]
+fn values_and_lengths() {
+    let case = case();
+    for (physical, name) in [(BYTE_ARRAY, "text"), (INT64, "int8"), (FIXED, "fixed")] {
+        let pages = [
+            Page::new(DICTIONARY, PLAIN, MOST, &strings()),
+            Page::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
+        ];
+        for located in [None, Some(1)] {
+            let file = File { located, type_length: 4, ..File::new(physical, &pages, 2) };
+            let name = format!("{name}{}.parquet", located.map_or("", |_| "_located"));
+            refused(&case, &name, file.write(), &["states 2147483647 values in 11 bytes"]);
+        }
+    }
+    let file = File::new(BYTE_ARRAY, &[Page::new(DATA, PLAIN, MOST, &strings())], MOST);
+    refused(&case, "values.parquet", file.write(), &["states 2147483647 values, expected"]);
+    for (encoding, physical) in
+        [(DELTA, INT64), (DELTA_LENGTHS, BYTE_ARRAY), (DELTA_STRINGS, BYTE_ARRAY)]
+    {
+        for count in [MOST as u64, u64::MAX >> 1] {
+            let page = Page::new(DATA, encoding, 2, &delta(count));
+            let file = File::new(physical, &[page], 2);
+            let words = [format!("states 2 values, and then {count} of them")];
+            let words = words.each_ref().map(String::as_str);
+            refused(&case, &format!("delta{encoding}_{count}.parquet"), file.write(), &words);
+        }
+    }
+    // The lengths of what remains, behind those of what is shared.
+    let bytes = [delta(1), delta(MOST as u64)].concat();
+    let file = File::new(BYTE_ARRAY, &[Page::new(DATA, DELTA_STRINGS, 1, &bytes)], 1);
+    let words = ["states 1 values, and then 2147483647 of them"];
+    refused(&case, "delta_rest.parquet", file.write(), &words);
+    let file = File { type_length: MOST, ..File::new(FIXED, &[whole().pages[0].clone()], 2) };
+    refused(&case, "width.parquet", file.write(), &["could not decode the Parquet file"]);
+}

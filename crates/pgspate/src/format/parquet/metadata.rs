@@ -1,0 +1,242 @@
+//! The metadata of a Parquet file: what the decoder makes of them, checked before it does.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
+
+use super::read::Stored;
+use super::thrift::{check_schema, index_pages};
+use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
+
+/// Columns within columns, at most; a list takes two of these.
+const NESTED_MAX: usize = 100;
+/// Bytes of all indexes of pages, at most. Larger ones are not used.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads the metadata, more than once: to see what they state, and when the schema must be amended.
+pub(super) fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
+    check_footer(stored)?;
+    let index = {
+        let policy = PageIndexPolicy::Skip;
+        let options = ArrowReaderOptions::new().with_offset_index_policy(policy);
+        let metadata = ArrowReaderMetadata::load(stored, options)?;
+        check_groups(metadata.metadata(), stored.len())?;
+        check_indexes(metadata.metadata(), stored)?
+    };
+    let options = || ArrowReaderOptions::new().with_offset_index_policy(index);
+    let mut metadata = ArrowReaderMetadata::load(stored, options())?;
+    let mut intervals = intervals(metadata.parquet_schema());
+    // An Arrow writer fills only those parts of an interval that its own type has, and says which
+    // type that is. From any other writer all three count, and no Arrow type is read with them.
+    let pairs = metadata.metadata().file_metadata().key_value_metadata();
+    if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
+        intervals.clear();
+    }
+    if !intervals.is_empty() {
+        let amended = Arc::new(without_intervals(metadata.parquet_schema())?);
+        metadata = ArrowReaderMetadata::load(stored, options().with_parquet_schema(amended))?;
+    }
+    let fields = metadata.schema().fields().iter().enumerate();
+    let wanted: Vec<Field> =
+        fields.map(|(root, field)| decoded_as(field, root, metadata.parquet_schema())).collect();
+    let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
+    let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
+    let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
+    let schema = annotate(metadata.schema(), metadata.parquet_schema(), &intervals);
+    Ok((metadata, schema))
+}
+
+fn wrong<T>(why: impl Into<String>) -> Result<T, ParquetError> {
+    Err(ParquetError::General(why.into()))
+}
+
+/// Checks the end of the file, and the schema as it stands there.
+fn check_footer(stored: &Stored) -> Result<(), ParquetError> {
+    let len = stored.len();
+    let tail = stored.get_bytes(len - 8, 8)?;
+    let footer = tail.first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
+    // The magic bytes at both ends, and the length itself.
+    let most = len.saturating_sub(12);
+    if footer > most {
+        return wrong(format!("the footer states {footer} bytes, expected {most} at most"));
+    }
+    let footer = stored.get_bytes(len - 8 - footer, footer as usize)?;
+    check_schema(&footer, NESTED_MAX).or_else(wrong)
+}
+
+/// Checks how many rows are stated, and where columns are.
+fn check_groups(metadata: &ParquetMetaData, len: u64) -> Result<(), ParquetError> {
+    let mut rows = 0_i64;
+    for (nth, group) in metadata.row_groups().iter().enumerate() {
+        let here = group.num_rows();
+        let sum = rows.checked_add(here).filter(|_| here >= 0);
+        let Some(sum) = sum else {
+            return wrong(format!("row group {nth} states {here} rows, after {rows} rows"));
+        };
+        rows = sum;
+        for column in group.columns() {
+            let name = column.column_path().string();
+            let whence = format!("column \"{name}\" of row group {nth}");
+            if !is_within(column, len) {
+                let (start, size) = (first_page(column), column.compressed_size());
+                return wrong(format!(
+                    "{whence} states {size} bytes from byte {start} on, but the file has {len}"
+                ));
+            }
+            if column.num_values() < 0 || column.uncompressed_size() < 0 {
+                let (values, size) = (column.num_values(), column.uncompressed_size());
+                return wrong(format!("{whence} states {values} values of {size} bytes"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn first_page(column: &ColumnChunkMetaData) -> i64 {
+    column.dictionary_page_offset().unwrap_or(column.data_page_offset())
+}
+
+fn is_within(column: &ColumnChunkMetaData, len: u64) -> bool {
+    let start = u64::try_from(first_page(column)).ok();
+    let size = u64::try_from(column.compressed_size()).ok();
+    let end = start.zip(size).and_then(|(start, size)| start.checked_add(size));
+    end.is_some_and(|end| end <= len)
+}
+
+/// Checks the indexes of pages, for which the decoder makes room as they state. Gives whether they
+/// are to be read.
+fn check_indexes(
+    metadata: &ParquetMetaData,
+    stored: &Stored,
+) -> Result<PageIndexPolicy, ParquetError> {
+    let groups = metadata.row_groups().iter().enumerate();
+    let mut ranges = Vec::new();
+    for (nth, column) in
+        groups.flat_map(|(nth, group)| group.columns().iter().map(move |c| (nth, c)))
+    {
+        let (Some(start), Some(size)) =
+            (column.offset_index_offset(), column.offset_index_length())
+        else {
+            continue;
+        };
+        let range = u64::try_from(start).ok().zip(u64::try_from(size).ok());
+        let range = range.filter(|(start, size)| {
+            start.checked_add(*size).is_some_and(|end| end <= stored.len())
+        });
+        let Some((start, size)) = range else {
+            let (name, len) = (column.column_path().string(), stored.len());
+            return wrong(format!(
+                "column \"{name}\" of row group {nth} states an index of {size} bytes at byte \
+                 {start}, but the file has {len}"
+            ));
+        };
+        ranges.push((start, size));
+    }
+    let start = ranges.iter().map(|(start, _)| *start).min().unwrap_or(0);
+    let end = ranges.iter().map(|(start, size)| start + size).max().unwrap_or(0);
+    if end - start > INDEX_BYTES_MAX {
+        return Ok(PageIndexPolicy::Skip);
+    }
+    let bytes = stored.get_bytes(start, (end - start) as usize)?;
+    for (at, size) in ranges {
+        let index = &bytes[(at - start) as usize..][..size as usize];
+        // Each page takes a byte at least. What is no index is left to the decoder.
+        if let Ok(pages) = index_pages(index)
+            && pages > size
+        {
+            return wrong(format!("the index at byte {at} states {pages} pages in {size} bytes"));
+        }
+    }
+    Ok(PageIndexPolicy::Optional)
+}
+
+/// The type in which a column is best decoded.
+fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
+    let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
+    let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
+    let wanted = match field.data_type() {
+        // Views point into the pages, other strings are copied out of them.
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        // 64 bits of nanoseconds end in 2262, and the excess would wrap around unseen.
+        DataType::Timestamp(TimeUnit::Nanosecond, None)
+            if leaf.physical_type() == Physical::INT96 =>
+        {
+            DataType::Timestamp(TimeUnit::Microsecond, None)
+        }
+        _ => return field.clone(),
+    };
+    field.clone().with_data_type(wanted)
+}
+
+/// Which columns are intervals. Those inside of others are left out: they stay bytes.
+fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
+    let roots = schema.root_schema().get_fields().iter().enumerate();
+    let is_interval = |field: &TypePtr| {
+        field.get_basic_info().converted_type() == ConvertedType::INTERVAL
+            && field.get_basic_info().repetition() != Repetition::REPEATED
+    };
+    roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
+}
+
+/// The schema with its INTERVAL columns as plain bytes.
+fn without_intervals(schema: &SchemaDescriptor) -> Result<SchemaDescriptor, ParquetError> {
+    Ok(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?))
+}
+
+fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
+    let info = of.get_basic_info();
+    let id = info.has_id().then(|| info.id());
+    match of.as_ref() {
+        Type::PrimitiveType { physical_type, type_length, .. } => {
+            if info.converted_type() != ConvertedType::INTERVAL {
+                return Ok(of.clone());
+            }
+            let built = Type::primitive_type_builder(info.name(), *physical_type)
+                .with_repetition(info.repetition())
+                .with_length(*type_length)
+                .with_id(id)
+                .build()?;
+            Ok(Arc::new(built))
+        }
+        Type::GroupType { fields, .. } => {
+            let fields = fields.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+            let mut builder = Type::group_type_builder(info.name())
+                .with_fields(fields)
+                .with_converted_type(info.converted_type())
+                .with_logical_type(info.logical_type_ref().cloned())
+                .with_id(id);
+            if info.has_repetition() {
+                builder = builder.with_repetition(info.repetition());
+            }
+            Ok(Arc::new(builder.build()?))
+        }
+    }
+}
+
+/// Marks the columns whose logical type Arrow has no type for.
+fn annotate(schema: &SchemaRef, parquet: &SchemaDescriptor, intervals: &[usize]) -> SchemaRef {
+    let roots = parquet.root_schema().get_fields();
+    let fields = schema.fields().iter().zip(roots).enumerate().map(|(ordinal, (field, root))| {
+        let info = root.get_basic_info();
+        let extension = match info.logical_type_ref() {
+            Some(LogicalType::Json) => "arrow.json",
+            Some(LogicalType::Uuid) => "arrow.uuid",
+            None if info.converted_type() == ConvertedType::JSON => "arrow.json",
+            None if intervals.contains(&ordinal) => PARQUET_INTERVAL,
+            _ => return field.as_ref().clone(),
+        };
+        let mut metadata = field.metadata().clone();
+        metadata.insert(EXTENSION.to_owned(), extension.to_owned());
+        field.as_ref().clone().with_metadata(metadata)
+    });
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+}
