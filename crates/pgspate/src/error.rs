@@ -166,8 +166,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self.sqlstate() {
             Some(code) => {
-                let class = &code.code()[..2];
-                class == "08"
+                code.code().starts_with("08")
                     || matches!(
                         code.code(),
                         "40001" | "40P01" | "53300" | "57P01" | "57P02" | "57P03"
@@ -203,5 +202,19 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server may send anything as SQLSTATE.
+    #[test]
+    fn an_sqlstate_of_any_length_is_looked_at() {
+        for (code, is_retryable) in [("", false), ("4", false), ("é1", false), ("08", true)] {
+            let error = Error::new(Kind::Server, "no").with_sqlstate(SqlState::from_code(code));
+            assert_eq!(error.is_retryable(), is_retryable, "{code}");
+        }
     }
 }

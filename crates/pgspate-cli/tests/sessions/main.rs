@@ -6,6 +6,7 @@
 mod chance;
 mod fake_pooler;
 mod hostile;
+mod hostile_server;
 mod killed;
 mod names;
 mod pgbouncer;

@@ -343,7 +343,8 @@ impl Load {
         let operational = ["08", "40", "42", "53", "55", "57", "58", "XX"];
         self.plan.commit == Commit::AtEnd
             && error.sqlstate().is_some_and(|code| {
-                restore::is_scarce(code) || !operational.contains(&&code.code()[..2])
+                restore::is_scarce(code)
+                    || !operational.iter().any(|class| code.code().starts_with(class))
             })
     }
 

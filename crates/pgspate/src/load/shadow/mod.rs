@@ -113,8 +113,10 @@ impl Load {
         if self.names().is_none() {
             return true;
         }
-        match error.sqlstate().map(|code| &code.code()[..2]) {
-            Some(class) => ["08", "40", "53", "55", "57", "58"].contains(&class),
+        match error.sqlstate().map(|code| code.code()) {
+            Some(code) => {
+                ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
+            }
             None => matches!(error.kind(), Kind::Source | Kind::Connect | Kind::Cancelled),
         }
     }

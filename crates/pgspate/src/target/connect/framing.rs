@@ -4,11 +4,18 @@
 //! in any pieces gives the same as what comes at once.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 /// The code in place of a version by which a client asks for TLS.
 const TLS_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 /// The server's message that holds the process id of the session.
 const KEY_DATA: u8 = b'K';
+/// The server's message that ends a login, and then each answer.
+const READY: u8 = b'Z';
+/// Bytes of a server's message, at most: it makes none of over 1 GiB.
+pub(super) const MESSAGE_BYTES_MAX: u32 = (1 << 30) + (1 << 16);
+/// The same until the login is done.
+pub(super) const LOGIN_BYTES_MAX: u32 = 1 << 20;
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
@@ -19,6 +26,25 @@ pub(super) struct Headers {
     /// What comes next has a length and a code, and no type.
     is_opening: bool,
     is_broken: bool,
+    /// How long a message may be, where that is limited.
+    len_max: Option<u32>,
+    oversized: Option<Oversized>,
+}
+
+/// A message that is longer than any should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Oversized {
+    pub(super) stated: u32,
+    pub(super) len_max: u32,
+    /// Where it begins in the bytes that were followed last, if it does.
+    pub(super) at: Option<usize>,
+}
+
+impl fmt::Display for Oversized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Oversized { stated, len_max, .. } = self;
+        write!(f, "the server states a message of {stated} bytes, expected {len_max} at most")
+    }
 }
 
 /// What a header has told.
@@ -40,6 +66,22 @@ impl Headers {
         Headers { is_opening: true, ..Headers::default() }
     }
 
+    /// Of a server, whose messages are limited.
+    pub(super) fn of_server() -> Headers {
+        Headers { len_max: Some(LOGIN_BYTES_MAX), ..Headers::default() }
+    }
+
+    /// A message that is too long, behind which nothing is followed.
+    pub(super) fn oversized(&self) -> Option<Oversized> {
+        self.oversized
+    }
+
+    /// Leaves the message that is too long out, as if the one before were the last.
+    pub(super) fn leave_out(&mut self) {
+        self.is_broken = false;
+        self.oversized = None;
+    }
+
     /// Whether the last message has come to its end.
     pub(super) fn is_at_edge(&self) -> bool {
         self.len == 0 && self.body_left == 0 && !self.is_broken
@@ -47,6 +89,7 @@ impl Headers {
 
     /// Follows more bytes, and tells each header that is complete.
     pub(super) fn follow(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Header)) {
+        let len = bytes.len();
         while !bytes.is_empty() && !self.is_broken {
             let skipped = self.body_left.min(bytes.len() as u64);
             self.body_left -= skipped;
@@ -56,7 +99,8 @@ impl Headers {
                 (self.len, bytes) = (self.len + 1, &bytes[1..]);
             }
             if self.len == self.wanted() {
-                self.complete(&mut tell);
+                let start = (len - bytes.len()).checked_sub(self.len);
+                self.complete(start, &mut tell);
             }
         }
     }
@@ -70,7 +114,7 @@ impl Headers {
         }
     }
 
-    fn complete(&mut self, tell: &mut impl FnMut(Header)) {
+    fn complete(&mut self, at: Option<usize>, tell: &mut impl FnMut(Header)) {
         let held = std::mem::take(&mut self.len);
         let number = |at: usize| u32::from_be_bytes(self.held[at..at + 4].try_into().unwrap());
         let (len_at, header) = match self.held[0] {
@@ -79,7 +123,16 @@ impl Headers {
             KEY_DATA => (1, Header::ProcessId(number(5).cast_signed())),
             kind => (1, Header::Message(kind)),
         };
-        let rest = (u64::from(number(len_at)) + len_at as u64).checked_sub(held as u64);
+        let stated = number(len_at);
+        if let Some(len_max) = self.len_max.filter(|len_max| stated > *len_max) {
+            self.oversized = Some(Oversized { stated, len_max, at });
+            self.is_broken = true;
+            return;
+        }
+        if header == Header::Message(READY) {
+            self.len_max = self.len_max.and(Some(MESSAGE_BYTES_MAX));
+        }
+        let rest = (u64::from(stated) + len_at as u64).checked_sub(held as u64);
         match rest {
             Some(rest) => self.body_left = rest,
             // Whatever this is, it is not PostgreSQL's protocol.
@@ -88,6 +141,23 @@ impl Headers {
         self.is_opening &= header != Header::Startup;
         tell(header);
     }
+}
+
+/// What the headers of a server's messages tell, which come in pieces of `piece` bytes; for fuzzing.
+pub fn headers_of_server(bytes: &[u8], piece: usize) -> Vec<String> {
+    let (mut headers, mut dialog) = (Headers::of_server(), Dialog::default());
+    let mut told = Vec::new();
+    for bytes in bytes.chunks(piece.max(1)) {
+        headers.follow(bytes, |header| {
+            if let Header::Message(kind) = header {
+                dialog.received(kind);
+            }
+            told.push(format!("{header:?} {}", dialog.owes_answer()));
+        });
+    }
+    let oversized = headers.oversized().map(|oversized| oversized.to_string());
+    told.push(format!("{} {oversized:?}", headers.is_at_edge()));
+    told
 }
 
 /// What client and server owe each other.
@@ -183,6 +253,29 @@ mod tests {
         let mut headers = Headers::default();
         followed(&mut headers, b"H\0\0\0\x03Z\0\0\0\x05I", 4);
         assert!(!headers.is_at_edge());
+    }
+
+    #[test]
+    fn a_servers_message_is_limited_more_so_until_the_login_is_done() {
+        let long = |len: u32| [&[b'D'][..], &len.to_be_bytes()].concat();
+        let mut headers = Headers::of_server();
+        followed(&mut headers, &message(b'R', &[0; 4]), 3);
+        assert_eq!(headers.oversized(), None);
+        followed(&mut headers, &long(LOGIN_BYTES_MAX + 1), 3);
+        let told = headers.oversized().unwrap().to_string();
+        assert_eq!(told, "the server states a message of 1048577 bytes, expected 1048576 at most");
+        let mut headers = Headers::of_server();
+        followed(&mut headers, &message(b'Z', b"I"), 2);
+        followed(&mut headers, &long(LOGIN_BYTES_MAX + 1), 3);
+        assert_eq!(headers.oversized(), None);
+        let mut headers = Headers::of_server();
+        followed(&mut headers, &message(b'Z', b"I"), 2);
+        followed(&mut headers, &long(u32::MAX), 3);
+        assert!(headers.oversized().is_some() && !headers.is_at_edge());
+        // What the client sends is its own.
+        let mut headers = Headers::default();
+        followed(&mut headers, &long(u32::MAX), 3);
+        assert_eq!(headers.oversized(), None);
     }
 
     #[test]

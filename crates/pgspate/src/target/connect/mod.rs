@@ -34,6 +34,8 @@ pub use connection::{Canceller, Connection, Notice};
 pub use dsn::Dsn;
 pub(crate) use dsn::STALL_TIMEOUT;
 pub use environment::Environment;
+#[doc(hidden)]
+pub use framing::headers_of_server;
 pub(crate) use walsender::Walsender;
 
 use tokio_postgres::Client;

@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::ReadBuf;
 
-use super::framing::{Dialog, Header, Headers};
+use super::framing::{Dialog, Header, Headers, MESSAGE_BYTES_MAX, Oversized};
 
 /// The state of one connection, shared by its tap and its guard.
 #[derive(Debug, Default, Clone)]
@@ -135,7 +135,7 @@ pub(super) struct Tap {
 
 impl Tap {
     pub(super) fn new(traffic: Traffic) -> Tap {
-        let (sent, received) = (Headers::of_client(), Headers::default());
+        let (sent, received) = (Headers::of_client(), Headers::of_server());
         let last_words = BytesMut::new();
         Tap { traffic, sent, received, awaits_byte: false, last_words, is_ended: false }
     }
@@ -177,15 +177,45 @@ impl Tap {
             return polled;
         }
         state.note_move();
+        let mut start = before;
         if std::mem::take(&mut self.awaits_byte) {
-            bytes = &bytes[1..];
+            (bytes, start) = (&bytes[1..], start + 1);
         }
         self.received.follow(bytes, |header| match header {
             Header::Message(kind) => state.dialog.received(kind),
             Header::ProcessId(id) => state.process_id = id,
             Header::TlsRequest | Header::Startup => {}
         });
-        polled
+        drop(state);
+        match self.received.oversized() {
+            Some(oversized) => self.refuse(oversized, cx, buf, (before, start)),
+            None => polled,
+        }
+    }
+
+    /// Gives the connection up before a message that is too long: the client would keep what comes
+    /// until it has come whole. `before` is where the client's buffer was filled to, and `start`
+    /// where messages begin in what came.
+    fn refuse(
+        &mut self,
+        oversized: Oversized,
+        cx: &Context<'_>,
+        buf: &mut ReadBuf<'_>,
+        (before, start): (usize, usize),
+    ) -> Poll<io::Result<()>> {
+        let reason = oversized.to_string();
+        let Some(at) = oversized.at.filter(|_| oversized.len_max == MESSAGE_BYTES_MAX) else {
+            // Within a login, or a header that the client has a part of already.
+            buf.set_filled(before);
+            return Poll::Ready(Err(io::Error::other(reason)));
+        };
+        self.traffic.state().verdict = Some(reason);
+        self.received.leave_out();
+        buf.set_filled(start + at);
+        if start + at > before {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_last_words(cx, buf)
     }
 
     /// Whether nothing more is to be sent.

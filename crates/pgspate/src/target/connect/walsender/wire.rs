@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_postgres::error::SqlState;
 
 use super::super::failure::os_words;
+use super::super::framing::{MESSAGE_BYTES_MAX, Oversized};
 use crate::{Error, Kind, Result};
 
 /// Bytes both ways.
@@ -69,10 +70,16 @@ impl Wire {
         let Some((&[tag, a, b, c, d], _)) = self.input.split_first_chunk() else {
             return Ok(None);
         };
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if !(4..=0x7FFF_FFFF).contains(&len) {
+        let stated = u32::from_be_bytes([a, b, c, d]);
+        if stated < 4 {
             return Err(lost("the server does not speak PostgreSQL's protocol"));
         }
+        if stated > MESSAGE_BYTES_MAX {
+            return Err(lost(
+                Oversized { stated, len_max: MESSAGE_BYTES_MAX, at: None }.to_string(),
+            ));
+        }
+        let len = stated as usize;
         if self.input.len() < len + 1 {
             return Ok(None);
         }
@@ -177,6 +184,11 @@ mod tests {
         let mut wire = Wire::new(Box::new(ours));
         theirs.write_all(b"H\0\0\0\x03").await.unwrap();
         assert!(wire.receive().await.is_err());
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        let mut wire = Wire::new(Box::new(ours));
+        theirs.write_all(b"d\x7F\xFF\xFF\xFF").await.unwrap();
+        let told = wire.receive().await.unwrap_err().to_string();
+        assert!(told.starts_with("the server states a message of 2147483647 bytes"), "{told}");
     }
 
     #[test]
