@@ -25,7 +25,7 @@ help:
 	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
 	@echo 'make test-debezium  streams of real Debezium and wal2json; needs Java, Maven and MariaDB'
 	@echo 'make bench      measure against other loaders; results go to docs/bench/'
-	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS (needs nightly Rust and cargo-fuzz)'
+	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; with nightly and cargo-fuzz, by coverage'
 	@echo 'make audit      advisories, licences and sources of all that is built in; notices'
 	@echo 'make notices    write THIRD-PARTY-NOTICES.txt anew; make requirements those with hashes'
 	@echo 'make dist       the command with its licences, manual page and completions'
@@ -146,12 +146,21 @@ bench:
 	$(CARGO) build --release -p pgspate-cli
 	bash bench/run.sh
 
+# Without nightly Rust and cargo-fuzz, the same bodies run on mutations by chance alone.
 fuzz:
-	@targets=`$(CARGO) +nightly fuzz list --fuzz-dir $(FUZZ_DIR)` || exit 1; \
-	for target in $$targets; do \
-		$(CARGO) +nightly fuzz run --fuzz-dir $(FUZZ_DIR) $$target -- \
-			-max_total_time=$(FUZZ_SECONDS) || exit 1; \
-	done
+	@if $(CARGO) +nightly fuzz --version > /dev/null 2>&1; then \
+		PGSPATE_TEST_FUZZ_SEEDS=$(CURDIR)/$(FUZZ_DIR)/corpus \
+			$(CARGO) test -q -p pgspate --test fuzzed seeds || exit 1; \
+		targets=`$(CARGO) +nightly fuzz list --fuzz-dir $(FUZZ_DIR)` || exit 1; \
+		for target in $$targets; do \
+			$(CARGO) +nightly fuzz run --fuzz-dir $(FUZZ_DIR) $$target -- \
+				-max_total_time=$(FUZZ_SECONDS) -malloc_limit_mb=2048 || exit 1; \
+		done; \
+	else \
+		echo "nightly Rust or cargo-fuzz is missing: mutations without coverage instead"; \
+		PGSPATE_TEST_FUZZ=$(FUZZ_SECONDS) \
+			$(CARGO) test -p pgspate --test fuzzed -- --nocapture --test-threads 1; \
+	fi
 
 reference:
 	sh docs/reference/generate.sh

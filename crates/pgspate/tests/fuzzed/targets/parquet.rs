@@ -1,0 +1,51 @@
+//! Any bytes as a Parquet file: no panic, no abort, and rows only where they are said to be.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pgspate::format::parquet::{ParquetCutter, ParquetFile};
+use pgspate::format::{ChunkData, Cutter};
+use pgspate::source::Ranges;
+use pgspate::{Error, Kind, Result};
+
+/// A file may state any number of rows, and so of chunks.
+const CHUNKS_MAX: usize = 4;
+
+#[derive(Debug)]
+struct Memory(Bytes);
+
+impl Ranges for Memory {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, start: u64, len: usize) -> Result<Bytes> {
+        let start = start as usize;
+        match start.checked_add(len).filter(|end| *end <= self.0.len()) {
+            Some(end) => Ok(self.0.slice(start..end)),
+            None => Err(Error::new(Kind::Source, "beyond the end")),
+        }
+    }
+}
+
+pub(crate) fn run(data: &[u8]) {
+    drop(read(data));
+}
+
+fn read(data: &[u8]) -> Result<()> {
+    let ranges = Arc::new(Memory(Bytes::copy_from_slice(data)));
+    let file = Arc::new(ParquetFile::open("in", ranges)?);
+    let all = file.rows();
+    let mut cutter = ParquetCutter::new(file, 0, None);
+    for _ in 0..CHUNKS_MAX {
+        let Some(chunk) = cutter.next()? else { return Ok(()) };
+        let ChunkData::Rows(source) = chunk.data else { panic!("rows") };
+        assert!(chunk.first_row + source.rows() <= all);
+        let mut rows = 0;
+        for batch in source.open()? {
+            rows += batch?.num_rows() as u64;
+        }
+        assert_eq!(rows, source.rows());
+    }
+    Ok(())
+}

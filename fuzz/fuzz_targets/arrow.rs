@@ -1,0 +1,6 @@
+#![no_main]
+
+#[path = "../../crates/pgspate/tests/fuzzed/targets/arrow.rs"]
+mod target;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| target::run(data));
