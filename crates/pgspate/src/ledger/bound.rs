@@ -27,7 +27,23 @@ create table pgspate.bound (
     stream text unique,
     life bigint not null,
     whole boolean not null,
+    role name not null default current_user,
     check ((job is null) <> (stream is null)))";
+
+/// Nobody takes the number away, or another role's bond.
+pub(super) const POLICIES: &str = "\
+alter table pgspate.life enable row level security;
+create policy look on pgspate.life for select using (true);
+create policy bring on pgspate.life for insert with check (true);
+alter table pgspate.bound enable row level security;
+create policy look on pgspate.bound for select using (true);
+create policy record on pgspate.bound for insert with check (role = current_user);
+create policy work on pgspate.bound for update using (IS_OURS);
+create policy forget on pgspate.bound for delete using (IS_OURS)";
+
+/// What such a table of an earlier version has not.
+pub(super) const UPGRADE: &str = "\
+alter table pgspate.bound add column if not exists role name not null default current_user";
 
 /// Whoever may use jobs may use these: a role that was given the ledger before they were made.
 const GRANT: &str = "\
@@ -127,7 +143,11 @@ async fn ensure(client: &Client) -> Result<()> {
     }
     let grant = client.ask_one(GRANT, &[]).await.map_err(failed())?;
     let grant: Option<String> = grant.get(0);
-    let sql = format!("begin; {MAKE}; {}; commit", grant.unwrap_or_default());
+    let sql = format!(
+        "begin; {MAKE}; {}; {}; commit",
+        schema::policies(POLICIES),
+        grant.unwrap_or_default()
+    );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
     let _ = client.batch_execute("rollback").await;
@@ -267,7 +287,8 @@ pub(crate) async fn bind_stream(
         return bind(client, writer, false, renews).await;
     }
     if !exists(client).await? {
-        client.batch_execute(MAKE).await.map_err(|error| schema::refused(failed()(error)))?;
+        let make = format!("{MAKE}; {}", schema::policies(POLICIES));
+        client.batch_execute(&make).await.map_err(|error| schema::refused(failed()(error)))?;
     }
     let bound = client.batch_execute(&writer.bind_sql(false, renews)).await;
     bound.map_err(|error| schema::refused(failed()(error)))

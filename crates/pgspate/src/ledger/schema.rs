@@ -4,8 +4,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::identity;
 use super::trust::LedgerSchema;
+use super::{bound, identity};
 use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
@@ -153,7 +153,7 @@ exists (select from pg_catalog.pg_roles r where r.rolname = role \
         and pg_catalog.pg_has_role(r.oid, 'member'))";
 
 /// The policies of tables, as SQL.
-fn policies(of: &str) -> String {
+pub(super) fn policies(of: &str) -> String {
     of.replace("IS_OURS", IS_OURS)
 }
 
@@ -227,16 +227,20 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 /// Brings a ledger of an earlier version up to this one.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let secret = new_secret(client).await?;
-    let streams = match LedgerSchema::read(client).await?.has("stream")? {
-        true => format!("; {UPGRADE_STREAMS}; {};", policies(STREAM_POLICIES)),
-        false => ";".to_owned(),
-    };
+    let found = LedgerSchema::read(client).await?;
+    let mut parts = vec![format!("{UPGRADE}; {}", policies(POLICIES))];
+    if found.has("stream")? {
+        parts.push(format!("{UPGRADE_STREAMS}; {}", policies(STREAM_POLICIES)));
+    }
+    if found.has("bound")? {
+        parts.push(format!("{}; {}", bound::UPGRADE, policies(bound::POLICIES)));
+    }
     let sql = format!(
-        "begin; {UPGRADE}; {}{streams} \
+        "begin; {}; \
          update pgspate.version set version = {VERSION}, secret = {secret} \
          where version < {VERSION}; \
          alter table pgspate.version alter column secret set not null; commit",
-        policies(POLICIES)
+        parts.join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;

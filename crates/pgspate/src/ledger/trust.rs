@@ -30,8 +30,9 @@ part(nth, what, owner, is_ours) as (
          relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
   from relation
   union all
-  select 3, format('trigger %I of pgspate.%I', g.tgname, r.relname), r.relowner, false
-  from pg_trigger g join relation r on r.oid = g.tgrelid where not g.tgisinternal),
+  select 3, format('the function of trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner, true
+  from pg_trigger g join relation r on r.oid = g.tgrelid join pg_proc p on p.oid = g.tgfoid
+  where not g.tgisinternal),
 doubt as (
   select what, pg_get_userbyid(owner)::text as owner from part
   where not is_ours or not {is_trusted} order by nth, what limit 1)
