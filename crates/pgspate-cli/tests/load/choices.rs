@@ -251,6 +251,7 @@ fn statements_of_a_role_that_can_do_less_are_not_run() {
           … them.
     "#);
     assert_snapshot!(shown(&plan), @r#"
+    indexes  stay: the table has too many rows beside the input
     ledger   an earlier load has left this to be put back: index "x"
     "#);
 }

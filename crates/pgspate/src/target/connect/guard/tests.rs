@@ -121,7 +121,7 @@ fn a_question_whose_answer_is_lost_fails_and_its_session_ends() {
     run(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
-        connection.client.batch_execute("begin; create table t ()").await.unwrap();
+        connection.client.batch_execute("begin; create table public.t ()").await.unwrap();
         relay.fall_silent();
         let error = connection.client.batch_execute("select 1").await.unwrap_err();
         assert_eq!(error.code().map(|code| code.code()), Some("08006"));
@@ -142,15 +142,20 @@ fn an_answer_that_takes_long_is_waited_for() {
     run(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
-        connection.client.batch_execute("create table t (); select pg_sleep(4)").await.unwrap();
+        connection
+            .client
+            .batch_execute("create table public.t (); select pg_sleep(4)")
+            .await
+            .unwrap();
         // Another session's lock.
         let other = relay.dsn.connect("other").await.unwrap();
-        other.client.batch_execute("begin; lock table t").await.unwrap();
+        other.client.batch_execute("begin; lock table public.t").await.unwrap();
         let held = async {
             other.client.batch_execute("select pg_sleep(4)").await.unwrap();
             other.client.batch_execute("commit").await.unwrap();
         };
-        let (waited, ()) = tokio::join!(connection.client.batch_execute("lock table t"), held);
+        let (waited, ()) =
+            tokio::join!(connection.client.batch_execute("lock table public.t"), held);
         assert_eq!(waited.unwrap_err().as_db_error().unwrap().code().code(), "25P01");
         connection.client.batch_execute("select 1").await.unwrap();
     });
@@ -162,8 +167,8 @@ fn a_client_that_has_nothing_to_say_is_not_silent() {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let client = &connection.client;
-        client.batch_execute("create table t (x text)").await.unwrap();
-        let sink = client.copy_in::<_, Bytes>("copy t from stdin").await.unwrap();
+        client.batch_execute("create table public.t (x text)").await.unwrap();
+        let sink = client.copy_in::<_, Bytes>("copy public.t from stdin").await.unwrap();
         let mut sink = pin!(sink);
         sink.send(Bytes::from_static(b"a\n")).await.unwrap();
         tokio::time::sleep(LIMIT * 4).await;
@@ -196,8 +201,8 @@ fn a_copy_whose_data_go_nowhere_ends() {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let client = &connection.client;
-        client.batch_execute("create table t (x text)").await.unwrap();
-        let sink = client.copy_in::<_, Bytes>("copy t from stdin").await.unwrap();
+        client.batch_execute("create table public.t (x text)").await.unwrap();
+        let sink = client.copy_in::<_, Bytes>("copy public.t from stdin").await.unwrap();
         let mut sink = pin!(sink);
         relay.fall_silent();
         let piece = Bytes::from(b"abcdefg\n".repeat(1 << 13));
