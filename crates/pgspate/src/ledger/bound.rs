@@ -13,8 +13,8 @@ use tokio_postgres::{Client, Error as ServerError};
 
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
-use super::schema;
 use super::trust::LedgerSchema;
+use super::{policies, schema};
 use crate::target::{Ask, Unlogged, quote_literal, server_error};
 use crate::{Error, Kind, Result};
 
@@ -145,7 +145,7 @@ async fn ensure(client: &Client) -> Result<()> {
     let grant: Option<String> = grant.get(0);
     let sql = format!(
         "begin; {MAKE}; {}; {}; commit",
-        schema::policies(POLICIES),
+        policies::sql(POLICIES),
         grant.unwrap_or_default()
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
@@ -287,7 +287,7 @@ pub(crate) async fn bind_stream(
         return bind(client, writer, false, renews).await;
     }
     if !exists(client).await? {
-        let make = format!("{MAKE}; {}", schema::policies(POLICIES));
+        let make = format!("{MAKE}; {}", policies::sql(POLICIES));
         client.batch_execute(&make).await.map_err(|error| schema::refused(failed()(error)))?;
     }
     let bound = client.batch_execute(&writer.bind_sql(false, renews)).await;

@@ -5,8 +5,10 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::bound::{self, Fate};
 use super::identity::{Identity, Likeness};
 use super::job::{Found, JobId, JobRecord, failed};
+use super::trust::LedgerSchema;
 use crate::Result;
 use crate::format::Contents;
+use crate::target::Ask;
 
 /// Tells whether one of these jobs, which are finished, has loaded the sources.
 ///
@@ -75,4 +77,25 @@ impl JobRecord {
     pub(crate) fn has_read(&self, identity: &Identity, contents: &Contents) -> bool {
         identity.has_contents(&self.sources, contents)
     }
+}
+
+/// What makes the rows of other jobs count no more, to be run in the transaction that empties
+/// their table; empty where there is no ledger, or none that this role may write.
+pub(crate) async fn emptied_sql(
+    client: &Client,
+    table_oid: u32,
+    except: Option<JobId>,
+) -> Result<String> {
+    if !LedgerSchema::read(client).await?.is_readable() {
+        return Ok(String::new());
+    }
+    let look = "select has_table_privilege('pgspate.job', 'UPDATE')";
+    if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(String::new());
+    }
+    let except = except.map_or(0, |job| job.0);
+    Ok(format!(
+        "update pgspate.job set table_oid = 0 where job <> {except} and table_oid in \
+         (select {table_oid}::oid union select relid from pg_partition_tree({table_oid}::oid))"
+    ))
 }

@@ -10,8 +10,7 @@ use super::bound::{self, done_now};
 use super::finished::{find_finished, is_void};
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
-use super::trust::LedgerSchema;
-use super::{Change, change, keys, lock, schema, shadow};
+use super::{Change, change, keys, lock, policies, schema, shadow};
 use crate::target::{Ask, Parameter, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
@@ -355,7 +354,7 @@ async fn check_role(client: &Client, identity: &Identity) -> Result<()> {
     let sql = format!(
         "select job, role::text from pgspate.job \
          where key = $1 and finished is null and not {}",
-        schema::IS_OURS
+        policies::IS_OURS
     );
     let Some(row) = client.ask_opt(&sql, &[&identity.key()]).await.map_err(failed())? else {
         return Ok(());
@@ -553,27 +552,6 @@ pub(crate) async fn is_finished(client: &Client, job: JobId) -> Result<bool> {
 pub(crate) async fn move_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 where job = $1";
     client.tell(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
-}
-
-/// What makes the rows of other jobs count no more, to be run in the transaction that empties
-/// their table; empty where there is no ledger, or none that this role may write.
-pub(crate) async fn emptied_sql(
-    client: &Client,
-    table_oid: u32,
-    except: Option<JobId>,
-) -> Result<String> {
-    if !LedgerSchema::read(client).await?.is_readable() {
-        return Ok(String::new());
-    }
-    let look = "select has_table_privilege('pgspate.job', 'UPDATE')";
-    if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
-        return Ok(String::new());
-    }
-    let except = except.map_or(0, |job| job.0);
-    Ok(format!(
-        "update pgspate.job set table_oid = 0 where job <> {except} and table_oid in \
-         (select {table_oid}::oid union select relid from pg_partition_tree({table_oid}::oid))"
-    ))
 }
 
 pub(super) fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {

@@ -13,6 +13,7 @@ mod keys;
 mod lock;
 mod new;
 mod parts;
+mod policies;
 mod reject;
 mod schema;
 pub(crate) mod shadow;
@@ -25,11 +26,12 @@ pub use change::{Change, outstanding};
 pub(crate) use change::{
     NewChange, adopt, claim, count_kind, forget_void, is_renamed, is_under_way, record,
 };
+pub(crate) use finished::emptied_sql;
 pub(crate) use identity::digest;
 pub use identity::{Identity, SourcePrint};
 pub(crate) use job::{
-    Begun, JobId, Known, clear, emptied_sql, finish, forget_unused, is_finished, is_taken, move_to,
-    open, read_done, reread_done,
+    Begun, JobId, Known, clear, finish, forget_unused, is_finished, is_taken, move_to, open,
+    read_done, reread_done,
 };
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};

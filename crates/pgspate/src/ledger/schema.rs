@@ -4,6 +4,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
 use super::{bound, identity};
 use crate::secret::Secret;
@@ -17,8 +18,8 @@ pub(crate) const SCHEMA: &str = "pgspate";
 /// brought up to this one.
 const VERSION: i32 = 3;
 
-/// What version 3 has and earlier ones have not, but for the key and the policies: version 2 brought
-/// the digest. Rows of before are the owner's.
+/// What version 3 has and earlier ones have not, but for the key and the policies.
+/// Version 2 brought the digest. Rows of earlier versions become the owner's.
 const UPGRADE: &str = "\
 lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
@@ -114,49 +115,6 @@ create table pgspate.change (
 create index change_undone on pgspate.change (table_oid) where done < cardinality(steps);
 create table pgspate.version (version integer not null, secret text not null)";
 
-/// What a role may do with rows of another role. Which jobs and changes there are is for all to
-/// see, as all look for keys that are dropped. A job counts no more when another role that may empty
-/// its table does so. All else is for the role itself and its members.
-const POLICIES: &str = "\
-alter table pgspate.job enable row level security;
-create policy look on pgspate.job for select using (true);
-create policy record on pgspate.job for insert with check (role = current_user);
-create policy work on pgspate.job for update using (IS_OURS);
-create policy void on pgspate.job for update
-    using (has_table_privilege(table_oid, 'truncate')) with check (table_oid = 0);
-create policy forget on pgspate.job for delete using (IS_OURS);
-alter table pgspate.ledger enable row level security;
-create policy work on pgspate.ledger using (exists (
-    select from pgspate.job where job.job = ledger.job and IS_OURS));
-alter table pgspate.reject enable row level security;
-create policy work on pgspate.reject using (exists (
-    select from pgspate.job where job.job = reject.job and IS_OURS));
-alter table pgspate.change enable row level security;
-create policy look on pgspate.change for select using (true);
-create policy record on pgspate.change for insert with check (role = current_user);
-create policy undo on pgspate.change for update using (IS_OURS);
-create policy forget on pgspate.change for delete using (IS_OURS)";
-
-/// The same for streams.
-const STREAM_POLICIES: &str = "\
-alter table pgspate.stream enable row level security;
-create policy look on pgspate.stream for select using (true);
-create policy record on pgspate.stream for insert with check (role = current_user);
-create policy work on pgspate.stream for update using (IS_OURS);
-create policy forget on pgspate.stream for delete using (IS_OURS);
-alter table pgspate.dead_letter enable row level security;
-create policy work on pgspate.dead_letter using (IS_OURS) with check (role = current_user)";
-
-/// That a row's `role` is the current one, or has it as a member. A role may have been dropped.
-pub(super) const IS_OURS: &str = "\
-exists (select from pg_catalog.pg_roles r where r.rolname = role \
-        and pg_catalog.pg_has_role(r.oid, 'member'))";
-
-/// The policies of tables, as SQL.
-pub(super) fn policies(of: &str) -> String {
-    of.replace("IS_OURS", IS_OURS)
-}
-
 /// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
 /// events that are applied; `stream.fence` is raised by each process that opens the stream.
 const MAKE_STREAMS: &str = "\
@@ -228,12 +186,12 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let secret = new_secret(client).await?;
     let found = LedgerSchema::read(client).await?;
-    let mut parts = vec![format!("{UPGRADE}; {}", policies(POLICIES))];
+    let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
     if found.has("stream")? {
-        parts.push(format!("{UPGRADE_STREAMS}; {}", policies(STREAM_POLICIES)));
+        parts.push(format!("{UPGRADE_STREAMS}; {}", policies::sql(STREAM_POLICIES)));
     }
     if found.has("bound")? {
-        parts.push(format!("{}; {}", bound::UPGRADE, policies(bound::POLICIES)));
+        parts.push(format!("{}; {}", bound::UPGRADE, policies::sql(bound::POLICIES)));
     }
     let sql = format!(
         "begin; {}; \
@@ -284,7 +242,7 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
     let sql = format!(
         "begin; {schema} {MAKE}; {}; \
          insert into pgspate.version values ({VERSION}, {secret}); commit",
-        policies(POLICIES)
+        policies::sql(POLICIES)
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
@@ -311,7 +269,7 @@ pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
         return Ok(());
     }
     let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    let make = format!("begin; {MAKE_STREAMS}; {}; commit", policies(STREAM_POLICIES));
+    let make = format!("begin; {MAKE_STREAMS}; {}; commit", policies::sql(STREAM_POLICIES));
     let Err(error) = client.batch_execute(&make).await else {
         return Ok(());
     };

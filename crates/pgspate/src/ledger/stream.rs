@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
-use super::{bound, identity, keys, lock, schema};
+use super::{bound, identity, keys, lock, policies, schema};
 use crate::target::{Ask, Parameter};
 use crate::{Error, Kind, Result};
 
@@ -123,7 +123,7 @@ async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> 
     let sql = format!(
         "select role::text from pgspate.stream \
          where stream = $1 and partition = $2 and not {}",
-        schema::IS_OURS
+        policies::IS_OURS
     );
     let row = client.ask_opt(&sql, &[&name, &partition]).await.map_err(failed())?;
     let Some(role) = row.map(|row| row.get::<_, String>(0)) else { return Ok(()) };

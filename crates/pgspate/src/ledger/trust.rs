@@ -1,4 +1,4 @@
-//! Whether the ledger may be used at all: asked of the catalog alone, before anything of it is read.
+//! Whether the ledger may be used: asked of the catalog alone, before anything of it is read.
 //!
 //! Whoever owns a table decides what runs when it is read or written: a view has a query, a table
 //! has defaults, policies and triggers. So the ledger is used only where its owners could do all
@@ -9,9 +9,9 @@ use tokio_postgres::Client;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// Whether the role `{owner}` may decide what the current role runs: it is that role, a superuser, a
-/// member of it, or a group of its own. A superuser counts as a member of every role, and so has
-/// only the first three.
+/// Whether the role `{owner}` may decide what the current role runs. It is the current role, a
+/// superuser, a member of the current role, or a role that the current one is a member of. The last
+/// does not count for a superuser, who is a member of every role.
 const IS_TRUSTED: &str = "\
 (pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')
  or not (select rolsuper from pg_roles where rolname = current_user)
