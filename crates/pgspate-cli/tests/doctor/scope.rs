@@ -97,8 +97,8 @@ fn what_is_dropped_meanwhile_is_left_out() {
         "set allow_system_table_mods = on; \
          create or replace function pg_catalog.has_table_privilege(oid, text) returns bool \
          language sql as 'select null::bool'; \
-         create or replace function pg_catalog.has_sequence_privilege(oid, text) returns bool language sql \
-         as 'select null::bool'",
+         create or replace function pg_catalog.has_sequence_privilege(oid, text) returns bool \
+         language sql as 'select null::bool'",
     );
     for id in ["bloat", "oversized-indexes", "sequences"] {
         let found = findings(&db.dsn(), id, "");

@@ -1,5 +1,5 @@
-//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, and no role
-//! sees or forges what another has in it.
+//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, and no
+//! role sees or forges what another has in it.
 
 mod events;
 mod foreign;

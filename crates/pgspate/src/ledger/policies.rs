@@ -1,8 +1,8 @@
 //! Row-level security of the ledger: what a role may do with rows of another role.
 //!
-//! Which jobs, changes and streams there are is for all roles to see, as all look for files that are
-//! loaded and for keys that are dropped. All else is for the role itself and its members. The owner
-//! of the tables is not held by policies.
+//! All roles see which jobs, changes and streams there are, as all look for files that are loaded
+//! and for keys that are dropped. All else is for the role itself and its members. Policies do not
+//! hold the owner of the tables.
 
 /// A job counts no more when another role that may empty its table does so.
 pub(super) const POLICIES: &str = "\

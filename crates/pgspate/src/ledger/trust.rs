@@ -30,7 +30,8 @@ part(nth, what, owner, is_ours) as (
          relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
   from relation
   union all
-  select 3, format('the function of trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner, true
+  select 3, format('the function of trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner,
+         true
   from pg_trigger g join relation r on r.oid = g.tgrelid join pg_proc p on p.oid = g.tgfoid
   where not g.tgisinternal),
 doubt as (
@@ -87,10 +88,10 @@ impl LedgerSchema {
         if let Some((what, owner)) = &self.doubt {
             let message = format!("{what}, owned by role \"{owner}\", is not to be trusted");
             return Err(Error::new(Kind::Ledger, message).hint(format!(
-                "What it makes the server run would be run as your role. Connect as \"{owner}\"; or \
-                 have a superuser drop what pgspate has not made, and own the ledger: `alter schema \
-                 pgspate owner to ROLE`, and `alter table pgspate.NAME owner to ROLE` for each \
-                 table. Or load with `--no-ledger`."
+                "What it makes the server run would be run as your role. Connect as \"{owner}\". Or \
+                 have a superuser drop what pgspate has not made, and own the ledger: \
+                 `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to ROLE` for \
+                 each table. Or load with `--no-ledger`."
             )));
         }
         // An empty one was made for us by somebody who may make schemas.

@@ -172,7 +172,8 @@ async fn ask_with_patience(
     answers
 }
 
-/// Looks at inputs and table, and plans how the rows get there. Also says whether there is a ledger.
+/// Looks at inputs and table, and plans how the rows get there. Says, too, whether there is a
+/// ledger.
 fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let inputs = match (&options.batches, &options.stream) {

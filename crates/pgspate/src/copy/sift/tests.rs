@@ -15,6 +15,7 @@ use crate::copy::{Connect, Early, Lanes};
 use crate::format::Cutter;
 use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
 use crate::target::connect::{Dsn, Environment};
+use crate::target::use_users_path;
 
 /// A database, and a session in it.
 struct Session {
@@ -33,6 +34,8 @@ impl Session {
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Arc::new(Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap());
         let connection = runtime.block_on(dsn.connect("sift")).unwrap();
+        let users_path = use_users_path(false);
+        runtime.block_on(connection.client.batch_execute(&users_path)).unwrap();
         let job = job(&runtime, dsn, columns);
         Session { runtime, connection, job, db }
     }

@@ -14,6 +14,7 @@ use crate::apply::route::{Router, Stand, UnknownColumns};
 use crate::apply::write::Settings;
 use crate::copy::Limits;
 use crate::target::connect::{Dsn, Environment};
+use crate::target::use_users_path;
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
 
@@ -65,6 +66,7 @@ fn dsn(of: &str) -> Dsn {
 async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
     let connection = dsn(server).connect("source").await.unwrap();
     let client = &connection.client;
+    client.batch_execute(&use_users_path(false)).await.unwrap();
     client.batch_execute(&TABLES.replace("ACTION", action)).await.unwrap();
     client.batch_execute("create publication p for all tables").await.unwrap();
     let slot = "select pg_create_logical_replication_slot('s', 'pgoutput')";
