@@ -88,10 +88,10 @@ impl LedgerSchema {
         if let Some((what, owner)) = &self.doubt {
             let message = format!("{what}, owned by role \"{owner}\", is not to be trusted");
             return Err(Error::new(Kind::Ledger, message).hint(format!(
-                "What it makes the server run would be run as your role. Connect as \"{owner}\". Or \
-                 have a superuser drop what pgspate has not made, and own the ledger: \
-                 `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to ROLE` for \
-                 each table. Or load with `--no-ledger`."
+                "What it makes the server run would be run as your role. Connect as \"{owner}\". \
+                 Or have a superuser drop what pgspate has not made, and own the ledger: \
+                 `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to \
+                 ROLE` for each table. Or load with `--no-ledger`."
             )));
         }
         // An empty one was made for us by somebody who may make schemas.
