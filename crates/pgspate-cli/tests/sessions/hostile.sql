@@ -101,3 +101,45 @@ begin
         execute format('create type hostile.%I as enum (''hostile'')', name);
     end loop;
 end $$;
+
+-- What fits the types of an argument better than a polymorphic function, or one that casts: also
+-- where pg_catalog is searched first.
+do $$
+declare
+    one record;
+    arrays text[] := array['text[]', 'name[]', 'oid[]', 'int2[]', 'int4[]', 'int8[]', 'bool[]'];
+    plain text[] := array['text', 'name', 'oid', 'int4', 'int8', 'bool', 'regclass', '"char"'];
+begin
+    for one in
+        select distinct p.proname, replace(a.args, 'VARIADIC ', '') as args
+        from pg_catalog.pg_proc p,
+             lateral (select pg_catalog.pg_get_function_identity_arguments(p.oid)) as i(args),
+             unnest(arrays) as arr, unnest(plain) as pl,
+             lateral (select replace(replace(replace(replace(i.args, 'anycompatiblearray', arr),
+                      'anyarray', arr), 'anyelement', pl), '"any"', pl)) as a(args)
+        where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f' and p.pronargs <= 2
+          and p.proname in ('array_length', 'array_lower', 'array_ndims', 'array_position',
+                            'array_to_json', 'array_to_string', 'array_upper', 'cardinality',
+                            'concat', 'format', 'json_build_array', 'json_build_object',
+                            'pg_column_size', 'pg_typeof', 'quote_literal', 'quote_nullable',
+                            'to_json', 'unnest')
+          and i.args ~ '"any"|anyarray|anyelement'
+    loop
+        begin
+            execute format('create function hostile.%I(%s) returns text language plpgsql as %L',
+                           one.proname, one.args,
+                           format('begin raise exception ''hostile function: %s''; end', one.proname));
+        exception when others then null;
+        end;
+    end loop;
+end $$;
+create function hostile.get_bit(bytea, int4) returns int4 language plpgsql as
+    $$begin raise exception 'hostile function: get_bit'; end$$;
+create function hostile.format(text, text, text) returns text language plpgsql as
+    $$begin raise exception 'hostile function: format'; end$$;
+create function hostile.format(text, name, name) returns text language plpgsql as
+    $$begin raise exception 'hostile function: format'; end$$;
+create function hostile.format(text, text, name) returns text language plpgsql as
+    $$begin raise exception 'hostile function: format'; end$$;
+create function hostile.concat(text, int4) returns text language plpgsql as
+    $$begin raise exception 'hostile function: concat'; end$$;

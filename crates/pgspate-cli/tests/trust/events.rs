@@ -43,6 +43,9 @@ fn no_way_leads_into_the_ledger() {
     case.put("mapped.ndjson", &mapped);
     case.put("bare.ndjson", event(&case).replace("pgspate.change", "change"));
     case.put("prefixed.ndjson", event(&case).replace("pgspate.change", "my_pgspate.change"));
+    let role = "{\"op\":\"update\",\"table\":\"pg_catalog.pg_authid\",\
+                \"row\":{\"oid\":3373,\"rolcanlogin\":true}}\n";
+    case.put("catalog.ndjson", role);
     let dsn = case.db.dsn();
     let with_path = format!("{dsn} options='-csearch_path=pgspate,public'");
     for (dsn, command) in [
@@ -53,11 +56,18 @@ fn no_way_leads_into_the_ledger() {
         (&dsn, "load t.csv --table pgspate.change"),
         (&with_path, "load t.csv --table change"),
         (&dsn, "sync t.csv --table pgspate.job --scope all"),
+        (&dsn, "apply catalog.ndjson"),
+        (&dsn, "apply catalog.ndjson --map pg_catalog.pg_authid=pg_authid"),
+        (&dsn, "apply mapped.ndjson --map a.*=information_schema.*"),
     ] {
         let run = run_as(&case, dsn, command);
         assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
-        assert!(run.stderr.contains("leads into the ledger"), "{command}: {}", run.stderr);
+        let is_refused = ["leads into the ledger", "leads into the server's catalog"]
+            .iter()
+            .any(|said| run.stderr.contains(said));
+        assert!(is_refused, "{command}: {}", run.stderr);
     }
+    assert_eq!(case.value("select rolcanlogin from pg_authid where rolname = 'pg_monitor'"), "f");
     assert_eq!(case.value("select count(*) from pgspate.change"), "0");
 }
 

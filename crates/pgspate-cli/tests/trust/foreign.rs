@@ -103,15 +103,20 @@ fn a_trigger_on_a_ledger_that_is_ours() {
     for command in &COMMANDS[..5] {
         let run = run_as(&case, &case.db.dsn(), command);
         assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
-        assert!(
-            run.stderr.contains("the function of trigger spy of pgspate.job"),
-            "{command}: {}",
-            run.stderr
-        );
+        assert!(run.stderr.contains("trigger spy of pgspate.job"), "{command}: {}", run.stderr);
     }
+    // Nor one whose function is ours, but whose condition is not.
+    case.db.run("drop trigger spy on pgspate.job");
+    role.sql(
+        "create trigger spy before update on pgspate.job for each row when (spy.look() = 1) \
+         execute function suppress_redundant_updates_trigger()",
+    );
+    let run = run_as(&case, &case.db.dsn(), "status");
+    assert!(run.stderr.contains("trigger spy of pgspate.job"), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from spy.seen"), "0");
 }
 
+/// Other members of a group could have this one run something.
 #[test]
 fn a_ledger_of_a_group() {
     let case = case();
@@ -120,6 +125,17 @@ fn a_ledger_of_a_group() {
     group.grant(&format!("create on database \"{}\"", case.db.name()));
     group.grant("all on t");
     assert_eq!(group.run("load t.csv --table t").status, Some(0));
+    let run = member.run("status");
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(run.stderr.contains("is not to be trusted"), "{}", run.stderr);
+    // An owner that can do all that the role can is trusted.
+    case.db.run(&format!(
+        "revoke \"{0}\" from \"{1}\"; grant \"{1}\" to \"{0}\"",
+        group.name, member.name
+    ));
+    for grant in crate::roles::GRANTS.into_iter().chain(["all on t"]) {
+        member.grant(grant);
+    }
     let run = member.run("status");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let run = member.run("load t.csv --table t");

@@ -3,12 +3,13 @@
 use crate::support::Case;
 use crate::{Role, run_as};
 
-const GRANTS: [&str; 2] =
+pub(crate) const GRANTS: [&str; 2] =
     ["usage on schema pgspate", "select, insert, update, delete on all tables in schema pgspate"];
 
 fn case() -> Case {
     let case = Case::new(
-        "create table t (id int primary key, n int); create table u (id int primary key, n int)",
+        "create table t (id int primary key, n int); create table u (id int primary key, n int); \
+         create table t2 (id int primary key, n int)",
     );
     case.put("t.csv", "id,n\n1,1\n2,x\n");
     case.put("u.csv", "id,n\n1,1\n2,y\n");
@@ -70,6 +71,8 @@ fn a_role_sees_and_forges_nothing_of_another() {
         "update pgspate.stream set ordinal = 9, dead_letters = 0",
         "delete from pgspate.stream",
         "update pgspate.job set table_oid = 0 where table_oid = 't'::regclass",
+        "update pgspate.job set role = current_user where table_oid = 't'::regclass",
+        "delete from pgspate.life",
     ] {
         // Rows of others are not there to be changed.
         let (before, all) = (
@@ -97,6 +100,19 @@ fn a_role_sees_and_forges_nothing_of_another() {
         "insert into pgspate.dead_letter \
          (stream, partition, position, source, line, message, payload, role) \
          values ('x', '', 0, '', 0, '', '', 'postgres')",
+    ] {
+        let said = role.try_sql(refused).unwrap_err();
+        assert!(said.contains("row-level security"), "{refused}: {said}");
+    }
+    for refused in [
+        // That another's file is loaded, that its table is emptied, or without its key.
+        "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
+                                  sources, options) \
+         select key, fingerprint, command, 't2'::regclass, table_name, false, sources, options \
+         from pgspate.job limit 1",
+        "insert into pgspate.emptied (table_oid, upto, but) values ('t'::regclass, 9, 0)",
+        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+         values (1, 1, 't'::regclass, 'primary key', 'x', '{x}', false)",
     ] {
         let said = role.try_sql(refused).unwrap_err();
         assert!(said.contains("row-level security"), "{refused}: {said}");

@@ -2,6 +2,7 @@
 //!
 //! Read once for each table that the stream names; nothing is changed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio_postgres::Client;
@@ -9,11 +10,11 @@ use tokio_postgres::Client;
 use super::canon::Canon;
 use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
-use crate::ledger;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
 use crate::target::{
     Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
+    use_users_path,
 };
 use crate::{Error, Kind, Result};
 
@@ -114,6 +115,30 @@ select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrel
                where contype = 'f' and confrelid in (select relid from parts)
                  and not (condeferrable and confdeltype = 'a'))";
 
+/// Defaults, by the columns' names. Every name is qualified, as the search path is the user's.
+const DEFAULTS: &str = "\
+select a.attname::pg_catalog.text, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+from pg_catalog.pg_attrdef d join pg_catalog.pg_attribute a
+  on a.attrelid operator(pg_catalog.=) d.adrelid and a.attnum operator(pg_catalog.=) d.adnum
+where d.adrelid operator(pg_catalog.=) $1";
+
+/// The defaults as the server prints them for the path that statements are read under: what another
+/// role's function or operator would hide there has its schema.
+async fn defaults(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
+    let failed = || server_error(format!("could not look up the defaults of {}", table.sql_name));
+    let begin = format!("begin; {}", use_users_path(true));
+    let oid = table.oid;
+    let (begun, rows, ended) = tokio::join!(
+        biased;
+        client.batch_execute(&begin),
+        async { client.ask_all(DEFAULTS, &[&oid]).await },
+        client.batch_execute("rollback")
+    );
+    begun.map_err(failed())?;
+    ended.map_err(failed())?;
+    Ok(rows.map_err(failed())?.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
 impl FactsColumn {
     /// That two values of the column are equal, by its type's own operator.
     pub(crate) fn equal(&self, left: &str, right: &str) -> String {
@@ -139,9 +164,7 @@ impl Facts {
         name: &str,
     ) -> Result<Option<Facts>> {
         let Some(table) = Table::read(client, name).await? else { return Ok(None) };
-        if table.schema == ledger::SCHEMA {
-            return Err(ledger::no_target(&table.sql_name));
-        }
+        table.check_schema()?;
         if !matches!(table.kind, 'r' | 'p') {
             let message = format!("{} is not a table", table.sql_name);
             return Err(Error::new(Kind::Plan, message).hint(
@@ -153,6 +176,7 @@ impl Facts {
         let types = types.map_err(failed())?;
         let lenient = keys::lenient(client, &table).await?;
         let operators = keys::operators(client, &table).await?;
+        let defaults = defaults(client, &table).await?;
         let column = |column: &Column| {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
@@ -165,7 +189,7 @@ impl Facts {
                     Some(sequence) => {
                         format!("pg_catalog.nextval('{}')", sequence.replace('\'', "''"))
                     }
-                    None => column.default.clone().unwrap_or_else(|| "null".to_owned()),
+                    None => defaults.get(&column.name).cloned().unwrap_or("null".to_owned()),
                 },
                 equals: operators.get(&column.name).map_or(EQUALS, String::as_str).to_owned(),
                 is_exact: keys::is_exact(column) && !lenient.contains(&column.name),

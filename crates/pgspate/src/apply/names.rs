@@ -4,8 +4,7 @@
 //! each of both. Without a schema it means tables of that name in any schema.
 
 use super::event::Name;
-use crate::ledger;
-use crate::target::quote_ident;
+use crate::target::{LEDGER_SCHEMA, check_schema, quote_ident};
 use crate::{Error, Kind, Result};
 
 /// `--map` and `--tables`.
@@ -35,9 +34,7 @@ impl Names {
                 ));
             };
             let (from, to) = (parts(from), parts(to));
-            if to.0.as_deref() == Some(ledger::SCHEMA) {
-                return Err(ledger::no_target(written));
-            }
+            check_schema(written, to.0.as_deref().unwrap_or_default())?;
             let count = |parts: &Parts| {
                 let schema = parts.0.as_deref().unwrap_or_default();
                 [schema.matches('*').count(), parts.1.matches('*').count()]
@@ -63,7 +60,7 @@ impl Names {
     /// Whether the table's events are wanted. Those of the source's own ledger are not, unless they
     /// are mapped by the schema's name: they say what was applied there, and what it changed.
     pub(crate) fn takes(&self, name: &Name) -> bool {
-        let is_of_ledger = name.schema.as_deref() == Some(ledger::SCHEMA);
+        let is_of_ledger = name.schema.as_deref() == Some(LEDGER_SCHEMA);
         if is_of_ledger && !self.maps.iter().any(|(from, _)| from.is_of_ledger(name)) {
             return false;
         }
@@ -83,7 +80,7 @@ impl Names {
 
 impl Pattern {
     fn is_of_ledger(&self, name: &Name) -> bool {
-        self.0.0.as_deref() == Some(ledger::SCHEMA) && self.matches(name).is_some()
+        self.0.0.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
     }
 
     /// What the stars stand for.

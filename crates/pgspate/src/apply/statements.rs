@@ -536,5 +536,5 @@ fn parameters(facts: &Facts) -> String {
 
 /// Whether a staged row gives a column.
 fn bit(at: usize) -> String {
-    format!("get_bit(s.{GIVEN}, {at}) = 1")
+    format!("pg_catalog.get_bit(s.{GIVEN}, {at}) = 1")
 }

@@ -25,9 +25,9 @@ const LATER: &str = "set local synchronous_commit to off; commit";
 pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
     let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.around.is_some();
     let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
-    if let (None, Some(session)) = (job.ledger, working.first()) {
+    if job.ledger.is_none() && !working.is_empty() {
         // With a ledger each chunk's row does that. No keys can go while a lane has rows.
-        check_no_keys_down(&session.connection.client, job.table_oid).await?;
+        check_no_keys_down(&job.control.client, job.table_oid).await?;
     }
     for (nth, session) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();

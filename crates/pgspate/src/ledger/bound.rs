@@ -13,12 +13,12 @@ use tokio_postgres::{Client, Error as ServerError};
 
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
+use super::schema;
 use super::trust::LedgerSchema;
-use super::{policies, schema};
-use crate::target::{Ask, Unlogged, quote_literal, server_error};
+use crate::target::{Ask, Unlogged, quote_literal};
 use crate::{Error, Kind, Result};
 
-const MAKE: &str = "\
+pub(super) const MAKE: &str = "\
 create unlogged table pgspate.life (
     life bigint not null,
     one boolean primary key default true check (one));
@@ -30,11 +30,12 @@ create table pgspate.bound (
     role name not null default current_user,
     check ((job is null) <> (stream is null)))";
 
-/// Nobody takes the number away, or another role's bond.
+/// Nobody takes the number away, brings back one that a crash has taken, or takes another's bond.
 pub(super) const POLICIES: &str = "\
 alter table pgspate.life enable row level security;
 create policy look on pgspate.life for select using (true);
-create policy bring on pgspate.life for insert with check (true);
+create policy bring on pgspate.life for insert
+    with check (not exists (select from pgspate.bound where bound.life = life.life));
 alter table pgspate.bound enable row level security;
 create policy look on pgspate.bound for select using (true);
 create policy record on pgspate.bound for insert with check (role = current_user);
@@ -44,14 +45,6 @@ create policy forget on pgspate.bound for delete using (IS_OURS)";
 /// What such a table of an earlier version has not.
 pub(super) const UPGRADE: &str = "\
 alter table pgspate.bound add column if not exists role name not null default current_user";
-
-/// Whoever may use jobs may use these: a role that was given the ledger before they were made.
-const GRANT: &str = "\
-select 'grant select, insert, update, delete on pgspate.life, pgspate.bound to '
-       || string_agg(distinct case a.grantee when 0 then 'public'
-                              else quote_ident(pg_get_userbyid(a.grantee)) end, ', ')
-from pg_class c, aclexplode(c.relacl) a
-where c.oid = 'pgspate.job'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner";
 
 /// The number of a job whose rows are still there; NULL of any other one.
 pub(super) fn job_sql(job: JobId) -> String {
@@ -136,39 +129,7 @@ async fn look(client: &Client, writer: Writer<'_>) -> Result<Option<Bond>> {
     Ok(row.map(|row| Bond { is_alive: row.get(0), is_whole: row.get(1) }))
 }
 
-/// Makes what is needed, unless it is there.
-async fn ensure(client: &Client) -> Result<()> {
-    if exists(client).await? {
-        return Ok(());
-    }
-    let grant = client.ask_one(GRANT, &[]).await.map_err(failed())?;
-    let grant: Option<String> = grant.get(0);
-    let sql = format!(
-        "begin; {MAKE}; {}; {}; commit",
-        policies::sql(POLICIES),
-        grant.unwrap_or_default()
-    );
-    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
-    // The transaction has failed; that it ends is all that counts.
-    let _ = client.batch_execute("rollback").await;
-    // Another session may have made it at the same time.
-    if exists(client).await? {
-        return Ok(());
-    }
-    let is_denied = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
-    let what = "could not add to the ledger what rows in unlogged tables need";
-    let error = server_error(what.to_owned())(error);
-    Err(match is_denied {
-        true => error.hint(
-            "Run `grant create on schema pgspate to ROLE` for the role that writes, or use a role \
-             that owns the schema.",
-        ),
-        false => error,
-    })
-}
-
 async fn bind(client: &Client, writer: Writer<'_>, is_whole: bool, renews: bool) -> Result<()> {
-    ensure(client).await?;
     let sql = writer.bind_sql(is_whole, renews);
     // A later statement sees what another session has committed meanwhile.
     let sql = format!("begin isolation level read committed; {sql}; commit");
@@ -285,10 +246,6 @@ pub(crate) async fn bind_stream(
     let writer = Writer::Stream(stream);
     if !is_within {
         return bind(client, writer, false, renews).await;
-    }
-    if !exists(client).await? {
-        let make = format!("{MAKE}; {}", policies::sql(POLICIES));
-        client.batch_execute(&make).await.map_err(|error| schema::refused(failed()(error)))?;
     }
     let bound = client.batch_execute(&writer.bind_sql(false, renews)).await;
     bound.map_err(|error| schema::refused(failed()(error)))

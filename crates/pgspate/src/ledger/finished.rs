@@ -89,13 +89,18 @@ pub(crate) async fn emptied_sql(
     if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(String::new());
     }
-    let look = "select has_table_privilege('pgspate.job', 'UPDATE')";
+    let look =
+        "select coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false)";
     if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok(String::new());
     }
-    let except = except.map_or(0, |job| job.0);
+    let but = except.map_or(0, |job| job.0);
     Ok(format!(
-        "update pgspate.job set table_oid = 0 where job <> {except} and table_oid in \
-         (select {table_oid}::oid union select relid from pg_partition_tree({table_oid}::oid))"
+        "delete from pgspate.emptied where table_oid = {table_oid}::oid; \
+         insert into pgspate.emptied (table_oid, upto, but) \
+         select t.oid, coalesce((select max(job) from pgspate.job), 0), {but} \
+         from (select {table_oid}::oid as oid \
+               union select relid::oid from pg_partition_tree({table_oid}::oid::regclass)) t \
+         where pg_catalog.has_table_privilege(t.oid, 'truncate')"
     ))
 }

@@ -167,6 +167,11 @@ const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz
                        rows_written, fingerprint, sources::text, options::text, table_oid, \
                        made_table, rows_rejected";
 
+/// That the table of a job was not emptied since.
+const COUNTS: &str = "\
+not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and e.upto >= job.job \
+              and e.but <> job.job)";
+
 /// Looks the job up; changes nothing.
 ///
 /// # Errors
@@ -183,7 +188,7 @@ pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result
 async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
     let (key, fingerprint) = (identity.key(), identity.fingerprint());
     let sql = format!(
-        "select {COLUMNS} from pgspate.job where key = $1 \
+        "select {COLUMNS} from pgspate.job where key = $1 and {COUNTS} \
          order by finished is not null, fingerprint <> $2, job desc limit {JOBS_MAX}"
     );
     let rows = client.ask_all(&sql, &[&key, &fingerprint]).await.map_err(failed())?;

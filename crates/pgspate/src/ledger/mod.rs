@@ -40,7 +40,7 @@ pub(crate) use parts::PartMove;
 pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;
 pub(crate) use reject::{insert as insert_rejects, rejects};
-pub(crate) use schema::{SCHEMA, ensure, is_there, no_target, secret};
+pub(crate) use schema::{ensure, is_there, secret};
 pub use status::{JobStatus, forget, list};
 pub(crate) use stream::{
     DeadLetter, Mark, Stream, TRANSACTION, hold_stream, open_stream, read_mark,

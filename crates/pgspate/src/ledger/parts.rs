@@ -92,7 +92,7 @@ impl Stream {
 
 /// All parts of a stream that the ledger knows, and where they are.
 pub(crate) async fn read_parts(client: &Client, stream: &str) -> Result<Vec<(String, Mark)>> {
-    if !super::schema::has_streams(client).await? {
+    if !super::schema::exists(client).await? {
         return Ok(Vec::new());
     }
     let sql = "select partition, ordinal, source, digest from pgspate.stream \

@@ -11,9 +11,6 @@ use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// The ledger's schema.
-pub(crate) const SCHEMA: &str = "pgspate";
-
 /// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
 /// brought up to this one.
 const VERSION: i32 = 3;
@@ -28,7 +25,13 @@ alter table pgspate.job add column if not exists role name not null default curr
 drop policy if exists look on pgspate.change;
 drop policy if exists record on pgspate.change;
 drop policy if exists undo on pgspate.change;
-drop policy if exists forget on pgspate.change";
+drop policy if exists forget on pgspate.change;
+create table if not exists pgspate.emptied (
+    table_oid oid not null,
+    upto bigint not null,
+    but bigint not null,
+    role name not null default current_user);
+create index if not exists emptied_table on pgspate.emptied (table_oid)";
 
 /// The same for streams, where there are any.
 const UPGRADE_STREAMS: &str = "\
@@ -54,7 +57,8 @@ fn old_secret() -> Result<String> {
 /// by whatever session: else its rows would stay and nothing would know of them. `reject` has the
 /// rows that were set aside. `change.steps` puts back what was changed on the table; the first
 /// `change.done` of them are done. As they are run by whoever puts things back, they are kept from
-/// being written under another role's name. `version.secret` is the key by which URLs are hashed;
+/// being written under another role's name. `emptied` has tables that were emptied: jobs up to
+/// `upto` count no more, but for `but`. `version.secret` is the key by which URLs are hashed;
 /// whoever may read the rows that were set aside may read it.
 const MAKE: &str = "\
 create table pgspate.job (
@@ -113,10 +117,15 @@ create table pgspate.change (
     made timestamptz not null default clock_timestamp(),
     primary key (job, ordinal));
 create index change_undone on pgspate.change (table_oid) where done < cardinality(steps);
+create table pgspate.emptied (
+    table_oid oid not null,
+    upto bigint not null,
+    but bigint not null,
+    role name not null default current_user);
+create index emptied_table on pgspate.emptied (table_oid);
 create table pgspate.version (version integer not null, secret text not null)";
 
-/// What streams of changes add to it, when there is the first one. `stream.ordinal` counts the
-/// events that are applied; `stream.fence` is raised by each process that opens the stream.
+/// What it has of streams of changes. `stream.ordinal` counts the events that are applied; `stream.fence` is raised by each process that opens the stream.
 const MAKE_STREAMS: &str = "\
 create table pgspate.stream (
     stream text not null,
@@ -187,11 +196,13 @@ async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let secret = new_secret(client).await?;
     let found = LedgerSchema::read(client).await?;
     let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
-    if found.has("stream")? {
-        parts.push(format!("{UPGRADE_STREAMS}; {}", policies::sql(STREAM_POLICIES)));
-    }
-    if found.has("bound")? {
-        parts.push(format!("{}; {}", bound::UPGRADE, policies::sql(bound::POLICIES)));
+    let later = [
+        ("stream", MAKE_STREAMS, UPGRADE_STREAMS, STREAM_POLICIES),
+        ("bound", bound::MAKE, bound::UPGRADE, bound::POLICIES),
+    ];
+    for (table, make, upgrade, rules) in later {
+        let tables = if found.has(table)? { upgrade } else { make };
+        parts.push(format!("{tables}; {}", policies::sql(rules)));
     }
     let sql = format!(
         "begin; {}; \
@@ -240,9 +251,10 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let secret = new_secret(client).await?;
     let sql = format!(
-        "begin; {schema} {MAKE}; {}; \
+        "begin; {schema} {MAKE}; {MAKE_STREAMS}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {secret}); commit",
-        policies::sql(POLICIES)
+        bound::MAKE,
+        [POLICIES, STREAM_POLICIES, bound::POLICIES].map(policies::sql).join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed; that it ends is all that counts.
@@ -254,35 +266,6 @@ pub(crate) async fn ensure(client: &Client) -> Result<()> {
         return Ok(());
     }
     Err(refused(failed()(error)))
-}
-
-/// Whether the ledger has what streams need.
-pub(super) async fn has_streams(client: &Client) -> Result<bool> {
-    let has_some = LedgerSchema::read(client).await?.has("stream")?;
-    Ok(has_some && exists(client).await?)
-}
-
-/// Makes it with what streams need, if that is not there.
-pub(super) async fn ensure_streams(client: &Client) -> Result<()> {
-    ensure(client).await?;
-    if has_streams(client).await? {
-        return Ok(());
-    }
-    let failed = server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    let make = format!("begin; {MAKE_STREAMS}; {}; commit", policies::sql(STREAM_POLICIES));
-    let Err(error) = client.batch_execute(&make).await else {
-        return Ok(());
-    };
-    let _ = client.batch_execute("rollback").await;
-    // Another session may have made it at the same time.
-    if has_streams(client).await? { Ok(()) } else { Err(refused(failed(error))) }
-}
-
-/// For what would write to the ledger as to any other table: it is pgspate's own memory of what was
-/// written, and of how to put back what was changed.
-pub(crate) fn no_target(named: &str) -> Error {
-    Error::new(Kind::Usage, format!("{named} leads into the ledger, schema \"{SCHEMA}\""))
-        .hint("Name a table of another schema: nothing but pgspate itself writes to the ledger.")
 }
 
 /// For a role that may not use or make the ledger: the SQL that somebody else has to run.

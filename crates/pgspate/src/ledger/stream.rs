@@ -101,7 +101,7 @@ from pgspate.stream order by stream, partition";
 
 /// Takes a stream over from whoever had it, and makes it if there is none of that name.
 pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<Stream> {
-    schema::ensure_streams(client).await?;
+    schema::ensure(client).await?;
     if let Some(stream) = take(client, name, partition, None, None).await? {
         return Ok(stream);
     }
@@ -145,7 +145,7 @@ pub(crate) async fn hold_stream(client: &Client, name: &str, partition: &str) ->
 
 /// Up to where a stream is applied; the beginning of one that is not known. Changes nothing.
 pub(crate) async fn read_mark(client: &Client, name: &str, partition: &str) -> Result<Mark> {
-    if !schema::has_streams(client).await? {
+    if !schema::exists(client).await? {
         return Ok(Mark::default());
     }
     let sql = "select ordinal, source, digest from pgspate.stream \
@@ -361,7 +361,7 @@ fn moved(from: &Mark, to: &Mark) -> Error {
 /// # Errors
 /// When the server cannot be asked.
 pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
-    if !schema::has_streams(client).await? {
+    if !schema::exists(client).await? {
         return Ok(Vec::new());
     }
     let rows = client.ask_all(LIST, &[]).await.map_err(failed())?;

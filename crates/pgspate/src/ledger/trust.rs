@@ -2,20 +2,20 @@
 //!
 //! Whoever owns a table decides what runs when it is read or written: a view has a query, a table
 //! has defaults, policies and triggers. So the ledger is used only where its owners could do all
-//! that it might make the role do, and where it is made of what pgspate makes.
+//! that it might make the role do, and where it is made of what pgspate makes. Others may have been
+//! given the right to make triggers: one counts only if such an owner has made its function, and if
+//! it has no condition of its own, which could call any function.
 
 use tokio_postgres::Client;
 
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// Whether the role `{owner}` may decide what the current role runs. It is the current role, a
-/// superuser, a member of the current role, or a role that the current one is a member of. The last
-/// does not count for a superuser, who is a member of every role.
+/// Whether the role `{owner}` can do all that the current role can: it is that role, a superuser, or
+/// a member of the current role. A group that the current role is in does not count: other members
+/// of the group could have the current role run something.
 const IS_TRUSTED: &str = "\
-(pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')
- or not (select rolsuper from pg_roles where rolname = current_user)
-    and pg_has_role({owner}, 'member'))";
+pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')";
 
 /// Columns: 0 whether there is the schema, 1 whether the role may use it, 2 names of tables, 3 what
 /// is not trusted, 4 its owner; both NULL where all is.
@@ -25,13 +25,13 @@ relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace)
 part(nth, what, owner, is_ours) as (
   select 1, 'schema \"pgspate\"', nspowner, true from schema
   union all
-  select 2, format('%s pgspate.%I', case relkind when 'v' then 'view' when 'm' then 'view'
+  select 2, pg_catalog.format('%s pgspate.%I', case relkind when 'v' then 'view' when 'm' then 'view'
                                     when 'f' then 'foreign table' else 'relation' end, relname),
          relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
   from relation
   union all
-  select 3, format('the function of trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner,
-         true
+  select 3, pg_catalog.format('trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner,
+         g.tgqual is null and p.pronamespace <> 'pg_catalog'::regnamespace
   from pg_trigger g join relation r on r.oid = g.tgrelid join pg_proc p on p.oid = g.tgfoid
   where not g.tgisinternal),
 doubt as (

@@ -191,9 +191,7 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
     }
     let (session, table, free, has_ledger) = answers;
     let (session, table) = (session?, table.map_err(create::not_a_name)?);
-    if let Some(table) = table.as_ref().filter(|table| table.schema == ledger::SCHEMA) {
-        return Err(ledger::no_target(&table.sql_name));
-    }
+    table.as_ref().map_or(Ok(()), Table::check_schema)?;
     let known: Option<Vec<String>> = table
         .as_ref()
         .map(|table| table.columns.iter().map(|column| column.name.clone()).collect());

@@ -4,9 +4,9 @@
 //! when the load ends, whole or not at all, as often as it takes. One load at a time may write a
 //! file: it holds a lock on the temporary file until it ends.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
@@ -23,6 +23,17 @@ pub(super) struct Guard {
     lock: File,
 }
 
+/// How the files are opened while they are written. A link that somebody else has put in their
+/// place is not followed.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create(true)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
 impl Guard {
     /// Takes the file for this load.
     ///
@@ -31,7 +42,7 @@ impl Guard {
     fn take(path: &Path) -> Result<Guard> {
         let beside = temporary(path);
         loop {
-            let open = File::options().write(true).create(true).truncate(false).open(&beside);
+            let open = options().truncate(false).open(&beside);
             let lock = open.map_err(|error| unwritable(path, error))?;
             match lock.try_lock() {
                 Err(TryLockError::WouldBlock) => {
@@ -168,8 +179,10 @@ struct Files {
 
 impl Files {
     fn create(path: &Path, header: &[u8]) -> Result<Files> {
-        let create =
-            |path: &Path| File::create(temporary(path)).map_err(|error| unwritable(path, error));
+        let create = |path: &Path| {
+            let file = options().truncate(true).open(temporary(path));
+            file.map_err(|error| unwritable(path, error))
+        };
         let mut records = BufWriter::new(create(path)?);
         records.write_all(header).map_err(|error| unwritable(path, error))?;
         Ok(Files { records, reasons: BufWriter::new(create(&reasons(path))?) })

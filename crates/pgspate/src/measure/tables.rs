@@ -85,7 +85,7 @@ const PARTS: &str = "\
 with parts(oid, toast) as (
     select c.oid, c.reltoastrelid from pg_class c
     where c.relkind in ('r', 'm', 't')
-      and (c.oid = any($1) or c.oid in (select relid from unnest($1) as asked(oid),
+      and (c.oid = any($1) or c.oid in (select relid from pg_catalog.unnest($1) as asked(oid),
                                         pg_partition_tree(asked.oid::regclass))))";
 
 const COUNTED: &str = "\

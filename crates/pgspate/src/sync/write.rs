@@ -31,7 +31,7 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
                and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by 1),
-       array(select array_to_string(array(select a.attname from pg_attribute a
+       array(select pg_catalog.array_to_string(array(select a.attname from pg_attribute a
                                           where a.attrelid = $1 and a.attnum = any(i.indkey)), ', ')
              from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
              where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique

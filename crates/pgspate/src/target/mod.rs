@@ -26,6 +26,7 @@ pub(crate) use recipe::{AUTOVACUUM, PresentNames, present_names};
 pub use refusal::Refusal;
 pub(crate) use search_path::{begin_pinned, under_users_path, use_users_path};
 pub use table::{Column, Table, Trigger, Unlogged};
+pub(crate) use table::{LEDGER_SCHEMA, check_schema};
 pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;
 pub use upkeep::{Sequence, Upkeep};

@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 use super::search_path::FIND_TABLE;
 use super::types::{PgType, TypeKind};
 use super::{Ask, server_error};
-use crate::Result;
+use crate::{Error, Kind, Result};
 
 /// A table as the catalog describes it.
 #[derive(Debug, Clone)]
@@ -251,10 +251,38 @@ impl Table {
         Ok(client.ask_one(&sql, &[&name]).await?.get(0))
     }
 
+    /// Refuses a table that no user's rows belong into.
+    ///
+    /// # Errors
+    /// As [`check_schema`].
+    pub(crate) fn check_schema(&self) -> Result<()> {
+        check_schema(&self.sql_name, &self.schema)
+    }
+
     /// Whether two rows can contradict each other: a unique or an exclusion constraint.
     pub fn has_unique_index(&self) -> bool {
         self.indexes.iter().any(|(_, is_unique)| *is_unique)
     }
+}
+
+/// The ledger's schema.
+pub(crate) const LEDGER_SCHEMA: &str = "pgspate";
+
+/// Refuses to write into a schema of the server's own, or of pgspate's. `named`: what leads there.
+///
+/// # Errors
+/// Of [`Kind::Usage`] then.
+pub(crate) fn check_schema(named: &str, schema: &str) -> Result<()> {
+    let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
+        "the ledger"
+    } else if schema == "information_schema" || schema.starts_with("pg_") {
+        // Names that begin so are the server's own.
+        "the server's catalog"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{named} leads into {whose}, schema \"{schema}\"");
+    Err(Error::new(Kind::Usage, message).hint("Name a table of another schema."))
 }
 
 fn read_column(row: &Row, types: &HashMap<u32, RawType>) -> Column {

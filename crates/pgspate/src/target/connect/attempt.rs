@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::NoTls;
 
 use super::Question;
@@ -22,7 +23,6 @@ use super::tap::Traffic;
 use super::tls::Tls;
 use super::tls_settings::Mode;
 use crate::Result;
-use crate::target::ends_session;
 
 /// What one attempt does about encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -317,10 +317,10 @@ async fn suitable<Q: Question>(
     let (identified, answer) = connection.identify(asked).await;
     let Standing { standby, read_only, .. } = match identified {
         Ok(standing) => standing,
-        // Not every server that speaks the protocol knows these functions.
+        // Not every server that speaks the protocol knows these functions. After another error, as
+        // of a question that somebody has cancelled, the search path is not known to be pinned.
         Err(error)
-            if error.code().is_some_and(|code| !ends_session(code))
-                && wanted == SessionAttrs::Any =>
+            if error.code().is_some_and(is_unknown_function) && wanted == SessionAttrs::Any =>
         {
             return Ok((connection, answer));
         }
@@ -336,6 +336,11 @@ async fn suitable<Q: Question>(
     connection.close().await;
     let hint = "The parameter target_session_attrs= says which of the servers will do.";
     Err(Failure::new(Why::Unsuitable, complaint, hint))
+}
+
+/// The server does not know a function, or how it is called.
+fn is_unknown_function(code: &SqlState) -> bool {
+    ["0A", "3F", "42"].iter().any(|class| code.code().starts_with(class))
 }
 
 /// `items` as they are, or in an order of chance.
