@@ -161,7 +161,7 @@ impl Scene {
     /// The same, but the ledger stays, and is empty.
     pub(crate) fn empty(&self) {
         self.ask(
-            "truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change \
+            "truncate t, pgspate.bound, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change \
              restart identity",
         );
         self.remove_rejects();

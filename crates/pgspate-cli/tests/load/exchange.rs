@@ -48,7 +48,7 @@ fn whatever_the_table_has_is_kept() {
              b  text           binary (bytes)
              c  numeric(10,2)  binary (numeric)
              i                 not in the input: its identity sequence
-             s                 not in the input: nextval('t_s_seq'::regclass)
+             s                 not in the input: nextval('public.t_s_seq'::regclass)
              e                 not in the input: null
              r                 not in the input: null
     indexes  stay: rows become visible at once, with their indexes

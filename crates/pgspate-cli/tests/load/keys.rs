@@ -8,6 +8,10 @@ use tokio_postgres::Client;
 
 use crate::support::{Case, Run, finish, session, spawn, wait_until};
 
+/// Forgets all rows and jobs.
+const EMPTY: &str = "truncate t, pgspate.job, pgspate.bound, pgspate.ledger, pgspate.reject, \
+                     pgspate.change";
+
 /// Indexes and constraints of table `t`, or of the table that has its oid now.
 const SHAPE: &str = "\
 select string_agg(line, E'\\n' order by line) from (
@@ -136,8 +140,7 @@ fn keys_under_every_early_error() {
         assert_eq!(again.status, Some(0), "{what}: {}", again.stderr);
         assert_eq!(case.value(SHAPE), shape, "{what}: {}", run.stderr);
         assert_eq!(case.value("select count(*) from t"), "1000", "{what}");
-        let empty = "truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change";
-        case.db.run(empty);
+        case.db.run(EMPTY);
     }
     case.db.run(&format!("drop owned by {role}; drop role {role}"));
 }
@@ -228,7 +231,7 @@ fn what_was_renamed_gets_its_own_keys_back() {
         case.db.run(undo);
         assert_eq!(case.value(SHAPE), shape, "{rename}");
         assert_eq!(case.value(&format!("{options} 't'::regclass")), "none", "{rename}");
-        case.db.run("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change");
+        case.db.run(EMPTY);
     }
 }
 
@@ -301,7 +304,7 @@ fn keys_come_back_under_other_settings() {
         let run = Run::of(command.env("PGOPTIONS", later).output().unwrap());
         assert_eq!(run.status, Some(0), "{then}, {later}: {}", run.stderr);
         assert_eq!(case.value(SHAPE), shape, "{then}, {later}");
-        case.db.run("truncate t, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change");
+        case.db.run(EMPTY);
     }
 }
 
@@ -322,7 +325,7 @@ fn a_second_load_waits_for_the_keys_of_the_first() {
             let run = case.load(&args);
             assert_eq!(run.status, Some(2), "{args}: {}", run.stderr);
             let said = on_a_line(&run.stderr);
-            assert!(said.contains("table t is without"), "{said}");
+            assert!(said.contains("table public.t is without"), "{said}");
             assert!(said.contains("primary key \"t_key\", foreign key \"t_far\", which"), "{said}");
             assert!(said.contains("job 1 in session"), "{said}");
         }
@@ -382,7 +385,7 @@ fn sync_and_apply_do_not_write_while_keys_are_down() {
             let refused = run(args);
             assert_eq!(refused.status, Some(2), "{args:?} {}", refused.stderr);
             let said = on_a_line(&refused.stderr);
-            assert!(said.contains("table t is without"), "{said}");
+            assert!(said.contains("table public.t is without"), "{said}");
             let who = if is_killed { "no session is at work" } else { "job 1 in session" };
             assert!(said.contains(who), "{said}");
         }

@@ -123,13 +123,13 @@ fn the_plan_tells_all() {
              m        jsonb                        binary (jsonb)
              n        bytea                        binary (bytea)
              o        inet                         binary (inet)
-             p        mood                         binary (bytes)
-             q        small                        binary (int4)
+             p        public.mood                  binary (bytes)
+             q        public.small                 binary (int4)
              r        integer[]                    binary (array)
              s        int4range                    binary (range)
              u        integer                      binary (int4)
              id                                    not in the input:
-          … nextval('t_id_seq'::regclass)
+          … nextval('public.t_id_seq'::regclass)
              key                                   not in the input: gen_random_uuid()
              made                                  not in the input: now()
              nothing                               not in the input: null
@@ -153,7 +153,7 @@ fn the_plan_tells_all() {
     others   read and write as always
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
-             id                 not in the input: nextval('t_id_seq'::regclass)
+             id                 not in the input: nextval('public.t_id_seq'::regclass)
              b                  not in the input: null
              c                  not in the input: null
              d                  not in the input: null
@@ -195,8 +195,8 @@ fn the_plan_tells_all() {
     others   read and write as always
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
-             id                 not in the input: nextval('t_id_seq'::regclass), counted in
-          … the order in which rows arrive
+             id                 not in the input: nextval('public.t_id_seq'::regclass), counted
+          … in the order in which rows arrive
              b                  not in the input: null
              c                  not in the input: null
              d                  not in the input: null
@@ -249,8 +249,8 @@ fn the_plan_of_a_big_load() {
     others   read and write as always
     columns  a   integer  binary (int4)
              b   text     binary (bytes)
-             id           not in the input: nextval('t_id_seq'::regclass), counted in the
-          … order in which rows arrive
+             id           not in the input: nextval('public.t_id_seq'::regclass), counted
+          … in the order in which rows arrive
     "#);
 }
 
