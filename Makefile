@@ -118,7 +118,9 @@ test-kafka:
 	$(CARGO) test $(WITH_KAFKA) --lib -- kafka messages
 	$(CARGO) test $(WITH_KAFKA) --test kafka
 
-# Once more, where the first run was on another version: the tests that talk to a server.
+# Once more, where the first run was on another version: the tests whose answers depend on it. For all
+# of them: PGSPATE_TEST_PG_VERSION=18 make test-rust
+OTHER_TESTS = --test apply --test doctor --test load --test sync --test settings --test trust
 test-other:
 	@found=`$(CARGO) run -q -p pgspate-embedded --example which` || exit 1; \
 	case $$found in \
@@ -126,7 +128,8 @@ test-other:
 		echo "all tests ran on PostgreSQL $$found; there is no other version here" ;; \
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
-		PGSPATE_TEST_PG_VERSION=$(PG_OTHER) $(CARGO) test --workspace --tests ;; \
+		export PGSPATE_TEST_PG_VERSION=$(PG_OTHER); \
+		$(CARGO) test -p pgspate --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) ;; \
 	esac
 
 # Debezium is fetched from Maven Central; its sources, PostgreSQL and MariaDB, are this machine's.
