@@ -30,7 +30,7 @@ _TABLE = """
 select cast(n.nspname as text), cast(c.relname as text), cast(c.oid as bigint),
        current_setting('client_encoding')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = to_regclass(:name)
+where c.oid = cast(to_regclass(:name) as oid)
 """
 
 
