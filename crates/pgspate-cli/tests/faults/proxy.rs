@@ -258,9 +258,18 @@ impl Shared {
 
     /// As if no server were there: connections are gone, new ones refused. The port is kept.
     async fn stay_away(&self, address: SocketAddr) -> TcpListener {
-        let kept = TcpSocket::new_v4().unwrap();
-        kept.set_reuseaddr(true).unwrap();
-        kept.bind(address).unwrap();
+        let kept = loop {
+            let kept = TcpSocket::new_v4().unwrap();
+            kept.set_reuseaddr(true).unwrap();
+            match kept.bind(address) {
+                Ok(()) => break kept,
+                // A connection from somewhere else may have got the port for a moment.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
         let (time, connections) = {
             let state = self.state();
             (state.plan.and_then(|plan| plan.away), state.connections.clone())
