@@ -12,10 +12,13 @@ use crate::support::{Run, ask, command, finish, session, spawn, wait_until};
 
 const ROWS: usize = 30_000;
 
-/// Waits for a lock of the test's.
+/// Wait for a lock of the test's, with every row or with chunks from the third on.
 const WAITS: &str = "\
 create function waits() returns trigger language plpgsql as \
-    'begin perform pg_advisory_xact_lock_shared(42); return new; end'";
+    'begin perform pg_advisory_xact_lock_shared(42); return new; end'; \
+create function waits_late() returns trigger language plpgsql as \
+    'begin if new.chunk >= 2 then perform pg_advisory_xact_lock_shared(42); end if; \
+     return new; end'";
 
 const WAITING: &str = "select count(*) > 0 from pg_stat_activity \
                        where wait_event_type = 'Lock' and wait_event = 'advisory'";
@@ -96,7 +99,7 @@ impl Scene {
         self.load_one();
         self.ask(
             "create trigger waits before insert on pgspate.ledger for each row \
-             when (new.chunk >= 2) execute function waits()",
+             execute function waits_late()",
         );
     }
 }
