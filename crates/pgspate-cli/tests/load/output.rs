@@ -195,8 +195,8 @@ fn the_plan_tells_all() {
     others   read and write as always
     columns  a        smallint  text
              z        money     text: type money depends on lc_monetary
-             id                 not in the input: nextval('public.t_id_seq'::regclass), counted
-          … in the order in which rows arrive
+             id                 not in the input: nextval('public.t_id_seq'::regclass),
+          … counted in the order in which rows arrive
              b                  not in the input: null
              c                  not in the input: null
              d                  not in the input: null
