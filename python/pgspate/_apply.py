@@ -97,8 +97,8 @@ def apply(
         dms_null: The unquoted field of DMS's csv that means NULL.
         dms_absent: The unquoted field of DMS's csv for a column that is not told.
         dms_delimiter: Between two fields of DMS's csv.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and `env:NAME`
-            give a secret.
+        source_option: Settings for object stores and web servers, and headers; `@FILE` and
+            `env:NAME` give a secret.
         metrics: Serve metrics for Prometheus at this address, such as "127.0.0.1:9187".
         progress: As for `load`.
 

@@ -99,8 +99,8 @@ def load(
         comment: Pass over lines that begin with this.
         skip_blank_lines: Pass over empty lines.
         encoding: Of files, as PostgreSQL names it.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and `env:NAME`
-            give a secret.
+        source_option: Settings for object stores and web servers, and headers; `@FILE` and
+            `env:NAME` give a secret.
         progress: True for a line in a terminal or a bar in a notebook; or a function that is given
             a `Progress` ten times a second.
 

@@ -98,8 +98,8 @@ def sync(
         comment: Pass over lines that begin with this.
         skip_blank_lines: Pass over empty lines.
         encoding: Of files.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and `env:NAME`
-            give a secret.
+        source_option: Settings for object stores and web servers, and headers; `@FILE` and
+            `env:NAME` give a secret.
         progress: As for `pgspate.load`.
 
     Returns:

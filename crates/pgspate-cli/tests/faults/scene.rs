@@ -161,8 +161,8 @@ impl Scene {
     /// The same, but the ledger stays, and is empty.
     pub(crate) fn empty(&self) {
         self.ask(
-            "truncate t, pgspate.bound, pgspate.job, pgspate.ledger, pgspate.reject, pgspate.change \
-             restart identity",
+            "truncate t, pgspate.bound, pgspate.job, pgspate.ledger, pgspate.reject, \
+             pgspate.change restart identity",
         );
         self.remove_rejects();
     }

@@ -64,8 +64,8 @@ fn no_command_uses_namesakes_of_what_is_postgresqls() {
     all(&hostile);
 }
 
-/// What the server has for just the types of an expression is found first. What it has for any type,
-/// and what takes a cast, is not.
+/// What the server has for just the types of an expression is found first. What it has for any
+/// type, and what takes a cast, is not.
 #[test]
 fn no_command_uses_what_fits_better_than_postgresqls_own() {
     let hostile = Hostile::new("hostile,app");

@@ -118,7 +118,8 @@ pub(crate) async fn keys_down(
     schema::check_version(client).await?;
     let sql = format!(
         "select c.job, c.table_oid::regclass::text, c.role::text, j.key, \
-                string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' order by c.ordinal) \
+                string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' \
+                           order by c.ordinal) \
          from pgspate.change c left join pgspate.job j on j.job = c.job \
          where {IS_DOWN} and c.job <> $2 and ($1::oid is null or c.table_oid = $1 \
              or c.table_oid in (select relid from pg_partition_tree($1::oid::regclass))) \

@@ -125,7 +125,8 @@ create table pgspate.emptied (
 create index emptied_table on pgspate.emptied (table_oid);
 create table pgspate.version (version integer not null, secret text not null)";
 
-/// What it has of streams of changes. `stream.ordinal` counts the events that are applied; `stream.fence` is raised by each process that opens the stream.
+/// What it has of streams of changes. `stream.ordinal` counts the events that are applied;
+/// `stream.fence` is raised by each process that opens the stream.
 const MAKE_STREAMS: &str = "\
 create table pgspate.stream (
     stream text not null,

@@ -11,9 +11,9 @@ use tokio_postgres::Client;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// Whether the role `{owner}` can do all that the current role can: it is that role, a superuser, or
-/// a member of the current role. A group that the current role is in does not count: other members
-/// of the group could have the current role run something.
+/// Whether the role `{owner}` can do all that the current role can: it is that role, a superuser,
+/// or a member of the current role. A group that the current role is in does not count: other
+/// members of the group could have the current role run something.
 const IS_TRUSTED: &str = "\
 pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')";
 
@@ -25,7 +25,8 @@ relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace)
 part(nth, what, owner, is_ours) as (
   select 1, 'schema \"pgspate\"', nspowner, true from schema
   union all
-  select 2, pg_catalog.format('%s pgspate.%I', case relkind when 'v' then 'view' when 'm' then 'view'
+  select 2, pg_catalog.format('%s pgspate.%I',
+                              case relkind when 'v' then 'view' when 'm' then 'view'
                                     when 'f' then 'foreign table' else 'relation' end, relname),
          relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
   from relation
