@@ -233,7 +233,11 @@ impl Ground {
     pub async fn open(&self) -> Result<Connection> {
         let connection = self.dsn.connect(SESSION).await?;
         // No contender is cut short: pgspate's own sessions are not either.
-        let sql = format!("set search_path = {SCHEMA}, public; set statement_timeout = 0");
+        // The second is the path by which the engine finds a table.
+        let sql = format!(
+            "set search_path = {SCHEMA}, public; \
+             set pgspate.search_path = '{SCHEMA}, public'; set statement_timeout = 0"
+        );
         match connection.client.batch_execute(&sql).await {
             Ok(()) => Ok(connection),
             Err(error) => Err(connection.explain("could not set up the session", error)),
