@@ -128,15 +128,6 @@ pub(super) fn is_held(key: i64) -> String {
     IS_HELD.replace("$1", &format!("({key})"))
 }
 
-/// Ends the session of ours that has the lock, whose connection was lost before the server could
-/// notice. It is ours for certain, as nobody else has this lock; if it cannot be ended, so be it.
-pub(crate) async fn release(client: &Client, key: i64, pid: i32) {
-    let sql = format!(
-        "select pg_terminate_backend(l.pid) from pg_locks l where l.pid = $2 and {IS_HELD}"
-    );
-    let _ = client.tell(&sql, &[&key, &pid]).await;
-}
-
 /// Which session has the lock, in words; `None` if none has. Of another role's session little is
 /// shown to a role without `pg_read_all_stats`.
 ///

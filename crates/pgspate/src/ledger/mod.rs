@@ -35,7 +35,7 @@ pub(crate) use job::{
 };
 pub use job::{Done, Found, JobRecord, Opened, Seal, find};
 pub(crate) use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};
-pub(crate) use lock::{hold, outlast_lanes, outlast_lost_lanes, release, share_sql};
+pub(crate) use lock::{hold, outlast_lanes, outlast_lost_lanes, share_sql};
 pub(crate) use parts::PartMove;
 pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;

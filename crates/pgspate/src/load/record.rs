@@ -281,10 +281,11 @@ impl Load {
         self.was_away = true;
         let before = self.connection.backend_pid();
         self.connection = connection.into();
+        // It may hold the job, or a table that it has made and not committed.
+        self.runtime.block_on(self.connection.end_lost_backend(before));
         let identity = self.identity.as_ref().filter(|identity| identity.is_settled());
         let Some(key) = identity.map(Identity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
-            ledger::release(client, key, before).await;
             ledger::hold(client, key).await?;
             ledger::outlast_lanes(client, key).await
         })
