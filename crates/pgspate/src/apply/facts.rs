@@ -145,11 +145,9 @@ impl FactsColumn {
         format!("{left} {} {right}", self.equals)
     }
 
-    /// That two values of the column differ: as `is distinct from`, whose operator is looked up on
-    /// the search path.
+    /// That two values of the column differ.
     pub(crate) fn differ(&self, left: &str, right: &str) -> String {
-        let equal = self.equal(left, right);
-        format!("({equal}) is not true and ({left} is not null or {right} is not null)")
+        keys::differ(left, &self.equals, right)
     }
 }
 

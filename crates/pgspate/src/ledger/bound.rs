@@ -14,7 +14,6 @@ use tokio_postgres::{Client, Error as ServerError};
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
 use super::schema;
-use super::trust::LedgerSchema;
 use crate::target::{Ask, Unlogged, quote_literal};
 use crate::{Error, Kind, Result};
 
@@ -112,14 +111,7 @@ struct Bond {
     is_whole: bool,
 }
 
-async fn exists(client: &Client) -> Result<bool> {
-    LedgerSchema::read(client).await?.has("bound")
-}
-
 async fn look(client: &Client, writer: Writer<'_>) -> Result<Option<Bond>> {
-    if !exists(client).await? {
-        return Ok(None);
-    }
     let sql = format!(
         "select exists (select from pgspate.life l where l.life = b.life), b.whole \
          from pgspate.bound b where {}",
@@ -273,9 +265,6 @@ pub(crate) async fn check_stream(client: &Client, stream: &str) -> Result<()> {
 
 /// A stream that is begun anew has written nothing.
 pub(super) async fn release_stream(client: &Client, stream: &str) -> Result<()> {
-    if !exists(client).await? {
-        return Ok(());
-    }
     let sql = format!("delete from pgspate.bound where {}", Writer::Stream(stream).is_row());
     client.tell(&sql, &[]).await.map(drop).map_err(|error| schema::refused(failed()(error)))
 }
@@ -284,9 +273,7 @@ pub(super) async fn release_stream(client: &Client, stream: &str) -> Result<()> 
 /// cannot read unlogged tables.
 pub(super) async fn emptied(client: &Client) -> Result<(Vec<i64>, Vec<String>)> {
     let look = "select not pg_is_in_recovery()";
-    if !exists(client).await?
-        || !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0)
-    {
+    if !client.ask_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok((Vec::new(), Vec::new()));
     }
     let sql = "select b.job, b.stream from pgspate.bound b \

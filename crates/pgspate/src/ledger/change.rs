@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use super::identity::lock_key;
 use super::job::JobId;
+use super::trust::is_trusted_sql;
 use super::{lock, schema, status};
 use crate::target::{AUTOVACUUM, Ask, Parameter, Recipe, quote_literal, server_error};
 use crate::{Error, Kind, Result};
@@ -54,9 +55,13 @@ pub struct Change {
     is_trusted: bool,
 }
 
-const COLUMNS: &str = "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
-    exists (select from pg_roles r \
-            where r.rolname = role and pg_has_role(r.oid, current_user, 'member'))";
+fn columns() -> String {
+    format!(
+        "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
+         exists (select from pg_roles r where r.rolname = role and {})",
+        is_trusted_sql("r.oid")
+    )
+}
 
 impl Change {
     /// `index "a"`.
@@ -171,8 +176,10 @@ pub async fn outstanding(client: &Client, job: Option<i64>) -> Result<Vec<Change
         return Ok(Vec::new());
     }
     let sql = format!(
-        "select {COLUMNS} from pgspate.change \
-         where ($1::bigint is null or job = $1) and done < cardinality(steps) order by job, ordinal"
+        "select {} from pgspate.change \
+         where ($1::bigint is null or job = $1) and done < cardinality(steps) \
+         order by job, ordinal",
+        columns()
     );
     let rows =
         client.ask_all(&sql, &[&job]).await.map_err(|error| schema::refused(failed()(error)))?;

@@ -4,9 +4,9 @@
 //! and for keys that are dropped. All else is for the role itself and its members. Policies do not
 //! hold the owner of the tables.
 
-/// A job is about a table that its role may write to, and keys are of a table that it owns: else
-/// one could say that another's files are loaded, or its keys dropped. Who may empty a table may
-/// say that it is emptied.
+/// A job is about a table that its role may write to. Dropped keys are of a table that the role
+/// owns. Else a role could say that another's files are loaded, or its keys dropped. Who may empty
+/// a table may say that it is emptied.
 pub(super) const POLICIES: &str = "\
 alter table pgspate.job enable row level security;
 create policy look on pgspate.job for select using (true);

@@ -2,20 +2,21 @@
 //!
 //! Whoever owns a table decides what runs when it is read or written: a view has a query, a table
 //! has defaults, policies and triggers. So the ledger is used only where its owners could do all
-//! that it might make the role do, and where it is made of what pgspate makes. Others may have been
-//! given the right to make triggers: one counts only if such an owner has made its function, and if
-//! it has no condition of its own, which could call any function.
+//! that it might make the role do, and where it is made of what pgspate makes. Other roles may have
+//! been given the right to make triggers. A trigger counts only if such an owner has made its
+//! function. It must have no condition, as that could call any function.
 
 use tokio_postgres::Client;
 
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
-/// Whether the role `{owner}` can do all that the current role can: it is that role, a superuser,
-/// or a member of the current role. A group that the current role is in does not count: other
-/// members of the group could have the current role run something.
-const IS_TRUSTED: &str = "\
-pg_has_role({owner}, (select oid from pg_roles where rolname = current_user), 'member')";
+/// SQL for whether the role of the oid `owner` can do all that the current role can: it is that
+/// role, a superuser, or a member of the current role. A group that the current role is in does not
+/// count: its other members could have the current role run something.
+pub(super) fn is_trusted_sql(owner: &str) -> String {
+    format!("pg_has_role({owner}, current_user, 'member')")
+}
 
 /// Columns: 0 whether there is the schema, 1 whether the role may use it, 2 names of tables, 3 what
 /// is not trusted, 4 its owner; both NULL where all is.
@@ -59,7 +60,7 @@ impl LedgerSchema {
     /// Those of the connection.
     pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
         let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
-        let sql = LOOK.replace("{is_trusted}", IS_TRUSTED).replace("{owner}", "owner");
+        let sql = LOOK.replace("{is_trusted}", &is_trusted_sql("owner"));
         let row = client.ask_one(&sql, &[]).await.map_err(failed)?;
         let doubt: Option<String> = row.get(3);
         Ok(LedgerSchema {
@@ -103,10 +104,4 @@ impl LedgerSchema {
             false => Ok(()),
         }
     }
-}
-
-/// Whether a schema that pgspate has made for a job is the role's to use: the SQL for it, of an
-/// owner's oid.
-pub(super) fn is_trusted_sql(owner: &str) -> String {
-    IS_TRUSTED.replace("{owner}", owner)
 }

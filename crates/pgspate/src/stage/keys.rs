@@ -71,6 +71,12 @@ pub(crate) async fn operators(client: &Client, table: &Table) -> Result<HashMap<
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
+/// That two values differ by this operator: as `is distinct from`, whose operator is looked up on
+/// the search path.
+pub(crate) fn differ(left: &str, equals: &str, right: &str) -> String {
+    format!("({left} {equals} {right}) is not true and ({left} is not null or {right} is not null)")
+}
+
 /// `numeric` and `character`: with a modifier, every value has the same scale or length.
 const SAME_WITH_MODIFIER: [u32; 2] = [1700, 1042];
 

@@ -7,7 +7,7 @@ use super::columns::{Columns, SyncColumn};
 use super::report::Examples;
 use super::turns::Turns;
 use crate::stage::NAME;
-use crate::stage::keys::EQUALS;
+use crate::stage::keys::{self, EQUALS};
 
 /// The table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
@@ -379,11 +379,10 @@ impl Statements<'_> {
         let mut all: Vec<String> = exact
             .iter()
             .map(|column| match column.is_nullable {
-                // As `is distinct from`, whose operator is looked up on the search path.
-                true => format!(
-                    "(t.{0} {1} s.{0}) is not true and (t.{0} is not null or s.{0} is not null)",
-                    column.name, column.equals
-                ),
+                true => {
+                    let [t, s] = ["t", "s"].map(|of| format!("{of}.{}", column.name));
+                    keys::differ(&t, &column.equals, &s)
+                }
                 // What the stage has may be NULL, and is then refused.
                 false => format!("(t.{0} {1} s.{0}) is not true", column.name, column.equals),
             })

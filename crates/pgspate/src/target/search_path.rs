@@ -33,9 +33,9 @@ pub(crate) fn begin_pinned() -> String {
     format!("begin isolation level read committed; set local search_path = {OURS}")
 }
 
-/// A statement that gives the session, or the transaction if `is_local`, the user's path, with
-/// `pg_catalog` first also where the user has it later: what PostgreSQL offers for exactly the types
-/// of an expression is then what the expression means.
+/// A statement that gives the user's path to the session, or to the transaction if `is_local`.
+/// `pg_catalog` comes first, also where the user has it later. So an expression means what
+/// PostgreSQL has for exactly its types.
 pub(crate) fn use_users_path(is_local: bool) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
@@ -45,7 +45,8 @@ pub(crate) fn use_users_path(is_local: bool) -> String {
     )
 }
 
-/// The statements, to be sent in one message, under the user's path.
+/// The statements, to be sent in one message, under the user's path just as it is: what they make is
+/// made in the user's schema.
 pub(crate) fn under_users_path(statements: &str) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
@@ -56,8 +57,10 @@ pub(crate) fn under_users_path(statements: &str) -> String {
 
 /// A part of a query's `with`: a table `it` of one row, whose `oid` is that of the table that $1
 /// names under the user's path, or NULL. The query is parsed before it sets the path.
-pub(crate) const FIND_TABLE: &str = "\
-it as materialized (
-  select set_config('search_path', current_setting('pgspate.search_path'), true),
-         to_regclass($1)::oid as oid,
-         set_config('search_path', 'pg_catalog, pg_temp', true))";
+pub(super) fn find_table() -> String {
+    format!(
+        "it as materialized ( \
+           select set_config('search_path', current_setting('{KEPT}'), true), \
+                  to_regclass($1)::oid as oid, set_config('search_path', '{OURS}', true))"
+    )
+}

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::{Client, Row};
 
-use super::search_path::FIND_TABLE;
+use super::search_path::find_table;
 use super::types::{PgType, TypeKind};
 use super::{Ask, server_error};
 use crate::{Error, Kind, Result};
@@ -191,11 +191,12 @@ impl Table {
     /// What the server refuses: a malformed name, for example.
     pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
         let failed = || server_error(format!("could not look up table {name}"));
-        let table_sql = format!("with {FIND_TABLE} {TABLE}, {UNLOGGED} {FROM}");
-        let types_sql = format!("with recursive {FIND_TABLE}, {TYPES}");
+        let it = find_table();
+        let table_sql = format!("with {it} {TABLE}, {UNLOGGED} {FROM}");
+        let types_sql = format!("with recursive {it}, {TYPES}");
         loop {
             let ask_all = async |sql: &str| client.ask_all(sql, &[&name]).await;
-            let ask = async |sql: &str| ask_all(&format!("with {FIND_TABLE} {sql}")).await;
+            let ask = async |sql: &str| ask_all(&format!("with {it} {sql}")).await;
             let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
                 biased;
                 ask_all(&table_sql),
@@ -247,7 +248,7 @@ impl Table {
         client: &Client,
         name: &str,
     ) -> Result<Option<u32>, tokio_postgres::Error> {
-        let sql = format!("with {FIND_TABLE} select oid from it");
+        let sql = format!("with {} select oid from it", find_table());
         Ok(client.ask_one(&sql, &[&name]).await?.get(0))
     }
 
