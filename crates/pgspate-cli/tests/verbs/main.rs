@@ -74,6 +74,14 @@ fn deaths() {
     run_all(trials(43, &[Sort::Kill, Sort::KillServer], 1));
 }
 
+/// The session is lost that makes the table, or that locks what is synced; the server does not
+/// notice, and the locks would be waited for.
+#[test]
+fn sessions_that_hold_locks_are_lost() {
+    let trials = ["load-create lose@443", "sync-ahead lose@416"];
+    run_all(trials.map(|trial| trial.parse().unwrap()).to_vec());
+}
+
 /// `PGSPATE_TEST_FAULTS_REPLAY='WORK SORT@MESSAGE'`: that trial, ten times.
 #[test]
 fn one_trial_again() {

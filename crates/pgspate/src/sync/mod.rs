@@ -276,9 +276,14 @@ impl Sync {
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
         let done = self.run_held(extent, &holder, watch, started);
         let limit = self.options.load.limits.stall_timeout;
-        // Without an answer it ends with the session.
-        let farewell = async { drop(timeout(limit, write::unlock(&holder, self)).await) };
-        runtime.block_on(farewell);
+        runtime.block_on(async {
+            let unlocked = timeout(limit, write::unlock(&holder, self)).await;
+            if !matches!(unlocked, Ok(Ok(()))) {
+                // The server may not have noticed that the session is lost, and the session that
+                // writes would wait for its lock.
+                self.load.control().end_lost_backend(holder.backend_pid()).await;
+            }
+        });
         done
     }
 

@@ -101,7 +101,8 @@ impl<'a> Work<'a> {
             self.before = measure_before(self.sync, first, self.bytes_staged).await;
         }
         let result = self.locked_attempt().await;
-        unlock(first, self.sync).await;
+        // If this fails, the lock ends with the session.
+        let _ = unlock(first, self.sync).await;
         result
     }
 
@@ -220,10 +221,11 @@ pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
 }
 
 /// Lets the others in.
-pub(super) async fn unlock(connection: &Connection, sync: &Sync) {
+pub(super) async fn unlock(connection: &Connection, sync: &Sync) -> Result<()> {
     let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
     let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
-    let _ = connection.client.ask_one(sql, &[&scope, &oid]).await;
+    let unlocked = connection.client.ask_one(sql, &[&scope, &oid]).await;
+    unlocked.map(drop).map_err(|error| connection.explain("could not let other syncs in", error))
 }
 
 /// What was counted before, unless looking takes longer than what there is to do.

@@ -248,13 +248,14 @@ impl Connection {
 
     /// Ends the backend of a session of this program whose connection was lost: the server may not
     /// have noticed, and the locks of the session are in the way. Does nothing where the server has
-    /// given the process id to another session; where the role may not end it, its locks are
-    /// waited for.
+    /// given the process id to a session of another program; where the role may not end it, its
+    /// locks are waited for.
     pub(crate) async fn end_lost_backend(&self, pid: i32) {
         let sql = "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity \
                    where pid = $1 and pid <> pg_catalog.pg_backend_pid() \
                      and datname = pg_catalog.current_database() and usename = current_user \
-                     and application_name = pg_catalog.current_setting('application_name')";
+                     and (pg_catalog.starts_with(application_name, 'pgspate ') \
+                          or application_name = pg_catalog.current_setting('application_name'))";
         let _ = self.client.ask_opt(sql, &[&pid]).await;
     }
 
