@@ -116,6 +116,55 @@ fn a_trigger_on_a_ledger_that_is_ours() {
     assert_eq!(case.value("select count(*) from spy.seen"), "0");
 }
 
+/// Who owned the ledger before has left something in it that runs.
+#[test]
+fn what_a_former_owner_has_left() {
+    let case = case();
+    let role = mallory(&case);
+    role.grant("all on t");
+    role.sql(
+        "create function spy.make() returns text language sql as 'select spy.look()::text'; \
+         create function spy.holds() returns boolean language sql as 'select spy.look() > 0'",
+    );
+    assert_eq!(role.run("load t.csv --table t").status, Some(0));
+    let to_superuser = format!("reassign owned by \"{}\" to postgres", role.name);
+    case.db.run(&to_superuser);
+    case.db.run(&format!("alter schema spy owner to \"{}\"", role.name));
+    case.db.run("delete from spy.seen");
+    assert_eq!(run_as(&case, &case.db.dsn(), "status").status, Some(0));
+    for (left, back, name) in [
+        (
+            "alter table pgspate.job alter key set default spy.make()",
+            "alter table pgspate.job alter key drop default",
+            "default value for column key of table pgspate.job",
+        ),
+        (
+            "alter table pgspate.job add constraint held check (spy.holds()) not valid",
+            "alter table pgspate.job drop constraint held",
+            "constraint held on table pgspate.job",
+        ),
+        (
+            "create policy left_over on pgspate.job using (spy.holds())",
+            "drop policy left_over on pgspate.job",
+            "policy left_over on table pgspate.job",
+        ),
+        (
+            "create trigger left_over before update on pgspate.job for each row \
+             execute function spy.fire('select 1')",
+            "drop trigger left_over on pgspate.job",
+            "trigger left_over of pgspate.job",
+        ),
+    ] {
+        case.db.run(left);
+        let run = run_as(&case, &case.db.dsn(), "status");
+        assert_eq!(run.status, Some(2), "{left}: {}", run.stdout);
+        assert!(run.stderr.contains(name), "{left}: {}", run.stderr);
+        assert_eq!(case.value("select count(*) from spy.seen"), "0");
+        case.db.run(back);
+    }
+    assert_eq!(run_as(&case, &case.db.dsn(), "status").status, Some(0));
+}
+
 /// Other members of a group could have this one run something.
 #[test]
 fn a_ledger_of_a_group() {

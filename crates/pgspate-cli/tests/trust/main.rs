@@ -3,6 +3,7 @@
 
 mod events;
 mod foreign;
+mod forged;
 mod roles;
 #[path = "../support/run.rs"]
 mod run;

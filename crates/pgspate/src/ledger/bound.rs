@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Error as ServerError};
 
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
-use super::schema;
+use super::{schema, trust};
 use crate::target::{Ask, Unlogged, quote_literal};
 use crate::{Error, Kind, Result};
 
@@ -37,7 +37,11 @@ create policy bring on pgspate.life for insert
     with check (not exists (select from pgspate.bound where bound.life = life.life));
 alter table pgspate.bound enable row level security;
 create policy look on pgspate.bound for select using (true);
-create policy record on pgspate.bound for insert with check (role = current_user);
+create policy record on pgspate.bound for insert with check (role = current_user
+    and (stream is not null or exists (
+        select from pgspate.job where job.job = bound.job and IS_OURS))
+    and not exists (
+        select from pgspate.stream where stream.stream = bound.stream and not IS_OURS));
 create policy work on pgspate.bound for update using (IS_OURS);
 create policy forget on pgspate.bound for delete using (IS_OURS)";
 
@@ -130,7 +134,21 @@ async fn bind(client: &Client, writer: Writer<'_>, is_whole: bool, renews: bool)
         // The error that is told is the one before.
         let _ = client.batch_execute("rollback").await;
     }
-    bound.map_err(|error| schema::refused(failed()(error)))
+    bound.map_err(|error| schema::refused(failed()(error)))?;
+    check_role(client, writer).await
+}
+
+/// Refuses a bond that another role has made before: it could take it back, and a crash would not
+/// be noticed.
+async fn check_role(client: &Client, writer: Writer<'_>) -> Result<()> {
+    let bond = format!("pgspate.bound where {}", writer.is_row());
+    let Some(role) = trust::doubtful_role(client, &bond).await? else { return Ok(()) };
+    let row = writer.is_row();
+    let message = format!("the row of pgspate.bound where {row} is of role \"{role}\"");
+    Err(Error::new(Kind::Ledger, message).hint(format!(
+        "It says that rows of unlogged tables are still there, and that role could change it. \
+         Have the ledger's owner run `delete from pgspate.bound where {row}`."
+    )))
 }
 
 /// What has become of a job's rows.
@@ -240,7 +258,8 @@ pub(crate) async fn bind_stream(
         return bind(client, writer, false, renews).await;
     }
     let bound = client.batch_execute(&writer.bind_sql(false, renews)).await;
-    bound.map_err(|error| schema::refused(failed()(error)))
+    bound.map_err(|error| schema::refused(failed()(error)))?;
+    check_role(client, writer).await
 }
 
 /// Refuses to go on with a stream whose rows a crash has taken.

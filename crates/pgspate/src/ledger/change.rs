@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use super::identity::lock_key;
 use super::job::JobId;
-use super::trust::is_trusted_sql;
+use super::trust::is_role_trusted_sql;
 use super::{lock, schema, status};
 use crate::target::{AUTOVACUUM, Ask, Parameter, Recipe, quote_literal, server_error};
 use crate::{Error, Kind, Result};
@@ -58,8 +58,8 @@ pub struct Change {
 fn columns() -> String {
     format!(
         "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
-         exists (select from pg_roles r where r.rolname = role and {})",
-        is_trusted_sql("r.oid")
+         {}",
+        is_role_trusted_sql()
     )
 }
 

@@ -1,13 +1,15 @@
 //! Row-level security of the ledger: what a role may do with rows of another role.
 //!
 //! All roles see which jobs, changes and streams there are, as all look for files that are loaded
-//! and for keys that are dropped. All else is for the role itself and its members. Policies do not
-//! hold the owner of the tables.
+//! and for keys that are dropped. All else is for the role itself and its members. The version and
+//! the key are the owner's alone to change. Policies do not hold the owner of the tables.
 
 /// A job is about a table that its role may write to. Dropped keys are of a table that the role
 /// owns. Else a role could say that another's files are loaded, or its keys dropped. Who may empty
 /// a table may say that it is emptied.
 pub(super) const POLICIES: &str = "\
+alter table pgspate.version enable row level security;
+create policy look on pgspate.version for select using (true);
 alter table pgspate.job enable row level security;
 create policy look on pgspate.job for select using (true);
 create policy record on pgspate.job for insert
@@ -48,9 +50,9 @@ pub(super) const IS_OURS: &str = "\
 exists (select from pg_catalog.pg_roles r where r.rolname = role \
         and pg_catalog.pg_has_role(r.oid, 'member'))";
 
-/// That the role may write to the table that a job is about, which may be gone.
-const MAY_WRITE: &str = "\
-coalesce(pg_catalog.has_any_column_privilege(table_oid, 'insert'), true)";
+/// That the role may write to the table that a job is about. It is NULL, which is no, where there
+/// is no such table: the oid may become that of another role's table.
+const MAY_WRITE: &str = "pg_catalog.has_any_column_privilege(table_oid, 'insert')";
 
 /// That the role owns the table that a change is about, which may be gone. Settings are no table's.
 const IS_CHANGED_BY_OWNER: &str = "\

@@ -11,8 +11,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
-use super::{bound, identity, keys, lock, policies, schema};
-use crate::target::{Ask, Parameter};
+use super::{bound, identity, keys, lock, schema, trust};
+use crate::target::{Ask, Parameter, quote_literal};
 use crate::{Error, Kind, Result};
 
 /// A place in a stream.
@@ -102,6 +102,7 @@ from pgspate.stream order by stream, partition";
 /// Takes a stream over from whoever had it, and makes it if there is none of that name.
 pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<Stream> {
     schema::ensure(client).await?;
+    check_role(client, name, partition).await?;
     if let Some(stream) = take(client, name, partition, None, None).await? {
         return Ok(stream);
     }
@@ -118,19 +119,17 @@ pub(crate) async fn open_stream(client: &Client, name: &str, partition: &str) ->
     take(client, name, partition, None, None).await?.ok_or_else(fenced)
 }
 
-/// Refuses a stream of a role that this one is no member of.
+/// Refuses a stream of a role that is not to be trusted: that role says how far it is applied.
 async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> {
-    let sql = format!(
-        "select role::text from pgspate.stream \
-         where stream = $1 and partition = $2 and not {}",
-        policies::IS_OURS
+    let row = format!(
+        "pgspate.stream where stream = {} and partition = {}",
+        quote_literal(name),
+        quote_literal(partition)
     );
-    let row = client.ask_opt(&sql, &[&name, &partition]).await.map_err(failed())?;
-    let Some(role) = row.map(|row| row.get::<_, String>(0)) else { return Ok(()) };
+    let Some(role) = trust::doubtful_role(client, &row).await? else { return Ok(()) };
     let message = format!("stream \"{name}\" is applied by role \"{role}\"");
     Err(Error::new(Kind::Ledger, message).hint(format!(
-        "Apply it as \"{role}\", or as a member of that role; or give this one a name of its own \
-         with `--stream NAME`."
+        "Apply it as \"{role}\", or give this one a name of its own with `--stream NAME`."
     )))
 }
 

@@ -4,10 +4,13 @@
 //! has defaults, policies and triggers. So the ledger is used only where its owners could do all
 //! that it might make the role do, and where it is made of what pgspate makes. Other roles may have
 //! been given the right to make triggers. A trigger counts only if such an owner has made its
-//! function. It must have no condition, as that could call any function.
+//! function. It must have no condition, as that could call any function, and no arguments, as
+//! functions make SQL of these. What a former owner has left is found by what it depends on: all
+//! that pgspate makes depends on nothing but the server's own functions and types.
 
 use tokio_postgres::Client;
 
+use super::policies;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
@@ -18,11 +21,44 @@ pub(super) fn is_trusted_sql(owner: &str) -> String {
     format!("pg_has_role({owner}, current_user, 'member')")
 }
 
+/// SQL for whether the role that a row of the ledger names in `role` is such a role.
+pub(super) fn is_role_trusted_sql() -> String {
+    let is_trusted = is_trusted_sql("r.oid");
+    format!("exists (select from pg_roles r where r.rolname = role and {is_trusted})")
+}
+
+/// The role of a row that is not to be trusted, or that row-level security keeps from this role.
+/// `row` is a table and a condition: `pgspate.stream where stream = 'a'`.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(super) async fn doubtful_role(client: &Client, row: &str) -> Result<Option<String>> {
+    let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
+    let sql = format!(
+        "select role::text from {row} and not ({} and {})",
+        is_role_trusted_sql(),
+        policies::IS_OURS
+    );
+    let found = client.ask_opt(&sql, &[]).await.map_err(failed)?;
+    Ok(found.map(|row| row.get(0)))
+}
+
 /// Columns: 0 whether there is the schema, 1 whether the role may use it, 2 names of tables, 3 what
 /// is not trusted, 4 its owner; both NULL where all is.
 const LOOK: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
+object(class, id, owner) as (
+  select 'pg_class'::regclass, oid, relowner from relation
+  union all
+  select 'pg_attrdef'::regclass, a.oid, relowner
+  from pg_attrdef a join relation r on r.oid = a.adrelid
+  union all
+  select 'pg_constraint'::regclass, c.oid, relowner
+  from pg_constraint c join relation r on r.oid = c.conrelid
+  union all
+  select 'pg_policy'::regclass, p.oid, relowner
+  from pg_policy p join relation r on r.oid = p.polrelid),
 part(nth, what, owner, is_ours) as (
   select 1, 'schema \"pgspate\"', nspowner, true from schema
   union all
@@ -33,9 +69,14 @@ part(nth, what, owner, is_ours) as (
   from relation
   union all
   select 3, pg_catalog.format('trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner,
-         g.tgqual is null and p.pronamespace <> 'pg_catalog'::regnamespace
+         g.tgqual is null and g.tgnargs = 0 and p.pronamespace <> 'pg_catalog'::regnamespace
   from pg_trigger g join relation r on r.oid = g.tgrelid join pg_proc p on p.oid = g.tgfoid
-  where not g.tgisinternal),
+  where not g.tgisinternal
+  union all
+  select 4, pg_describe_object(d.classid, d.objid, d.objsubid), o.owner, false
+  from object o join pg_depend d on d.classid = o.class and d.objid = o.id
+  where d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
+                         'pg_opclass'::regclass)),
 doubt as (
   select what, pg_get_userbyid(owner)::text as owner from part
   where not is_ours or not {is_trusted} order by nth, what limit 1)

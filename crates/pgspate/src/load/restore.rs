@@ -70,10 +70,12 @@ impl Restorer<'_> {
     }
 
     async fn put_back(&self, changes: Vec<Change>) -> Result<()> {
-        changes.iter().try_for_each(Change::check_trust)?;
+        let (changes, doubtful): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| change.check_trust().is_ok());
         let means = self.means(&changes).await?;
         let (beside, mut rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_beside);
-        let (mut failure, mut scarce) = (None, HashSet::new());
+        let mut failure = doubtful.first().and_then(|change| change.check_trust().err());
+        let mut scarce = HashSet::new();
         for built in self.build(beside, &means).await? {
             match built {
                 Ok(Built::Made(change)) => rest.push(change),

@@ -3,10 +3,12 @@
 //! The way back of every setting is in the ledger, committed, before the first is changed. Settings
 //! are the whole server's and a ledger is one database's: a marker beside the settings, [`MARKER`],
 //! names that database to all others, and says which rows are of this `apply`: those of an earlier
-//! one may have stayed, and mean nothing any more. Every session sees it before the first setting
+//! one may have stayed, and another role may have added some. Every session sees it before the first setting
 //! is changed and until the last is back, so without it nothing is changed, whatever a ledger says.
 //! Each step can be done any number of times, so it does not matter where either way was
 //! interrupted, and what somebody else has set meanwhile stays as it is.
+
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -69,11 +71,10 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
     // Of somebody who came no further, or whose rows another role could not count. Those that this
     // one cannot count either stay, before all that it records.
     ledger::count_kind(client, SETTING).await?;
-    let after = recorded(client).await?.last().map_or(0, |row| row.order().1);
     let before = auto_conf(client).await?;
     let ways_back = now.iter().map(|it| WayBack::of(it, before.get(it.name)).recorded());
-    record(client, &ways_back.collect::<Vec<_>>()).await?;
-    let overruled = match set(client, &now, after).await {
+    let rows = record(client, &ways_back.collect::<Vec<_>>()).await?;
+    let overruled = match set(client, &now, &rows).await {
         Ok(overruled) => overruled,
         Err(error) => {
             return Err(match put_back(client).await {
@@ -92,8 +93,12 @@ pub async fn apply(connection: &Connection, advice: &Advice) -> Result<Applied> 
 }
 
 /// Sets the marker, and when every session sees it the settings. Names those that did not follow.
-async fn set<'a>(client: &Client, proposals: &[&'a Proposal], after: i32) -> Result<Vec<&'a str>> {
-    alter_mark(client, Some(&marker(client, after).await?)).await?;
+async fn set<'a>(
+    client: &Client,
+    proposals: &[&'a Proposal],
+    rows: &RangeInclusive<i32>,
+) -> Result<Vec<&'a str>> {
+    alter_mark(client, Some(&marker(client, rows).await?)).await?;
     reload(client).await?;
     for it in proposals {
         alter(client, it.name, Some(&it.value)).await?;
@@ -232,18 +237,26 @@ async fn recorded(client: &Client) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// In one transaction that waits for the disk: all ways back, or none.
-async fn record(client: &Client, changes: &[NewChange]) -> Result<()> {
+/// In one transaction that waits for the disk: all ways back, or none. Which rows they are: other
+/// roles can add rows of their own, but none between these.
+async fn record(client: &Client, changes: &[NewChange]) -> Result<RangeInclusive<i32>> {
     let failed = || server_error("could not record the way back in the ledger".to_owned());
     // What belongs to no table belongs to a catalog that is always there, by the same number.
     let sql = "select 'pg_catalog.pg_db_role_setting'::regclass::oid";
     let catalog: u32 = client.query_one(sql, &[]).await.map_err(failed())?.get(0);
-    let begin = "begin; set local synchronous_commit = on";
+    let begin = "begin; set local synchronous_commit = on; \
+                 lock table pgspate.change in share row exclusive mode";
     client.batch_execute(begin).await.map_err(failed())?;
-    let recorded = ledger::record(client, JOB, catalog, changes).await;
+    let recorded = async {
+        ledger::record(client, JOB, catalog, changes).await?;
+        let sql = "select max(ordinal) from pgspate.change where job = $1";
+        let last: i32 = client.query_one(sql, &[&JOB.0]).await.map_err(failed())?.get(0);
+        client.batch_execute("commit").await.map_err(failed())?;
+        Ok(last + 1 - changes.len() as i32..=last)
+    };
+    let recorded = recorded.await;
     if recorded.is_err() {
         let _ = client.batch_execute("rollback").await;
-        return recorded;
     }
-    client.batch_execute("commit").await.map_err(failed())
+    recorded
 }

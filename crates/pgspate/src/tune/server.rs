@@ -4,6 +4,7 @@
 //! server has read it again. [`MARKER`] is in it for as long as anything of `tune` is.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
@@ -29,15 +30,15 @@ pub(crate) struct Mark {
     pub(crate) database: String,
     /// Whether that is this one.
     pub(crate) is_here: bool,
-    /// The last row of that ledger that is of an earlier `apply`; 0 if it is not known.
-    after: i32,
+    /// The rows of that ledger, by `ordinal`, that are of the `apply` that has set the marker.
+    rows: RangeInclusive<i32>,
 }
 
 impl Mark {
     /// Whether a row of the ledger is of the `apply` that has set the marker.
     pub(super) fn has(&self, change: &Change) -> bool {
         let (_, ordinal) = change.order();
-        change.kind == SETTING && ordinal > self.after
+        change.kind == SETTING && self.rows.contains(&ordinal)
     }
 }
 
@@ -55,7 +56,7 @@ pub(crate) async fn mark(client: &Client) -> Result<Option<Mark>> {
         marker = auto_conf(client).await?.remove(MARKER).or(marker);
     }
     let Some(marker) = marker else { return Ok(None) };
-    let (name, oid, after) = read_marker(&marker);
+    let (name, oid, rows) = read_marker(&marker);
     // By its name only if no database has that oid: it was formerly the name alone, and a copy that
     // was restored elsewhere has another oid.
     let sql = "select datname::text, datname = current_database() from pg_catalog.pg_database \
@@ -63,26 +64,29 @@ pub(crate) async fn mark(client: &Client) -> Result<Option<Mark>> {
     let found = client.query_opt(sql, &[&oid, &name]).await.map_err(failed())?;
     let (database, is_here) =
         found.map_or_else(|| (name.to_owned(), false), |row| (row.get(0), row.get(1)));
-    Ok(Some(Mark { database, is_here, after }))
+    Ok(Some(Mark { database, is_here, rows }))
 }
 
-/// What the marker is set to by an `apply` whose rows come after that one in the ledger: `sales
-/// 16384 12`, as a database can be renamed, and rows of an earlier `apply` can have stayed.
-pub(super) async fn marker(client: &Client, after: i32) -> Result<String> {
-    let sql = "select concat_ws(' ', datname, oid, $1::int4) from pg_catalog.pg_database \
+/// What the marker is set to by an `apply` that has recorded these rows in the ledger: `sales 16384
+/// 13-15`. A database can be renamed. Other rows are of an earlier `apply`, or of a role that wants
+/// a setting changed.
+pub(super) async fn marker(client: &Client, rows: &RangeInclusive<i32>) -> Result<String> {
+    let sql = "select concat_ws(' ', datname, oid, $1::text) from pg_catalog.pg_database \
                where datname = current_database()";
+    let rows = format!("{}-{}", rows.start(), rows.end());
     let failed = server_error("could not look up the database".to_owned());
-    Ok(client.query_one(sql, &[&after]).await.map_err(failed)?.get(0))
+    Ok(client.query_one(sql, &[&rows]).await.map_err(failed)?.get(0))
 }
 
-/// The database's name, its oid, and the last row before; formerly it was the name alone.
-fn read_marker(marker: &str) -> (&str, u32, i32) {
+/// The database's name, its oid, and the rows; formerly it was the name alone.
+fn read_marker(marker: &str) -> (&str, u32, RangeInclusive<i32>) {
     let words = || {
         let mut words = marker.rsplitn(3, ' ');
-        let (after, oid, name) = (words.next()?, words.next()?, words.next()?);
-        Some((name, oid.parse().ok()?, after.parse().ok()?))
+        let (rows, oid, name) = (words.next()?, words.next()?, words.next()?);
+        let (first, last) = rows.split_once('-')?;
+        Some((name, oid.parse().ok()?, first.parse().ok()?..=last.parse().ok()?))
     };
-    words().unwrap_or((marker, 0, 0))
+    words().unwrap_or((marker, 0, 0..=i32::MAX))
 }
 
 /// Refuses where the server finds one of its files to be broken, as far as the role may know: it
@@ -174,10 +178,10 @@ mod tests {
 
     #[test]
     fn a_marker_is_read() {
-        assert_eq!(read_marker("sales 16384 12"), ("sales", 16384, 12));
-        assert_eq!(read_marker("our sales 16384 0"), ("our sales", 16384, 0));
-        for formerly in ["sales", "our sales", "our sales 2", "1 2", "our old sales", "s 1 2x"] {
-            assert_eq!(read_marker(formerly), (formerly, 0, 0));
+        assert_eq!(read_marker("sales 16384 13-15"), ("sales", 16384, 13..=15));
+        assert_eq!(read_marker("our sales 16384 1-1"), ("our sales", 16384, 1..=1));
+        for formerly in ["sales", "our sales", "our sales 2", "1 2", "our old sales", "s 1 2-x"] {
+            assert_eq!(read_marker(formerly), (formerly, 0, 0..=i32::MAX));
         }
     }
 }

@@ -57,6 +57,31 @@ fn a_role_needs_what_the_refusal_names_and_no_more() {
     silent(&plain, "not-put-back", "");
 }
 
+/// Who may write to the ledger may not have a setting changed.
+#[test]
+fn a_way_back_that_another_role_adds() {
+    let server = server();
+    let dsn = server.dsn();
+    let before = state(&server);
+    let forged = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+                  select 0, max(ordinal) + 1000, max(table_oid), 'setting', 'max_wal_size', \
+                         '{32MB,16GB}', false from pgspate.change where job = 0";
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    run(
+        &server,
+        "create role other login; grant usage on schema pgspate to other; \
+         grant select, insert, update, delete on all tables in schema pgspate to other",
+    );
+    ask(&format!("{dsn} user=other"), &format!("{forged} returning job"));
+    let reverted = tune(&dsn, "--revert");
+    assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
+    assert_eq!(state(&server), before);
+    // Nor before it is tuned again.
+    assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
+    assert_eq!(tune(&dsn, "--revert").status, Some(0));
+    assert_eq!(state(&server), before);
+}
+
 #[test]
 fn whoever_may_change_settings_puts_them_back() {
     let server = server();

@@ -1,0 +1,129 @@
+//! What a role forges in a ledger that it may write to.
+
+use crate::roles::GRANTS;
+use crate::support::Case;
+use crate::{Role, run_as};
+
+/// A ledger of a superuser, and a role with the grants to use it.
+fn case() -> Case {
+    let case = Case::new(
+        "create table t (id int primary key, n int); \
+         create unlogged table u (id int primary key, n int)",
+    );
+    case.put("t.csv", "id,n\n1,1\n");
+    case.put("u.csv", "id,n\n1,1\n");
+    case.put("u.ndjson", "{\"op\":\"insert\",\"table\":\"u\",\"row\":{\"id\":5}}\n");
+    case.load("t.csv --table t --quiet").success();
+    case
+}
+
+fn mallory(case: &Case) -> Role<'_> {
+    let role = Role::new(case, "mallory");
+    GRANTS.iter().for_each(|grant| role.grant(grant));
+    role
+}
+
+fn is_refused(role: &Role<'_>, sql: &str) {
+    let said = role.try_sql(sql).unwrap_err();
+    assert!(said.contains("row-level security"), "{sql}: {said}");
+}
+
+/// Another key makes other jobs of the same URLs, which would be loaded again.
+#[test]
+fn the_version_and_the_key() {
+    let case = case();
+    let role = mallory(&case);
+    let before = case.value("select version || secret from pgspate.version");
+    for forged in [
+        "update pgspate.version set secret = 'x'",
+        "update pgspate.version set version = 2",
+        "delete from pgspate.version",
+    ] {
+        let _ = role.try_sql(forged);
+        assert_eq!(case.value("select version || secret from pgspate.version"), before, "{forged}");
+    }
+    is_refused(&role, "insert into pgspate.version values (3, 'x')");
+}
+
+/// The next table may have the oid for which a finished job is forged.
+#[test]
+fn a_job_of_a_table_to_come() {
+    let case = case();
+    let role = mallory(&case);
+    let copy = |oid: &str| {
+        format!(
+            "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, \
+                                      made_table, sources, options, finished) \
+             select key, fingerprint, command, {oid}, table_name, false, sources, options, now() \
+             from pgspate.job limit 1"
+        )
+    };
+    is_refused(&role, &copy("4000000000"));
+    role.grant("create on schema public");
+    role.sql("create table mine (id int)");
+    role.sql(&copy("'mine'::regclass"));
+    is_refused(&role, "update pgspate.job set table_oid = 4000000000 where role = current_user");
+}
+
+/// Whose bond is gone is not told that a crash has taken the rows.
+#[test]
+fn bonds_of_unlogged_tables() {
+    let case = case();
+    let role = mallory(&case);
+    let app = Role::new(&case, "app");
+    GRANTS.iter().chain(&["all on u"]).for_each(|grant| app.grant(grant));
+    let apply = || app.run("apply u.ndjson --stream theirs");
+    let bond = |columns: &str, from: &str| {
+        format!(
+            "insert into pgspate.bound (job, stream, life, whole) \
+             select {columns}, 7, false from {from} limit 1"
+        )
+    };
+    // Before it.
+    role.sql("insert into pgspate.life (life) values (7)");
+    role.sql("insert into pgspate.stream (stream, partition) values ('theirs', '')");
+    role.sql(&bond("null, 'theirs'", "pgspate.stream"));
+    let run = apply();
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(run.stderr.contains("is applied by role"), "{}", run.stderr);
+    role.sql("delete from pgspate.stream");
+    let run = apply();
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(
+        run.stderr.contains("the row of pgspate.bound where stream = 'theirs'"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(case.value("select count(*) from u"), "0");
+    role.sql("delete from pgspate.bound");
+    let run = apply();
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from u"), "1");
+    // After it.
+    case.db.run("delete from pgspate.bound");
+    is_refused(&role, &bond("null, 'theirs'", "pgspate.stream"));
+    is_refused(&role, &bond("job, null", "pgspate.job"));
+}
+
+/// Recipes of a role that is not trusted are not run. The others are.
+#[test]
+fn a_recipe_among_others() {
+    let case = case();
+    let role = mallory(&case);
+    role.grant("create on schema public");
+    role.sql("create table mine (id int)");
+    let recipe = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+                  values (-1, 1, 'mine'::regclass, 'autovacuum', '', '{reset,x}', false)";
+    role.sql(recipe);
+    case.db.run("alter table t set (autovacuum_enabled = false)");
+    let ours = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+                values (1, 1, 't'::regclass, 'autovacuum', '', \
+                        array['{\"options\": [[\"autovacuum_enabled\", null]]}'], false)";
+    case.db.run(ours);
+    let run = run_as(&case, &case.db.dsn(), "status --restore");
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    assert!(run.stderr.contains("mallory"), "{}", run.stderr);
+    let left = "select count(*) from pgspate.change where table_oid = 't'::regclass \
+                and done < cardinality(steps)";
+    assert_eq!(case.value(left), "0", "{}", run.stderr);
+}
