@@ -316,6 +316,24 @@ fn a_key_change_does_not_delete_what_refers_to_it() {
     );
 }
 
+/// A row that gets its new key where it is keeps what the event does not say.
+#[test]
+fn a_key_change_in_place_keeps_other_columns() {
+    let case = Case::new(
+        "create table p (id int primary key, v int, w int default 9); \
+         create table c (p int references p on update cascade on delete cascade); \
+         insert into p values (1, 7, 8), (2, 7, 8); insert into c values (1), (2)",
+    );
+    let events = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10}}
+{"op":"update","table":"p","key":{"id":2},"row":{"id":20,"v":null}}
+"#;
+    applied(&case, events, "");
+    assert_eq!(
+        (rows(&case, "p"), rows(&case, "c")),
+        ("(10,7,8) (20,,8)".into(), "(10) (20)".into())
+    );
+}
+
 /// What an event does not say is no NULL to a domain that has none.
 #[test]
 fn domains_that_refuse_null_are_left_out_of_events() {

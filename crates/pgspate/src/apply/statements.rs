@@ -404,17 +404,11 @@ impl<'a> Statements<'a> {
                     beneath("t.", column)
                 ),
             };
+            sets.extend(set_given(at, column, given));
             match given {
                 Given::Never => {}
-                Given::Always => {
-                    sets.push(format!("{name} = s.{name}"));
-                    differs.push(is_other);
-                }
-                Given::Sometimes => {
-                    let bit = bit(at);
-                    sets.push(format!("{name} = case when {bit} then s.{name} else t.{name} end"));
-                    differs.push(format!("{bit} and {is_other}"));
-                }
+                Given::Always => differs.push(is_other),
+                Given::Sometimes => differs.push(format!("{} and {is_other}", bit(at))),
             }
         }
         let (first, last, frees) = (What::Maybe as i16, What::Fresh as i16, What::Frees as i16);
@@ -444,14 +438,12 @@ impl<'a> Statements<'a> {
         if key(self.facts).any(|column| column.is_fixed) {
             return None;
         }
-        let is_set = |(at, column, given): &(usize, &FactsColumn, Given)| {
-            self.is_key(*at) || (*given != Given::Never && !column.is_fixed)
+        let set = |(at, column, given): (usize, &FactsColumn, Given)| match self.is_key(at) {
+            true => set_given(at, column, Given::Always),
+            false if column.is_fixed => None,
+            false => set_given(at, column, given),
         };
-        let sets: Vec<_> = self
-            .columns()
-            .filter(is_set)
-            .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
-            .collect();
+        let sets: Vec<_> = self.columns().filter_map(set).collect();
         let of_old = self.matches_stage("o");
         Some(format!(
             "update {} t set {} from {stage} o, {stage} s \
@@ -537,4 +529,16 @@ fn parameters(facts: &Facts) -> String {
 /// Whether a staged row gives a column.
 fn bit(at: usize) -> String {
     format!("pg_catalog.get_bit(s.{GIVEN}, {at}) = 1")
+}
+
+/// Sets a column of row `t` to what the staged row gives, and leaves it where that gives nothing.
+fn set_given(at: usize, column: &FactsColumn, given: Given) -> Option<String> {
+    let name = &column.sql;
+    match given {
+        Given::Never => None,
+        Given::Always => Some(format!("{name} = s.{name}")),
+        Given::Sometimes => {
+            Some(format!("{name} = case when {} then s.{name} else t.{name} end", bit(at)))
+        }
+    }
 }
