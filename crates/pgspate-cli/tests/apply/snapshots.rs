@@ -58,6 +58,29 @@ fn the_search_path_of_the_source_does_not_show() {
     assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "101");
 }
 
+/// Sessions for replication, too, begin with `pg_catalog` alone.
+#[test]
+fn no_operator_of_the_source_is_used_in_place_of_postgresqls() {
+    let source = Source::new(
+        "create table t (id int primary key);\ninsert into t values (1);\n\
+         create publication p for table t;\ncreate schema evil;\ncreate sequence evil.runs;\n\
+         create function evil.same(text, text) returns bool language plpgsql as \
+             $$begin perform nextval('evil.runs'); return $1 operator(pg_catalog.=) $2; end$$;\n\
+         create operator evil.= (leftarg = text, rightarg = text, function = evil.same)",
+    );
+    let name = source.value("select current_database()");
+    source.run(&format!("alter database {name} set search_path = evil, pg_catalog, public"));
+    let was_run = || source.value("select is_called from evil.runs");
+    let case = Case::new("create table t (id int primary key)");
+    applied_slot(&source, &case, "--snapshot");
+    source.run("insert into t values (2)");
+    applied_slot(&source, &case, "");
+    assert_eq!(rows(&case, "t"), "(1) (2)");
+    assert_eq!(was_run(), "f");
+    source.run("select 'a'::text = 'a'::text");
+    assert_eq!(was_run(), "t");
+}
+
 #[test]
 fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
     let source = Source::new(

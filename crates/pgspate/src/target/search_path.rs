@@ -28,6 +28,11 @@ pub(in crate::target) fn pin_columns(pid: i32) -> String {
     )
 }
 
+/// Sets pgspate's own path in a session for replication, which does not keep the user's.
+pub(in crate::target) fn pin() -> String {
+    format!("set search_path = {OURS}")
+}
+
 /// Begins a transaction under pgspate's own path, whatever the session's is.
 pub(crate) fn begin_pinned() -> String {
     format!("begin isolation level read committed; set local search_path = {OURS}")

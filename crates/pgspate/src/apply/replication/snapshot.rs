@@ -26,8 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Rows are read for as long as that takes, and the snapshot is kept while others are read.
 const NO_TIMEOUTS: &str = "\
 select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
-where name in ('statement_timeout', 'transaction_timeout', 'lock_timeout',
-               'idle_in_transaction_session_timeout', 'idle_session_timeout')";
+where name operator(pg_catalog.=) any (
+    array['statement_timeout', 'transaction_timeout', 'lock_timeout',
+          'idle_in_transaction_session_timeout', 'idle_session_timeout'])";
 /// The stream has all rows, whatever policies a table has.
 const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
                         table has row-level security `alter role ... bypassrls`.";

@@ -17,6 +17,7 @@ use super::dsn::Dsn;
 use super::guard::{Guarded, StallGuard};
 use super::socket::Address;
 use super::tap::Traffic;
+use crate::target::search_path;
 use crate::{Error, Kind, Result};
 use wire::{Wire, lost, refusal, unsendable};
 
@@ -57,6 +58,7 @@ impl Dsn {
         let opened = async {
             let (mut wire, end_point) = login::open(self, (route, &traffic), tls).await?;
             login::log_in(&mut wire, self, host, end_point, application_name).await?;
+            query(&mut wire, &search_path::pin()).await?;
             Ok(wire)
         };
         let opened = match self.silence_max() {
@@ -95,23 +97,8 @@ impl Walsender {
 
     /// Runs a command and gives the rows of its answer. `what` completes "could not".
     pub(crate) async fn command(&mut self, sql: &str, what: &str) -> Result<Vec<Row>> {
-        let answer = self.run(sql).await;
+        let answer = query(&mut self.wire, sql).await;
         answer.map_err(|cause| wrapped(cause, format!("could not {what}")))
-    }
-
-    async fn run(&mut self, sql: &str) -> Result<Vec<Row>> {
-        frontend::query(sql, &mut self.wire.output).map_err(unsendable)?;
-        self.wire.flush().await?;
-        let (mut rows, mut refused) = (Vec::new(), None);
-        loop {
-            let message = self.wire.receive().await?;
-            match message.tag {
-                b'D' => rows.push(row(&message.body)?),
-                b'E' => refused = Some(refusal(&message.body)),
-                b'Z' => return refused.map_or(Ok(rows), Err),
-                _ => {}
-            }
-        }
     }
 
     /// Starts a command that copies both ways. `what` completes "could not".
@@ -182,6 +169,22 @@ impl Walsender {
 
     fn broken(&self, cause: Error) -> Error {
         wrapped(cause, format!("could not read changes from {}", self.place))
+    }
+}
+
+/// Runs a command and returns the rows of its answer.
+async fn query(wire: &mut Wire, sql: &str) -> Result<Vec<Row>> {
+    frontend::query(sql, &mut wire.output).map_err(unsendable)?;
+    wire.flush().await?;
+    let (mut rows, mut refused) = (Vec::new(), None);
+    loop {
+        let message = wire.receive().await?;
+        match message.tag {
+            b'D' => rows.push(row(&message.body)?),
+            b'E' => refused = Some(refusal(&message.body)),
+            b'Z' => return refused.map_or(Ok(rows), Err),
+            _ => {}
+        }
     }
 }
 
