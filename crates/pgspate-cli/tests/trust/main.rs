@@ -1,6 +1,7 @@
-//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, and no
-//! role sees or forges what another has in it.
+//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, no role
+//! sees or forges what another has in it, and no relation of somebody else is looked into.
 
+mod beside;
 mod events;
 mod foreign;
 mod forged;

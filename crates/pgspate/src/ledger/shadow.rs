@@ -6,9 +6,8 @@
 use tokio_postgres::Client;
 
 use super::JobId;
-use super::trust::is_trusted_sql;
 use crate::Result;
-use crate::target::{Ask, server_error};
+use crate::target::{Ask, is_trusted_sql, server_error};
 
 /// How the comment begins that tells such a schema from somebody else's.
 const MARK: &str = "pgspate: ";

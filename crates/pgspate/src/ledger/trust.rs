@@ -11,15 +11,8 @@
 use tokio_postgres::Client;
 
 use super::policies;
-use crate::target::{Ask, server_error};
+use crate::target::{Ask, is_trusted_sql, server_error};
 use crate::{Error, Kind, Result};
-
-/// SQL for whether the role of the oid `owner` can do all that the current role can: it is that
-/// role, a superuser, or a member of the current role. A group that the current role is in does not
-/// count: its other members could have the current role run something.
-pub(super) fn is_trusted_sql(owner: &str) -> String {
-    format!("pg_has_role({owner}, current_user, 'member')")
-}
 
 /// SQL for whether the role that a row of the ledger names in `role` is such a role.
 pub(super) fn is_role_trusted_sql() -> String {

@@ -150,6 +150,19 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
         return Err(Error::new(Kind::Plan, message)
             .hint(format!("`alter table {other} validate constraint {constraint}`, or drop it.")));
     }
+    for Reference { table: other, name: constraint, untrusted_owner, .. } in &bonds.references {
+        let Some(owner) = untrusted_owner else { continue };
+        let message = format!(
+            "foreign key {constraint} of {other} could not be added again: its owner, role \
+             \"{owner}\", is not trusted"
+        );
+        return Err(Error::new(Kind::Plan, message).hint(format!(
+            "Adding it would run functions of that owner as your role. Give {other} to another \
+             role: `alter table {other} owner to ROLE`. Or drop the foreign key: `alter table \
+             {other} drop constraint {constraint}`. Or write with `pgspate sync --scope all`, \
+             which leaves foreign keys as they are."
+        )));
+    }
     Ok(())
 }
 
@@ -336,6 +349,7 @@ mod tests {
             definition: String::new(),
             comment: None,
             is_whole: false,
+            untrusted_owner: None,
         };
         let error = chosen(Bonds { references: vec![key], ..heap() }, Some(Replace::Auto));
         assert!(error.unwrap_err().to_string().starts_with("foreign key o_t of public.o"));

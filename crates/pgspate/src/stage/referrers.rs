@@ -3,13 +3,15 @@
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::target::{Ask, Table, server_error};
+use crate::target::{Ask, Table, server_error, untrusted_owner_sql};
 
-/// Where this role may not read a table, every row counts as one that is referred to.
+/// Every row counts as one that is referred to where this role may not read all rows of a table, or
+/// does not trust an owner of it: reading it would run functions of that owner as this role.
 const REFERRERS: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
-select case when not has_table_privilege(c.conrelid, 'select') then 'true' else
+select case when not has_table_privilege(c.conrelid, 'select') or row_security_active(c.conrelid)
+                 or {untrusted_owner} is not null then 'true' else
        format('exists (select from %I.%I c where %s)', n.nspname, far.relname,
               (select string_agg(format('t.%I operator(%I.%s) c.%I', parent.attname, o.nspname,
                                         op.oprname, child.attname), ' and ')
@@ -38,6 +40,8 @@ pub(crate) struct Referrer {
 /// Those of the connection.
 pub(crate) async fn referrers(client: &Client, table: &Table) -> Result<Vec<Referrer>> {
     let failed = format!("could not look up what refers to {}", table.sql_name);
-    let rows = client.ask_all(REFERRERS, &[&table.oid]).await.map_err(server_error(failed))?;
+    let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
+    let sql = REFERRERS.replace("{untrusted_owner}", &untrusted_owner);
+    let rows = client.ask_all(&sql, &[&table.oid]).await.map_err(server_error(failed))?;
     Ok(rows.iter().map(|row| Referrer { condition: row.get(0), follows: row.get(1) }).collect())
 }

@@ -6,7 +6,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{Ask, Table, server_error};
+use super::{Ask, Table, is_trusted_sql, server_error, untrusted_owner_sql};
 use crate::Result;
 
 /// What is bound to a table.
@@ -41,6 +41,8 @@ pub struct Reference {
     pub comment: Option<String>,
     /// Whether existing rows were checked, and the constraint's triggers fire as usual.
     pub is_whole: bool,
+    /// An owner of the other table, or of a part of it, who is not trusted.
+    pub untrusted_owner: Option<String>,
 }
 
 const FACTS: &str = "\
@@ -56,9 +58,15 @@ const HEIRS: &str = "select exists (select from pg_inherits where inhparent = c.
 
 const TIMESCALEDB: &str = "TimescaleDB";
 
+/// Whoever may create schemas can make one that is called like TimescaleDB's.
 const MANAGERS: &str = "\
 select to_regclass('pg_catalog.pg_dist_partition') is not null,
-       to_regclass('_timescaledb_catalog.hypertable') is not null,
+       exists (select from pg_extension e
+               join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
+                               and d.classid = 'pg_class'::regclass and d.deptype = 'e'
+               join pg_class c on c.oid = d.objid
+               where e.extname = 'timescaledb' and c.relkind = 'r' and {is_trusted}
+                 and c.oid = to_regclass('_timescaledb_catalog.hypertable')),
        to_regclass('pg_catalog.gp_distribution_policy') is not null";
 
 const CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
@@ -79,7 +87,8 @@ with recursive upwards(oid, conparentid) as (
 select quote_ident(n.nspname) || '.' || quote_ident(r.relname), quote_ident(c.conname),
        pg_get_constraintdef(c.oid), obj_description(c.oid, 'pg_constraint'),
        c.convalidated and not exists (select from pg_trigger t
-                                      where t.tgconstraint = c.oid and t.tgenabled <> 'O')
+                                      where t.tgconstraint = c.oid and t.tgenabled <> 'O'),
+       {untrusted_owner}
 from pg_constraint c join pg_class r on r.oid = c.conrelid
 join pg_namespace n on n.oid = r.relnamespace
 where c.conparentid = 0 and c.oid in (select oid from upwards)
@@ -126,7 +135,8 @@ pub(crate) async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
 
 /// What keeps the table, if that is not the server itself.
 async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
-    let facts = client.ask_one(MANAGERS, &[]).await?;
+    let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+    let facts = client.ask_one(&managers, &[]).await?;
     let [has_citus, has_timescale, is_greenplum] = [0, 1, 2].map(|nth| facts.get::<_, bool>(nth));
     if is_greenplum {
         return Ok(Some("Greenplum"));
@@ -142,7 +152,9 @@ async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, toki
 async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::Error> {
     let oid = table.oid;
     let facts = client.ask_one(FACTS, &[&oid]).await?;
-    let references = client.ask_all(REFERENCES, &[&oid]).await?;
+    let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
+    let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
+    let references = client.ask_all(&references, &[&oid]).await?;
     let mut bonds = Bonds {
         // A role that may write and not read cannot know, and the transaction has to go on.
         is_empty: false,
@@ -169,6 +181,7 @@ fn reference(row: &Row) -> Reference {
         definition: row.get(2),
         comment: row.get(3),
         is_whole: row.get(4),
+        untrusted_owner: row.get(5),
     }
 }
 

@@ -11,6 +11,7 @@ mod refusal;
 mod search_path;
 mod session;
 mod table;
+mod trust;
 mod types;
 mod upkeep;
 
@@ -27,6 +28,7 @@ pub use refusal::Refusal;
 pub(crate) use search_path::{begin_pinned, under_users_path, use_users_path};
 pub use table::{Column, Table, Trigger, Unlogged};
 pub(crate) use table::{LEDGER_SCHEMA, check_schema};
+pub(crate) use trust::{is_trusted_sql, untrusted_owner_sql};
 pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;
 pub use upkeep::{Sequence, Upkeep};

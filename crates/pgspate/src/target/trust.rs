@@ -1,0 +1,31 @@
+//! Which owners of tables are trusted, as SQL: asked of the catalog before a table is read.
+//!
+//! A statement that reads a table can run functions of its owner: those of a view, of a policy, of an
+//! index's condition. They run as the current role. So pgspate reads a table that it was not told to
+//! read only if its owner could do all that this role can.
+
+/// Returns SQL for whether the role of the oid `owner` can do all that the current role can: it is
+/// that role, a superuser, or a member of the current role. A group that the current role is in does
+/// not count: its other members could have the current role run something.
+pub(crate) fn is_trusted_sql(owner: &str) -> String {
+    format!("pg_has_role({owner}, current_user, 'member')")
+}
+
+/// Returns SQL for the name of an owner who is not trusted, of the table `referrer`, its partitions,
+/// and tables that inherit from it; NULL if all are trusted. Both arguments are oids. The owner of
+/// `target` counts as trusted, as do roles that can act for that owner: pgspate writes to `target`,
+/// and so runs the triggers of its owner anyway.
+pub(crate) fn untrusted_owner_sql(referrer: &str, target: &str) -> String {
+    format!(
+        "(with recursive tree(oid) as (
+            select {referrer}
+            union
+            select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid)
+          select pg_get_userbyid(r.relowner)::text
+          from tree join pg_class r on r.oid = tree.oid
+          where not {} and not pg_has_role(
+              r.relowner, (select relowner from pg_class where oid = {target}), 'member')
+          order by 1 limit 1)",
+        is_trusted_sql("r.relowner")
+    )
+}
