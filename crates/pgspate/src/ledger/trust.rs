@@ -14,7 +14,7 @@ use super::policies;
 use crate::target::{Ask, is_trusted_sql, server_error};
 use crate::{Error, Kind, Result};
 
-/// SQL for whether the role that a row of the ledger names in `role` is such a role.
+/// SQL for whether the role that a row of the ledger names in `role` is trusted.
 pub(super) fn is_role_trusted_sql() -> String {
     let is_trusted = is_trusted_sql("r.oid");
     format!("exists (select from pg_roles r where r.rolname = role and {is_trusted})")
