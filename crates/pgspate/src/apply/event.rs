@@ -53,6 +53,17 @@ pub enum Value {
     Text(Box<str>),
 }
 
+impl Value {
+    /// About how many bytes of memory it takes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        size_of::<Value>()
+            + match self {
+                Value::Text(text) => text.len(),
+                Value::Null | Value::Absent => 0,
+            }
+    }
+}
+
 /// Columns and what they hold, in the same order and of the same number.
 ///
 /// The names are shared by the events of a table, so that equal pointers mean equal columns.
@@ -93,4 +104,13 @@ pub struct Event {
     pub position: Position,
     /// The transaction of the source ends with it, or the source has none: a commit may follow.
     pub ends_transaction: bool,
+}
+
+impl Event {
+    /// About how many bytes of memory it takes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let rows = [&self.new, &self.old].into_iter().flatten();
+        let values = rows.flat_map(|row| &row.values).map(Value::held_bytes);
+        size_of::<Event>() + values.sum::<usize>()
+    }
 }

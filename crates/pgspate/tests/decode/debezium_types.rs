@@ -45,6 +45,7 @@ fn by_schema() {
     let decimal = r#""type":"bytes","name":"org.apache.kafka.connect.data.Decimal",
 "parameters":{"scale":"3"}"#;
     let bits = r#""type":"bytes","name":"io.debezium.data.Bits","parameters":{"length":"10"}"#;
+    let wide_bits = bits.replace("10", "83886080");
     let array = |items: &str| format!(r#""type":"array","items":{{{items}}}"#);
     for (schema, ty, json, expected) in [
         (decimal.to_owned(), "numeric", "\"AeJA\"", "123.456"),
@@ -108,6 +109,15 @@ fn by_schema() {
         (named("io.debezium.data.Enum"), "mood", "\"sad\"", "sad"),
         (named("io.debezium.data.Xml"), "xml", "\"<a/>\"", "<a/>"),
         (bits.to_owned(), "bit", "\"BQI=\"", "1000000101"),
+        (bits.to_owned(), "bit", "\"BQ==\"", "0000000101"),
+        (wide_bits.clone(), "bit", "\"\"", "fewer bits than the schema says"),
+        (wide_bits, "bit", "\"AAAAAAAAAAA=\"", "fewer bits than the schema says"),
+        (
+            named("io.debezium.data.VariableScaleDecimal"),
+            "numeric",
+            r#"{"scale":-131071,"value":"/w=="}"#,
+            "-1e131071",
+        ),
         (bits.to_owned(), "varbit", "\"BQI=\"", "bits as bytes, without how many they are"),
         (
             named("io.debezium.data.geometry.Point"),

@@ -91,14 +91,27 @@ pub(super) fn bytea(bytes: &[u8]) -> String {
 /// 16,383 after it need.
 const NUMBER_BYTES_MAX: usize = 62_000;
 
+/// Zeros that a scale adds to a number, at most. Numbers of Oracle have 130; it is the source whose
+/// scales are like these. More are an exponent: a few bytes may state 131,072.
+const ZEROS_MAX: usize = 130;
+
 /// The number whose digits without the point are `unscaled`, big-endian in two's complement.
 /// `None` for what numeric cannot hold.
 pub(super) fn decimal(unscaled: &[u8], scale: i32) -> Option<String> {
     if !(-131_072..=16_383).contains(&scale) || unscaled.len() > NUMBER_BYTES_MAX {
         return None;
     }
+    let digits = integer(unscaled);
+    let zeros = match usize::try_from(scale) {
+        Ok(scale) => scale.saturating_sub(digits.trim_start_matches('-').len()),
+        Err(_) if digits == "0" => 0,
+        Err(_) => scale.unsigned_abs() as usize,
+    };
+    if zeros > ZEROS_MAX {
+        return Some(format!("{digits}e{}", -scale));
+    }
     let mut out = Vec::new();
-    write_decimal(&integer(unscaled), scale, &mut out);
+    write_decimal(&digits, scale, &mut out);
     String::from_utf8(out).ok()
 }
 
@@ -195,6 +208,19 @@ mod tests {
         assert_eq!(decimal(&power, 0), "340282366920938463463374607431768211456");
         let least = [&[0x80][..], &[0; 16]].concat();
         assert_eq!(decimal(&least, 0), "-43556142965880123323311949751266331066368");
+        let nines = wide("-99999999999999999999999999999999999999");
+        assert_eq!(decimal(&[1], -130), format!("1{:0130}", 0));
+        assert_eq!(decimal(&[1], 131), format!("0.{:0131}", 1));
+        for (bytes, scale, expected) in [
+            (&[1][..], -131, "1e131"),
+            (&[1], -131_072, "1e131072"),
+            (&[0xFF], 132, "-1e-132"),
+            (&[0], 16_383, "0e-16383"),
+            (&[0], -131_072, "0"),
+            (&nines, 169, "-99999999999999999999999999999999999999e-169"),
+        ] {
+            assert_eq!(decimal(bytes, scale), expected);
+        }
         assert_eq!(super::decimal(&[1], 16_384), None);
         assert_eq!(super::decimal(&[1; 62_001], 0), None);
     }

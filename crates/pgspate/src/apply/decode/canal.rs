@@ -8,6 +8,7 @@
 use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, is_nothing, malformed, object};
 use super::maxwell::{named, names};
+use super::room::Room;
 use super::shape::{Tables, cells, overlay};
 use super::{Decode, Types};
 use crate::Result;
@@ -101,6 +102,7 @@ impl Canal {
         };
         let mut olds = message.old.and_then(Json::array);
         let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+        let mut room = Room::default();
         while let Some(mut row) = rows.next_object("a row")? {
             let cast = &mut |value, form: &Form| spelling.cast(value, form);
             let data = table.row(&row.rest()?, types, &learn, cast)?;
@@ -112,7 +114,9 @@ impl Canal {
                 old = Some(overlay(&data, &table.row(&changed, types, &learn, cast)?));
             }
             let (new, old) = if op == Op::Delete { (None, Some(data)) } else { (Some(data), old) };
-            events.push(event(new, old));
+            let event = event(new, old);
+            room.take_event(&event)?;
+            events.push(event);
         }
         if let Some(last) = events.last_mut() {
             last.ends_transaction = true;

@@ -5,6 +5,7 @@
 
 use super::binary::{base64, bytea, from_hex, latin1};
 use super::json::{Fields, Items, Json, malformed};
+use super::room::check_len;
 use crate::Result;
 use crate::apply::Value;
 
@@ -144,6 +145,7 @@ pub(super) fn array(
             Value::Text(text) => quote_element(&text, out),
             Value::Null | Value::Absent => out.push_str("NULL"),
         }
+        check_len(out.len())?;
     }
     out.push('}');
     Ok(())

@@ -12,6 +12,7 @@ mod json;
 mod maxwell;
 mod moments;
 pub mod plain;
+mod room;
 mod shape;
 mod sniff;
 mod wal2json;

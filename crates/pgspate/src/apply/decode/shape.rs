@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Types;
 use super::json::{Json, Str, malformed};
+use super::room::Room;
 use crate::apply::{Name, Row, Value};
 use crate::{Error, Kind, Result};
 
@@ -83,7 +84,8 @@ impl<K> Table<K> {
     /// known; `read` makes the value.
     ///
     /// # Errors
-    /// A column twice, or what `read` says, which is told with the column.
+    /// A column twice, more than a record may become, or what `read` says, which is told with the
+    /// column.
     pub(super) fn row<V: Copy + Spelled>(
         &mut self,
         fields: &[(Str<'_>, V)],
@@ -99,6 +101,7 @@ impl<K> Table<K> {
         let name = &self.name;
         let list = &mut self.lists[0];
         let mut values = Vec::with_capacity(fields.len());
+        let mut room = Room::default();
         for (at, (_, value)) in fields.iter().enumerate() {
             let column = &list.columns[at];
             let kind = &mut list.kinds[at];
@@ -117,11 +120,13 @@ impl<K> Table<K> {
                     }
                 }
             };
-            values.push(match read(*value, kind) {
+            let value = match read(*value, kind) {
                 Ok(value) => value,
                 Err(_) if types.ignores(name, column) => Value::Null,
                 Err(error) => return Err(in_column(name, column, value.spelled(), &error)),
-            });
+            };
+            room.take_value(&value)?;
+            values.push(value);
         }
         Ok(Row { columns: list.columns.clone(), values })
     }

@@ -8,6 +8,7 @@
 use super::binary::is_hex;
 use super::cast::{Bytes, Form, Spelling, text};
 use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
+use super::room::Room;
 use super::shape::{Spelled, Table, Tables};
 use super::{Decode, Grouping, Types};
 use crate::Result;
@@ -67,10 +68,14 @@ impl Wal2json {
             return Err(malformed("expected \"change\" to be an array"));
         };
         let before = events.len();
+        let mut room = Room::default();
         while let Some(change) = changes.next()? {
             let mut change = version_1(change)?;
             change.transaction = xid.map(Into::into);
-            events.extend(self.event(&change, types)?);
+            if let Some(event) = self.event(&change, types)? {
+                room.take_event(&event)?;
+                events.push(event);
+            }
         }
         if events.len() > before
             && let Some(last) = events.last_mut()

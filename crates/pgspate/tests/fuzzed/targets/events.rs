@@ -1,13 +1,14 @@
-//! Any records to any decoder of change events: no panic, and no events of one that is refused.
+//! Any records to any decoder of change events: no panic, no events of one that is refused, and no
+//! values that are out of proportion to their record.
 
 use std::sync::Arc;
 
-use pgspate::apply::Name;
 use pgspate::apply::decode::plain::Plain;
 use pgspate::apply::decode::{
     Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Types, Wal2json, sniff,
 };
 use pgspate::apply::replication::Pgoutput;
+use pgspate::apply::{Event, Name, Row, Value};
 
 /// The first letter of a column's name says its type.
 struct ByLetter;
@@ -31,6 +32,17 @@ impl Types for ByLetter {
         };
         Some(name.into())
     }
+}
+
+/// Text of values for each byte of a record, at most. A date of an array is spelled with one digit
+/// and a comma, and becomes some thirty characters.
+const GROWTH_MAX: usize = 64;
+
+/// The text of all values.
+fn text_len(events: &[Event]) -> usize {
+    let rows = events.iter().flat_map(|event| [&event.new, &event.old]).flatten();
+    let len = |value: &Value| if let Value::Text(text) = value { text.len() } else { 0 };
+    rows.flat_map(|row: &Row| row.values.iter().map(len)).sum()
 }
 
 fn decoder(which: u8) -> Box<dyn Decode> {
@@ -58,6 +70,7 @@ pub(crate) fn run(data: &[u8]) {
         if decoder.decode(record, &ByLetter, &mut events).is_err() {
             assert_eq!(events.len(), before);
         }
+        assert!(text_len(&events[before..]) <= GROWTH_MAX * record.len());
         let _ = sniff(record);
     }
     for event in events {

@@ -280,10 +280,16 @@ fn has_lost_lists(list: Json<'_>) -> Result<bool> {
 /// What PostgreSQL's types of bits hold at most.
 const BITS_MAX: usize = 83_886_080;
 
+/// Bits that need not be there as bytes. MySQL's type has at most as many.
+const PADDED_BITS_MAX: usize = 64;
+
 /// Bits as their type writes them, the most significant first, from bytes in the other order.
 fn bits(bytes: &[u8], length: usize) -> Result<String> {
     if length > BITS_MAX {
         return Err(malformed("more bits than a type can have"));
+    }
+    if length.div_ceil(8) > bytes.len() && length > PADDED_BITS_MAX {
+        return Err(malformed("fewer bits than the schema says"));
     }
     let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
     if (length..bytes.len() * 8).any(bit) {
