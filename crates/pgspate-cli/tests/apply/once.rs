@@ -282,6 +282,43 @@ fn transactions_of_the_source_are_not_split() {
     assert_eq!(case.value("select max(ordinal) from pgspate.stream"), "5000");
 }
 
+/// Of a wide table an event takes far more memory than its record has bytes.
+#[test]
+fn batches_are_cut_by_what_their_events_take() {
+    let columns: String = (0..500).map(|nth| format!(", c{nth} int")).collect();
+    let case = Case::new(&format!("create table t (id int primary key{columns})"));
+    let mut events = String::new();
+    for id in 0..1000 {
+        writeln!(events, r#"{{"op":"insert","table":"t","row":{{"id":{id}}}}}"#).unwrap();
+    }
+    assert!(events.len() < 1 << 20);
+    let report = applied(&case, &events, "--batch-bytes 1 --batch-delay 600000");
+    // Four bytes or more for each of 500 columns.
+    assert!(report["batches"].as_u64() >= Some(2), "{report}");
+    assert_eq!(report["bytes"], events.len());
+    assert_eq!(case.value("select count(*) from t"), "1000");
+}
+
+/// A record that is a transaction is written in parts, like one of many records.
+#[test]
+fn a_record_of_many_events_is_not_split() {
+    let case = case();
+    let change = |id: u32| {
+        let v = if id == 333 { "\"x\"".to_owned() } else { id.to_string() };
+        let names = r#""columnnames":["id","v"],"columntypes":["integer","integer"]"#;
+        let at = r#""kind":"insert","schema":"public","table":"t""#;
+        format!(r#"{{{at},{names},"columnvalues":[{id},{v}]}}"#)
+    };
+    let all: Vec<String> = (0..500).map(change).collect();
+    let record = format!(r#"{{"xid":1,"change":[{}]}}"#, all.join(",")) + "\n";
+    case.put("s.ndjson", &record);
+    let run = apply(&case, "s.ndjson --quiet --batch-rows 20");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "");
+    let report = applied(&case, &record, "--batch-rows 20 --max-dead-letters 1");
+    assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &499.into()));
+}
+
 #[test]
 fn a_refused_event_within_a_large_transaction() {
     let case = case();

@@ -32,6 +32,8 @@ pub(crate) struct Batch {
     pub(crate) commits: bool,
     /// Bytes of input.
     pub(crate) bytes: u64,
+    /// Bytes that its events take, or had as input, whichever is more: what batches are cut by.
+    pub(crate) weight: u64,
     /// Events that `--tables` leaves out.
     pub(crate) left_out: u64,
     /// Records of the input, with those that are left out.
@@ -43,6 +45,13 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Counts an event that had so many bytes as input. The log took `before` without it.
+    pub(crate) fn count(&mut self, input_bytes: u64, before: u64) {
+        self.events += 1;
+        self.bytes += input_bytes;
+        self.weight += input_bytes.max(self.log.held_bytes().saturating_sub(before));
+    }
+
     /// Whether there is nothing to tell the server.
     pub(crate) fn is_empty(&self) -> bool {
         self.events == 0 && self.lsn.is_none() && self.parts.is_empty()

@@ -55,7 +55,7 @@ pub enum AtEnd {
 pub(crate) struct Cuts {
     /// Events of a batch, at most.
     pub(crate) rows: u64,
-    /// Bytes of input of a batch, at most.
+    /// Bytes of input of a batch, or of what its events take, at most.
     pub(crate) bytes: u64,
     /// How long a batch waits for more when the writer is idle.
     pub(crate) delay: Duration,
@@ -146,6 +146,7 @@ struct Boundary {
     changes: usize,
     events: u64,
     bytes: u64,
+    weight: u64,
     left_out: u64,
     rejected: usize,
     last: Last,
@@ -289,7 +290,7 @@ impl Feed {
     }
 
     fn is_due(&self, making: &mut Making) -> bool {
-        let (rows, bytes) = (making.batch.events, making.batch.bytes);
+        let (rows, bytes) = (making.batch.events, making.batch.weight);
         if making.pairing.is_some() {
             return false;
         }
@@ -387,6 +388,7 @@ impl Feed {
             }
             Self::begin(making);
             let stand_of = Stand { input: stand.0, line: stand.1, ordinal };
+            let before = making.batch.log.held_bytes();
             match self.router.add(event, &mut making.batch.log, stand_of) {
                 Ok(true) => {}
                 Ok(false) => making.batch.left_out += 1,
@@ -395,8 +397,11 @@ impl Feed {
             if event.ends_transaction {
                 making.batch.log.end_transaction();
             }
-            making.batch.events += 1;
-            making.batch.bytes += line.len() as u64 / events.len() as u64 + 1;
+            making.batch.count(line.len() as u64 / events.len() as u64 + 1, before);
+            let has_more = nth + 1 < events.len() && !making.is_between;
+            if has_more && self.is_due(making) && self.hand_over(making).is_err() {
+                return Ok(());
+            }
         }
         if !events.is_empty() {
             making.note(stand);
@@ -419,8 +424,8 @@ impl Feed {
         }
         self.end_doubt(making)?;
         self.set_aside(error, &Told::Record(line), stand, making)?;
-        making.batch.events += 1;
-        making.batch.bytes += line.len() as u64 + 1;
+        let before = making.batch.log.held_bytes();
+        making.batch.count(line.len() as u64 + 1, before);
         making.note(stand);
         Ok(())
     }
@@ -561,7 +566,7 @@ impl Making {
         boundary.ordinal = self.ordinal;
         boundary.changes = batch.log.len();
         boundary.events = batch.events;
-        boundary.bytes = batch.bytes;
+        (boundary.bytes, boundary.weight) = (batch.bytes, batch.weight);
         boundary.left_out = batch.left_out;
         boundary.rejected = batch.rejected.len();
         boundary.last = self.last;
@@ -581,7 +586,7 @@ impl Making {
         let (batch, boundary) = (&mut self.batch, &self.boundary);
         self.ordinal = boundary.ordinal;
         batch.events = boundary.events;
-        batch.bytes = boundary.bytes;
+        (batch.bytes, batch.weight) = (boundary.bytes, boundary.weight);
         batch.left_out = boundary.left_out;
         batch.rejected.truncate(boundary.rejected);
         self.is_between = true;

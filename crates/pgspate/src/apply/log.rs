@@ -139,6 +139,12 @@ impl Log {
         self.changes.len()
     }
 
+    /// Bytes of memory that the events take.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let fixed = size_of_val(&*self.spans) + size_of_val(&*self.changes);
+        (self.bytes.len() + fixed) as u64
+    }
+
     /// What a row says of a column.
     pub(crate) fn cell(&self, width: u16, row: RowAt, column: usize) -> Cell<'_> {
         if column >= usize::from(width) {

@@ -127,6 +127,7 @@ impl Feed {
         making.is_between = event.ends_transaction;
         Self::begin(making);
         let at = Stand { input: 0, line: stand.1, ordinal };
+        let before = making.batch.log.held_bytes();
         match self.router.add(event, &mut making.batch.log, at) {
             Ok(true) => {}
             Ok(false) => making.batch.left_out += 1,
@@ -138,8 +139,7 @@ impl Feed {
         if event.ends_transaction {
             making.batch.log.end_transaction();
         }
-        making.batch.events += 1;
-        making.batch.bytes += bytes(event);
+        making.batch.count(bytes(event), before);
         Ok(())
     }
 }
