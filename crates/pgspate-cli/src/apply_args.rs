@@ -68,7 +68,8 @@ pub(crate) struct ApplyArgs {
     )]
     pub(crate) batch_rows: u64,
 
-    /// MiB of input that are committed together, at most; memory is some eight times that
+    /// MiB of input that are committed together, at most, and of what its events take; memory is
+    /// some eight times that
     #[arg(
         long, default_value = "64", value_name = "MIB", help_heading = "Batches",
         value_parser = clap::value_parser!(u64).range(1..=1024)

@@ -159,7 +159,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stall-timeout -d 'How long to wait for a connection over which nothing comes any more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'How long to wait for a lock that another session holds; 0 for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Events that are committed together, at most' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'MiB of input that are committed together, at most; memory is some eight times that' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'MiB of input that are committed together, at most, and of what its events take; memory is some eight times that' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l direct-rows -d 'Batches of up to so many rows are written without a temporary table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'How many milliseconds an event waits for others when nothing is being written' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'The table of rows that do not name theirs: flattened rows of Debezium, files of DMS' -r

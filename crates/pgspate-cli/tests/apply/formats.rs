@@ -36,6 +36,31 @@ fn debezium() {
     leads_to(&events.concat(), "", "(1,9,one) (3,3.25,three)");
 }
 
+/// Numbers whose scale states far more zeros than the event has bytes; also as keys.
+#[test]
+fn numbers_of_large_scales() {
+    let case = Case::new("create table t (n numeric primary key, v int)");
+    let field = r#"{"field":"n","type":"struct","name":"io.debezium.data.VariableScaleDecimal"}"#;
+    let fields = format!(r#"[{field},{{"field":"v","type":"int32"}}]"#);
+    let schema = format!(
+        r#"{{"type":"struct","name":"s.public.t.Envelope","fields":[
+{{"field":"after","type":"struct","fields":{fields}}},{{"field":"op","type":"string"}}]}}"#
+    );
+    let event = |scale: i32, digits: &str, v: u32| {
+        let after = format!(r#"{{"n":{{"scale":{scale},"value":"{digits}"}},"v":{v}}}"#);
+        let payload = format!(r#"{{"op":"c","after":{after},"source":{{"table":"t"}}}}"#);
+        format!(r#"{{"schema":{schema},"payload":{payload}}}"#).replace('\n', "") + "\n"
+    };
+    let events = event(-131_071, "AQ==", 1)
+        + &event(16_383, "/w==", 2)
+        + &event(2, "AQ==", 3)
+        + &event(-131_070, "Cg==", 4);
+    applied(&case, &events, "");
+    let found = "select string_agg(v || ' ' || (n::text in (rpad('1', 131072, '0'), \
+                 '-0.' || lpad('1', 16383, '0'), '0.01'))::text, ', ' order by v) from t";
+    assert_eq!(case.value(found), "2 true, 3 true, 4 true");
+}
+
 /// A column that the target does not have is passed over, whatever it holds; a time of more than a
 /// day is an interval.
 #[test]

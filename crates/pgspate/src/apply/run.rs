@@ -65,7 +65,8 @@ pub struct Options {
     pub dead_letters_max: u64,
     /// Events of a batch, at most.
     pub batch_rows: u64,
-    /// Bytes of input of a batch, at most. A batch takes about four times as much memory, twice.
+    /// Bytes of input of a batch, at most, and of what its events take. A batch takes about four
+    /// times as much memory, twice.
     pub batch_bytes: u64,
     /// Batches of up to so many rows are written without a temporary table.
     pub direct_rows: u64,

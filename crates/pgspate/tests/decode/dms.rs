@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::builder::StringViewBuilder;
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow_array::{Decimal128Array, TimestampMicrosecondArray};
 use pgspate::apply::Name;
@@ -157,8 +158,26 @@ fn batches_of_parquet() {
     assert_eq!(line(&events[0]), "Snapshot shop.orders {id=1} end");
     let bad: ArrayRef = Arc::new(StringArray::from(vec!["I", "X"]));
     let bad = RecordBatch::try_from_iter([("Op", bad)]).unwrap();
-    assert!(decoder.batch(&bad, &TYPES, &mut events).is_err());
-    assert_eq!(events.len(), 1, "a refused batch leaves no events");
+    assert_eq!(decoder.batch(&bad, &TYPES, &mut events).unwrap(), 1);
+    assert!(decoder.batch(&bad.slice(1, 1), &TYPES, &mut events).is_err());
+    assert_eq!(events.len(), 2, "a refused row leaves no events");
+}
+
+/// A page of a dictionary has a value once, and each of its rows is an event with its text.
+#[test]
+fn rows_that_share_a_value_come_in_parts() {
+    let note = "x".repeat(300 << 10);
+    let mut notes = StringViewBuilder::new();
+    let page = notes.append_block(note.as_bytes().into());
+    for _ in 0..10_000 {
+        notes.try_append_view(page, 0, note.len() as u32).unwrap();
+    }
+    let notes: ArrayRef = Arc::new(notes.finish());
+    let batch = RecordBatch::try_from_iter([("note", notes)]).unwrap();
+    let mut decoder = Dms::new(DmsOptions { table: table(), ..DmsOptions::default() });
+    let mut events = Vec::new();
+    let rows = decoder.batch(&batch, &TYPES, &mut events).unwrap();
+    assert!((1..10).contains(&rows) && rows == events.len(), "{rows} rows at once");
 }
 
 #[test]

@@ -131,6 +131,17 @@ impl<'a> Json<'a> {
     }
 }
 
+/// Fields of a row, at most. Tables have 1,600 columns, and those of no source have more than this.
+const FIELDS_MAX: usize = 65_535;
+
+/// Checks that a row with so many fields may have another one.
+pub(super) fn check_fields(count: usize) -> Result<()> {
+    match count {
+        FIELDS_MAX.. => Err(malformed(format!("a row has more than {FIELDS_MAX} fields"))),
+        _ => Ok(()),
+    }
+}
+
 /// Reads a record that is one object.
 pub(super) fn object(record: &[u8]) -> Result<Fields<'_>> {
     let record = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
@@ -227,9 +238,13 @@ impl<'a> Fields<'a> {
     }
 
     /// All fields that have not been read.
+    ///
+    /// # Errors
+    /// When there are more than a row can have; a field takes some ten times its bytes.
     pub(super) fn rest(&mut self) -> Result<Vec<(Str<'a>, Json<'a>)>> {
         let mut fields = Vec::with_capacity(16);
         while let Some(field) = self.next()? {
+            check_fields(fields.len())?;
             fields.push(field);
         }
         Ok(fields)
@@ -388,6 +403,14 @@ mod tests {
         assert!(nul[0].1.string().is_err());
         let Json::String(nul) = nul[0].1 else { panic!() };
         assert_eq!(nul.text_with_zeros().unwrap(), "\0x\\u0000\u{ff}\0");
+    }
+
+    #[test]
+    fn fields_of_a_row_have_a_limit() {
+        let of = |count: usize| format!("{{{}}}", vec!["\"\":1"; count].join(","));
+        assert!(read(&of(FIELDS_MAX)).is_ok());
+        let error = read(&of(FIELDS_MAX + 1)).unwrap_err().to_string();
+        assert_eq!(error, "a row has more than 65535 fields");
     }
 
     #[test]

@@ -24,13 +24,32 @@ impl Feed {
                 .at(self.place((input, first)))
                 .hint("Say `--format dms`, or leave `--format` out."));
         }
+        let mut done = 0;
+        while done < batch.num_rows() {
+            let rest = batch.slice(done, batch.num_rows() - done);
+            match self.some_rows(input, first + done as u64, &rest, making)? {
+                Some(rows) => done += rows,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the first rows of a batch; how many, or `None` when no more is wanted.
+    fn some_rows(
+        &mut self,
+        input: u32,
+        first: u64,
+        batch: &RecordBatch,
+        making: &mut Making,
+    ) -> Result<Option<usize>> {
         let dms = self.dms.get_or_insert_with(|| Dms::new(self.decode.dms.clone()));
         let mut events = Vec::new();
         let decoded = dms.batch(batch, &self.router, &mut events);
         if let Some(fault) = self.router.take_fault() {
             return Err(fault);
         }
-        decoded.map_err(|error| error.at(self.place((input, first))))?;
+        let rows = decoded.map_err(|error| error.at(self.place((input, first))))?;
         for (nth, event) in events.iter().enumerate() {
             let stand = (input, first + nth as u64);
             let record =
@@ -43,9 +62,9 @@ impl Feed {
                 },
             )?;
             if self.is_due(making) && self.hand_over(making).is_err() {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(rows))
     }
 }

@@ -161,10 +161,15 @@ fn guess(json: Json<'_>, form: &Form, modes: &mut Modes) -> Result<Value> {
 fn map_within(map: Str<'_>) -> Result<Value> {
     let spelled = map.text()?;
     // What is no JSON may be a literal yet.
-    match object(spelled.as_bytes()).and_then(Fields::all).is_ok() {
+    match object(spelled.as_bytes()).and_then(walk).is_ok() {
         true => SPELLING.cast(Json::Object(spelled.trim()), &Form::Hstore),
         false => Ok(text(spelled)),
     }
+}
+
+fn walk(mut fields: Fields<'_>) -> Result<()> {
+    while fields.next()?.is_some() {}
+    Ok(())
 }
 
 const SCHEMAS: &str = "Let the connector write schemas beside its values \

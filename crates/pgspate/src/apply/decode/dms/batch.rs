@@ -14,6 +14,9 @@ use crate::apply::{Event, Name, Op, Position, Row, Value};
 use crate::encode::arrow::Write;
 use crate::encode::arrow::text::{bytes, scalar, write_hex, writer};
 
+/// Rows are decoded until their events take so many bytes.
+const PART_BYTES: usize = 1 << 20;
+
 /// The table and columns of the last batch.
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -22,17 +25,19 @@ pub(super) struct Names {
 }
 
 impl Dms {
-    /// The events of the rows of a batch, which are of the table that the options name.
+    /// Adds the events of a batch's first rows, which are of the table that the options name, and
+    /// returns how many rows that is: all, or as many as take 1 MiB. Rows may share the bytes of a
+    /// value, and events do not. It is also fewer when the row after them is refused.
     ///
     /// # Errors
-    /// [`crate::Kind::Format`] for an operation that is none of DMS's, and for a column of a type
-    /// that has no text. `events` is then as it was.
+    /// [`crate::Kind::Format`] for a first row whose operation is none of DMS's, and for a column
+    /// of a type that has no text. `events` is then as it was.
     pub fn batch(
         &mut self,
         batch: &RecordBatch,
         types: &dyn Types,
         events: &mut Vec<Event>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let Some(name) = &self.options.table else { return Err(unnamed()) };
         let table = match &self.batches.table {
             Some(table) => table.clone(),
@@ -54,21 +59,16 @@ impl Dms {
             writers.push(write);
         }
         let columns = self.batches.columns(names);
-        let before = events.len();
         let mut scratch = Vec::new();
+        let mut held = 0;
         for row in 0..batch.num_rows() {
-            let op = operation(ops.as_ref(), row, &mut scratch).inspect_err(|_| {
-                events.truncate(before);
-            })?;
-            let mut values = Vec::with_capacity(writers.len());
-            for write in &writers {
-                values.push(value(write, row, &mut scratch).inspect_err(|_| {
-                    events.truncate(before);
-                })?);
-            }
-            let row = Some(Row { columns: columns.clone(), values });
-            let (new, old) = if op == Op::Delete { (None, row) } else { (row, None) };
-            events.push(Event {
+            let (op, values) = match cells(ops.as_ref(), &writers, row, &mut scratch) {
+                Err(_) if row > 0 => return Ok(row),
+                cells => cells?,
+            };
+            let columns = Some(Row { columns: columns.clone(), values });
+            let (new, old) = if op == Op::Delete { (None, columns) } else { (columns, None) };
+            let event = Event {
                 table: table.clone(),
                 op,
                 new,
@@ -76,9 +76,14 @@ impl Dms {
                 key: None,
                 position: Position::default(),
                 ends_transaction: true,
-            });
+            };
+            held += event.held_bytes();
+            events.push(event);
+            if held >= PART_BYTES {
+                return Ok(row + 1);
+            }
         }
-        Ok(())
+        Ok(batch.num_rows())
     }
 }
 
@@ -105,6 +110,21 @@ fn write<'a>(column: &'a dyn Array, form: &Form) -> Option<Write<'a>> {
         return Some(writer(column, move |row, out| write_hex(bytes(row), out)));
     }
     scalar(column)
+}
+
+/// What a row says.
+fn cells(
+    ops: Option<&Write<'_>>,
+    writers: &[Write<'_>],
+    row: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<(Op, Vec<Value>)> {
+    let op = operation(ops, row, scratch)?;
+    let mut values = Vec::with_capacity(writers.len());
+    for write in writers {
+        values.push(value(write, row, scratch)?);
+    }
+    Ok((op, values))
 }
 
 fn value(write: &Write<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<Value> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::json::malformed;
+use super::super::json::{check_fields, malformed};
 use super::super::shape::Spelled;
 use crate::Result;
 
@@ -27,6 +27,7 @@ pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<Field<'_>>> {
                 (Field { text, is_quoted: false }, &rest[end..])
             }
         };
+        check_fields(fields.len())?;
         fields.push(field);
         match after.strip_prefix(delimiter) {
             Some(next) => rest = next,
@@ -97,5 +98,7 @@ mod tests {
             assert_eq!(found(line).unwrap(), expected, "{line}");
         }
         assert!(found("\"a").is_err() && found("\"a\"b").is_err());
+        assert!(fields(&",".repeat(65_534), b',').is_ok());
+        assert!(fields(&",".repeat(65_535), b',').is_err());
     }
 }
