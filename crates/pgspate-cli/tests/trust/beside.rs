@@ -225,3 +225,26 @@ fn a_foreign_key_of_another_role_that_would_be_added_again() {
     let key = "select convalidated from pg_constraint where conname = 'up'";
     assert_eq!(case.value(key), "t");
 }
+
+/// A foreign key's check reads the table that it refers to, as the role that adds it.
+#[test]
+fn a_foreign_key_to_a_table_of_another_role_stays() {
+    let case = case();
+    let role = mallory(&case);
+    role.sql(
+        "create table spy.parent (id int primary key); insert into spy.parent values (1); \
+         create index on spy.parent (id) where spy.look() = 1",
+    );
+    case.db.run("create table u (id int constraint up references spy.parent)");
+    case.put("u.csv", "id\n1\n");
+    let load = "load u.csv --table u --rebuild-indexes always";
+    let run = run_as(&case, &case.db.dsn(), load);
+    assert!(!was_run(&case));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let plan = run_as(&case, &case.db.dsn(), &format!("{load} --restart --plan"));
+    let reason = format!("functions of role {}, which owns spy.parent", role.name);
+    assert!(plan.stdout.contains(&reason), "{}", plan.stdout);
+    case.db.run("alter table spy.parent owner to postgres");
+    let plan = run_as(&case, &case.db.dsn(), &format!("{load} --restart --plan"));
+    assert!(!plan.stdout.contains("which owns"), "{}", plan.stdout);
+}

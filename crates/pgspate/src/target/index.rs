@@ -6,7 +6,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{Ask, Recipe, Table, server_error};
+use super::{Ask, Recipe, Table, server_error, untrusted_owner_sql};
 use crate::{Error, Kind, Result};
 
 /// What definitions are printed for and read under: names are qualified, and constants mean the
@@ -197,6 +197,9 @@ select 'f', conname::text, 0::bigint, false,
               then format('this role may not refer to %s', confrelid::regclass)
             when not has_table_privilege(confrelid, 'select')
               then format('this role may not read %s', confrelid::regclass)
+            when {untrusted_owner} is not null
+              then format('adding it again would run functions of role %I, which owns %s',
+                          {untrusted_owner}, confrelid::regclass)
             when exists (select from pg_trigger t
                          where t.tgconstraint = keys.oid and t.tgenabled <> 'O')
               then 'its triggers are switched off or on for replicas'
@@ -220,11 +223,13 @@ pub(super) async fn read(client: &Client, table: &Table) -> Result<Vec<Index>> {
     }
     let failed = || server_error("could not look up the table's indexes".to_owned());
     let ask = async |sql| client.ask_all(sql, &[&table.oid]).await;
+    let untrusted_owner = untrusted_owner_sql("confrelid", "conrelid");
+    let foreign_keys = FOREIGN_KEYS.replace("{untrusted_owner}", &untrusted_owner);
     let (set, indexes, keys) = tokio::join!(
         biased;
         client.batch_execute(DEFINITION_SETTINGS),
         ask(INDEXES),
-        ask(FOREIGN_KEYS)
+        ask(&foreign_keys)
     );
     set.map_err(failed())?;
     let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);

@@ -11,14 +11,14 @@ pub(crate) fn is_trusted_sql(owner: &str) -> String {
     format!("pg_has_role({owner}, current_user, 'member')")
 }
 
-/// Returns SQL for the name of an owner who is not trusted, of the table `referrer`, its partitions,
+/// Returns SQL for the name of an owner who is not trusted, of the table `other`, its partitions,
 /// and tables that inherit from it; NULL if all are trusted. Both arguments are oids. The owner of
 /// `target` counts as trusted, as do roles that can act for that owner: pgspate writes to `target`,
 /// and so runs the triggers of its owner anyway.
-pub(crate) fn untrusted_owner_sql(referrer: &str, target: &str) -> String {
+pub(crate) fn untrusted_owner_sql(other: &str, target: &str) -> String {
     format!(
         "(with recursive tree(oid) as (
-            select {referrer}
+            select {other}
             union
             select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid)
           select pg_get_userbyid(r.relowner)::text
