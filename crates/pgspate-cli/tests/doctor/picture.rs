@@ -42,6 +42,14 @@ fn live_and_dead_rows_page_by_page() {
     ] {
         assert!(svg.contains(word), "{word}");
     }
+    // A function that is not the extension's is not used in place of its own.
+    db.run(
+        "create sequence runs; \
+         create function get_raw_page(text, int) returns bytea language plpgsql as \
+         $$begin perform nextval('public.runs'); return ''; end$$",
+    );
+    assert_eq!(drawn(&db).0, said);
+    assert_eq!(db.query("select is_called from runs")[0][0].as_deref(), Some("f"));
     // All that is dead was made free.
     db.run("vacuum t");
     let (said, _) = drawn(&db);

@@ -18,19 +18,27 @@ pub(super) struct Surface {
     sql_name: String,
     oid: u32,
     version: u32,
-    /// Where `pageinspect` is, if it may be used.
-    pageinspect: Option<String>,
+    /// The schema of `pageinspect`, if it may be used, and the type of its block numbers.
+    pageinspect: Option<(String, String)>,
     /// Bytes of a row beside its header, as an expression.
     width: String,
 }
 
+/// Whoever may create functions in the schema of `pageinspect` can offer one that takes block numbers of
+/// another type. So block numbers are of the type that the extension's own function takes.
 const SURFACE: &str = "\
 select pg_relation_size($1::oid::regclass, 'main') / current_setting('block_size')::int8,
        current_setting('block_size')::int8, current_setting('server_version_num')::int8,
-       (select quote_ident(n.nspname) from pg_extension e join pg_namespace n
-               on n.oid = e.extnamespace
-        where e.extname = 'pageinspect'
-          and (select rolsuper from pg_roles where rolname = current_user))";
+       i.schema, i.block_type
+from (values (1)) one
+left join (select quote_ident(n.nspname) as schema,
+                  format_type(p.proargtypes[1], null) as block_type
+           from pg_extension e join pg_namespace n on n.oid = e.extnamespace
+           join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
+                           and d.classid = 'pg_proc'::regclass and d.deptype = 'e'
+           join pg_proc p on p.oid = d.objid
+           where e.extname = 'pageinspect' and p.proname = 'get_raw_page' and p.pronargs = 2
+             and (select rolsuper from pg_roles where rolname = current_user)) i on true";
 
 impl Surface {
     pub(super) async fn read(client: &Client, table: &Table) -> Result<Surface> {
@@ -47,7 +55,7 @@ impl Surface {
             sql_name: table.sql_name.clone(),
             oid: table.oid,
             version: number(2) as u32,
-            pageinspect: row.get(3),
+            pageinspect: row.get::<_, Option<String>>(3).map(|schema| (schema, row.get(4))),
             width: if widths.is_empty() { "0".to_owned() } else { widths.join(" + ") },
         })
     }
@@ -71,7 +79,7 @@ impl Surface {
         let count = self.pages.div_ceil(per_cell);
         let looked = per_cell.min((pages_max / count.max(1)).max(1));
         let sql = match &self.pageinspect {
-            Some(schema) => (Look::Pages, self.by_pages(schema, per_cell, looked)),
+            Some(pageinspect) => (Look::Pages, self.by_pages(pageinspect, per_cell, looked)),
             None => (Look::LiveRows, self.by_live_rows(per_cell, looked)),
         };
         let mut cells: Vec<Share> = (0..count)
@@ -127,7 +135,12 @@ impl Surface {
     }
 
     /// What a page holds and this snapshot does not see is dead, or not committed yet.
-    fn by_pages(&self, schema: &str, per_cell: u64, looked: u64) -> String {
+    fn by_pages(
+        &self,
+        (schema, block_type): &(String, String),
+        per_cell: u64,
+        looked: u64,
+    ) -> String {
         let Surface { sql_name, oid, pages, .. } = self;
         format!(
             "select b / {per_cell}, count(t.ctid), \
@@ -137,7 +150,7 @@ impl Surface {
                              (where t.ctid is null and i.lp_flags in (1, 3)), 0)::int8 \
              from generate_series(0, {pages}::int8 - 1) b \
              cross join lateral {schema}.heap_page_items( \
-                 {schema}.get_raw_page({oid}::oid::regclass::text, b::int)) i \
+                 {schema}.get_raw_page({oid}::oid::regclass::text, b::{block_type})) i \
              left join only {sql_name} t on t.ctid = format('(%s,%s)', b, i.lp)::tid \
              where b % {per_cell} < {looked} and i.lp_flags <> 0 \
              group by 1"
