@@ -81,6 +81,23 @@ fn no_operator_of_the_source_is_used_in_place_of_postgresqls() {
     assert_eq!(was_run(), "t");
 }
 
+/// Planning a query would run the condition of an index, as the role that replicates.
+#[test]
+fn no_function_of_a_tables_owner_is_run() {
+    let source = Source::new(
+        "create table t (id int primary key, n int);\ninsert into t values (1, 1), (2, null);\n\
+         create sequence runs;\n\
+         create function look() returns int immutable language plpgsql as \
+             $$begin perform nextval('public.runs'); return 1; end$$;\n\
+         create index on t (id) where look() = 1;\nalter sequence runs restart;\n\
+         create publication p for table t",
+    );
+    let case = Case::new("create table t (id int primary key, n int)");
+    applied_slot(&source, &case, "--snapshot");
+    assert_eq!(rows(&case, "t"), "(1,1) (2,)");
+    assert_eq!(source.value("select is_called from runs"), "f");
+}
+
 #[test]
 fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
     let source = Source::new(

@@ -49,18 +49,35 @@ pub struct PublishedTable {
 impl PublishedTable {
     /// The query that gives its published rows.
     pub fn query(&self) -> String {
-        let columns: Vec<_> = self.columns.iter().map(|name| quote_ident(name)).collect();
         // Tables that inherit from it are published by themselves.
         let only = if self.is_partitioned { "" } else { "only " };
-        let mut query = format!("select {} from {only}", columns.join(", "));
-        if let Some(schema) = &self.name.schema {
-            query = format!("{query}{}.", quote_ident(schema));
+        let query = format!("select {} from {only}{}", self.sql_columns(), self.sql_name());
+        match &self.filter {
+            Some(filter) => format!("{query} where {filter}"),
+            None => query,
         }
-        query.push_str(&quote_ident(&self.name.table));
-        if let Some(filter) = &self.filter {
-            query = format!("{query} where {filter}");
+    }
+
+    /// Returns what COPY reads its published rows from: the table itself where it can. A query is
+    /// planned first, and planning runs the functions in conditions of the table's indexes.
+    fn copied(&self) -> String {
+        match self.is_partitioned || self.filter.is_some() || self.columns.is_empty() {
+            true => format!("({})", self.query()),
+            false => format!("{} ({})", self.sql_name(), self.sql_columns()),
         }
-        query
+    }
+
+    fn sql_columns(&self) -> String {
+        let columns: Vec<_> = self.columns.iter().map(|name| quote_ident(name)).collect();
+        columns.join(", ")
+    }
+
+    fn sql_name(&self) -> String {
+        let table = quote_ident(&self.name.table);
+        match &self.name.schema {
+            Some(schema) => format!("{}.{table}", quote_ident(schema)),
+            None => table.into_owned(),
+        }
     }
 }
 
@@ -170,7 +187,7 @@ impl Snapshot {
             let error = self.connection.explain(message, error);
             if refused { error.hint(ALL_ROWS) } else { error }
         };
-        let sql = format!("copy ({}) to stdout", table.query());
+        let sql = format!("copy {} to stdout", table.copied());
         let rows = self.connection.client.copy_out(&sql).await.map_err(failed)?;
         let mut rows = pin!(rows);
         let mut piece = Vec::new();
