@@ -10,6 +10,7 @@ pub mod copy;
 pub mod doctor;
 pub mod encode;
 mod error;
+pub mod file;
 pub mod format;
 pub mod ledger;
 pub mod load;

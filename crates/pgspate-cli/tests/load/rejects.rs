@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -219,6 +220,39 @@ fn files_that_are_not_ours_to_write() {
     case.put("good.csv", "id\n1\n");
     case.load("good.csv --table t --header yes --rejects none.csv").success();
     assert!(!case.path("none.csv").exists() && !case.path("none.csv.json").exists());
+}
+
+/// What others have put where rows are written to does not get them.
+#[test]
+fn rows_that_are_set_aside_are_nobody_elses_to_read() {
+    let case = Case::new("create table t (id int)");
+    case.put("t.csv", "id\n1\nx\n");
+    let refused = |file: &str, why: &str| {
+        let said = case.load(&format!("t.csv --header yes --quiet --rejects {file}")).refusal();
+        let written = format!("could not write rejects to \"{file}");
+        assert!(said.contains(&written) && said.contains(why), "{said}");
+    };
+    case.put("victim", "untouched");
+    symlink(case.path("victim"), case.path("a.part")).unwrap();
+    refused("a", "symbolic links");
+    fs::hard_link(case.path("victim"), case.path("b.part")).unwrap();
+    refused("b", "\"b.part\" has a second name (a hard link)");
+    fs::remove_file(case.path("b.part")).unwrap();
+    symlink(case.path("victim"), case.path("c.json.part")).unwrap();
+    refused("c", "symbolic links");
+    assert_eq!(fs::read_to_string(case.path("victim")).unwrap(), "untouched");
+    // Only root can make what belongs to another user.
+    case.put("d.part", "untouched");
+    if chown(case.path("d.part"), Some(4242), None).is_ok() {
+        refused("d", "\"d.part\" belongs to the user with uid 4242");
+        assert_eq!(fs::read_to_string(case.path("d.part")).unwrap(), "untouched");
+    }
+    // Of an own file that others may read only the name is used.
+    case.put("e.part", "old");
+    assert_eq!(case.load("t.csv --header yes --quiet --rejects e").status, Some(1));
+    for file in ["e", "e.json"] {
+        assert_eq!(fs::metadata(case.path(file)).unwrap().mode() & 0o777, 0o600, "{file}");
+    }
 }
 
 #[test]

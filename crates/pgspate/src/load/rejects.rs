@@ -2,16 +2,18 @@
 //!
 //! The rows themselves are in the ledger, written with their chunks; the files are made from it
 //! when the load ends, whole or not at all, as often as it takes. One load at a time may write a
-//! file: it holds a lock on the temporary file until it ends.
+//! file: it holds a lock on the temporary file until it ends. Rows are nobody else's to read, so
+//! all files are of mode 0600.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
 
 use super::Load;
+use crate::file::open_own;
 use crate::format::sniff::Format;
 use crate::ledger::{self, JobId, RejectRecord};
 use crate::{Error, Kind, Result};
@@ -23,17 +25,6 @@ pub(super) struct Guard {
     lock: File,
 }
 
-/// How the files are opened while they are written. A link that somebody else has put in their
-/// place is not followed.
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options
-        .write(true)
-        .create(true)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
-    options
-}
-
 impl Guard {
     /// Takes the file for this load.
     ///
@@ -42,8 +33,7 @@ impl Guard {
     fn take(path: &Path) -> Result<Guard> {
         let beside = temporary(path);
         loop {
-            let open = options().truncate(false).open(&beside);
-            let lock = open.map_err(|error| unwritable(path, error))?;
+            let lock = open_own(&beside).map_err(|error| unwritable(path, error))?;
             match lock.try_lock() {
                 Err(TryLockError::WouldBlock) => {
                     let shown = path.display();
@@ -180,7 +170,8 @@ struct Files {
 impl Files {
     fn create(path: &Path, header: &[u8]) -> Result<Files> {
         let create = |path: &Path| {
-            let file = options().truncate(true).open(temporary(path));
+            let file = open_own(&temporary(path));
+            let file = file.and_then(|file| file.set_len(0).map(|()| file));
             file.map_err(|error| unwritable(path, error))
         };
         let mut records = BufWriter::new(create(path)?);
