@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgspate::doctor::picture::Picture;
 use pgspate::doctor::storage::Volume;
 use pgspate::doctor::{self, Examination, Finding, Options, Verdict};
+use pgspate::file::write_whole;
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
 
@@ -96,7 +97,7 @@ async fn draw(connection: &Connection, table: &str, file: &PathBuf) -> Result<St
     let table = doctor::find(connection, table).await?;
     let picture = Picture::take(&connection.client, &table).await?;
     let name = file.display();
-    std::fs::write(file, picture.svg()).map_err(|error| {
+    write_whole(file, picture.svg().as_bytes()).map_err(|error| {
         Error::new(Kind::Usage, format!("could not write \"{name}\"")).because(error)
     })?;
     Ok(format!("{}, drawn in {name}", picture.sentence()))

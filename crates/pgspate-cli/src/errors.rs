@@ -8,6 +8,9 @@ use pgspate::{Error, Kind};
 
 use crate::output::say;
 
+/// What `Style` writes.
+const CODES: [&str; 5] = ["\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
+
 /// Colours, where there is a terminal that shows them.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
@@ -41,6 +44,17 @@ impl Style {
         self.wrap(text, "2")
     }
 
+    /// How long the code is that the text begins with, if it is one of these.
+    pub(crate) fn code_at(self, text: &str) -> Option<usize> {
+        let code = CODES.iter().find(|code| text.starts_with(**code));
+        code.filter(|_| self.colour).map(|code| code.len())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_colour(colour: bool) -> Style {
+        Style { colour }
+    }
+
     fn wrap(self, text: &str, code: &str) -> String {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -52,20 +66,22 @@ pub(crate) fn print(error: &Error, style: Style) {
 
 /// The error, its causes, its place and its hint.
 pub(crate) fn render(error: &Error, style: Style) -> String {
-    let mut text = format!("{} {error}\n", style.error("error:"));
+    // Lines of what is quoted are not to be taken for ours.
+    let indented = |message: &str| message.replace('\n', "\n    ");
+    let mut text = format!("{} {}\n", style.error("error:"), indented(&error.to_string()));
     let mut last = error.to_string();
     let mut cause: Option<&dyn StdError> = error.source();
     while let Some(current) = cause {
         let message = current.to_string();
         // A layer that only repeats the one beneath it says nothing.
         if message != last {
-            let _ = writeln!(text, "  caused by: {}", message.replace('\n', "\n    "));
+            let _ = writeln!(text, "  caused by: {}", indented(&message));
         }
         last = message;
         cause = current.source();
     }
     if let Some(place) = error.place().map(ToString::to_string).filter(|place| !place.is_empty()) {
-        let _ = writeln!(text, "  at: {place}");
+        let _ = writeln!(text, "  at: {}", indented(&place));
     }
     if let Some(hint) = error.hint_text() {
         let _ = writeln!(text, "\n{} {hint}", style.strong("hint:"));

@@ -20,7 +20,7 @@ use crate::doctor::wrapped;
 use crate::errors::Style;
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::{clock, seconds};
-use crate::output::{data, say_line};
+use crate::output::{data, draw_line, say_line};
 use crate::target::show;
 
 /// Arguments of `pgspate lab`.
@@ -328,8 +328,7 @@ impl Line {
             }
             Event::Measured { .. } if self.is_terminal => {}
             other if self.is_terminal => {
-                // A terminal that has gone away is not worth a word.
-                let _ = write!(std::io::stderr(), "\r{}\x1b[K", rendered(other));
+                draw_line(&rendered(other));
                 self.is_drawn.set(true);
             }
             Event::Measured { line } => say_line(through(line, self.nth.get())),

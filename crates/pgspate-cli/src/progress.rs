@@ -11,6 +11,7 @@ use pgspate::copy::{Snapshot, Waiting};
 use pgspate::load::Watch;
 
 use crate::numbers::{bytes, clock, rate, seconds, short};
+use crate::output::draw_line;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The rate shown is that of about the last so many seconds.
@@ -68,8 +69,7 @@ fn draw(table: &str, watch: &Watch, stop: &AtomicBool) {
             (left.is_finite() && left < 1e7).then(|| Duration::from_secs_f64(left))
         });
         let line = render(table, &snapshot, speed.rate, left);
-        // A terminal that has gone away is not worth a word.
-        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        draw_line(&line);
         std::thread::park_timeout(INTERVAL);
     }
     let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -82,7 +82,7 @@ fn draw_stream(stream: &str, watch: &apply::Watch, stop: &AtomicBool) {
         let progress = watch.progress();
         speed.update(progress.events, progress.bytes);
         let line = render_stream(stream, &progress, speed.rate);
-        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        draw_line(&line);
         std::thread::park_timeout(INTERVAL);
     }
     let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,6 +1,7 @@
 //! Pictures of tables' pages.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use pgspate_embedded::testing::{self, TestDb};
 use tempfile::TempDir;
@@ -81,6 +82,28 @@ fn empty_tables_and_what_is_no_table() {
         assert_eq!(run.status, Some(2));
         assert!(run.stderr.contains(hint), "{}", run.stderr);
     }
+}
+
+/// Another user may have put a link where the picture is to go.
+#[test]
+fn a_picture_does_not_follow_a_link() {
+    let db = testing::database();
+    db.run("create table t (id int)");
+    let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("victim"), "untouched").unwrap();
+    symlink(at("victim"), at("t.svg")).unwrap();
+    let args = format!("--watch 0 --table t --picture {}", at("t.svg").display());
+    let run = doctor(&db.dsn(), &args);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("caused by: it is a symbolic link"), "{}", run.stderr);
+    assert_eq!(fs::read_to_string(at("victim")).unwrap(), "untouched");
+    // What is a file of its own is replaced.
+    fs::remove_file(at("t.svg")).unwrap();
+    fs::write(at("t.svg"), "old").unwrap();
+    assert!(matches!(doctor(&db.dsn(), &args).status, Some(0 | 1)));
+    assert!(fs::read_to_string(at("t.svg")).unwrap().ends_with("</svg>\n"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
 
 #[test]

@@ -29,5 +29,6 @@ mod server;
 mod store;
 mod support;
 mod tables;
+mod terminal;
 mod unlogged;
 mod web;

@@ -16,9 +16,9 @@ pub mod words;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
+use pgspate::file::write_whole;
 use pgspate::{Error, Kind, Result};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ const COLOURS: usize = 8;
 pub fn write(folder: &Path, out: &Path) -> Result<usize> {
     let lines = read(folder)?;
     let page = page(&experiments::ALL, &lines, folder)?;
-    fs::write(out, page).map_err(|error| file_error("write", out, error))?;
+    write_whole(out, page.as_bytes()).map_err(|error| file_error("write", out, error))?;
     Ok(lines.len())
 }
 

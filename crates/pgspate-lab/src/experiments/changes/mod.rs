@@ -8,8 +8,8 @@ mod figures;
 mod ways;
 
 use std::collections::HashMap;
-use std::fs;
 
+use pgspate::file::write_whole;
 use pgspate::{Error, Kind, Result};
 
 use super::ways::{expect, failed};
@@ -185,7 +185,7 @@ fn write_events(path: &std::path::Path, table: &str, events: &[Event]) -> Result
         event.json(table, &mut text);
         text.push(b'\n');
     }
-    fs::write(path, text).map_err(|error| {
+    write_whole(path, &text).map_err(|error| {
         let message = format!("could not write \"{}\"", path.display());
         Error::new(Kind::Source, message).because(error)
     })
