@@ -1,7 +1,7 @@
 //! `pgspate doctor`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgspate::doctor::picture::Picture;
@@ -93,7 +93,7 @@ pub(crate) async fn examine(
 }
 
 /// Draws the table's pages, and says what was drawn.
-async fn draw(connection: &Connection, table: &str, file: &PathBuf) -> Result<String> {
+async fn draw(connection: &Connection, table: &str, file: &Path) -> Result<String> {
     let table = doctor::find(connection, table).await?;
     let picture = Picture::take(&connection.client, &table).await?;
     let name = file.display();
