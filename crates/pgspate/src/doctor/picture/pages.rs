@@ -24,8 +24,8 @@ pub(super) struct Surface {
     width: String,
 }
 
-/// Whoever may create functions in the schema of `pageinspect` can offer one that takes block numbers of
-/// another type. So block numbers are of the type that the extension's own function takes.
+/// Whoever may create functions in the schema of `pageinspect` can offer one that takes block
+/// numbers of another type. So they are of the type that the extension's own function takes.
 const SURFACE: &str = "\
 select pg_relation_size($1::oid::regclass, 'main') / current_setting('block_size')::int8,
        current_setting('block_size')::int8, current_setting('server_version_num')::int8,
