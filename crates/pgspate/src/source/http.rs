@@ -85,6 +85,9 @@ impl fmt::Debug for Target {
     }
 }
 
+/// Memory taken for a range before any of it has arrived. Most ranges are smaller.
+const RESERVED_BYTES_MAX: u64 = 16 << 20;
+
 /// What is behind a URL, as it was when it was resolved.
 #[derive(Debug)]
 pub(super) struct HttpObject {
@@ -195,7 +198,8 @@ impl HttpObject {
             return Err(Attempt { error: changed(&self.name), again: false });
         }
         let expected = range.end - range.start;
-        let mut bytes = BytesMut::with_capacity(expected as usize);
+        // More is had as it arrives: how much there is is the server's word alone.
+        let mut bytes = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX) as usize);
         let mut body = self.body(answer);
         while let Some(piece) = body.next().await.map_err(|error| Attempt { error, again: true })? {
             bytes.extend_from_slice(&piece);

@@ -1,35 +1,20 @@
 //! Record batches through files and encoders into a table.
 
+#[path = "../fuzzed/targets/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
 use arrow_schema::Schema;
 use bytes::Bytes;
-use pgspate::Result;
 use pgspate::encode::Encoded;
 use pgspate::encode::arrow::{ColumnEncoder, Route};
 use pgspate::format::batches::{BatchColumn, BatchesEncoder};
 use pgspate::format::parquet::{ParquetCutter, ParquetFile};
 use pgspate::format::{ChunkEncoder, Cutter, Mode};
-use pgspate::source::Ranges;
 use pgspate::target::{PgType, Session, TypeKind};
 
-/// A file in memory.
-#[derive(Debug)]
-pub(crate) struct Memory(pub(crate) Bytes);
-
-impl Ranges for Memory {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, start: u64, len: usize) -> Result<Bytes> {
-        let start = start as usize;
-        match start.checked_add(len).filter(|end| *end <= self.0.len()) {
-            Some(end) => Ok(self.0.slice(start..end)),
-            None => Err(pgspate::Error::new(pgspate::Kind::Source, "beyond the end")),
-        }
-    }
-}
+pub(crate) use memory::Memory;
 
 /// The chunks of a Parquet file, and the schema that their batches have.
 pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {

@@ -1,33 +1,22 @@
 //! Any bytes as an Arrow file and as an Arrow stream: no panic, no abort.
 
+/// Each target is a program of its own, too, which brings all it uses.
+#[allow(clippy::duplicate_mod)]
+#[path = "memory.rs"]
+mod memory;
+
 use std::io::Cursor;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pgspate::Result;
 use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use pgspate::format::{ChunkData, Cutter};
-use pgspate::source::Ranges;
-use pgspate::{Error, Kind, Result};
+
+use memory::Memory;
 
 /// A column of NULLs may have any number of rows, and so of chunks.
 const CHUNKS_MAX: usize = 4;
-
-#[derive(Debug)]
-struct Memory(Bytes);
-
-impl Ranges for Memory {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, start: u64, len: usize) -> Result<Bytes> {
-        let start = start as usize;
-        match start.checked_add(len).filter(|end| *end <= self.0.len()) {
-            Some(end) => Ok(self.0.slice(start..end)),
-            None => Err(Error::new(Kind::Source, "beyond the end")),
-        }
-    }
-}
 
 pub(crate) fn run(data: &[u8]) {
     drop(file(data));
