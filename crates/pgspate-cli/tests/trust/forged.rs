@@ -112,11 +112,13 @@ fn a_recipe_among_others() {
     let role = mallory(&case);
     role.grant("create on schema public");
     role.sql("create table mine (id int)");
-    let recipe = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+    let recipe = "insert into pgspate.change \
+                  (job, ordinal, table_oid, kind, object, steps, beside) \
                   values (-1, 1, 'mine'::regclass, 'autovacuum', '', '{reset,x}', false)";
     role.sql(recipe);
     case.db.run("alter table t set (autovacuum_enabled = false)");
-    let ours = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+    let ours = "insert into pgspate.change \
+                (job, ordinal, table_oid, kind, object, steps, beside) \
                 values (1, 1, 't'::regclass, 'autovacuum', '', \
                         array['{\"options\": [[\"autovacuum_enabled\", null]]}'], false)";
     case.db.run(ours);

@@ -63,7 +63,8 @@ fn a_way_back_that_another_role_adds() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
-    let forged = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+    let forged = "insert into pgspate.change \
+                  (job, ordinal, table_oid, kind, object, steps, beside) \
                   select 0, max(ordinal) + 1000, max(table_oid), 'setting', 'max_wal_size', \
                          '{32MB,16GB}', false from pgspate.change where job = 0";
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
