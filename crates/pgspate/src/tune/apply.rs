@@ -2,11 +2,11 @@
 //!
 //! The way back of every setting is in the ledger, committed, before the first is changed. Settings
 //! are the whole server's and a ledger is one database's: a marker beside the settings, [`MARKER`],
-//! names that database to all others, and says which rows are of this `apply`: those of an earlier
-//! one may have stayed, and another role may have added some. Every session sees it before the
-//! first setting is changed and until the last is back, so without it nothing is changed, whatever a
-//! ledger says. Each step can be done any number of times, so it does not matter where either way
-//! was interrupted, and what somebody else has set meanwhile stays as it is.
+//! names that database to all others, and says which rows are of this `apply`. Those of an earlier
+//! one may have stayed, and another role may have added some. Every session sees the marker before
+//! the first setting is changed and until the last is back, so without it nothing is changed,
+//! whatever a ledger says. Each step can be done any number of times, so it does not matter where
+//! either way was interrupted, and what somebody else has set meanwhile stays as it is.
 
 use std::ops::RangeInclusive;
 
