@@ -8,20 +8,15 @@
 pub mod apply;
 pub mod copy;
 pub mod doctor;
-pub mod encode;
-mod error;
 pub mod file;
-pub mod format;
 pub mod ledger;
 pub mod load;
 pub mod measure;
-pub mod numbers;
 pub mod plan;
-mod secret;
-pub mod source;
 pub(crate) mod stage;
 pub mod sync;
 pub mod target;
 pub mod tune;
 
-pub use error::{Error, Kind, Place, Result};
+pub use pgspate_base::{Error, Kind, Place, Result, numbers};
+pub use pgspate_input::{encode, format, source};

@@ -1,7 +1,7 @@
 //! JSON rows through COPY against what `json_populate_record` makes of the same record.
 
 #[allow(dead_code)]
-#[path = "support/json_rows.rs"]
+#[path = "../../pgspate-input/tests/support/json_rows.rs"]
 mod json_rows;
 
 use bytes::Bytes;

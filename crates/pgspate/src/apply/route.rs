@@ -17,8 +17,8 @@ use super::log::{Change, Log, RowAt};
 use super::names::Names;
 use super::watch::Watch;
 use crate::copy::{Limits, Patience, heeding, timeouts};
-use crate::target::Session;
 use crate::target::connect::{Connection, Dsn};
+use crate::target::{Session, read_session};
 use crate::{Error, Kind, Result};
 
 /// What the server calls the session.
@@ -117,7 +117,7 @@ impl Router {
         runtime: Handle,
     ) -> Result<Router> {
         let connection = open(&dsn, &limits).await?;
-        let session = Session::read(&connection.client).await?;
+        let session = read_session(&connection.client).await?;
         let inner = Inner {
             dsn,
             connection,

@@ -13,10 +13,10 @@ use serde_json::{Map, Value};
 use super::job::JobRecord;
 use crate::encode::arrow::calendar::civil;
 use crate::format::Contents;
-use crate::secret::Secret;
 use crate::source::Input;
 use crate::target::Unlogged;
 use crate::{Error, Kind, Result};
+use pgspate_base::Secret;
 
 /// Bytes at either end of a file that tell it from another of the same size and time.
 const SAMPLE_BYTES: usize = 64 << 10;

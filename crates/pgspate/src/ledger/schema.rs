@@ -7,9 +7,9 @@ use tokio_postgres::error::SqlState;
 use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
 use super::{bound, identity};
-use crate::secret::Secret;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_base::Secret;
 
 /// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
 /// brought up to this one.

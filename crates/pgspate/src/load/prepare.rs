@@ -17,7 +17,9 @@ use crate::plan::{Plan, Request, Wish};
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{Ask, Session, Table, Unlogged, Upkeep, begin_pinned, server_error, users};
+use crate::target::{
+    Ask, Session, Table, Unlogged, Upkeep, begin_pinned, read_session, server_error, users,
+};
 use crate::{Error, Result};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -144,7 +146,7 @@ impl Question for First<'_> {
         let (_, session, table, free, has_ledger, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
-            Session::read(client),
+            read_session(client),
             Table::read(client, self.table),
             free_connections(client),
             ledger::is_there(client),

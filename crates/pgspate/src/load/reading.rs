@@ -563,13 +563,3 @@ fn named(error: Error, input: &Input) -> Error {
     place.source.get_or_insert_with(|| input.name().to_owned());
     error.at(place)
 }
-
-impl From<crate::format::sniff::LineEnd> for Eol {
-    fn from(end: crate::format::sniff::LineEnd) -> Eol {
-        match end {
-            crate::format::sniff::LineEnd::Lf => Eol::Lf,
-            crate::format::sniff::LineEnd::CrLf => Eol::CrLf,
-            crate::format::sniff::LineEnd::Cr => Eol::Cr,
-        }
-    }
-}

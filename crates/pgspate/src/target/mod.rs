@@ -3,33 +3,30 @@
 mod ask;
 pub mod connect;
 mod dependents;
-mod ident;
 mod index;
 pub(crate) mod likeness;
 mod recipe;
-mod refusal;
 mod search_path;
 mod session;
 mod table;
 mod trust;
-mod types;
 mod upkeep;
 
 pub(crate) use ask::{Ask, Parameter};
 pub use dependents::{Bonds, Reference};
 pub(crate) use dependents::{distributed_by, fixed, has_heirs};
-pub(crate) use ident::quote_literal;
-pub use ident::{IDENT_BYTES_MAX, quote_ident, truncate_ident};
 pub(crate) use index::DEFINITION_SETTINGS;
 pub use index::{Index, IndexKind};
+pub(crate) use pgspate_base::quote_literal;
+pub use pgspate_base::{IDENT_BYTES_MAX, Refusal, quote_ident, truncate_ident};
+pub use pgspate_input::types::{PgType, Session, TypeKind};
 pub use recipe::Recipe;
 pub(crate) use recipe::{AUTOVACUUM, PresentNames, present_names};
-pub use refusal::Refusal;
 pub(crate) use search_path::{begin_pinned, under_users_path, use_users_path};
+pub use session::read_session;
 pub use table::{Column, Table, Trigger, Unlogged};
 pub(crate) use table::{LEDGER_SCHEMA, check_schema};
 pub(crate) use trust::{is_trusted_sql, untrusted_owner_sql};
-pub use types::{PgType, Session, TypeKind};
 pub(crate) use upkeep::users;
 pub use upkeep::{Sequence, Upkeep};
 

@@ -2,9 +2,9 @@
 
 use tokio_postgres::Client;
 
-use super::types::Session;
 use super::{Ask, server_error};
 use crate::Result;
+use pgspate_input::types::Session;
 
 const SETTINGS: &str = "\
 select current_setting('server_version_num')::int4, current_setting('DateStyle'),
@@ -12,24 +12,20 @@ select current_setting('server_version_num')::int4, current_setting('DateStyle')
        current_setting('server_encoding'), current_setting('client_encoding'),
        current_setting('array_nulls')::bool";
 
-impl Session {
-    /// Reads the settings of `client`'s session.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn read(client: &Client) -> Result<Session> {
-        let row = client
-            .ask_one(SETTINGS, &[])
-            .await
-            .map_err(server_error("could not read the session's settings".to_owned()))?;
-        Ok(Session {
-            server_version: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
-            date_style: row.get(1),
-            time_zone: row.get(2),
-            interval_style: row.get(3),
-            server_encoding: row.get(4),
-            client_encoding: row.get(5),
-            array_nulls: row.get(6),
-        })
-    }
+/// Reads the settings of `client`'s session.
+///
+/// # Errors
+/// Those of the connection.
+pub async fn read_session(client: &Client) -> Result<Session> {
+    let failed = server_error("could not read the session's settings".to_owned());
+    let row = client.ask_one(SETTINGS, &[]).await.map_err(failed)?;
+    Ok(Session {
+        server_version: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
+        date_style: row.get(1),
+        time_zone: row.get(2),
+        interval_style: row.get(3),
+        server_encoding: row.get(4),
+        client_encoding: row.get(5),
+        array_nulls: row.get(6),
+    })
 }

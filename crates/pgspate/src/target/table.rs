@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use tokio_postgres::{Client, Row};
 
 use super::search_path::find_table;
-use super::types::{PgType, TypeKind};
 use super::{Ask, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_input::types::{PgType, TypeKind};
 
 /// A table as the catalog describes it.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, TryStreamExt};
 use pgspate::format::Mode;
 use pgspate::format::delimited::{Eol, Family, parse_records};
-use pgspate::target::Session;
+use pgspate::target::{Session, read_session};
 use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::case::Case;
@@ -48,7 +48,7 @@ impl Judge {
                 client.prepare(&text).await.unwrap(),
             ]);
         }
-        let session = Session::read(&client).await.unwrap();
+        let session = read_session(&client).await.unwrap();
         Judge { client, session, statements, cases: 0 }
     }
 

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-use crate::format::json::{Scalar, key_end, skip_space, unescape, value};
 use crate::{Error, Kind, Result};
+use pgspate_input::json::{Scalar, key_end, skip_space, unescape, value};
 
 /// A value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -350,7 +350,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn syntax(found: crate::format::json::Syntax) -> Error {
+fn syntax(found: pgspate_input::json::Syntax) -> Error {
     malformed(format!("{} at byte {}", found.what, found.at))
 }
 

@@ -14,9 +14,9 @@ use super::{Decode, Types};
 use crate::apply::event::{Event, Name, Op, Position, Row, Value};
 use crate::apply::facts::Facts;
 use crate::apply::log::{Cell, Change, Log};
-use crate::format::json::{Scalar, Shape, Syntax, Unfit};
-use crate::format::json::{key_end, literal, skip_space, string_end, unescape, value};
 use crate::{Error, Kind, Result};
+use pgspate_input::json::{Scalar, Shape, Syntax, Unfit};
+use pgspate_input::json::{key_end, literal, skip_space, string_end, unescape, value};
 
 /// Decodes pgspate's own events.
 #[derive(Debug, Default)]

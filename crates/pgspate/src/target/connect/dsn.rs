@@ -17,8 +17,8 @@ use super::settings::Settings;
 use super::tls::Tls;
 use super::tls_settings::TlsSettings;
 use super::uri;
-use crate::secret::Secret;
 use crate::{Error, Kind, Result};
+use pgspate_base::Secret;
 
 /// Where to connect and how: what libpq would make of the same words and surroundings.
 #[derive(Clone)]

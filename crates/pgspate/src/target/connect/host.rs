@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::environment::Environment;
 use super::settings::Settings;
 use crate::Result;
-use crate::secret::Secret;
+use pgspate_base::Secret;
 
 const DEFAULT_PORT: u16 = 5432;
 

@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::secret::Secret;
+use pgspate_base::Secret;
 
 /// What a password file says.
 pub(super) enum Lookup {

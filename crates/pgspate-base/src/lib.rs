@@ -1,0 +1,20 @@
+//! What every other crate of pgspate uses, and what uses none of them.
+//!
+//! - [`Error`]: what kind it is, where in the input, why, and what to do about it. [`Refusal`] is
+//!   what the server said.
+//! - [`Secret`]: text that nothing prints.
+//! - [`quote_ident`] and [`quote_literal`]: names and values as SQL writes them.
+//! - [`numbers`]: counts, sizes and times as people read them.
+//!
+//! It never talks to a server, and reads no file.
+
+mod error;
+mod ident;
+pub mod numbers;
+mod refusal;
+mod secret;
+
+pub use error::{Error, Kind, Place, Result};
+pub use ident::{IDENT_BYTES_MAX, quote_ident, quote_literal, truncate_ident};
+pub use refusal::Refusal;
+pub use secret::Secret;

@@ -1,0 +1,160 @@
+//! Delimited input in bytes a second: splitting alone, and from bytes to COPY bytes.
+//!
+//! The rows are small enough to stay in the cache, so that this measures the code and not the
+//! memory.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use pgspate_input::encode::Encoded;
+use pgspate_input::encode::field::FieldEncoder;
+use pgspate_input::format::delimited::{
+    Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, count_fields,
+};
+use pgspate_input::format::{Chunk, ChunkEncoder, Cutter, Mode};
+use pgspate_input::types::{PgType, Session, TypeKind};
+
+const ROWS: usize = 20_000;
+/// text, bigint, text, double precision, date, text
+const TYPES: [u32; 6] = [25, 20, 25, 701, 1082, 25];
+
+struct Input {
+    name: &'static str,
+    dialect: Dialect,
+    eol: Eol,
+    bytes: Vec<u8>,
+}
+
+fn inputs() -> Vec<Input> {
+    let tabs = Dialect { delimiter: b'\t', ..Dialect::text() };
+    let crlf = "\r\n";
+    vec![
+        Input::new("csv", Dialect::csv(), Eol::Lf, |field, _| field.to_owned(), "\n"),
+        Input::new("csv_crlf", Dialect::csv(), Eol::CrLf, |field, _| field.to_owned(), crlf),
+        Input::new("csv_quoted", Dialect::csv(), Eol::Lf, |field, _| format!("\"{field}\""), "\n"),
+        Input::new("csv_json", Dialect::csv(), Eol::Lf, json, "\n"),
+        Input::new("tsv_nulls", tabs, Eol::Lf, null, "\n"),
+    ]
+}
+
+/// Every third field is NULL.
+fn null(field: &str, nth: usize) -> String {
+    if nth.is_multiple_of(3) { "\\N".to_owned() } else { field.to_owned() }
+}
+
+/// The last field holds quotes.
+fn json(field: &str, nth: usize) -> String {
+    if nth % 6 == 5 { format!("\"{{\"\"name\"\":\"\"{field}\"\"}}\"") } else { field.to_owned() }
+}
+
+impl Input {
+    fn new(
+        name: &'static str,
+        dialect: Dialect,
+        eol: Eol,
+        spell: impl Fn(&str, usize) -> String,
+        line_end: &str,
+    ) -> Input {
+        let mut text = String::new();
+        let delimiter = char::from(dialect.delimiter);
+        for row in 0..ROWS {
+            let number = row * 7919;
+            let fields = [
+                format!("customer {}", number % 1000),
+                number.to_string(),
+                "AIR REG".to_owned(),
+                format!("{}.{:02}", number % 10_000, row % 100),
+                format!("1998-{:02}-{:02}", row % 12 + 1, row % 28 + 1),
+                "carefully final packages along the ironic deposits".to_owned(),
+            ];
+            for (nth, field) in fields.iter().enumerate() {
+                let end = if nth + 1 == fields.len() { line_end } else { "" };
+                let spelled = spell(field, row * 6 + nth);
+                write!(text, "{spelled}").expect("strings take all");
+                if end.is_empty() {
+                    text.push(delimiter);
+                }
+                text.push_str(end);
+            }
+        }
+        Input { name, dialect, eol, bytes: text.into_bytes() }
+    }
+
+    fn chunk(&self) -> Arc<Chunk> {
+        let options = self.options(1 << 24);
+        let reader = Box::new(Cursor::new(self.bytes.clone()));
+        let mut cutter = DelimitedCutter::open(self.name, reader, options).expect("it opens");
+        Arc::new(cutter.next().expect("it cuts").expect("a chunk"))
+    }
+
+    fn options(&self, chunk_bytes: usize) -> CutOptions {
+        let map = Arc::new(|_: Option<&[Vec<u8>]>| Ok((TYPES.len(), (0..TYPES.len()).collect())));
+        CutOptions { dialect: self.dialect.clone(), header: false, chunk_bytes, map }
+    }
+
+    fn encoder(&self, types: [u32; 6]) -> DelimitedEncoder {
+        let columns = types.iter().map(|oid| column(*oid)).collect();
+        DelimitedEncoder::new(self.dialect.clone(), columns, 180_000)
+    }
+}
+
+fn column(oid: u32) -> Column {
+    let session = Session {
+        server_version: 180_000,
+        date_style: "ISO, MDY".into(),
+        time_zone: "UTC".into(),
+        interval_style: "postgres".into(),
+        server_encoding: "UTF8".into(),
+        client_encoding: "UTF8".into(),
+        array_nulls: true,
+    };
+    let ty = PgType { oid, name: oid.to_string(), typmod: -1, kind: TypeKind::Base };
+    let encoder = FieldEncoder::new(&ty, &session).ok();
+    Column { name: "c".into(), encoder, force_null: false, force_not_null: false }
+}
+
+fn encode(encoder: &mut DelimitedEncoder, chunk: &Arc<Chunk>, mode: Mode, out: &mut Encoded) {
+    encoder.begin(Arc::clone(chunk), mode).expect("it begins");
+    while encoder.fill(out, 256 << 10).expect("rows in order") {
+        black_box(&out.binary);
+        out.clear();
+    }
+    out.clear();
+}
+
+fn delimited(criterion: &mut Criterion) {
+    for input in inputs() {
+        let mut group = criterion.benchmark_group(input.name);
+        group.throughput(Throughput::Bytes(input.bytes.len() as u64));
+        group.bench_function("split", |bencher| {
+            bencher.iter(|| count_fields(&input.dialect, input.eol, black_box(&input.bytes)));
+        });
+        group.bench_function("cut", |bencher| {
+            bencher.iter(|| {
+                let reader = Box::new(Cursor::new(input.bytes.clone()));
+                let mut cutter =
+                    DelimitedCutter::open("in", reader, input.options(1 << 20)).expect("it opens");
+                while cutter.next().expect("it cuts").is_some() {}
+            });
+        });
+        let chunk = input.chunk();
+        let mut out = Encoded::default();
+        for (name, types, mode) in [
+            ("binary_text_columns", [25; 6], Mode::Binary),
+            ("binary_typed_columns", TYPES, Mode::Binary),
+            ("text", [25; 6], Mode::Text),
+        ] {
+            let mut encoder = input.encoder(types);
+            group.bench_function(name, |bencher| {
+                bencher.iter(|| encode(&mut encoder, &chunk, mode, &mut out));
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, delimited);
+criterion_main!(benches);

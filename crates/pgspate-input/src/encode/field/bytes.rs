@@ -1,0 +1,87 @@
+//! Types whose value is the field itself: text and its kin, names, JSON, bytea.
+//!
+//! The server converts and checks the encoding of text that it receives in binary form as it does
+//! for text; only bytea and "char" are taken as they come, and so only their ASCII is taken here.
+
+use super::append_fixed;
+use crate::types::Session;
+
+/// Names have at most this many bytes on the server; longer ones are cut by its input function.
+const NAME_LEN_MAX: usize = 63;
+
+#[inline]
+pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
+    let Ok(len) = i32::try_from(field.len()) else {
+        return false;
+    };
+    out.reserve(4 + field.len());
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(field);
+    true
+}
+
+/// The longest name with bytes above 127 that fits whatever the conversion makes of it.
+pub(super) fn name_high_len_max(session: &Session) -> usize {
+    if session.client_encoding.eq_ignore_ascii_case(&session.server_encoding) {
+        NAME_LEN_MAX
+    } else {
+        NAME_LEN_MAX / 4
+    }
+}
+
+pub(super) fn name(field: &[u8], high_len_max: usize, out: &mut Vec<u8>) -> bool {
+    let len_max = if field.is_ascii() { NAME_LEN_MAX } else { high_len_max };
+    field.len() <= len_max && append(field, out)
+}
+
+/// One ASCII character. Longer ones are cut or are escapes, and the empty one is a zero byte.
+pub(super) fn char(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match field {
+        [] => append_fixed([0], out),
+        [byte @ 1..=127] => append_fixed([*byte], out),
+        _ => false,
+    }
+}
+
+pub(super) fn jsonb(field: &[u8], out: &mut Vec<u8>) -> bool {
+    let Ok(len) = i32::try_from(field.len() + 1) else {
+        return false;
+    };
+    out.extend_from_slice(&len.to_be_bytes());
+    out.push(1);
+    out.extend_from_slice(field);
+    true
+}
+
+/// The hexadecimal form without space in it, and the escape form where nothing is escaped.
+pub(super) fn bytea(field: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some(hex) = field.strip_prefix(b"\\x") else {
+        let is_plain = field.iter().all(|b| matches!(b, 1..=127) && *b != b'\\');
+        return is_plain && append(field, out);
+    };
+    let (pairs, odd) = hex.as_chunks::<2>();
+    let Ok(len) = i32::try_from(pairs.len()) else {
+        return false;
+    };
+    out.extend_from_slice(&len.to_be_bytes());
+    let mut wrong = odd.len() as u8;
+    out.extend(pairs.iter().map(|[high, low]| {
+        let (high, low) = (HEX[usize::from(*high)], HEX[usize::from(*low)]);
+        wrong |= (high | low) & 0xf0;
+        high << 4 | low & 0x0f
+    }));
+    wrong == 0
+}
+
+/// The value of each hexadecimal digit, 0xff for other bytes.
+pub(super) const HEX: [u8; 256] = {
+    let mut table = [0xff; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = b"0123456789abcdef"[value as usize];
+        table[digit as usize] = value;
+        table[digit.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    table
+};

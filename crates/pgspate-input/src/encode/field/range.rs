@@ -1,0 +1,84 @@
+//! Ranges: `empty`, and two bounds in brackets, each infinite, bare or quoted.
+//!
+//! The server's receive function puts a range into its canonical form and checks the order of its
+//! bounds as its input function does. Escapes within bounds are left to it.
+
+use super::FieldEncoder;
+use crate::types::{PgType, Session};
+
+const EMPTY: u8 = 0x01;
+const LOWER_INCLUSIVE: u8 = 0x02;
+const UPPER_INCLUSIVE: u8 = 0x04;
+const LOWER_INFINITE: u8 = 0x08;
+const UPPER_INFINITE: u8 = 0x10;
+
+/// Encodes the ranges of one subtype.
+#[derive(Debug, Clone)]
+pub(super) struct RangeEncoder {
+    bound: FieldEncoder,
+}
+
+impl RangeEncoder {
+    pub(super) fn new(subtype: &PgType, session: &Session) -> Result<RangeEncoder, String> {
+        Ok(RangeEncoder { bound: FieldEncoder::new(subtype, session)? })
+    }
+
+    pub(super) fn append(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
+        if field.eq_ignore_ascii_case(b"empty") {
+            out.extend_from_slice(&[0, 0, 0, 1, EMPTY]);
+            return true;
+        }
+        self.append_bounds(field, out).is_some()
+    }
+
+    fn append_bounds(&self, field: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let [open @ (b'[' | b'('), inner @ .., close @ (b']' | b')')] = field else {
+            return None;
+        };
+        // Space above ASCII depends on the server's locale.
+        if !inner.is_ascii() {
+            return None;
+        }
+        let (lower, rest) = bound(inner)?;
+        let (upper, rest) = bound(rest.strip_prefix(b",")?)?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let start = out.len();
+        out.extend_from_slice(&[0; 5]);
+        let mut flags = 0;
+        match lower {
+            Some(text) => {
+                flags |= if *open == b'[' { LOWER_INCLUSIVE } else { 0 };
+                self.bound.encode(text, out).then_some(())?;
+            }
+            None => flags |= LOWER_INFINITE,
+        }
+        match upper {
+            Some(text) => {
+                flags |= if *close == b']' { UPPER_INCLUSIVE } else { 0 };
+                self.bound.encode(text, out).then_some(())?;
+            }
+            None => flags |= UPPER_INFINITE,
+        }
+        let len = i32::try_from(out.len() - start - 4).ok()?;
+        out[start..start + 4].copy_from_slice(&len.to_be_bytes());
+        out[start + 4] = flags;
+        Some(())
+    }
+}
+
+/// The text of a bound, none if it is infinite, and what follows it.
+fn bound(text: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+    let special = |b: &u8| matches!(b, b',' | b'"' | b'\\' | b'(' | b')' | b'[' | b']');
+    if let Some(inner) = text.strip_prefix(b"\"") {
+        let end = memchr::memchr2(b'"', b'\\', inner)?;
+        let rest = &inner[end..];
+        // A quoted bound ends at the comma or the bracket; quotes may be doubled or go on.
+        let ends = matches!(rest, [b'"'] | [b'"', b',', ..]);
+        return ends.then_some((Some(&inner[..end]), &rest[1..]));
+    }
+    let end = text.iter().position(special).unwrap_or(text.len());
+    let (value, rest) = text.split_at(end);
+    Some(((!value.is_empty()).then_some(value), rest))
+}

@@ -1,0 +1,183 @@
+//! What records and fields are, whatever the chunks, the reads and the pieces.
+
+mod chunks;
+mod faults;
+mod fields;
+mod index;
+mod places;
+mod records;
+mod resumed;
+
+use std::io::Read;
+use std::sync::Arc;
+
+use super::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, parse_records};
+use crate::encode::Encoded;
+use crate::encode::field::FieldEncoder;
+use crate::format::{Chunk, ChunkEncoder, Cutter, Mode};
+use crate::types::{PgType, Session, TypeKind};
+use crate::{Error, Result};
+
+type Row = Vec<Option<Vec<u8>>>;
+
+/// How an input is loaded.
+#[derive(Clone)]
+struct Setup {
+    dialect: Dialect,
+    columns: Vec<Column>,
+    /// For each column, the field that holds it.
+    field_of: Vec<usize>,
+    header: bool,
+    chunk_bytes: usize,
+    read_bytes: usize,
+    piece: usize,
+    mode: Mode,
+    version: u32,
+}
+
+/// What was loaded, and what ended it.
+#[derive(Debug)]
+struct Loaded {
+    rows: Vec<Row>,
+    error: Option<Error>,
+}
+
+/// Gives out at most so many bytes at a time.
+struct Slow(std::io::Cursor<Vec<u8>>, usize);
+
+impl Read for Slow {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let len = buf.len().min(self.1);
+        self.0.read(&mut buf[..len])
+    }
+}
+
+fn text_column(name: &str) -> Column {
+    let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
+    let encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
+    Column { name: name.into(), encoder, force_null: false, force_not_null: false }
+}
+
+fn session() -> Session {
+    Session {
+        server_version: 180_000,
+        date_style: "ISO, MDY".into(),
+        time_zone: "UTC".into(),
+        interval_style: "postgres".into(),
+        server_encoding: "UTF8".into(),
+        client_encoding: "UTF8".into(),
+        array_nulls: true,
+    }
+}
+
+impl Setup {
+    fn new(dialect: Dialect, columns: usize) -> Setup {
+        Setup {
+            dialect,
+            columns: (0..columns).map(|nth| text_column(&format!("c{nth}"))).collect(),
+            field_of: (0..columns).collect(),
+            header: false,
+            chunk_bytes: 1 << 20,
+            read_bytes: usize::MAX,
+            piece: 1 << 20,
+            mode: Mode::Text,
+            version: 180_000,
+        }
+    }
+
+    fn cutter(&self, input: &[u8]) -> Result<DelimitedCutter> {
+        let fields = self.columns.len() + usize::from(self.dialect.trailing_delimiter);
+        let field_of = self.field_of.clone();
+        let options = CutOptions {
+            dialect: self.dialect.clone(),
+            header: self.header,
+            chunk_bytes: self.chunk_bytes,
+            map: Arc::new(move |_| Ok((fields, field_of.clone()))),
+        };
+        let reader = Slow(std::io::Cursor::new(input.to_vec()), self.read_bytes);
+        DelimitedCutter::open("in.csv", Box::new(reader), options)
+    }
+
+    fn chunks(&self, input: &[u8]) -> Result<Vec<Chunk>> {
+        let mut cutter = self.cutter(input)?;
+        std::iter::from_fn(|| cutter.next().transpose()).collect()
+    }
+
+    fn load(&self, input: &[u8]) -> Loaded {
+        let mut rows = Vec::new();
+        let error = self.fill(input, &mut rows).err();
+        Loaded { rows, error }
+    }
+
+    fn fill(&self, input: &[u8], rows: &mut Vec<Row>) -> Result<()> {
+        let mut cutter = self.cutter(input)?;
+        let (dialect, columns) = (self.dialect.clone(), self.columns.clone());
+        let mut encoder = DelimitedEncoder::new(dialect, columns, self.version);
+        let mut out = Encoded::default();
+        while let Some(chunk) = cutter.next()? {
+            encoder.begin(Arc::new(chunk), self.mode)?;
+            let mut in_chunk = 0;
+            loop {
+                let more = encoder.fill(&mut out, self.piece);
+                let found = rows_of(&out, in_chunk);
+                in_chunk += found.len() as u64;
+                rows.extend(found);
+                out.clear();
+                if !more? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All rows, of an input in which nothing is wrong.
+    fn rows(&self, input: &[u8]) -> Vec<Row> {
+        let loaded = self.load(input);
+        assert!(loaded.error.is_none(), "{:?}", loaded.error);
+        loaded.rows
+    }
+
+    fn refusal(&self, input: &[u8]) -> (usize, Error) {
+        let loaded = self.load(input);
+        (loaded.rows.len(), loaded.error.expect("a refusal"))
+    }
+}
+
+/// The rows in their order; `first` is the ordinal of the first one.
+fn rows_of(out: &Encoded, first: u64) -> Vec<Row> {
+    let mut text =
+        parse_records(&Dialect::text(), Eol::Lf, &out.text, true, usize::MAX).into_iter();
+    let mut binary = binary_rows(&out.binary).into_iter();
+    assert_eq!((text.len(), binary.len()), (out.text_rows.len(), out.binary_rows as usize));
+    let count = (text.len() + binary.len()) as u64;
+    let row = |nth| if out.text_rows.contains(&nth) { text.next() } else { binary.next() };
+    (first..first + count).map(row).map(|row| row.expect("rows as numbered")).collect()
+}
+
+fn binary_rows(mut bytes: &[u8]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    while let Some((count, mut rest)) = bytes.split_first_chunk::<2>() {
+        let mut row = Row::new();
+        for _ in 0..i16::from_be_bytes(*count) {
+            let (len, value) = rest.split_first_chunk::<4>().unwrap();
+            let len = i32::from_be_bytes(*len);
+            let (value, after) = value.split_at(len.max(0) as usize);
+            row.push((len >= 0).then(|| value.to_vec()));
+            rest = after;
+        }
+        rows.push(row);
+        bytes = rest;
+    }
+    rows
+}
+
+/// A row from text in which `~` is NULL.
+fn row(fields: &[&str]) -> Row {
+    fields.iter().map(|field| (*field != "~").then(|| field.as_bytes().to_vec())).collect()
+}
+
+/// Rows of that text: `|` between fields, `/` between rows.
+fn table(text: &str) -> Vec<Row> {
+    text.split('/').map(|line| row(&line.split('|').collect::<Vec<_>>())).collect()
+}

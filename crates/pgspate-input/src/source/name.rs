@@ -1,0 +1,188 @@
+//! Names of inputs: which kind they are, how they are shown, what their suffixes say.
+//!
+//! A name that is shown never carries a secret. What it leaves out of a URL still tells two sources
+//! apart.
+
+use url::Url;
+
+use crate::Secret;
+
+/// What a name on the command line is.
+#[derive(Debug, PartialEq)]
+pub(super) enum Spec<'a> {
+    Stdin,
+    /// A path, a folder or a pattern.
+    Local(&'a str),
+    /// `scheme`, and what follows `://`.
+    Url(&'a str, &'a str),
+}
+
+impl<'a> Spec<'a> {
+    pub(super) fn parse(spec: &'a str) -> Spec<'a> {
+        if spec == "-" {
+            return Spec::Stdin;
+        }
+        let is_scheme = |scheme: &str| {
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
+        };
+        match spec.split_once("://") {
+            Some((scheme, rest)) if is_scheme(scheme) => Spec::Url(scheme, rest),
+            _ => Spec::Local(spec),
+        }
+    }
+}
+
+/// A URL as it may be shown: without user, fragment, a store's signature and any value of its
+/// query. A value that is no secret to one server is one to another, so that no list of names tells
+/// them apart.
+pub(super) fn shown(url: &Url) -> String {
+    let mut shown = bare(url);
+    let query = url.query().and_then(unsigned).map(|query| {
+        let part = |part: &str| match part.split_once('=') {
+            Some((_, "")) => part.to_owned(),
+            Some((name, _)) => format!("{name}=..."),
+            // A word alone may be a key.
+            None => "...".to_owned(),
+        };
+        query.split('&').map(part).collect::<Vec<_>>().join("&")
+    });
+    shown.set_query(query.as_deref());
+    shown.into()
+}
+
+/// The whole of a URL whose shown name does not tell it from others. `None` where it does. What
+/// only proves that somebody may read it is left out: a password, and a store's signature.
+/// These change from run to run, while the object stays what it was.
+pub(super) fn hidden(url: &Url) -> Option<Secret> {
+    let mut whole = bare(url);
+    // Fails only for a URL without a host, which has no user.
+    let _ = whole.set_username(url.username());
+    let rest = url.query().and_then(unsigned);
+    whole.set_query(rest.as_deref());
+    let says_more = rest.is_some() || !url.username().is_empty();
+    says_more.then(|| Secret::new(String::from(whole)))
+}
+
+/// Without user, password and fragment.
+fn bare(url: &Url) -> Url {
+    let mut bare = url.clone();
+    let _ = bare.set_username("");
+    let _ = bare.set_password(None);
+    bare.set_fragment(None);
+    bare
+}
+
+/// The ways in which stores sign URLs: the parameters that show that a URL is signed so, and what
+/// else belongs to the signature then. A name that ends with `-` stands for all that begin so.
+const SIGNATURES: [(&[&str], &[&str]); 6] = [
+    (&["x-amz-signature"], &["x-amz-"]),
+    (&["x-goog-signature"], &["x-goog-"]),
+    (&["awsaccesskeyid", "signature"], &["expires", "x-amz-security-token"]),
+    (&["googleaccessid", "signature"], &["expires"]),
+    (&["key-pair-id", "signature"], &["expires", "policy"]),
+    (
+        &["sv", "sig"],
+        &[
+            "ss", "srt", "sp", "st", "se", "sr", "si", "sip", "spr", "sdd", "skoid", "sktid",
+            "skt", "ske", "sks", "skv", "saoid", "suoid", "scid",
+        ],
+    ),
+];
+
+/// A query without a store's signature; `None` if nothing else is in it.
+fn unsigned(query: &str) -> Option<String> {
+    let name = |part: &str| part.split_once('=').map_or(part, |(name, _)| name).to_lowercase();
+    let names: Vec<String> = query.split('&').map(name).collect();
+    let signed = SIGNATURES
+        .iter()
+        .find(|(marks, _)| marks.iter().all(|mark| names.iter().any(|name| name == mark)));
+    let is_of_signature = |name: &str| {
+        let Some((marks, more)) = signed else { return false };
+        marks
+            .iter()
+            .chain(*more)
+            .any(|known| name == *known || (known.ends_with('-') && name.starts_with(known)))
+    };
+    let rest: Vec<&str> = query
+        .split('&')
+        .zip(&names)
+        .filter(|(part, name)| !part.is_empty() && !is_of_signature(name))
+        .map(|(part, _)| part)
+        .collect();
+    (!rest.is_empty()).then(|| rest.join("&"))
+}
+
+/// The suffix that tells the format: lower case, what a compression added left out. `csv` for
+/// `a/B.CSV.gz`.
+pub(super) fn extension(name: &str) -> Option<String> {
+    const COMPRESSIONS: [&str; 9] = ["gz", "gzip", "bgz", "z", "zst", "zstd", "bz2", "bz", "xz"];
+    let path = if name.contains("://") { name.split(['?', '#']).next()? } else { name };
+    let file = path.rsplit('/').next()?;
+    let mut parts: Vec<String> = file.split('.').skip(1).map(str::to_ascii_lowercase).collect();
+    if parts.last().is_some_and(|last| COMPRESSIONS.contains(&last.as_str())) {
+        parts.pop();
+    }
+    parts.pop().filter(|extension| !extension.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_names() {
+        assert_eq!(Spec::parse("-"), Spec::Stdin);
+        assert_eq!(Spec::parse("s3://b/k://x"), Spec::Url("s3", "b/k://x"));
+        assert_eq!(Spec::parse("a b://c"), Spec::Local("a b://c"));
+        assert_eq!(Spec::parse("./-"), Spec::Local("./-"));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let show = |url: &str| shown(&Url::parse(url).unwrap());
+        assert_eq!(show("https://u:p@h/a.csv"), "https://h/a.csv");
+        assert_eq!(
+            show("https://h/a.csv?X-Amz-Signature=abc&part=1&pwd=d&code=e&Token=&jwt&&s=f=g#h"),
+            "https://h/a.csv?part=...&pwd=...&code=...&Token=&...&s=..."
+        );
+    }
+
+    #[test]
+    fn what_is_not_shown_tells_sources_apart_but_for_what_only_admits() {
+        let hidden =
+            |url: &str| hidden(&Url::parse(url).unwrap()).map(|whole| whole.expose().to_owned());
+        for (url, expected) in [
+            ("https://h/a.csv", None),
+            ("https://h/a.csv?", None),
+            ("https://h/a.csv#part", None),
+            ("https://:p@h/a.csv", None),
+            ("https://h/a?key=jan", Some("https://h/a?key=jan")),
+            ("https://u:p@h/a#b", Some("https://u@h/a")),
+            ("https://h/a?x-amz-date=1", Some("https://h/a?x-amz-date=1")),
+            ("https://h/a?X-Amz-Date=1&X-Amz-Signature=2&X-Amz-Expires=3", None),
+            ("https://h/a?X-Amz-Signature=2&versionId=4", Some("https://h/a?versionId=4")),
+            ("https://h/a?GoogleAccessId=1&Expires=2&Signature=3", None),
+            ("https://h/a?sv=1&se=2&sig=3&snapshot=4", Some("https://h/a?snapshot=4")),
+            ("https://h/a?se=2&sig=3", Some("https://h/a?se=2&sig=3")),
+            ("https://h/a?Expires=2&Key-Pair-Id=3&Signature=4", None),
+        ] {
+            assert_eq!(hidden(url).as_deref(), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn suffixes() {
+        for (name, expected) in [
+            ("a/b.csv", Some("csv")),
+            ("a/B.CSV.gz", Some("csv")),
+            ("s3://b/x.tar.parquet", Some("parquet")),
+            ("https://h/a.json.zst?v=1.2", Some("json")),
+            ("a.d/b", None),
+            ("a.gz", None),
+            ("-", None),
+        ] {
+            assert_eq!(extension(name).as_deref(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Samples as they are met in the wild, and what they must be taken for.
+
+use pgspate_input::format::sniff::{Format, LineEnd, Overrides, Sniffed, sniff};
+use proptest::prelude::*;
+
+fn told(name: &str, sample: &str) -> Sniffed {
+    sniff(name, sample.as_bytes(), true, None, &Overrides::default()).unwrap()
+}
+
+#[test]
+fn delimiters_are_found_by_consistency() {
+    for (sample, delimiter, columns) in [
+        ("a,b\n1,2\n3,4\n", b',', 2),
+        ("a;b\n1,5;2\n3;4,5\n", b';', 2),
+        ("a|b|c\n1|x, y|2\n", b'|', 3),
+        ("a\tb\n1\tx,y\n", b'\t', 2),
+        ("a\x01b\n1\x012\n", b'\x01', 2),
+        ("root:x:0\nbin:x:1\n", b':', 3),
+        ("a,b\n\"x;y\",\"1;2\"\n", b',', 2),
+        ("a,b\n\"line\nbreak, and\",2\n\"x\ny\",3\n", b',', 2),
+        ("t,v\n10:00:00,1\n11:00:00,2\n", b',', 2),
+    ] {
+        let sniffed = told("x.txt", sample);
+        assert_eq!((sniffed.delimiter, sniffed.columns), (delimiter, columns), "{sample:?}");
+    }
+    let sniffed = told("x.csv", "name\nAda\nBob\n");
+    assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 1, true));
+}
+
+#[test]
+fn a_sample_may_end_anywhere() {
+    let whole = "id,name\n1,\"a, b\"\n2,\"c\nd\"\n3,e\n";
+    for len in 12..whole.len() {
+        let sniffed =
+            sniff("x", &whole.as_bytes()[..len], false, None, &Overrides::default()).unwrap();
+        assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 2, len >= 17));
+    }
+}
+
+#[test]
+fn imdb_has_quotes_in_fields_and_backslash_n() {
+    let sample = "tconst\tordering\tjob\tcharacters\n\
+        tt0000001\t1\t\\N\t[\"Self - \\\"X\\\"\"]\n\
+        tt0000002\t2\tdirector\t\\N\n";
+    let sniffed = told("title.principals.tsv.gz", sample);
+    assert_eq!(sniffed.format, Format::Tsv);
+    assert_eq!((sniffed.quote, sniffed.null.as_str(), sniffed.header), (None, "\\N", true));
+    // A title that opens with a quote and goes on after the next one.
+    let sniffed = told("title.tsv", "id\ttitle\n1\t\"Giliap\" again\n");
+    assert_eq!(sniffed.quote, None);
+    let sniffed = told("x.tsv", "id\ttitle\n1\t\"a\tb\"\n");
+    assert_eq!((sniffed.quote, sniffed.columns), (Some(b'"'), 2));
+}
+
+#[test]
+fn tpch_lines_end_with_a_delimiter() {
+    let sample = "1|155190|7706|17|1996-03-13|egular courts above the|\n\
+        1|67310|7311|36|1996-04-12|ly final dependencies|\n";
+    let sniffed = told("lineitem.tbl", sample);
+    assert_eq!((sniffed.format, sniffed.delimiter, sniffed.columns), (Format::Csv, b'|', 6));
+    assert!(sniffed.trailing_delimiter && !sniffed.header);
+    assert!(!told("x.csv", "a,b,\n1,2,\n").trailing_delimiter);
+}
+
+#[test]
+fn headers_show_by_types_names_and_uniqueness() {
+    let given = Overrides::default();
+    for (sample, header) in [
+        ("year,carrier\n2013,UA\n", true),
+        ("2013,UA\n2014,DL\n", false),
+        (",year,carrier\n1,2013,UA\n", true),
+        ("city,country\nParis,France\nRome,Italy\n", true),
+        ("yes,no\nyes,yes\nno,no\n", false),
+        ("a,a\n1,2\n", false),
+        ("some text! (really),other text?\nmore of it...,and more\n", false),
+        ("id,name\n", false),
+        ("dep_time,arr_time\nNA,NA\n517,830\n533,850\n", true),
+        // Names that are words of booleans, and booleans.
+        ("id,t\n1,a\n2,b\n", true),
+        ("id,t\n1,t\n2,f\n", true),
+        ("no,on\nx,y z\n", true),
+        ("abc,t\ndef,f\n", false),
+        ("t,f\nt,t\n", false),
+        ("y,1\nn,2\n", false),
+    ] {
+        assert_eq!(told("x.csv", sample).header, header, "{sample:?}");
+    }
+    let known = ["ID".to_string(), "name".to_string()];
+    let only = sniff("x.csv", b"id,Name\n", true, Some(&known), &given).unwrap();
+    assert!(only.header);
+    let given = Overrides { header: Some(false), ..given };
+    assert!(!sniff("x.csv", b"id,Name\n1,x\n", true, Some(&known), &given).unwrap().header);
+}
+
+#[test]
+fn line_ends_marks_and_escapes_are_seen() {
+    assert_eq!(told("x.csv", "a,b\r\n1,2\r\n").line_end, LineEnd::CrLf);
+    assert_eq!(told("x.csv", "a,b\n1,2\n").line_end, LineEnd::Lf);
+    let old = told("x.csv", "a,b\r1,2\r");
+    assert_eq!((old.line_end, old.columns, old.header), (LineEnd::Cr, 2, true));
+    // What stands in quotes ends no line.
+    let old = told("x.csv", "a|b\r\"x\ny\"|\"z\"\r\"v\"|");
+    assert_eq!((old.line_end, old.columns), (LineEnd::Cr, 2));
+    assert!(!old.trailing_delimiter);
+    assert_eq!(told("x.csv", "\"a\rb\",c\n1,2\n").line_end, LineEnd::Lf);
+    let marked = told("x.csv", "\u{feff}id,b\r\n1,2\r\n");
+    assert_eq!((marked.mark_bytes, marked.header), (3, true));
+    let sniffed = told("x.csv", "a,b\n1,\"say \\\"hi\\\" now\"\n");
+    assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'\\'));
+    let sniffed = told("x.csv", "a,b\n1,\"say \"\"hi\"\" now\"\n");
+    assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'"'));
+}
+
+#[test]
+fn what_copy_wrote_is_text() {
+    let sniffed = told("orders.dat", "1\tx\\ty\t\\N\n2\t\\\\\tz\n");
+    assert_eq!((sniffed.format, sniffed.quote, sniffed.header), (Format::Text, None, false));
+    assert_eq!(sniffed.null, "\\N");
+}
+
+#[test]
+fn what_is_given_goes_before_what_is_seen() {
+    let given = Overrides {
+        format: Some(Format::Csv),
+        delimiter: Some(b';'),
+        quote: Some(Some(b'\'')),
+        escape: Some(b'\\'),
+        header: Some(true),
+        null: Some("NA".into()),
+    };
+    let sniffed = sniff("x.tsv", b"1,2;'a;b'\n3;4\n", true, None, &given).unwrap();
+    assert_eq!((sniffed.format, sniffed.delimiter, sniffed.columns), (Format::Csv, b';', 2));
+    assert_eq!((sniffed.quote, sniffed.escape, sniffed.header), (Some(b'\''), b'\\', true));
+    assert_eq!(sniffed.null, "NA");
+}
+
+#[test]
+fn every_guess_is_said() {
+    let sniffed = told("flights.csv.gz", "year;carrier\n2013;\\N\n");
+    assert_eq!(
+        sniffed.evidence,
+        [
+            "format csv: the name ends with .csv",
+            "delimiter \";\": 2 fields in each line",
+            "null \\N: it stands alone in fields",
+            "header yes: names in the first line, values below",
+        ]
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn hostile_samples_do_not_panic(
+        sample in prop::collection::vec(prop_oneof![
+            prop::sample::select(b",;|\t\n\r\"\\N{}[]a1:'".to_vec()), any::<u8>()], 0..120),
+        name in prop::sample::select(vec![
+            "x", "x.csv", "x.tsv", "x.tbl", "x.json", "", ".", "a/", ".gz",
+        ]),
+        complete in any::<bool>(),
+    ) {
+        let _ = sniff(name, &sample, complete, None, &Overrides::default());
+    }
+}
