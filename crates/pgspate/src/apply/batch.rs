@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::facts::Facts;
-use super::log::Log;
 use super::prepare::Prepared;
 use super::replication::Lsn;
 use crate::ledger::{DeadLetter, Mark, PartMove};
+use pgspate_events::log::Log;
 
 /// A batch on its way from the reader to the writer.
 #[derive(Debug, Default)]

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use tokio_postgres::Client;
 
-use super::canon::Canon;
-use super::fold::Keying;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
@@ -17,6 +15,8 @@ use crate::target::{
     use_users_path,
 };
 use crate::{Error, Kind, Result};
+use pgspate_events::canon::Canon;
+use pgspate_events::fold::Keying;
 
 /// A column that can be written.
 #[derive(Debug, Clone)]

@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 
 use super::batch::Batch;
-use super::decode::{self, Decode, Dms};
-use super::event::{Event, Op};
 use super::inputs::Inputs;
 use super::lines::{Block, Lines};
 use super::prepare::prepare;
@@ -33,6 +31,8 @@ use crate::{Error, Kind, Place, Result};
 use detect::Unknown;
 use digest::Digest;
 use pairs::Pairing;
+use pgspate_events::decode::{self, Decode, Dms};
+use pgspate_events::{Event, Op};
 pub(crate) use received::SlotFeed;
 
 /// How often the wish to stop is looked for.
@@ -517,7 +517,7 @@ impl Feed {
         }
         batch.commits = making.is_between;
         if !batch.commits {
-            let prepared = prepare(&batch.log, 0..batch.log.len(), &self.router.tables());
+            let prepared = prepare(&batch.log, 0..batch.log.changes().len(), &self.router.tables());
             let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == Op::Truncate);
             if may_go_on || prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
                 // An event to come may be about a row that another one has taken the key of, or
@@ -532,7 +532,7 @@ impl Feed {
         making.has_spilled = !batch.commits;
         (making.looked, making.grows_by) = (0, 0);
         let boundary = std::mem::take(&mut making.boundary);
-        batch.upto = batch.log.len();
+        batch.upto = batch.log.changes().len();
         batch.end = self.mark(making.ordinal, &boundary.last);
         batch.lsn = boundary.last.end;
         if batch.lsn.is_none() {
@@ -564,7 +564,7 @@ impl Making {
         self.batch.log.end_transaction();
         let (batch, boundary) = (&self.batch, &mut self.boundary);
         boundary.ordinal = self.ordinal;
-        boundary.changes = batch.log.len();
+        boundary.changes = batch.log.changes().len();
         boundary.events = batch.events;
         (boundary.bytes, boundary.weight) = (batch.bytes, batch.weight);
         boundary.left_out = batch.left_out;

@@ -3,21 +3,12 @@
 //! Events become, per key and column by column, what is left of them; deletes, updates and inserts
 //! then run as one transaction with the position in the stream: no event is lost or doubled.
 
-#[cfg(test)]
-mod alike_tests;
 mod batch;
-mod canon;
-pub mod decode;
-mod event;
 mod facts;
 mod feed;
-mod fold;
-#[cfg(test)]
-mod fold_tests;
 mod inputs;
 mod kafka;
 mod lines;
-mod log;
 mod names;
 mod open;
 mod order;
@@ -32,9 +23,8 @@ mod statements;
 mod watch;
 mod write;
 
-pub use decode::Format;
-pub use event::{Event, Name, Op, Position, Row, Value};
 pub use feed::AtEnd;
+pub use pgspate_events::{Event, Format, Name, Op, Position, Row, Value, decode};
 pub use plan::{Plan, PlanTable, plan};
 pub use report::{Counts, Report};
 pub use route::UnknownColumns;

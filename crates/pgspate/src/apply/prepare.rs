@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::facts::Facts;
-use super::fold::{Base, Entry, FoldedTable, KeyAt, Keying, State, fold};
-use super::log::{Cell, Log, Which};
 use crate::Result;
 use crate::encode::{Encoded, text};
+use pgspate_events::fold::{Base, Entry, FoldedTable, KeyAt, Keying, State, fold};
+use pgspate_events::log::{Cell, Log, Which};
 
 /// What becomes of a staged row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

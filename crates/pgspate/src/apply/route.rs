@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::decode::{Types, plain};
-use super::event::{Event, Name, Op, Row, Value};
 use super::facts::Facts;
-use super::fold;
-use super::log::{Change, Log, RowAt};
 use super::names::Names;
 use super::watch::Watch;
 use crate::copy::{Limits, Patience, heeding, timeouts};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, read_session};
 use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Types, plain};
+use pgspate_events::fold;
+use pgspate_events::log::{Change, Log, RowAt};
+use pgspate_events::{Event, Name, Op, Row, Value};
 
 /// What the server calls the session.
 const NAME: &str = "pgspate apply";

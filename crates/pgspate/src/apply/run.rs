@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
-use super::decode::{DecodeOptions, Format};
 use super::facts::Facts;
 use super::feed::{AtEnd, Cuts, Feed, Piece, SlotFeed};
 use super::inputs::Inputs;
@@ -32,6 +31,7 @@ use crate::ledger::Mark;
 use crate::source::{self, Input};
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
+use pgspate_events::decode::{DecodeOptions, Format};
 
 /// Blocks of input that may wait.
 const BLOCKS_AHEAD: usize = 8;

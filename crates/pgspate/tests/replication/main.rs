@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 #[path = "../support/certificates.rs"]
 mod certificates;
-#[path = "../support/events.rs"]
+#[path = "../../../pgspate-events/tests/support/events.rs"]
 mod events;
 mod logins;
 mod messages;

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Feed, Making};
-use crate::apply::decode::plain::Plain;
-use crate::apply::decode::{self, Format};
 use crate::{Error, Result};
+use pgspate_events::decode::plain::Plain;
+use pgspate_events::decode::{self, Format};
 
 /// So many records are looked at, of so many bytes together.
 const RECORDS_MAX: usize = 100;

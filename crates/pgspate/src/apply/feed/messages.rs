@@ -9,13 +9,13 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::digest::Digest;
 use super::{Feed, Making};
-use crate::apply::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
-use crate::apply::event::Event;
 use crate::apply::inputs::Inputs;
 use crate::apply::kafka::{Message, Partition, Taken, is_another, next_of, source_of};
 use crate::apply::replication::Lsn;
 use crate::ledger::{Mark, PartMove};
 use crate::{Error, Kind, Result};
+use pgspate_events::Event;
+use pgspate_events::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
 
 /// How often places are written where there are no events.
 const IDLE: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Feed, Making, Told};
-use crate::apply::decode::Grouping;
-use crate::apply::event::Event;
 use crate::{Error, Kind, Result};
+use pgspate_events::Event;
+use pgspate_events::decode::Grouping;
 
 /// A delete that the next record may take back waits so long for it. Both are written at once.
 const WAIT: Duration = Duration::from_secs(1);
@@ -61,10 +61,10 @@ impl Feed {
         if !events.is_empty() {
             making.end_pairing();
         }
-        let before = making.batch.log.len();
+        let before = making.batch.log.changes().len();
         self.take(events, line, stand, making)?;
         if grouping == Grouping::MayPair {
-            let half = match making.batch.log.len() > before {
+            let half = match making.batch.log.changes().len() > before {
                 true => Half::InLog,
                 false if making.ordinal <= self.from.ordinal => Half::Applied,
                 false => Half::Elsewhere,

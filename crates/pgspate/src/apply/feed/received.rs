@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{Feed, Making, Told};
 use crate::Result;
-use crate::apply::event::{Event, Row, Value};
 use crate::apply::replication::{Lsn, Received};
 use crate::apply::route::Stand;
 use crate::apply::slot::digest;
+use pgspate_events::{Event, Row, Value};
 
 /// How often the position is written when no events come.
 const IDLE: Duration = Duration::from_secs(10);

@@ -6,8 +6,8 @@
 use arrow_array::RecordBatch;
 
 use super::{Feed, Making};
-use crate::apply::decode::{Dms, Format, plain};
 use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Dms, Format, plain};
 
 impl Feed {
     /// False when no more is wanted.

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::lsn::{EPOCH_SECS, Lsn};
 use super::read::Read;
-use crate::apply::decode::{Decode, Types};
 use crate::apply::{Event, Name, Op, Position, Row, Value};
 use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Decode, Types};
 
 /// Decodes messages of pgoutput, of protocol versions 1 to 4 as long as streaming is off.
 #[derive(Debug)]

@@ -16,11 +16,11 @@ use tokio_postgres::error::SqlState;
 use super::lsn::{EPOCH_SECS, Lsn};
 use super::pgoutput::Pgoutput;
 use super::read::Read;
-use crate::apply::decode::{Decode, Types};
 use crate::apply::{Event, Name};
 use crate::target::connect::{Connection, Dsn, Walsender};
 use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Decode, Types};
 
 /// How often the server hears of us at least.
 const STATUS_MAX: Duration = Duration::from_secs(10);

@@ -16,15 +16,15 @@ use tokio_postgres::error::SqlState;
 use super::session::Session;
 use super::{is_of_data, round};
 use crate::apply::batch::Batch;
-use crate::apply::decode::plain;
-use crate::apply::event::Op;
-use crate::apply::fold;
 use crate::apply::inputs::Inputs;
 use crate::apply::prepare::{Prepared, prepare};
 use crate::apply::report::Counts;
 use crate::apply::watch::Watch;
 use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
+use pgspate_events::Op;
+use pgspate_events::decode::plain;
+use pgspate_events::fold;
 
 /// A batch that is written.
 pub(super) struct Sifting<'a> {
@@ -253,6 +253,8 @@ impl Sifting<'_> {
         let change = &self.batch.log.changes()[at];
         let facts = &self.batch.tables[change.table];
         let (source, line) = self.inputs.source(change.input, change.line);
+        let table = (facts.table.schema.as_str(), facts.table.name.as_str());
+        let columns = facts.columns.iter().map(|column| column.name.as_str());
         DeadLetter {
             position: change.ordinal,
             source,
@@ -260,7 +262,7 @@ impl Sifting<'_> {
             table: Some(facts.table.sql_name.clone()),
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: words(error),
-            payload: plain::write(&self.batch.log, change, facts),
+            payload: plain::write(&self.batch.log, change, table, columns),
         }
     }
 }

@@ -7,7 +7,6 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::apply::Event;
-use crate::apply::log::Log;
 use crate::apply::names::Names;
 use crate::apply::replication::{Lsn, Replication};
 use crate::apply::route::{Router, Stand, UnknownColumns};
@@ -15,6 +14,7 @@ use crate::apply::write::Settings;
 use crate::copy::Limits;
 use crate::target::connect::{Dsn, Environment};
 use crate::target::use_users_path;
+use pgspate_events::log::Log;
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
 
@@ -125,8 +125,8 @@ impl Target {
             self.router.add(event, &mut log, stand)?;
         }
         let tables = self.router.tables();
-        let prepared = prepare(&log, 0..log.len(), &tables)?;
-        let batch = Batch { upto: log.len(), log, tables, prepared, ..Batch::default() };
+        let prepared = prepare(&log, 0..log.changes().len(), &tables)?;
+        let batch = Batch { upto: log.changes().len(), log, tables, prepared, ..Batch::default() };
         let inputs = &self.inputs;
         let (letters, watch) = (Vec::new(), &Watch::default());
         let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters, watch, tries: 0 };

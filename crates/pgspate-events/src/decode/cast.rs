@@ -1,0 +1,255 @@
+//! JSON values as text that the input function of a column's type reads.
+//!
+//! Only what the type cannot read as it stands is rewritten: bytes, lists, maps. Everything else is
+//! handed on as it is spelled, and the server is the judge of it.
+
+use super::binary::{base64, bytea, from_hex, latin1};
+use super::json::{Fields, Items, Json, malformed};
+use super::room::check_len;
+use crate::Result;
+use crate::Value;
+
+/// The families of types that formats spell in ways of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Any type that takes what is written.
+    Other,
+    Bytea,
+    /// json and jsonb.
+    Json,
+    Bits,
+    VarBits,
+    Numeric,
+    Date,
+    Time,
+    /// timestamp, or with true timestamptz.
+    Stamp(bool),
+    Interval,
+    Hstore,
+    Array(Box<Form>),
+}
+
+impl Form {
+    /// The family of a type by its name in `pg_type`.
+    pub(super) fn of(typname: &str) -> Form {
+        if let Some(element) = typname.strip_prefix('_') {
+            return Form::Array(Box::new(Form::of(element)));
+        }
+        match typname {
+            "bytea" => Form::Bytea,
+            "json" | "jsonb" => Form::Json,
+            "bit" => Form::Bits,
+            "varbit" => Form::VarBits,
+            "numeric" | "money" => Form::Numeric,
+            "date" => Form::Date,
+            "time" => Form::Time,
+            "timestamp" => Form::Stamp(false),
+            "timestamptz" => Form::Stamp(true),
+            "interval" => Form::Interval,
+            "hstore" => Form::Hstore,
+            _ => Form::Other,
+        }
+    }
+}
+
+/// How a format spells bytes in strings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bytes {
+    Base64,
+    /// Hexadecimal digits, with `\x`, `0x` or nothing before them.
+    Hex,
+    /// A character for each byte.
+    Latin1,
+}
+
+/// How a format spells what JSON has no type for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spelling {
+    pub(super) bytes: Bytes,
+    /// A string in a json column is a JSON string; else it is the text of a JSON value.
+    pub(super) json_strings: bool,
+}
+
+impl Spelling {
+    /// What `json` is as text for a type of the family `form`.
+    pub(super) fn cast(self, json: Json<'_>, form: &Form) -> Result<Value> {
+        Ok(match (json, form) {
+            (Json::Null, _) => Value::Null,
+            (Json::Bool(is), Form::Bits | Form::VarBits) => text(if is { "1" } else { "0" }),
+            (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
+            (Json::Number(number), _) => text(number),
+            (Json::String(string), Form::Bytea) => {
+                text(bytea(&self.bytes(&string.text_with_zeros()?)?))
+            }
+            (Json::String(string), Form::Json) if self.json_strings => text(string.quoted()),
+            (Json::String(string), _) => text(string.text()?),
+            (Json::Array(_), Form::Array(element)) => {
+                let mut out = String::new();
+                if let Some(items) = json.array() {
+                    let nests = **element != Form::Json;
+                    array(items, nests, &mut |item| self.cast(item, element), &mut out, 1)?;
+                }
+                text(out)
+            }
+            (Json::Object(_), Form::Hstore) => match json.object() {
+                Some(fields) => text(hstore(fields)?),
+                None => Value::Null,
+            },
+            (Json::Array(whole) | Json::Object(whole), _) => text(whole),
+        })
+    }
+
+    fn bytes(self, text: &str) -> Result<Vec<u8>> {
+        let (bytes, what) = match self.bytes {
+            Bytes::Base64 => (base64(text), "base64"),
+            Bytes::Hex => {
+                let digits = text.strip_prefix("\\x").or(text.strip_prefix("0x"));
+                (from_hex(digits.unwrap_or(text)), "hexadecimal digits")
+            }
+            Bytes::Latin1 => (latin1(text), "a character for each byte"),
+        };
+        bytes.ok_or_else(|| malformed(format!("expected bytes as {what}")))
+    }
+}
+
+/// A value's text.
+pub(super) fn text(text: impl Into<Box<str>>) -> Value {
+    Value::Text(text.into())
+}
+
+/// The dimensions that an array may have.
+const DIMENSIONS_MAX: usize = 6;
+
+/// Appends a JSON array as an array literal. `nests`: items that are arrays are dimensions.
+pub(super) fn array(
+    mut items: Items<'_>,
+    nests: bool,
+    element: &mut dyn FnMut(Json<'_>) -> Result<Value>,
+    out: &mut String,
+    depth: usize,
+) -> Result<()> {
+    out.push('{');
+    let mut first = true;
+    while let Some(item) = items.next()? {
+        if !std::mem::take(&mut first) {
+            out.push(',');
+        }
+        if let (Some(inner), true) = (item.array(), nests) {
+            if depth == DIMENSIONS_MAX {
+                return Err(malformed("a list is nested deeper than the 6 levels of an array"));
+            }
+            array(inner, nests, element, out, depth + 1)?;
+            continue;
+        }
+        match element(item)? {
+            Value::Text(text) => quote_element(&text, out),
+            Value::Null | Value::Absent => out.push_str("NULL"),
+        }
+        check_len(out.len())?;
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// Appends an element, in quotes unless nothing in it could need them.
+fn quote_element(text: &str, out: &mut String) {
+    let is_plain = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b':');
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        return out.push_str(text);
+    }
+    quote_always(text, out);
+}
+
+/// A map as hstore spells it.
+fn hstore(mut fields: Fields<'_>) -> Result<String> {
+    let mut out = String::new();
+    while let Some((key, value)) = fields.next()? {
+        if !out.is_empty() {
+            out.push_str(", ");
+        }
+        quote_always(&key.text()?, &mut out);
+        out.push_str("=>");
+        match value {
+            Json::Null => out.push_str("NULL"),
+            Json::Bool(is) => out.push_str(if is { "\"true\"" } else { "\"false\"" }),
+            Json::Number(word) | Json::Array(word) | Json::Object(word) => {
+                quote_always(word, &mut out);
+            }
+            Json::String(string) => quote_always(&string.text()?, &mut out),
+        }
+    }
+    Ok(out)
+}
+
+fn quote_always(text: &str, out: &mut String) {
+    out.push('"');
+    for char in text.chars() {
+        if matches!(char, '"' | '\\') {
+            out.push('\\');
+        }
+        out.push(char);
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::object;
+    use super::*;
+
+    fn cast(json: &str, ty: &str, spelling: Spelling) -> String {
+        let record = format!("{{\"v\":{json}}}");
+        let fields = object(record.as_bytes()).unwrap().all().unwrap();
+        match spelling.cast(fields[0].1, &Form::of(ty)) {
+            Ok(Value::Text(text)) => text.into(),
+            Ok(other) => format!("{other:?}"),
+            Err(error) => format!("error: {error}"),
+        }
+    }
+
+    const PLAIN: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
+
+    #[test]
+    fn what_types_read_as_it_stands_is_handed_on() {
+        for (json, ty, expected) in [
+            ("1.50", "numeric", "1.50"),
+            ("123456789012345678901234567890", "int8", "123456789012345678901234567890"),
+            ("true", "bool", "true"),
+            ("true", "bit", "1"),
+            ("\"a\\\"b\"", "text", "a\"b"),
+            ("null", "text", "Null"),
+            ("{\"a\": 1.0}", "jsonb", "{\"a\": 1.0}"),
+            ("\"{\\\"a\\\": 1.0}\"", "json", "{\"a\": 1.0}"),
+            ("[1,2]", "vector", "[1,2]"),
+            ("\"aGk=\"", "bytea", "\\x6869"),
+            ("\"a\"", "bytea", "error: expected bytes as base64"),
+        ] {
+            assert_eq!(cast(json, ty, PLAIN), expected, "{json}");
+        }
+        let raw = Spelling { bytes: Bytes::Hex, json_strings: true };
+        assert_eq!(cast("\"a\\nb\"", "jsonb", raw), "\"a\\nb\"");
+        assert_eq!(cast("\"\\\\x00ff\"", "bytea", raw), "\\x00ff");
+        assert_eq!(cast("\"00ff\"", "bytea", raw), "\\x00ff");
+    }
+
+    #[test]
+    fn lists_and_maps_are_spelled_as_literals() {
+        for (json, ty, expected) in [
+            ("[]", "_text", "{}"),
+            ("[1,null,-2.5]", "_numeric", "{1,NULL,-2.5}"),
+            (
+                r#"["","null","a,b","q\"","b\\","{x}"]"#,
+                "_text",
+                r#"{"","null","a,b","q\"","b\\","{x}"}"#,
+            ),
+            ("[[1,2],[3,4]]", "_int4", "{{1,2},{3,4}}"),
+            (r#"[[1],{"a":"b"}]"#, "_jsonb", r#"{"[1]","{\"a\":\"b\"}"}"#),
+            ("[\"aGk=\"]", "_bytea", r#"{"\\x6869"}"#),
+            ("\"{1,2}\"", "_int4", "{1,2}"),
+            (r#"{"a":null,"b\"":"c","d":1}"#, "hstore", r#""a"=>NULL, "b\""=>"c", "d"=>"1""#),
+        ] {
+            assert_eq!(cast(json, ty, PLAIN), expected, "{json}");
+        }
+        assert!(cast("[[[[[[[1]]]]]]]", "_int4", PLAIN).contains("nested"));
+    }
+}

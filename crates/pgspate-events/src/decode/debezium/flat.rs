@@ -1,0 +1,157 @@
+//! Rows without an envelope, as the transformation ExtractNewRecordState leaves them.
+//!
+//! What it adds to a row is not of the row: `__op`, `__deleted`, `__table` and the like. A row that
+//! does not say what was done to it is one that is there now, whether it was before or not.
+
+use super::message::{Message, Source, find};
+use super::{Debezium, check_moved, has_absent};
+use crate::Result;
+use crate::decode::Types;
+use crate::decode::json::{Json, Str, malformed};
+use crate::{Event, Op, Position};
+
+/// Names of fields that are added with `add.fields`, after their two underscores.
+const ADDED: [&str; 34] = [
+    "op",
+    "deleted",
+    "table",
+    "schema",
+    "db",
+    "name",
+    "connector",
+    "version",
+    "lsn",
+    "txId",
+    "xmin",
+    "ts_ms",
+    "ts_us",
+    "ts_ns",
+    "snapshot",
+    "sequence",
+    "query",
+    "file",
+    "pos",
+    "row",
+    "gtid",
+    "server_id",
+    "thread",
+    "change_lsn",
+    "commit_lsn",
+    "event_serial_no",
+    "scn",
+    "commit_scn",
+    "rs_id",
+    "ssn",
+    "redo_thread",
+    "user_name",
+    "collection",
+    "ord",
+];
+
+/// Whether a field was added to the row.
+fn is_added(key: &str) -> bool {
+    key.strip_prefix("__").is_some_and(|name| {
+        ADDED.contains(&name) || name.starts_with("source_") || name.starts_with("transaction_")
+    })
+}
+
+impl Debezium {
+    pub(super) fn flat(
+        &mut self,
+        message: &Message<'_>,
+        value: &[(Str<'_>, Json<'_>)],
+        types: &dyn Types,
+    ) -> Result<Option<Event>> {
+        let mut row = Vec::with_capacity(value.len());
+        for (key, value) in value {
+            let text = key.text()?;
+            if !is_added(&text) {
+                row.push((*key, *value));
+            }
+        }
+        let source = source(value)?;
+        let schema = message.schema_of(&mut self.schemas)?;
+        let key_schema = message.key_schema_of(&mut self.schemas)?;
+        let named = schema.as_deref().filter(|schema| schema.name.is_some());
+        let names = self.names(message, &source, named.or(key_schema.as_deref()))?;
+        let op = match find(value, "__op") {
+            Some(Json::String(op)) => Some(op.text()?),
+            _ => None,
+        };
+        let is_deleted = match find(value, "__deleted") {
+            Some(Json::String(deleted)) => deleted.is("true"),
+            Some(deleted) => deleted == Json::Bool(true),
+            None => op.as_deref() == Some("d"),
+        };
+        if is_deleted && message.leaves_for_another_key()? {
+            return Ok(None);
+        }
+        let key = self.key(message, &names, types)?;
+        let mut new = None;
+        if !row.is_empty() && op.as_deref() != Some("t") {
+            new = Some(self.fields(&names, &row, schema.as_deref(), types)?);
+        }
+        let mut old = None;
+        let op = match (op.as_deref(), &new) {
+            (Some("t"), _) => Op::Truncate,
+            (Some("m"), _) => return Ok(None),
+            _ if is_deleted => {
+                old = key.clone().or(new.take());
+                Op::Delete
+            }
+            (_, None) => return Err(malformed("a row has no columns")),
+            (Some("c"), _) => Op::Insert,
+            (Some("u"), _) => Op::Update,
+            (Some("r"), _) => Op::Snapshot,
+            (Some(_), _) => return Err(malformed("unknown \"__op\" of a row")),
+            (None, Some(row)) if has_absent(row) => Op::Update,
+            (None, Some(_)) => Op::Snapshot,
+        };
+        if op == Op::Delete && old.is_none() {
+            return Err(malformed("a deleted row is not identified"));
+        }
+        let mut op = op;
+        if let (Op::Insert | Op::Update | Op::Snapshot, Some(moved)) =
+            (op, message.header("__debezium.oldkey")?)
+        {
+            if message.is_scattered {
+                check_moved(new.as_ref())?;
+            } else {
+                old = Some(self.moved(&names, &moved, types)?);
+                op = Op::Update;
+            }
+        }
+        let event = Event {
+            table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
+            op,
+            new,
+            old,
+            key: key.map(|key| key.columns),
+            position: Position { transaction: source.transaction, ..Position::default() },
+            ends_transaction: true,
+        };
+        self.pair(event, source.written, message).map(Some)
+    }
+}
+
+/// What a flattened row says of where it is from.
+fn source<'a>(value: &[(Str<'a>, Json<'a>)]) -> Result<Source<'a>> {
+    let word = |names: [&str; 2]| -> Result<_> {
+        for name in names {
+            if let Some(found) = find(value, name) {
+                return found.word();
+            }
+        }
+        Ok(None)
+    };
+    Ok(Source {
+        schema: word(["__schema", "__source_schema"])?,
+        database: word(["__db", "__source_db"])?,
+        table: word(["__table", "__source_table"])?,
+        transaction: word(["__txId", "__source_txId"])?.map(Into::into),
+        written: match word(["__lsn", "__source_lsn"])? {
+            Some(lsn) => Some(lsn.into()),
+            None => word(["__scn", "__source_scn"])?.map(Into::into),
+        },
+    })
+}

@@ -1,0 +1,207 @@
+//! Dates and times that are numbers since 1970, or ISO 8601 as Java writes it, for PostgreSQL.
+//!
+//! What stands for infinity in a source's driver becomes infinity again; it is always beyond what
+//! PostgreSQL's types can hold, so that no date is mistaken for it.
+
+use std::borrow::Cow;
+
+use pgspate_input::encode::arrow::calendar::{
+    civil, write_date, write_interval, write_stamp, write_time,
+};
+
+/// What one is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Thousandths of a second.
+    Milli,
+    /// Millionths of a second.
+    Micro,
+    /// Billionths of a second.
+    Nano,
+}
+
+impl Unit {
+    fn per_second(self) -> i64 {
+        match self {
+            Unit::Milli => 1_000,
+            Unit::Micro => 1_000_000,
+            Unit::Nano => 1_000_000_000,
+        }
+    }
+
+    /// Seconds, and nanoseconds after them.
+    fn split(self, value: i64) -> (i64, u32) {
+        let per_second = self.per_second();
+        let fraction = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
+        (value.div_euclid(per_second), fraction as u32)
+    }
+}
+
+/// The instants of the JDBC driver's infinities, in its milliseconds. Debezium has taken them for
+/// microseconds as well, which are a thousandth of that in milliseconds.
+const INFINITY_MILLIS: i64 = 9_223_372_036_825_200_000;
+const MINUS_INFINITY_MILLIS: i64 = -9_223_372_036_832_400_000;
+
+/// A moment that many units after 1970, with `zone` behind it.
+pub(super) fn stamp(value: i64, unit: Unit, zone: &str) -> String {
+    match (value, unit) {
+        (i64::MAX, Unit::Micro | Unit::Nano) | (INFINITY_MILLIS, _) => return "infinity".into(),
+        (i64::MIN, Unit::Micro | Unit::Nano) | (MINUS_INFINITY_MILLIS, _) => {
+            return "-infinity".into();
+        }
+        (millis, Unit::Milli) if millis == INFINITY_MILLIS / 1_000 => return "infinity".into(),
+        (millis, Unit::Milli) if millis == MINUS_INFINITY_MILLIS / 1_000 => {
+            return "-infinity".into();
+        }
+        _ => {}
+    }
+    let (secs, nanos) = unit.split(value);
+    let mut out = Vec::with_capacity(32);
+    write_stamp(secs, nanos, ' ', zone, &mut out);
+    ascii(out)
+}
+
+/// A day counted from 1970-01-01.
+pub(super) fn date(days: i64) -> String {
+    // What Debezium makes of infinite dates, out of date's range all of them: its versions differ
+    // in the sign of the first year.
+    match civil(days) {
+        (-5_877_611 | 5_877_611, 6, 21) => return "infinity".into(),
+        (-5_877_611, 6, 22) => return "-infinity".into(),
+        _ => {}
+    }
+    // The same within arrays: the driver's moments lose their era, and then the upper half of their
+    // days. A zone may move them by a day.
+    match days {
+        -622_191_234..=-622_191_232 => return "infinity".into(),
+        -625_821_273..=-625_821_271 => return "-infinity".into(),
+        _ => {}
+    }
+    let mut out = Vec::with_capacity(16);
+    if write_date(days, &mut out) {
+        out.extend_from_slice(b" BC");
+    }
+    ascii(out)
+}
+
+/// A time of the day. `None` for what is none: below zero or past 24:00.
+pub(super) fn time(value: i64, unit: Unit) -> Option<String> {
+    let (secs, nanos) = unit.split(value);
+    if !(0..=86_400).contains(&secs) || (secs == 86_400 && nanos != 0) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(16);
+    write_time(secs, nanos, &mut out);
+    Some(ascii(out))
+}
+
+/// A span of time without days.
+pub(super) fn duration(value: i64, unit: Unit) -> String {
+    let nanos = i128::from(value) * i128::from(1_000_000_000 / unit.per_second());
+    let mut out = Vec::with_capacity(16);
+    write_interval(0, 0, nanos, &mut out);
+    ascii(out)
+}
+
+/// ISO 8601 with signed years as Java writes them: those before Christ are counted from 0 down,
+/// those past 9999 have a plus.
+pub(super) fn iso(text: &str) -> Cow<'_, str> {
+    let year_len = text.bytes().skip(1).position(|byte| byte == b'-').map_or(0, |at| at + 1);
+    let Some((year, rest)) = text.split_at_checked(year_len) else { return Cow::Borrowed(text) };
+    let (sign, digits) = match year.as_bytes() {
+        [b'+', ..] => ('+', &year[1..]),
+        [b'-', ..] => ('-', &year[1..]),
+        [b'0', b'0', b'0', b'0'] => ('-', year),
+        _ => return Cow::Borrowed(text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Cow::Borrowed(text);
+    }
+    match (sign, digits, digits.parse::<u64>()) {
+        // As microseconds, where milliseconds are meant.
+        ('+', "294247", _) if rest.starts_with("-01-10T04:00:25.2") => Cow::Borrowed("infinity"),
+        ('-', "290308", _) => Cow::Borrowed("-infinity"),
+        ('+', "292278994", _) => Cow::Borrowed("infinity"),
+        // Dates, as in `date`.
+        (_, "5877611", _) if rest.starts_with("-06-21") => Cow::Borrowed("infinity"),
+        ('-', "5877611", _) if rest.starts_with("-06-22") => Cow::Borrowed("-infinity"),
+        // Within arrays the era is lost.
+        ('-', "292275055", _) | ('+', "292269055", _) => Cow::Borrowed("-infinity"),
+        ('-', _, Ok(year)) => {
+            Cow::Owned(format!("{:04}{} BC", year + 1, rest.replacen('T', " ", 1)))
+        }
+        ('+', ..) => Cow::Borrowed(&text[1..]),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+fn ascii(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_dates_and_times() {
+        assert_eq!(stamp(1_700_000_000_123, Unit::Milli, ""), "2023-11-14 22:13:20.123");
+        assert_eq!(stamp(-1, Unit::Micro, "+00"), "1969-12-31 23:59:59.999999+00");
+        assert_eq!(
+            stamp(-62_135_596_800_000_001, Unit::Micro, ""),
+            "0001-12-31 23:59:59.999999 BC"
+        );
+        assert_eq!(stamp(1, Unit::Nano, ""), "1970-01-01 00:00:00.000000001");
+        assert_eq!(date(19_675), "2023-11-14");
+        assert_eq!(date(-719_529), "0002-12-31 BC");
+        assert_eq!(time(86_399_999_999, Unit::Micro).unwrap(), "23:59:59.999999");
+        assert_eq!(time(86_400_000, Unit::Milli).unwrap(), "24:00:00");
+        assert_eq!((time(-1, Unit::Nano), time(86_400_001, Unit::Milli)), (None, None));
+        assert_eq!(duration(-5_400_000_001, Unit::Micro), "-01:30:00.000001");
+    }
+
+    #[test]
+    fn infinities_come_back() {
+        for (value, unit) in [
+            (9_223_372_036_825_200_000, Unit::Micro),
+            (i64::MAX, Unit::Micro),
+            (9_223_372_036_825_200, Unit::Milli),
+            (i64::MAX, Unit::Nano),
+        ] {
+            assert_eq!(stamp(value, unit, ""), "infinity");
+        }
+        assert_eq!(stamp(-9_223_372_036_832_400_000, Unit::Micro, ""), "-infinity");
+        assert_eq!(stamp(-9_223_372_036_832_400, Unit::Milli, ""), "-infinity");
+        assert_eq!(iso("+292278994-08-16T23:00:00Z"), "infinity");
+        assert_eq!(iso("-292275055-05-16T23:00:00Z"), "-infinity");
+        assert_eq!(iso("+294247-01-10T04:00:25.2Z"), "infinity");
+        assert_eq!(
+            (iso("-5877611-06-21Z"), iso("-5877611-06-22Z")),
+            ("infinity".into(), "-infinity".into())
+        );
+        assert_eq!(iso("-290308-12-21T19:59:27.6Z"), "-infinity");
+        assert_eq!(iso("+294247-01-10T04:00:26Z"), "294247-01-10T04:00:26Z");
+        assert_eq!(iso("+292269055-12-02T23:00:00.000000Z"), "-infinity");
+        assert_eq!(
+            (date(-622_191_233), date(-625_821_272)),
+            ("infinity".into(), "-infinity".into())
+        );
+    }
+
+    #[test]
+    fn years_of_java() {
+        for (text, expected) in [
+            ("2023-11-14T22:13:20.5Z", "2023-11-14T22:13:20.5Z"),
+            ("-0043-03-15T10:00:00Z", "0044-03-15 10:00:00Z BC"),
+            ("0000-01-01", "0001-01-01 BC"),
+            ("+12345-01-01T00:00:00Z", "12345-01-01T00:00:00Z"),
+            ("", ""),
+            ("-", "-"),
+            ("é-1", "é-1"),
+            ("-x-1", "-x-1"),
+            ("infinity", "infinity"),
+        ] {
+            assert_eq!(iso(text), expected);
+        }
+    }
+}

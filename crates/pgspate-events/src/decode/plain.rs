@@ -1,0 +1,581 @@
+//! pgspate's own events: one JSON object a line.
+//!
+//! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
+//! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as
+//! the characters that stand there. Names are made once for all events that have the same columns,
+//! so that equal pointers mean equal columns.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::{Decode, Types};
+use crate::event::{Event, Name, Op, Position, Row, Value};
+use crate::log::{Cell, Change, Log};
+use crate::{Error, Kind, Result};
+use pgspate_input::json::{Scalar, Shape, Syntax, Unfit};
+use pgspate_input::json::{key_end, literal, skip_space, string_end, unescape, value};
+
+/// Decodes pgspate's own events.
+#[derive(Debug, Default)]
+pub struct Plain {
+    tables: HashMap<Box<str>, Arc<Name>>,
+    last_table: Option<(Box<str>, Arc<Name>)>,
+    columns: Columns,
+    stack: Vec<u8>,
+}
+
+type Names = Arc<[Box<str>]>;
+
+/// Sets of columns, each once.
+#[derive(Debug, Default)]
+struct Columns {
+    /// By the names as they stand in the record, with a zero byte after each.
+    all: HashMap<Box<[u8]>, Names>,
+    /// Those of the last few rows, by which part of an event they were.
+    last: [Option<(Box<[u8]>, Names)>; 3],
+    joined: Vec<u8>,
+}
+
+/// Rows of an event, in the order of `Columns::last`.
+const ROW: usize = 0;
+const OLD: usize = 1;
+const KEY: usize = 2;
+
+/// The parts of an event as they come.
+#[derive(Default)]
+struct Parts<'a> {
+    op: Option<Op>,
+    table: Option<&'a [u8]>,
+    schema: Option<String>,
+    rows: [Option<Row>; 3],
+    transaction: Option<Box<str>>,
+    end: Option<bool>,
+    /// Columns of the new row that the source did not tell.
+    unchanged: Vec<Box<str>>,
+    /// Values that are JSON arrays: of which row, and which of its columns.
+    arrays: Vec<(usize, usize)>,
+}
+
+impl Decode for Plain {
+    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        if std::str::from_utf8(record).is_err() {
+            return Err(refuse("the record is not valid UTF-8"));
+        }
+        let start = skip_space(record, 0);
+        if start == record.len() {
+            return Ok(());
+        }
+        let mut parts = self.parts(record, start).map_err(|Syntax { at, what }| {
+            refuse(&format!("invalid event at byte {}: {what}", at + 1))
+        })?;
+        let table = self.table(&mut parts)?;
+        as_literals(&mut parts, &table, types);
+        let op = parts.op.ok_or_else(|| refuse("the event has no \"op\""))?;
+        let unchanged = std::mem::take(&mut parts.unchanged);
+        let [new, old, key] = parts.rows;
+        let new = if unchanged.is_empty() { new } else { Some(with_absent(new, unchanged)?) };
+        let names = key.as_ref().map(|key| Arc::clone(&key.columns));
+        let ends = parts.end.unwrap_or(parts.transaction.is_none());
+        events.push(Event {
+            table,
+            op,
+            new,
+            old: old.or(key),
+            key: names,
+            position: Position { transaction: parts.transaction, ..Position::default() },
+            ends_transaction: ends,
+        });
+        Ok(())
+    }
+}
+
+impl Plain {
+    fn parts<'a>(&mut self, data: &'a [u8], start: usize) -> Result<Parts<'a>, Syntax> {
+        let mut parts = Parts::default();
+        if data[start] != b'{' {
+            return Err(Syntax { at: start, what: "expected an object" });
+        }
+        let mut at = skip_space(data, start + 1);
+        if data.get(at) == Some(&b'}') {
+            return Ok(parts);
+        }
+        loop {
+            let (key_close, begin, _) = key_end(data, at)?;
+            at = self.part(data, &data[at + 1..key_close - 1], begin, &mut parts)?;
+            at = skip_space(data, at);
+            match data.get(at) {
+                Some(b',') => at = skip_space(data, at + 1),
+                Some(b'}') => break,
+                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
+                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+            }
+        }
+        match skip_space(data, at + 1) {
+            end if end == data.len() => Ok(parts),
+            at => Err(Syntax { at, what: "expected the line's end" }),
+        }
+    }
+
+    /// Takes the value of one key of the event; where it ends.
+    fn part<'a>(
+        &mut self,
+        data: &'a [u8],
+        key: &[u8],
+        begin: usize,
+        parts: &mut Parts<'a>,
+    ) -> Result<usize, Syntax> {
+        let row = match key {
+            b"row" => Some(ROW),
+            b"old" => Some(OLD),
+            b"key" => Some(KEY),
+            _ => None,
+        };
+        if let Some(nth) = row
+            && data.get(begin) == Some(&b'{')
+        {
+            let (row, end) = self.row(data, begin, nth, &mut parts.arrays)?;
+            parts.rows[nth] = Some(row);
+            return Ok(end);
+        }
+        if key == b"unchanged" {
+            let (names, end) = names(data, begin)?;
+            parts.unchanged = names;
+            return Ok(end);
+        }
+        let (kind, end) = value(data, begin, &mut self.stack)?;
+        let text = &data[begin..end];
+        let inside = || &data[begin + 1..end - 1];
+        let fault = |what| Err(Syntax { at: begin, what });
+        match (key, kind) {
+            (b"op", Scalar::String(_)) => {
+                parts.op = Some(match inside() {
+                    b"insert" => Op::Insert,
+                    b"update" => Op::Update,
+                    b"delete" => Op::Delete,
+                    b"truncate" => Op::Truncate,
+                    b"snapshot" => Op::Snapshot,
+                    _ => return fault("expected insert, update, delete, truncate or snapshot"),
+                });
+            }
+            (b"table", Scalar::String(_)) => parts.table = Some(inside()),
+            (b"schema", Scalar::String(_)) => {
+                parts.schema = Some(unescaped(inside(), begin)?.into())
+            }
+            (b"tx", Scalar::String(_)) => parts.transaction = Some(unescaped(inside(), begin)?),
+            (b"tx", Scalar::Number) => {
+                parts.transaction = Some(String::from_utf8_lossy(text).into());
+            }
+            (b"end", Scalar::Bool) => parts.end = Some(text == b"true"),
+            (b"row" | b"old" | b"key" | b"schema" | b"tx" | b"end", Scalar::Null) => {}
+            (b"row" | b"old" | b"key", _) => return fault("expected an object of columns"),
+            (b"op" | b"table" | b"schema", _) => return fault("expected a string"),
+            (b"tx", _) => return fault("expected a string or a number"),
+            (b"end", _) => return fault("expected true or false"),
+            _ => {
+                return fault(
+                    "expected one of \"op\", \"table\", \"schema\", \"row\", \"key\", \"old\", \
+                     \"unchanged\", \"tx\" and \"end\" before it",
+                );
+            }
+        }
+        Ok(end)
+    }
+
+    fn row(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        nth: usize,
+        arrays: &mut Vec<(usize, usize)>,
+    ) -> Result<(Row, usize), Syntax> {
+        let expected = self.columns.last[nth].as_ref().map_or(4, |(_, names)| names.len());
+        let mut values = Vec::with_capacity(expected);
+        self.columns.joined.clear();
+        let mut at = skip_space(data, start + 1);
+        let mut is_last = data.get(at) == Some(&b'}');
+        while !is_last {
+            let (key_close, begin, _) = key_end(data, at)?;
+            self.columns.joined.extend_from_slice(&data[at + 1..key_close - 1]);
+            self.columns.joined.push(0);
+            let end = match data.get(begin) {
+                Some(b'"') => {
+                    let (close, escaped) = string_end(data, begin)?;
+                    let inside = &data[begin + 1..close - 1];
+                    values.push(Value::Text(match escaped {
+                        false => text(inside),
+                        true => unescaped(inside, begin)?,
+                    }));
+                    close
+                }
+                _ => {
+                    let (kind, close) = value(data, begin, &mut self.stack)?;
+                    match kind {
+                        Scalar::Null => values.push(Value::Null),
+                        kind => {
+                            if kind == Scalar::Array {
+                                arrays.push((nth, values.len()));
+                            }
+                            values.push(Value::Text(text(&data[begin..close])));
+                        }
+                    }
+                    close
+                }
+            };
+            at = skip_space(data, end);
+            match data.get(at) {
+                Some(b',') => at = skip_space(data, at + 1),
+                Some(b'}') => is_last = true,
+                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
+                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+            }
+        }
+        let columns = self.columns.names(nth, start)?;
+        Ok((Row { columns, values }, at + 1))
+    }
+
+    fn table(&mut self, parts: &mut Parts<'_>) -> Result<Arc<Name>> {
+        let raw = parts.table.ok_or_else(|| refuse("the event has no \"table\""))?;
+        if let (None, Some((last, name))) = (&parts.schema, &self.last_table)
+            && last.as_bytes() == raw
+        {
+            return Ok(Arc::clone(name));
+        }
+        let written = unescaped(raw, 0).map_err(|fault| refuse(fault.what))?;
+        let parsed = match (&parts.schema, written.split_once('.')) {
+            (Some(schema), _) => Name { schema: Some(schema.clone()), table: written.to_string() },
+            (None, Some((schema, table))) => {
+                Name { schema: Some(schema.to_owned()), table: table.to_owned() }
+            }
+            (None, None) => Name { schema: None, table: written.to_string() },
+        };
+        let id = format!("{}\0{}", parsed.schema.as_deref().unwrap_or("\0"), parsed.table);
+        let name =
+            Arc::clone(self.tables.entry(id.into_boxed_str()).or_insert_with(|| Arc::new(parsed)));
+        if parts.schema.is_none() {
+            self.last_table = Some((String::from_utf8_lossy(raw).into(), Arc::clone(&name)));
+        }
+        Ok(name)
+    }
+}
+
+impl Columns {
+    /// The names that were joined.
+    fn names(&mut self, nth: usize, start: usize) -> Result<Names, Syntax> {
+        if let Some((joined, names)) = &self.last[nth]
+            && **joined == *self.joined
+        {
+            return Ok(Arc::clone(names));
+        }
+        let names = match self.all.get(&*self.joined) {
+            Some(names) => Arc::clone(names),
+            None => {
+                let mut names: Vec<Box<str>> = Vec::new();
+                for raw in self.joined.split_inclusive(|byte| *byte == 0) {
+                    names.push(unescaped(&raw[..raw.len() - 1], start)?);
+                }
+                let mut sorted: Vec<&str> = names.iter().map(|name| &**name).collect();
+                sorted.sort_unstable();
+                if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+                    return Err(Syntax { at: start, what: "a column occurs twice" });
+                }
+                let names: Names = names.into();
+                self.all.insert(self.joined.as_slice().into(), Arc::clone(&names));
+                names
+            }
+        };
+        self.last[nth] = Some((self.joined.as_slice().into(), Arc::clone(&names)));
+        Ok(names)
+    }
+}
+
+/// A list of names that begins here, and where it ends.
+fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), Syntax> {
+    const WHAT: &str = "expected a list of columns";
+    if data.get(begin) != Some(&b'[') {
+        return Err(Syntax { at: begin, what: WHAT });
+    }
+    let mut names = Vec::new();
+    let mut at = skip_space(data, begin + 1);
+    while data.get(at) == Some(&b'"') {
+        let (close, _) = string_end(data, at)?;
+        names.push(unescaped(&data[at + 1..close - 1], at)?);
+        at = skip_space(data, close);
+        match data.get(at) {
+            Some(b',') => at = skip_space(data, at + 1),
+            _ => break,
+        }
+    }
+    match data.get(at) {
+        Some(b']') => Ok((names, at + 1)),
+        _ => Err(Syntax { at, what: WHAT }),
+    }
+}
+
+/// The new row of an event that names columns which the source did not tell.
+fn with_absent(row: Option<Row>, unchanged: Vec<Box<str>>) -> Result<Row> {
+    let (columns, mut values) =
+        row.map_or((Vec::new(), Vec::new()), |row| (row.columns.to_vec(), row.values));
+    let mut all = columns;
+    for name in unchanged {
+        if all.contains(&name) {
+            return Err(refuse("a column is in \"row\" and in \"unchanged\""));
+        }
+        all.push(name);
+        values.push(Value::Absent);
+    }
+    Ok(Row { columns: all.into(), values })
+}
+
+fn refuse(what: &str) -> Error {
+    Error::new(Kind::Format, what)
+}
+
+/// The text of UTF-8 bytes; the record was checked to be that.
+fn text(bytes: &[u8]) -> Box<str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => String::from_utf8_lossy(bytes).into(),
+    }
+}
+
+fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, Syntax> {
+    let mut out = Vec::with_capacity(inside.len());
+    unescape(inside, &mut out).map_err(|unfit| Syntax {
+        at,
+        what: match unfit {
+            Unfit::Surrogate => "half of a surrogate pair",
+            Unfit::Nul => "the null character, which text cannot hold",
+        },
+    })?;
+    Ok(text(&out))
+}
+
+/// Arrays for columns of array types, as these read them. Others stay JSON.
+fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
+    for (nth, at) in std::mem::take(&mut parts.arrays) {
+        let Some(row) = &mut parts.rows[nth] else { continue };
+        let Some(typname) = types.of(table, &row.columns[at]) else { continue };
+        let (Some(element), Value::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
+        else {
+            continue;
+        };
+        let shape = Shape {
+            delimiter: if element == "box" { b';' } else { b',' },
+            json: matches!(element, "json" | "jsonb"),
+        };
+        let mut out = Vec::new();
+        if literal(json.as_bytes(), shape, &mut out).is_ok() {
+            row.values[at] = Value::Text(text(&out));
+        }
+    }
+}
+
+/// An event of a log as a line of this format, for people to mend: about that table, whose columns
+/// are those of the log's rows.
+pub fn write<'a>(
+    log: &Log,
+    change: &Change,
+    (schema, table): (&str, &str),
+    columns: impl Iterator<Item = &'a str> + Clone,
+) -> String {
+    let mut line = begin(change.op, Some(schema), table);
+    for (name, row) in [("row", change.new), ("old", change.old)] {
+        let Some(row) = row else { continue };
+        let cells = columns.clone().enumerate().map(|(at, column)| {
+            let value = match log.cell(change.width, row, at) {
+                Cell::Absent => None,
+                Cell::Null => Some(None),
+                Cell::Text(text) => Some(Some(String::from_utf8_lossy(text))),
+            };
+            (column, value)
+        });
+        // What an update leaves out is to stay as it is, whatever else a stream of letters tells.
+        let is_partial = name == "row" && change.op == Op::Update && !change.is_complete;
+        add_row(&mut line, name, cells, is_partial);
+    }
+    line.push('}');
+    line
+}
+
+/// An event as pgspate's own format has it, about a table of this name.
+pub fn write_event(event: &Event, schema: Option<&str>, table: &str) -> String {
+    let mut line = begin(event.op, schema, table);
+    for (name, row) in [("row", &event.new), ("old", &event.old)] {
+        let Some(row) = row else { continue };
+        let cells = row.columns.iter().zip(&row.values).map(|(column, value)| {
+            let value = match value {
+                Value::Absent => None,
+                Value::Null => Some(None),
+                Value::Text(text) => Some(Some(Cow::Borrowed(&**text))),
+            };
+            (&**column, value)
+        });
+        add_row(&mut line, name, cells, name == "row");
+    }
+    line.push('}');
+    line
+}
+
+fn begin(op: Op, schema: Option<&str>, table: &str) -> String {
+    let schema = schema.map_or("null".to_owned(), quoted);
+    format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), quoted(table))
+}
+
+/// Adds a row to an event. Cells are columns with what they hold: nothing told, NULL, or text.
+fn add_row<'a>(
+    line: &mut String,
+    name: &str,
+    cells: impl Iterator<Item = (&'a str, Option<Option<Cow<'a, str>>>)>,
+    says_unchanged: bool,
+) {
+    let (mut told, mut unchanged) = (Vec::new(), Vec::new());
+    for (column, value) in cells {
+        match value {
+            None => unchanged.push(quoted(column)),
+            Some(None) => told.push(format!("{}:null", quoted(column))),
+            Some(Some(text)) => told.push(format!("{}:{}", quoted(column), quoted(&text))),
+        }
+    }
+    // Writing to a String cannot fail.
+    let _ = write!(line, ",\"{name}\":{{{}}}", told.join(","));
+    if says_unchanged && !unchanged.is_empty() {
+        let _ = write!(line, ",\"unchanged\":[{}]", unchanged.join(","));
+    }
+}
+
+fn word(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        Op::Delete => "delete",
+        Op::Truncate => "truncate",
+        Op::Snapshot => "snapshot",
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Int4s;
+
+    impl Types for Int4s {
+        fn of(&self, _: &Name, column: &str) -> Option<Arc<str>> {
+            (column == "list").then(|| "_int4".into())
+        }
+    }
+
+    fn decode(lines: &[&str]) -> Result<Vec<Event>> {
+        let mut plain = Plain::default();
+        let mut events = Vec::new();
+        for line in lines {
+            plain.decode(line.as_bytes(), &Int4s, &mut events)?;
+        }
+        Ok(events)
+    }
+
+    fn shown(row: &Option<Row>) -> String {
+        let Some(row) = row else { return "-".to_owned() };
+        let pairs = row.columns.iter().zip(&row.values).map(|(name, value)| match value {
+            Value::Absent => format!("{name}?"),
+            Value::Null => format!("{name}=null"),
+            Value::Text(text) => format!("{name}={text}"),
+        });
+        pairs.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn events_say_what_is_written() {
+        let lines = [
+            r#"{"op":"insert","table":"shop.orders","row":{"id":12345678901234567890,"x":1.10}}"#,
+            r#"{"table":"t","op":"update","key":{"id":1},"row":{"id":2,"s":"a\"\u00e9","n":null}}"#,
+            r#" {"op":"delete","schema":"a.b","table":"c.d","old":{"id":1,"ok":true}} "#,
+            r#"{"op":"truncate","table":"t","tx":7}"#,
+            r#"{"tx":"7","end":true,"op":"snapshot","table":"t",
+                "row":{"id":1,"list":[1,null],"j":[{"a": 1}]}}"#,
+            "",
+        ];
+        let events = decode(&lines).unwrap();
+        let all: Vec<String> = events
+            .iter()
+            .map(|event| {
+                let Name { schema, table } = &*event.table;
+                format!(
+                    "{:?} {}|{table} new {} old {} {}",
+                    event.op,
+                    schema.as_deref().unwrap_or("-"),
+                    shown(&event.new),
+                    shown(&event.old),
+                    event.ends_transaction
+                )
+            })
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "Insert shop|orders new id=12345678901234567890 x=1.10 old - true",
+                "Update -|t new id=2 s=a\"é n=null old id=1 true",
+                "Delete a.b|c.d new - old id=1 ok=true true",
+                "Truncate -|t new - old - false",
+                "Snapshot -|t new id=1 list={1,NULL} j=[{\"a\": 1}] old - true",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same_event() {
+        let lines = [
+            concat!(
+                r#"{"op":"update","schema":null,"table":"t","row":{"id":"1","s":"a\"","n":null},"#,
+                r#""unchanged":["big","b\"c"],"old":{"id":"0"}}"#,
+            ),
+            r#"{"op":"truncate","schema":"a","table":"t"}"#,
+            r#"{"op":"delete","schema":"a","table":"t","old":{"id":"0"}}"#,
+        ];
+        for line in lines {
+            let event = decode(&[line]).unwrap().remove(0);
+            let Name { schema, table } = &*event.table;
+            assert_eq!(write_event(&event, schema.as_deref(), table), line);
+        }
+        let event = decode(&lines[..1]).unwrap().remove(0);
+        assert_eq!(shown(&event.new), "id=1 s=a\" n=null big? b\"c?");
+    }
+
+    #[test]
+    fn names_are_made_once() {
+        let line = r#"{"op":"insert","table":"t","row":{"id":1,"a":2}}"#;
+        let other = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
+        let events = decode(&[line, other, line]).unwrap();
+        let names = |nth: usize| Arc::clone(&events[nth].new.as_ref().unwrap().columns);
+        assert!(Arc::ptr_eq(&names(0), &names(2)) && !Arc::ptr_eq(&names(0), &names(1)));
+        assert!(Arc::ptr_eq(&events[0].table, &events[2].table));
+    }
+
+    #[test]
+    fn what_is_no_event_is_refused() {
+        for line in [
+            "{",
+            "[]",
+            "{}",
+            r#"{"op":"insert"}"#,
+            r#"{"op":"upsert","table":"t"}"#,
+            r#"{"op":"insert","table":"t","row":[1]}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1,"a":2}}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1}"#,
+            r#"{"op":"insert","table":"t","row":{"a":1}} x"#,
+            r#"{"op":"insert","table":"t","row":{"a":"\u0000"}}"#,
+            r#"{"op":"insert","table":"t","rows":{}}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":["a"]}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":"b"}"#,
+            r#"{"op":"update","table":"t","row":{"a":1},"unchanged":["b",}"#,
+        ] {
+            assert!(decode(&[line]).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Room for what a record becomes: its values and events count, not its bytes.
+//!
+//! A few bytes of a record may be an event of many columns or a number of many digits.
+
+use super::json::malformed;
+use crate::{Error, Result};
+use crate::{Event, Value};
+
+/// Bytes that one record becomes, at most; its own bytes are bounded likewise. Tests reach it with
+/// less.
+const DECODED_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
+
+/// What is left of it.
+#[derive(Debug)]
+pub(super) struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(DECODED_BYTES_MAX)
+    }
+}
+
+impl Room {
+    /// Takes room for an event.
+    ///
+    /// # Errors
+    /// When the record would become too large.
+    pub(super) fn take_event(&mut self, event: &Event) -> Result<()> {
+        self.take(event.held_bytes())
+    }
+
+    /// Takes room for a value.
+    ///
+    /// # Errors
+    /// When the record would become too large.
+    pub(super) fn take_value(&mut self, value: &Value) -> Result<()> {
+        self.take(value.held_bytes())
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<()> {
+        match self.0.checked_sub(bytes) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(too_large()),
+        }
+    }
+}
+
+/// Checks how long a value is that still grows.
+///
+/// # Errors
+/// When it is longer than a record may become.
+pub(super) fn check_len(len: usize) -> Result<()> {
+    if len > DECODED_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+}
+
+fn too_large() -> Error {
+    let most = DECODED_BYTES_MAX >> 20;
+    malformed(format!("the record's events take more than {most} MiB of memory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Canal, Debezium, Decode, Types, Wal2json};
+    use super::*;
+    use crate::Name;
+
+    struct OfArrays;
+
+    impl Types for OfArrays {
+        fn of(&self, _: &Name, _: &str) -> Option<std::sync::Arc<str>> {
+            Some("_numeric".into())
+        }
+    }
+
+    fn decode(decoder: &mut dyn Decode, record: &str) -> Result<usize> {
+        // The room is what bounds it: the record alone is far from it.
+        assert!(record.len() < DECODED_BYTES_MAX / 2);
+        let mut events = Vec::new();
+        let decoded = decoder.decode(record.as_bytes(), &OfArrays, &mut events);
+        decoded.inspect_err(|_| assert!(events.is_empty())).map(|()| events.len())
+    }
+
+    fn check(decoder: &mut dyn Decode, of: impl Fn(usize) -> String, many: usize) {
+        assert!(decode(decoder, &of(10)).unwrap() > 0);
+        let error = decode(decoder, &of(many)).unwrap_err().to_string();
+        assert!(error.contains("take more than 4 MiB of memory"), "{error}");
+    }
+
+    #[test]
+    fn events_of_a_record_have_a_limit() {
+        let canal = |rows: usize| {
+            let rows = vec!["{}"; rows].join(",");
+            format!(r#"{{"database":"d","table":"t","type":"INSERT","data":[{rows}]}}"#)
+        };
+        check(&mut Canal::new(), canal, DECODED_BYTES_MAX / 40);
+        let wal2json = |rows: usize| {
+            let row = r#"{"kind":"truncate","schema":"s","table":"t"}"#;
+            format!(r#"{{"change":[{}]}}"#, vec![row; rows].join(","))
+        };
+        check(&mut Wal2json::new(), wal2json, DECODED_BYTES_MAX / 100);
+    }
+
+    #[test]
+    fn values_of_a_row_have_a_limit() {
+        let row = |of: &dyn Fn(usize) -> String, many: usize| {
+            let values: Vec<String> =
+                (0..many).map(|nth| format!("\"c{nth}\":{}", of(nth))).collect();
+            let after = values.join(",");
+            format!(r#"{{"op":"c","after":{{{after}}},"source":{{"table":"t"}}}}"#)
+        };
+        // Of arrays that become three times as long.
+        let item = r#"{"scale":-130,"value":"AQ=="}"#;
+        let list = format!("[{}]", vec![item; 100].join(","));
+        let many = DECODED_BYTES_MAX / list.len() / 3;
+        check(&mut Debezium::default(), |many| row(&|_| list.clone(), many), many);
+        // One array alone.
+        let list = |many: usize| format!("[{}]", vec![item; many].join(","));
+        check(&mut Debezium::default(), |many| row(&|_| list(many), 1), DECODED_BYTES_MAX / 100);
+    }
+}

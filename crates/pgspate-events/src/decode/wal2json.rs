@@ -1,0 +1,366 @@
+//! wal2json, both versions of its format: what PostgreSQL's logical decoding writes as JSON.
+//!
+//! Version 1 has a record for each transaction, version 2 one for each change, between a `B` and a
+//! `C`. Columns that a row lacks were not changed and stay absent. The events of a version 2
+//! transaction are given out as they come; only its `C` ends it, so that one that is cut off before
+//! is never whole.
+
+use super::binary::is_hex;
+use super::cast::{Bytes, Form, Spelling, text};
+use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
+use super::room::Room;
+use super::shape::{Spelled, Table, Tables};
+use super::{Decode, Grouping, Types};
+use crate::Result;
+use crate::{Event, Op, Position, Row, Value};
+
+const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
+
+/// Decodes wal2json of either version.
+#[derive(Debug, Default)]
+pub struct Wal2json {
+    tables: Tables<Form>,
+    /// Of version 2: a `B` came and its `C` did not yet.
+    is_open: bool,
+    grouping: Grouping,
+}
+
+/// A value with what the record says of its type.
+#[derive(Clone, Copy)]
+struct Cell<'a> {
+    value: Json<'a>,
+    ty: Option<Str<'a>>,
+}
+
+impl Spelled for Cell<'_> {
+    fn spelled(&self) -> &str {
+        self.value.spelled()
+    }
+}
+
+/// What a change is about.
+#[derive(Default)]
+struct Change<'a> {
+    action: Option<Str<'a>>,
+    schema: Option<Str<'a>>,
+    table: Option<Str<'a>>,
+    new: Option<Vec<(Str<'a>, Cell<'a>)>>,
+    old: Option<Vec<(Str<'a>, Cell<'a>)>>,
+    key: Option<Vec<Str<'a>>>,
+    transaction: Option<Box<str>>,
+}
+
+impl Wal2json {
+    /// A decoder at the beginning of a stream.
+    pub fn new() -> Wal2json {
+        Wal2json::default()
+    }
+
+    /// The events of a transaction of version 1.
+    fn transaction(
+        &mut self,
+        changes: Json<'_>,
+        xid: Option<&str>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let Some(mut changes) = changes.array() else {
+            return Err(malformed("expected \"change\" to be an array"));
+        };
+        let before = events.len();
+        let mut room = Room::default();
+        while let Some(change) = changes.next()? {
+            let mut change = version_1(change)?;
+            change.transaction = xid.map(Into::into);
+            if let Some(event) = self.event(&change, types)? {
+                room.take_event(&event)?;
+                events.push(event);
+            }
+        }
+        if events.len() > before
+            && let Some(last) = events.last_mut()
+        {
+            last.ends_transaction = true;
+        }
+        Ok(())
+    }
+
+    /// The event of a change; messages are none.
+    fn event(&mut self, change: &Change<'_>, types: &dyn Types) -> Result<Option<Event>> {
+        let Some(action) = change.action else {
+            return Err(malformed("expected \"change\" of version 1 or \"action\" of version 2"));
+        };
+        let action = action.text()?;
+        let op = match action.as_ref() {
+            "insert" | "I" => Op::Insert,
+            "update" | "U" => Op::Update,
+            "delete" | "D" => Op::Delete,
+            "truncate" | "T" => Op::Truncate,
+            "message" | "M" => return Ok(None),
+            _ => return Err(malformed("unknown kind of change")),
+        };
+        let Some(name) = change.table else {
+            return Err(malformed("a change does not name its table"));
+        };
+        let schema = change.schema.map(Str::text).transpose()?;
+        let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
+        let is_same = |old: &[(Str<'_>, Cell<'_>)]| is_within(old, change.new.as_deref());
+        let key = match (&change.old, op) {
+            // By what it was found, which has not changed.
+            (Some(old), Op::Update) if is_same(old) => {
+                let names: Vec<_> = old.iter().map(|(name, _)| *name).collect();
+                Some(table.key(&names)?)
+            }
+            _ => change.key.as_deref().map(|key| table.key(key)).transpose()?,
+        };
+        let new = match (&change.new, op) {
+            (Some(new), Op::Insert | Op::Update) => Some(row(table, new, types)?),
+            (None, Op::Insert | Op::Update) => return Err(malformed("a change has no columns")),
+            _ => None,
+        };
+        // A whole row that stays as it is may be all that a table without a key has to find it by.
+        let is_whole = |old: &[_]| change.new.as_ref().is_some_and(|new| old.len() >= new.len());
+        let old = match (&change.old, op) {
+            (Some(old), Op::Delete) => Some(row(table, old, types)?),
+            (Some(old), Op::Update) if !is_same(old) || is_whole(old) => {
+                Some(row(table, old, types)?)
+            }
+            (None, Op::Delete) => {
+                return Err(malformed("a deleted row is not identified").hint(
+                    "Give the source's table a primary key, or run `alter table ... replica \
+                     identity full` there.",
+                ));
+            }
+            _ => None,
+        };
+        let position = Position { transaction: change.transaction.clone(), ..Position::default() };
+        let table = table.name.clone();
+        Ok(Some(Event { table, op, new, old, key, position, ends_transaction: false }))
+    }
+
+    /// A record of version 2.
+    fn change(
+        &mut self,
+        change: &Change<'_>,
+        types: &dyn Types,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let is = |action: &str| change.action.is_some_and(|found| found.is(action));
+        if is("B") || is("C") {
+            self.is_open = is("B");
+            self.grouping = if self.is_open { Grouping::Opens } else { Grouping::Closes };
+            return Ok(());
+        }
+        let Some(mut event) = self.event(change, types)? else { return Ok(()) };
+        // Written with include-transaction off.
+        event.ends_transaction = !self.is_open;
+        events.push(event);
+        Ok(())
+    }
+}
+
+impl Decode for Wal2json {
+    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        self.grouping = Grouping::AsEvents;
+        if is_nothing(record) {
+            return Ok(());
+        }
+        let before = events.len();
+        let mut fields = object(record)?;
+        let mut change = Change::default();
+        let (mut changes, mut xid) = (None, None);
+        while let Some(key) = fields.next_key()? {
+            if let Some(mut list) = opened(key, &mut fields) {
+                let cells = columns(&mut list)?;
+                fields.close_array(list);
+                match key {
+                    _ if key.is("columns") => change.new = Some(cells),
+                    _ if key.is("identity") => change.old = Some(cells),
+                    _ => change.key = Some(cells.iter().map(|(name, _)| *name).collect()),
+                }
+                continue;
+            }
+            match fields.value()? {
+                value if key.is("change") => changes = Some(value),
+                value if key.is("xid") => xid = value.word()?,
+                Json::String(value) if key.is("action") => change.action = Some(value),
+                Json::String(value) if key.is("schema") => change.schema = Some(value),
+                Json::String(value) if key.is("table") => change.table = Some(value),
+                _ => {}
+            }
+        }
+        let done = match changes {
+            Some(changes) => self.transaction(changes, xid.as_deref(), types, events),
+            None => {
+                change.transaction = xid.map(Into::into);
+                self.change(&change, types, events)
+            }
+        };
+        if done.is_err() {
+            events.truncate(before);
+        }
+        done
+    }
+
+    fn grouping(&self) -> Grouping {
+        self.grouping
+    }
+
+    fn leaves_out(&self) -> bool {
+        true
+    }
+}
+
+/// The list of columns that version 2 has under this key.
+fn opened<'a>(key: Str<'a>, fields: &mut Fields<'a>) -> Option<Items<'a>> {
+    let is_list = ["columns", "identity", "pk"].iter().any(|name| key.is(name));
+    if is_list { fields.open_array() } else { None }
+}
+
+/// `[{"name", "type", "value"}]`
+fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+    let mut cells = Vec::with_capacity(16);
+    while let Some(mut fields) = list.next_object("a column")? {
+        let mut name = None;
+        let mut cell = Cell { value: Json::Null, ty: None };
+        while let Some((key, value)) = fields.next()? {
+            match value {
+                _ if key.is("value") => cell.value = value,
+                Json::String(value) if key.is("name") => name = Some(value),
+                Json::String(value) if key.is("type") => cell.ty = Some(value),
+                _ => {}
+            }
+        }
+        list.close_object(fields);
+        match name {
+            Some(name) => cells.push((name, cell)),
+            None => return Err(malformed("a column has no name")),
+        }
+    }
+    Ok(cells)
+}
+
+/// A change of version 1.
+fn version_1<'a>(change: Json<'a>) -> Result<Change<'a>> {
+    let Some(mut fields) = change.object() else {
+        return Err(malformed("expected a change to be an object"));
+    };
+    let mut found = Change::default();
+    let [mut names, mut types, mut values] = [None; 3];
+    while let Some((key, value)) = fields.next()? {
+        match value {
+            Json::String(value) if key.is("kind") => found.action = Some(value),
+            Json::String(value) if key.is("schema") => found.schema = Some(value),
+            Json::String(value) if key.is("table") => found.table = Some(value),
+            _ if key.is("columnnames") => names = Some(value),
+            _ if key.is("columntypes") => types = Some(value),
+            _ if key.is("columnvalues") => values = Some(value),
+            _ if key.is("oldkeys") => {
+                let [names, types, values] = parts(value, ["keynames", "keytypes", "keyvalues"])?;
+                found.old = Some(zip(names, types, values)?);
+            }
+            _ if key.is("pk") => {
+                let [names, ..] = parts(value, ["pknames", "", ""])?;
+                found.key = Some(strings(names)?);
+            }
+            _ => {}
+        }
+    }
+    if names.is_some() {
+        found.new = Some(zip(names, types, values)?);
+    }
+    Ok(found)
+}
+
+/// The fields of these names.
+fn parts<'a>(value: Json<'a>, names: [&str; 3]) -> Result<[Option<Json<'a>>; 3]> {
+    let mut found = [None; 3];
+    if let Some(mut fields) = value.object() {
+        while let Some((key, value)) = fields.next()? {
+            for (name, found) in names.iter().zip(&mut found) {
+                if key.is(name) {
+                    *found = Some(value);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<Str<'a>>> {
+    let mut found = Vec::with_capacity(16);
+    let Some(mut items) = list.and_then(Json::array) else {
+        return Err(malformed("a change has no list of its columns' names"));
+    };
+    while let Some(item) = items.next()? {
+        match item {
+            Json::String(name) => found.push(name),
+            _ => return Err(malformed("expected the name of a column to be a string")),
+        }
+    }
+    Ok(found)
+}
+
+/// Columns whose names, types and values are lists of their own.
+fn zip<'a>(
+    names: Option<Json<'a>>,
+    types: Option<Json<'a>>,
+    values: Option<Json<'a>>,
+) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+    let names = strings(names)?;
+    let mut types = types.and_then(Json::array);
+    let Some(mut values) = values.and_then(Json::array) else {
+        return Err(malformed("a change has no list of its columns' values"));
+    };
+    let mut cells = Vec::with_capacity(names.len());
+    for name in names {
+        let ty = match types.as_mut().map(|types| types.next()).transpose()?.flatten() {
+            Some(Json::String(ty)) => Some(ty),
+            _ => None,
+        };
+        let Some(value) = values.next()? else {
+            return Err(malformed("a change has more columns than values"));
+        };
+        cells.push((name, Cell { value, ty }));
+    }
+    match values.next()? {
+        None => Ok(cells),
+        Some(_) => Err(malformed("a change has more values than columns")),
+    }
+}
+
+/// Whether an update leaves all columns of the old row as they were.
+fn is_within(old: &[(Str<'_>, Cell<'_>)], new: Option<&[(Str<'_>, Cell<'_>)]>) -> bool {
+    let new = new.unwrap_or_default();
+    let mut from = 0;
+    old.iter().all(|(name, cell)| {
+        // Both are in the table's order.
+        let found = new[from..].iter().position(|(known, _)| known == name);
+        from += found.map_or(0, |at| at + 1);
+        found.is_some() && new[from - 1].1.value == cell.value
+    })
+}
+
+fn row(table: &mut Table<Form>, cells: &[(Str<'_>, Cell<'_>)], types: &dyn Types) -> Result<Row> {
+    let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+    table.row(cells, types, &learn, &mut |cell, form| cast(cell, form))
+}
+
+/// Bytes lack the `\x` that everything else makes of them; lists are literals already.
+fn cast(cell: Cell<'_>, form: &Form) -> Result<Value> {
+    let is_bytea = match cell.ty {
+        Some(ty) => ty.is("bytea"),
+        None => *form == Form::Bytea,
+    };
+    match cell.value {
+        Json::String(value) if is_bytea => {
+            let value = value.text()?;
+            let digits = value.strip_prefix("\\x").unwrap_or(&value);
+            if !is_hex(digits) {
+                return Err(malformed("expected bytes as hexadecimal digits"));
+            }
+            Ok(text(format!("\\x{digits}")))
+        }
+        other => SPELLING.cast(other, &Form::Other),
+    }
+}

@@ -1,0 +1,57 @@
+//! Formats are known by their first record, or not at all.
+
+use pgspate_events::decode::{DecodeOptions, Format, of, sniff};
+
+#[test]
+fn a_record_tells_its_format() {
+    for (record, name) in [
+        (r#"{"change":[]}"#, "wal2json"),
+        (r#"{"action":"B"}"#, "wal2json"),
+        (r#"{"data":{},"metadata":{"operation":"load"}}"#, "dms"),
+        ("I,1,Smith,Bob", "dms"),
+        ("Op,id,name", "dms"),
+        ("INSERT,employee,hr,101", "dms"),
+        (r#"{"data":[],"database":"d","isDdl":false,"type":"INSERT","ts":1}"#, "canal"),
+        (r#"{"database":"d","table":"t","type":"insert","ts":1,"data":{}}"#, "maxwell"),
+        (r#"{"before":null,"after":{},"op":"c","source":{}}"#, "debezium"),
+        (r#"{"schema":{},"payload":{}}"#, "debezium"),
+        (r#"{"key":{"id":1},"value":{"op":"c"}}"#, "debezium"),
+        (r#"{"topic":"t","partition":0,"key":"{}","payload":"{}"}"#, "debezium"),
+        (r#"{"id":1,"__deleted":"false"}"#, "debezium"),
+        (r#"{"data":[{"id":1}],"type":"INSERT"}"#, "canal"),
+        (r#"{"data":[{"id":1}],"database":"d","table":"t","ts":1,"type":"DELETE"}"#, "canal"),
+        (r#"{"data":{"id":1},"type":"insert"}"#, "maxwell"),
+        (r#"{"type":"table-create","database":"d","table":"t","def":{},"ts":1}"#, "maxwell"),
+        (r#"{"source":{},"databaseName":"d","ddl":"create table t ()"}"#, "debezium"),
+        (r#"{"ts_ms":1}"#, "debezium"),
+        (r#"{"key":null,"value":null}"#, "debezium"),
+        (r#"{"op":"insert","table":"t","row":{"id":1}}"#, "pgspate"),
+        (r#"{"op":"delete","table":"t","key":{"id":1}}"#, "pgspate"),
+    ] {
+        let (format, why) = sniff(record.as_bytes()).unwrap();
+        assert_eq!(format.name(), name, "{record}");
+        assert!(why.starts_with("it"), "{why}");
+        assert_eq!(Format::by_name(name).unwrap(), format);
+        assert_eq!(of(format, &DecodeOptions::default()).is_none(), format == Format::Pgspate);
+    }
+}
+
+#[test]
+fn what_could_be_anything_is_not_guessed() {
+    for record in
+        ["{}", "1,2,3", "I", "[1]", "{\"id\":1}", "", r#"{"change":[],"metadata":{}}"#, r#"{"a":"#]
+    {
+        assert!(sniff(record.as_bytes()).is_err(), "{record}");
+    }
+    let error = sniff(b"{\"id\":1}").unwrap_err();
+    assert_eq!(
+        error.hint_text().unwrap(),
+        "Name it with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate."
+    );
+    assert_eq!(
+        error.to_string(),
+        "the format of the events is not known by their first record: it is an object with \"id\""
+    );
+    let error = Format::by_name("avro").unwrap_err();
+    assert_eq!(error.to_string(), "no format of events is called \"avro\"");
+}
