@@ -5,10 +5,12 @@
 //! - [`Secret`]: text that nothing prints.
 //! - [`quote_ident`] and [`quote_literal`]: names and values as SQL writes them.
 //! - [`numbers`]: counts, sizes and times as people read them.
+//! - [`file`]: files that are written whole, and through no link.
 //!
-//! It never talks to a server, and reads no file.
+//! It never talks to a server, and knows of no table.
 
 mod error;
+pub mod file;
 mod ident;
 pub mod numbers;
 mod refusal;

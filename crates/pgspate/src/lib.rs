@@ -8,7 +8,6 @@
 pub mod apply;
 pub mod copy;
 pub mod doctor;
-pub mod file;
 pub mod ledger;
 pub mod load;
 pub mod measure;
@@ -18,5 +17,5 @@ pub mod sync;
 pub mod target;
 pub mod tune;
 
-pub use pgspate_base::{Error, Kind, Place, Result, numbers};
+pub use pgspate_base::{Error, Kind, Place, Result, file, numbers};
 pub use pgspate_input::{encode, format, source};

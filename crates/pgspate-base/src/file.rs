@@ -45,7 +45,7 @@ fn new_beside(path: &Path) -> io::Result<(File, PathBuf)> {
 /// # Errors
 /// When it cannot be opened, and when it is a link, no plain file, another user's, or has a second
 /// name.
-pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+pub fn open_own(path: &Path) -> io::Result<File> {
     // A pipe that nobody reads would be waited for.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
