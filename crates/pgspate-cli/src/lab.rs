@@ -123,7 +123,7 @@ pub(crate) fn run(args: LabArgs, style: Style) -> Result<Answer> {
         Action::Run(args) => measure(&args, style),
         Action::Report(args) => {
             let out = args.out.unwrap_or_else(|| args.results.join("report.html"));
-            let trials = report::write(&args.results, &out)?;
+            let trials = report::write(&experiments::ALL, &args.results, &out)?;
             say_line(format!("{trials} trials are in {}", out.display()));
             Ok(Answer::Yes)
         }
@@ -226,7 +226,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     line.clear();
     let summary = done?;
     let names: Vec<&str> = options.experiments.iter().map(|it| it.name()).collect();
-    let mut digests = report::digests(&args.results)?;
+    let mut digests = report::digests(&experiments::ALL, &args.results)?;
     digests.retain(|digest| names.contains(&digest.experiment));
     if args.json {
         print_json(&Ran { summary: &summary, experiments: &digests })?;

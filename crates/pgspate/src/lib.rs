@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod load;
 pub mod measure;
 pub mod plan;
+mod server;
 pub(crate) mod stage;
 pub mod sync;
 pub mod target;

@@ -24,7 +24,6 @@ use serde::Serialize;
 
 use crate::dataset::Data;
 use crate::experiment::{Experiment, Setup, Trial};
-use crate::experiments;
 use crate::facts::Machine;
 use crate::results::{Line, Results, file_error, read};
 use crate::runner;
@@ -35,13 +34,13 @@ const STYLE: &str = include_str!("page.css");
 /// How many colours the style has.
 const COLOURS: usize = 8;
 
-/// Makes the page of a folder of results; returns how many trials are on it.
+/// Makes the page of a folder with results of these experiments; returns how many trials are on it.
 ///
 /// # Errors
 /// There are no results, they cannot be read, or the page cannot be written.
-pub fn write(folder: &Path, out: &Path) -> Result<usize> {
+pub fn write(experiments: &[&dyn Experiment], folder: &Path, out: &Path) -> Result<usize> {
     let lines = read(folder)?;
-    let page = page(&experiments::ALL, &lines, folder)?;
+    let page = page(experiments, &lines, folder)?;
     write_whole(out, page.as_bytes()).map_err(|error| file_error("write", out, error))?;
     Ok(lines.len())
 }
@@ -68,15 +67,15 @@ pub struct TrialDigest {
     pub numbers: BTreeMap<String, Spread>,
 }
 
-/// Answers and medians of a folder of results.
+/// Answers and medians of a folder with results of these experiments.
 ///
 /// # Errors
 /// They cannot be read.
-pub fn digests(folder: &Path) -> Result<Vec<Digest>> {
+pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<Digest>> {
     let lines = read(folder)?;
-    let all = experiments::ALL.into_iter().map(|it| (it, results(it, &lines, folder)));
+    let all = experiments.iter().map(|it| (*it, results(*it, &lines, folder)));
     let measured = all.filter(|(_, results)| !results.is_empty());
-    let digest = |(experiment, results): (&'static dyn Experiment, Results)| Digest {
+    let digest = |(experiment, results): (&dyn Experiment, Results)| Digest {
         experiment: experiment.name(),
         question: experiment.question_with(results.data().kind),
         answer: experiment.answer(&results),

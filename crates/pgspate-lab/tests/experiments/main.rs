@@ -67,7 +67,7 @@ fn number(lines: &[Line], levels: &[(&str, &str)], name: &str) -> f64 {
 /// The page, which has what its figures are called and an answer with numbers.
 fn page(folder: &Path, has: &[&str]) {
     let out = folder.join("report.html");
-    report::write(folder, &out).unwrap();
+    report::write(&experiments::ALL, folder, &out).unwrap();
     let html = std::fs::read_to_string(out).unwrap();
     let answer = html.split("<p class=\"answer\">").nth(1).unwrap();
     let answer = answer.split("</p>").next().unwrap();
@@ -130,7 +130,7 @@ fn autovacuum_comes_by_between_the_nights() {
     assert!(off[0] < off[1], "{off:?}");
     assert!((2..10).all(|night| rows_of_cells("on", night) < off[1]));
     let out = folder.path().join("report.html");
-    report::write(folder.path(), &out).unwrap();
+    report::write(&experiments::ALL, folder.path(), &out).unwrap();
     let html = std::fs::read_to_string(out).unwrap();
     for text in ["night by night", "delete + insert, with autovacuum: "] {
         assert!(html.contains(text), "the page has no \"{text}\"");
@@ -174,7 +174,7 @@ fn many_clients_sort_in_another_place() {
     let (folder, lines) = run("temp", 0.0002, &On::Own, &only);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.value("temp bytes").unwrap() > 0.0));
-    report::write(folder.path(), &folder.path().join("report.html")).unwrap();
+    report::write(&experiments::ALL, folder.path(), &folder.path().join("report.html")).unwrap();
 }
 
 #[test]

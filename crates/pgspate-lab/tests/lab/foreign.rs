@@ -251,7 +251,7 @@ fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
     (options.scale, options.repeats) = (Some(0.000_1), 1);
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (3, 13));
-    let digests = report::digests(folder.path()).unwrap();
+    let digests = report::digests(&experiments::ALL, folder.path()).unwrap();
     assert!(digests[0].answer.starts_with("At 750 IOPS, computed, "), "{}", digests[0].answer);
     let lines = read(folder.path()).unwrap();
     let page = report::page(&experiments::ALL, &lines, folder.path()).unwrap();

@@ -1,7 +1,7 @@
 //! The page of results: whole, and nothing in it but text and shapes.
 
 use pgspate::Kind;
-use pgspate_lab::{PICTURES, read, report};
+use pgspate_lab::{PICTURES, experiments, read, report};
 
 use crate::support::{TOY, options, run};
 
@@ -37,7 +37,7 @@ fn hostile_words_are_words_on_the_page() {
 fn a_folder_without_results_is_no_page() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report.html");
-    let error = report::write(folder.path(), &out).unwrap_err();
+    let error = report::write(&experiments::ALL, folder.path(), &out).unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
     assert!(error.to_string().starts_with("there are no results in"));
     assert!(!out.exists());

@@ -32,7 +32,7 @@ fn runs_from_its_beginning_to_the_page(name: &str, data: &str, only: &[(&str, &s
     options.only = only.iter().map(owned).collect();
     let summary = run(&options, None).0.unwrap();
     assert!(summary.measured > 0);
-    let digests = report::digests(folder.path()).unwrap();
+    let digests = report::digests(&experiments::ALL, folder.path()).unwrap();
     let answer = &digests[0].answer;
     assert!(answer.contains(|c: char| c.is_ascii_digit()), "{answer}");
     assert!(answer.ends_with('.') && !answer.contains("NaN") && !answer.contains("inf "));

@@ -16,13 +16,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use arrow_array::RecordBatch;
-
 use super::batch::Batch;
 use super::inputs::Inputs;
-use super::lines::{Block, Lines};
+use super::lines::Lines;
+use super::piece::Piece;
 use super::prepare::prepare;
-use super::replication::{Lsn, Received};
+use super::replication::Lsn;
 use super::route::{Router, Stand};
 use super::watch::Watch;
 use super::write::{no_event, words};
@@ -59,19 +58,6 @@ pub(crate) struct Cuts {
     pub(crate) bytes: u64,
     /// How long a batch waits for more when the writer is idle.
     pub(crate) delay: Duration,
-}
-
-/// Some of the input.
-#[derive(Debug)]
-pub(crate) enum Piece {
-    /// Bytes that are to be decoded.
-    Block(Block),
-    /// Rows of a file of DMS's, the first of which has this number.
-    Rows { input: u32, first: u64, batch: RecordBatch },
-    /// Events of a slot.
-    Received(Received),
-    /// What comes of topics.
-    Topics(super::kafka::Taken),
 }
 
 /// Makes batches.

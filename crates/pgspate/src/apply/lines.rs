@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use super::feed::Piece;
+use super::piece::Piece;
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::{ChunkData, Cutter};
 use crate::source::{self, Input};

@@ -12,6 +12,7 @@ mod lines;
 mod names;
 mod open;
 mod order;
+mod piece;
 mod plan;
 mod prepare;
 pub mod replication;

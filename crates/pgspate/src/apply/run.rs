@@ -13,11 +13,12 @@ use tokio::runtime::Handle;
 
 use super::batch::Batch;
 use super::facts::Facts;
-use super::feed::{AtEnd, Cuts, Feed, Piece, SlotFeed};
+use super::feed::{AtEnd, Cuts, Feed, SlotFeed};
 use super::inputs::Inputs;
 use super::kafka;
 use super::names::Names;
 use super::open::Opening;
+use super::piece::Piece;
 use super::plan::{read_mark, read_parts};
 use super::replication::{Lsn, Replication};
 use super::report::Report;

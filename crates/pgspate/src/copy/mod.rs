@@ -6,6 +6,7 @@
 
 mod commit;
 mod context;
+pub(crate) mod fill;
 mod heed;
 mod lane;
 mod monitor;
@@ -36,7 +37,7 @@ pub(crate) use ready::{Copying, Early, Ready, timeouts};
 pub use retry::Patience;
 pub(crate) use retry::{LOOK, pause_for};
 pub use run::run;
-pub(crate) use sift::{Reject, is_about_a_row, is_about_one_row};
+pub(crate) use sift::{is_about_a_row, is_about_one_row};
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_down, refused_copy};
 
 /// Bytes per message to the server: long enough that its cost does not show, short enough to

@@ -9,8 +9,9 @@ use tokio_postgres::error::SqlState;
 
 use super::lane::Finished;
 use super::pipe::Pipe;
-use super::{Commit, Job, Lanes, Progress, Reject, RejectsMax};
+use super::{Commit, Job, Lanes, Progress, RejectsMax};
 use crate::format::{Chunk, Contents, Cutter};
+use crate::ledger::Reject;
 use crate::{Error, Kind, Result};
 
 /// What went wrong, and with which chunk.

@@ -20,6 +20,7 @@ use super::stream::refused_copy;
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode, is_of_row};
+use crate::ledger::Reject;
 use crate::target::connect::Connection;
 use crate::target::server_error;
 use crate::{Error, Kind, Place, Result};
@@ -48,20 +49,6 @@ pub(super) struct Sifted {
     /// COPY statements that it took; two round trips each.
     #[cfg_attr(not(test), allow(dead_code, reason = "tests look at how much work it was"))]
     pub(super) copies: u64,
-}
-
-/// A row that was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reject {
-    /// Ordinal within the chunk, from 0.
-    pub(crate) row: u64,
-    /// Where it stands in the input; the column where the server names one.
-    pub(crate) place: Place,
-    pub(crate) sqlstate: SqlState,
-    /// The server's message, or ours for a record that is no row.
-    pub(crate) message: String,
-    /// The record as it stands in the input, with its line end.
-    pub(crate) record: Vec<u8>,
 }
 
 /// Writes the rows of `chunk` that can be written, in the transaction that is open. Deferred

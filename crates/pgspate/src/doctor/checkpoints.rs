@@ -1,9 +1,9 @@
 //! Checkpoints that come because there is much WAL, not because it is time.
 
 use super::finding::Check;
-use super::flavour::Flavour;
-use super::scene::{Found, Scene, words};
+use super::scene::{Found, Scene};
 use crate::numbers::seconds;
+use crate::server::{Flavour, words};
 
 const CHECKPOINTS: Check = Check {
     id: "checkpoints",

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Row;
 
-use super::scene::{GIB, Scene, attempt, schema_of};
+use super::scene::{Scene, attempt, schema_of};
+use crate::server::GIB;
 
 /// What may be read for all tables, in seconds and bytes; and for one that was asked for.
 const ALL: (u64, u64) = (10, GIB);

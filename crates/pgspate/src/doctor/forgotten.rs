@@ -46,7 +46,7 @@ async fn look(scene: &Scene<'_>, found: &mut Vec<Finding>) -> Result<()> {
         found.push(if mark.is_here { tuned(names) } else { tuned_elsewhere(&mark.database) });
     }
     let mut changes = changes?;
-    changes.retain(|change| change.kind != tune::SETTING);
+    changes.retain(|change| change.kind != ledger::SETTING);
     let mut jobs: Vec<i64> = changes.iter().map(|change| change.job).collect();
     jobs.dedup();
     for job in jobs {

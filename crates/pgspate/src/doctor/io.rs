@@ -2,10 +2,10 @@
 
 use super::disk::Traffic;
 use super::finding::{Check, Finding};
-use super::flavour::Flavour;
 use super::scene::{Found, Scene};
 use crate::measure::{Difference, Measurement};
 use crate::numbers::thousands;
+use crate::server::Flavour;
 
 const TIMES: Check = Check {
     id: "io-times",

@@ -11,7 +11,6 @@ mod copying;
 mod disk;
 mod exact;
 mod finding;
-mod flavour;
 mod forgotten;
 mod held;
 mod hot;
@@ -24,7 +23,7 @@ mod partitions;
 pub mod picture;
 mod repartition;
 mod rows;
-pub(crate) mod scene;
+mod scene;
 mod sequences;
 mod settings;
 pub mod storage;
@@ -40,8 +39,8 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+pub use crate::server::Flavour;
 pub use finding::{Check, Finding, Verdict};
-pub use flavour::Flavour;
 
 use crate::measure::{Measurement, server_version};
 use crate::target::connect::Connection;
@@ -127,7 +126,7 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
         options,
         version: server_version(client).await,
         flavour: Flavour::of(client).await,
-        settings: scene::settings(client).await?,
+        settings: crate::server::read(client).await?,
         rights: scene::rights(client).await?,
         table,
         sampled: now.since(&before),

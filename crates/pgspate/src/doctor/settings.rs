@@ -1,9 +1,9 @@
 //! Settings that are dangerous or slow whatever the load is.
 
 use super::finding::{Check, Finding};
-use super::flavour::Flavour;
-use super::scene::{Found, Scene, count, words};
+use super::scene::{Found, Scene, count};
 use crate::numbers::bytes;
+use crate::server::{Flavour, words};
 use crate::target::quote_ident;
 
 const FSYNC: Check = Check {

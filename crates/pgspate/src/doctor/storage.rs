@@ -6,9 +6,9 @@
 use serde::Serialize;
 
 use super::finding::{Check, Finding};
-use super::flavour::Flavour;
 use super::scene::{Found, Scene, attempt};
 use crate::numbers::{bytes, rate, seconds, thousands};
+use crate::server::Flavour;
 
 const STORAGE: Check = Check {
     id: "storage-limits",

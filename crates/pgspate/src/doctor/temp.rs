@@ -3,11 +3,11 @@
 //! A rate is believed for ten times as long as it was watched, and no longer.
 
 use super::finding::{Check, Finding};
-use super::flavour::Flavour;
-use super::scene::{Found, Scene, attempt, words};
+use super::scene::{Found, Scene, attempt};
 use super::storage::data_bytes;
 use super::tempfiles::{Closed, names};
 use crate::numbers::{bytes, rate, seconds, thousands};
+use crate::server::{Flavour, words};
 use crate::target::quote_ident;
 
 const TEMP: Check = Check {

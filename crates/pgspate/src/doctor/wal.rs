@@ -2,9 +2,9 @@
 
 use super::checkpoints::larger_wal_size;
 use super::finding::Check;
-use super::flavour::Flavour;
-use super::scene::{Found, Scene, compression, words};
+use super::scene::{Found, Scene};
 use crate::numbers::{bytes, thousands};
+use crate::server::{Flavour, compression, words};
 
 const IMAGES: Check = Check {
     id: "full-page-images",

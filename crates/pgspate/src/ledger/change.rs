@@ -15,6 +15,9 @@ use super::{lock, schema, status};
 use crate::target::{AUTOVACUUM, Ask, Parameter, Recipe, quote_literal, server_error};
 use crate::{Error, Kind, Result};
 
+/// What a change of one of the server's settings is called.
+pub(crate) const SETTING: &str = "setting";
+
 /// A change that is about to be made.
 #[derive(Debug, Clone)]
 pub(crate) struct NewChange {
@@ -226,7 +229,7 @@ pub(crate) async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Chang
 /// values, and no transaction can put them back.
 async fn of_jobs(client: &Client, job: Option<i64>) -> Result<Vec<Change>> {
     let mut changes = outstanding(client, job).await?;
-    changes.retain(|it| it.kind != crate::tune::SETTING);
+    changes.retain(|it| it.kind != SETTING);
     Ok(changes)
 }
 

@@ -24,7 +24,7 @@ mod trust;
 pub(crate) use bound::{begin_over, bind_stream, check_stream, is_emptied, lacks_chunks};
 pub use change::{Change, outstanding};
 pub(crate) use change::{
-    NewChange, adopt, claim, count_kind, forget_void, is_renamed, is_under_way, record,
+    NewChange, SETTING, adopt, claim, count_kind, forget_void, is_renamed, is_under_way, record,
 };
 pub(crate) use finished::emptied_sql;
 pub(crate) use identity::digest;
@@ -39,7 +39,7 @@ pub(crate) use lock::{hold, outlast_lanes, outlast_lost_lanes, share_sql};
 pub(crate) use parts::PartMove;
 pub(crate) use parts::read_parts;
 pub use reject::RejectRecord;
-pub(crate) use reject::{insert as insert_rejects, rejects};
+pub(crate) use reject::{Reject, insert as insert_rejects, rejects};
 pub(crate) use schema::{ensure, is_there, secret};
 pub use status::{JobStatus, forget, list};
 pub(crate) use stream::{

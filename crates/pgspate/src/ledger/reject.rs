@@ -2,12 +2,26 @@
 
 use futures_util::{Stream, TryStreamExt};
 use serde::Serialize;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::job::{JobId, failed};
-use crate::Result;
-use crate::copy::Reject;
+use crate::{Place, Result};
+
+/// A row that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reject {
+    /// Ordinal within the chunk, from 0.
+    pub(crate) row: u64,
+    /// Where it stands in the input; the column where the server names one.
+    pub(crate) place: Place,
+    pub(crate) sqlstate: SqlState,
+    /// The server's message, or ours for a record that is no row.
+    pub(crate) message: String,
+    /// The record as it stands in the input, with its line end.
+    pub(crate) record: Vec<u8>,
+}
 
 /// A row that was set aside, as the ledger has it. The record is not part of its JSON.
 #[derive(Debug, Clone, Serialize)]

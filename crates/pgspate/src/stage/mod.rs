@@ -3,7 +3,6 @@
 //! It has the target's columns and types and none of its constraints, indexes or triggers, so
 //! whatever the types take can be staged. It lives and dies with its session.
 
-pub(crate) mod fill;
 pub(crate) mod keys;
 pub(crate) mod known;
 pub(crate) mod pin;

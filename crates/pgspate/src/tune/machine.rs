@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::doctor::Flavour;
-use crate::doctor::scene::Settings;
+use crate::server::{Flavour, Settings};
 use crate::target::Ask;
 use crate::target::connect::Connection;
 

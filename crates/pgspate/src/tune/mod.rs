@@ -20,15 +20,11 @@ pub use emit::{Form, emit};
 pub use machine::Machine;
 pub(crate) use server::{MARKER, Mark, mark};
 
-use crate::doctor::Flavour;
-use crate::doctor::scene;
 use crate::ledger::Change;
 use crate::measure::server_version;
+use crate::server::Flavour;
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
-
-/// What a change of a setting is called in the ledger.
-pub(crate) const SETTING: &str = "setting";
 
 /// All that `tune` ever changes.
 pub const NAMES: [&str; 9] = [
@@ -91,7 +87,7 @@ pub async fn advise(
 ) -> Result<Advice> {
     let client = &connection.client;
     let flavour = Flavour::of(client).await;
-    let now = scene::settings(client).await?;
+    let now = crate::server::read(client).await?;
     let is_here = flavour.has_alter_system() && Machine::is_here(connection).await;
     let machine = Machine::find(memory_bytes, cpus, is_here, flavour, &now);
     let proposals = settings::propose(&machine, flavour, &now);

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use super::SETTING;
-use crate::ledger::Change;
+use crate::ledger::{Change, SETTING};
 use crate::target::{quote_literal, server_error};
 use crate::{Error, Kind, Result};
 

@@ -3,8 +3,8 @@
 //! Whoever owns the ledger can write anything into it. So nothing of it is ever run: it has names
 //! and values, and a statement is made of one of [`NAMES`] and a literal.
 
-use super::{NAMES, Proposal, SETTING};
-use crate::ledger::{Change, NewChange};
+use super::{NAMES, Proposal};
+use crate::ledger::{Change, NewChange, SETTING};
 use crate::target::quote_literal;
 use crate::{Error, Kind, Result};
 

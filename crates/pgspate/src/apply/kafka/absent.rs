@@ -4,7 +4,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use super::read::{Partition, Pump};
-use crate::apply::feed::Piece;
+use crate::apply::piece::Piece;
 use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
 

@@ -17,7 +17,7 @@ use super::begin::{Bounds, check};
 use super::client::{Answers, Told, bounds};
 use super::errors::{is_of_group, is_passing, of_request};
 use super::read::{Message, Partition, Pump, Taken};
-use crate::apply::feed::Piece;
+use crate::apply::piece::Piece;
 use crate::apply::replication::Lsn;
 use crate::{Error, Kind, Result};
 

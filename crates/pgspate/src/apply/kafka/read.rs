@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Topics;
-use crate::apply::feed::Piece;
+use crate::apply::piece::Piece;
 use crate::apply::watch::Watch;
 use crate::ledger::{Mark, PartMove};
 use crate::{Error, Kind, Result};

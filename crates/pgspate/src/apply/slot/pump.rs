@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use super::{Confirmed, Slot, is_active};
-use crate::apply::feed::Piece;
+use crate::apply::piece::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
 use crate::apply::watch::Watch;
 use crate::copy::{Limits, Patience};

@@ -16,7 +16,7 @@ use crate::apply::prepare::Prepared;
 use crate::apply::report::Counts;
 use crate::apply::statements::{Source, Statements};
 use crate::apply::watch::Watch;
-use crate::stage::fill;
+use crate::copy::fill;
 use crate::{Error, Kind, Result};
 
 /// Up to so many rows are looked up one by one.

@@ -17,11 +17,12 @@ pub(super) use read::{connect, read};
 
 use super::statements::{IS_IN, Scope, TID, UNMET};
 use super::{Sync, write};
+use crate::copy::fill;
 use crate::copy::timeouts;
 use crate::measure::Measurement;
 use crate::plan::When;
 use crate::stage::known::{Known, Recognition};
-use crate::stage::{fill, pin};
+use crate::stage::pin;
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};

@@ -4,9 +4,10 @@ use std::sync::atomic::AtomicUsize;
 
 use super::read::copy_out;
 use super::recognition;
+use crate::copy::fill;
 use crate::encode::Encoded;
 use crate::stage::known::Known;
-use crate::stage::{NAME, fill, pin};
+use crate::stage::{NAME, pin};
 use crate::sync::Sync;
 use crate::target::connect::Connection;
 use crate::target::{quote_ident, server_error};

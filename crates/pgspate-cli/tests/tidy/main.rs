@@ -1,5 +1,7 @@
 //! The repository keeps its own rules: sizes, widths, links, and documents that are true.
 
+mod rooms;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

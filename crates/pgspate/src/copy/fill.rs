@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
-use crate::copy::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
+use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 
