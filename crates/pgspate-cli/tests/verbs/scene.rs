@@ -34,9 +34,11 @@ where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname not in ('pg_catalog',
   and n.nspname not like 'pg\\_temp%'
 order by 1";
 
-/// Settings that somebody has changed on the server.
+/// Settings that somebody has changed on the server. The marker ends with the rows that the ledger
+/// has of them, which are others after each try.
 const SETTINGS: &str = "\
-select coalesce(string_agg(name || '=' || setting, ' ' order by name), '')
+select coalesce(string_agg(name || '=' || regexp_replace(setting, ' [0-9]+-[0-9]+$', ''), ' '
+                           order by name), '')
 from pg_file_settings where sourcefile like '%postgresql.auto.conf'";
 
 /// Sessions and locks of pgspate, and of other sessions none.
