@@ -209,8 +209,8 @@ fn a_source_that_has_changed_is_refused() {
     assert_snapshot!(redact(&said), @"
     error: job 1 is unfinished, and what it loads has changed since (fingerprint [HASH]
           … then, [HASH] now)
-      [DIR]/t.csv was 19488913 bytes, changed at [WHEN], content [HASH] and is 18 bytes,
-          … changed at [WHEN], content [HASH]
+          [DIR]/t.csv was 19488913 bytes, changed at [WHEN], content [HASH] and is 18
+          … bytes, changed at [WHEN], content [HASH]
 
     hint: Put things back as they were to go on with it, or begin anew with `--restart`;
           … the 172332 rows that job 1 has written stay in the table.
