@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::plan::{At, Fault, Plan};
 use crate::proxy::{Proxy, Release};
-use crate::run::{finish, finish_within, spawn, wait_until};
+use crate::run::{finish, finish_within, session, spawn, wait_until};
 use crate::support::Case;
 use crate::wire::Side;
 use crate::{apply, counts, rows};
@@ -122,7 +122,9 @@ fn a_lost_answer_loses_no_counts() {
 #[test]
 fn a_lost_answer_loses_no_counts_without_a_stage() {
     let case = Case::new("create table t (id int primary key, v int); insert into t values (9, 0)");
-    let run = |id: u64, plan| {
+    let (runtime, holder) = session(&case.db.dsn());
+    let ask = |sql| runtime.block_on(holder.batch_execute(sql)).unwrap();
+    let run = |id: u64, plan: Option<Plan>| {
         let event = |op, id| {
             let row = format!("{{\"id\":{id},\"v\":{}}}", id + 1);
             format!("{{\"op\":\"{op}\",\"table\":\"t\",\"row\":{row}}}\n")
@@ -131,7 +133,13 @@ fn a_lost_answer_loses_no_counts_without_a_stage() {
         case.put(&file, [event("insert", id), event("delete", id - 1)].concat());
         let proxy = Proxy::start(&case.db.dsn(), plan);
         let mut command = case.command(&["apply", "--to", &proxy.dsn(), &file, "--json"]);
-        let run = finish(spawn(command.args(["--quiet", "--batch-delay", "60000"])));
+        let child = spawn(command.args(["--quiet", "--batch-delay", "60000"]));
+        if plan.is_some_and(|plan| plan.fault == Fault::SwallowCommit) {
+            // Nothing is answered before the commit is sent, however busy the machine is.
+            wait_until("the commit", || proxy.has_fired());
+            ask("rollback");
+        }
+        let run = finish(child);
         assert_eq!(proxy.has_fired(), plan.is_some());
         let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
         let is_counted = report["uncounted"] == 0;
@@ -145,6 +153,7 @@ fn a_lost_answer_loses_no_counts_without_a_stage() {
     let last = Plan::new(Fault::Cut, At::Kind(Side::Server, b'C', answers));
     let (report, _) = run(12, Some(last));
     assert_eq!((counts(&report), &report["warnings"]), ([1, 0, 1, 0], &serde_json::json!([])));
+    ask("begin; select from t where id = 12 for update");
     let (report, _) = run(13, Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
     assert!(report["warnings"][0].as_str().unwrap().contains("1 batch was"), "{report}");
     assert_eq!(report["uncounted"], 1);
