@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pgspate::apply::decode::{DebeziumOptions, DecodeOptions, DmsOptions, Unit};
 use pgspate::apply::{self, AtEnd, Format, Name, Options, Plan, Report, UnknownColumns, Watch};
-use pgspate::copy::Limits;
+use pgspate::session::Limits;
 use pgspate::{Result, source};
 
 use crate::apply_args::{

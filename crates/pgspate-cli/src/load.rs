@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use pgspate::copy::{Commit, Limits};
+use pgspate::copy::Commit;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Options, Watch};
 use pgspate::plan::{Replace, When};
+use pgspate::session::Limits;
 use pgspate::{Error, Kind, Result, source};
 use tokio::runtime::{Handle, Runtime};
 

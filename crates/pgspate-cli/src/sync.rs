@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use pgspate::Result;
-use pgspate::copy::Limits;
 use pgspate::load;
+use pgspate::session::Limits;
 use pgspate::sync::{self, Options, Report, Scope};
 
 use crate::Answer;

@@ -13,6 +13,7 @@ pub mod load;
 pub mod measure;
 pub mod plan;
 mod server;
+pub mod session;
 pub(crate) mod stage;
 pub mod sync;
 pub mod target;

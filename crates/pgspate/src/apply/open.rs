@@ -14,9 +14,9 @@ use super::run::{Options, Origin};
 use super::slot::{Begin, Slot, is_active};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
-use crate::copy::Patience;
+use crate::Result;
 use crate::ledger::Mark;
-use crate::{Error, Kind, Result};
+use crate::session::{Patience, stopped};
 
 /// How long the source may take to notice that the session which read the slot before is gone: a
 /// host that lost its power does not say so, and `wal_sender_timeout` is a minute by default.
@@ -75,7 +75,7 @@ impl Opening<'_> {
             let may_pass = error.is_retryable() || is_active(&error);
             if may_pass && !patience.wait(|| self.watch.is_cancelled()) {
                 return Err(match self.watch.is_cancelled() {
-                    true => Error::new(Kind::Cancelled, "stopped by the user"),
+                    true => stopped(),
                     false => error,
                 });
             }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::facts::Facts;
 use super::names::Names;
 use super::watch::Watch;
-use crate::copy::{Limits, Patience, heeding, timeouts};
+use crate::session::{Limits, Patience, Timeouts, heeding, stopped};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{Session, read_session};
 use crate::{Error, Kind, Result};
@@ -27,7 +27,10 @@ const NAME: &str = "pgspate apply";
 /// Opens the session that looks at tables.
 async fn open(dsn: &Dsn, limits: &Limits) -> Result<Connection> {
     let connection = dsn.connect(NAME).await?;
-    let set = connection.client.batch_execute(&timeouts(limits)).await;
+    let set = connection
+        .client
+        .batch_execute(&Timeouts::OfSession.off_but_for_locks(limits.lock_timeout_millis()))
+        .await;
     set.map_err(|error| connection.explain("could not set up the session", error))?;
     Ok(connection)
 }
@@ -334,7 +337,7 @@ impl Inner {
         loop {
             match runtime.block_on(self.try_read(sql, is_over)) {
                 Err(_) if is_over() => {
-                    return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+                    return Err(stopped());
                 }
                 Err(error) if error.is_retryable() => {
                     if watch.is_none() || !patience.wait(is_over) {

@@ -27,8 +27,8 @@ use super::slot::{Begin, Confirmed, Copied, Copying, Pump, Slot, spawn_look};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
 use super::{lines, order};
-use crate::copy::Limits;
 use crate::ledger::Mark;
+use crate::session::{Limits, stopped};
 use crate::source::{self, Input};
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
@@ -313,7 +313,7 @@ impl Apply {
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
         if is_stopped && !follows {
-            return Err(Error::new(Kind::Cancelled, "stopped by the user").hint(format!(
+            return Err(stopped().hint(format!(
                 "{} events are applied; run the same command again to go on.",
                 events_before + counts.events
             )));

@@ -7,14 +7,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::replication::Lsn;
 use crate::load;
-
-/// How often one that waits for something else looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::session::Stop;
 
 /// Shared between a run and whoever shows its progress.
 #[derive(Debug, Default)]
 pub struct Watch {
-    cancelled: AtomicBool,
+    pub(super) stop: Stop,
     /// The writer has failed, and wants no more.
     pub(crate) gone: AtomicBool,
     /// Batches that the writer was given, those of them that it has done with, and those which it
@@ -128,15 +126,12 @@ impl Watch {
 
     /// Has the run stop after the batch that is being written.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Relaxed);
-        if let Some((_, load)) = &*self.copying() {
-            load.copy.cancel();
-        }
+        self.stop.request();
     }
 
     /// Whether it is to stop.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Relaxed)
+        self.stop.is_requested()
     }
 
     /// Whether nobody wants more events: the run is to stop, or the writer has failed.
@@ -174,13 +169,6 @@ impl Watch {
     /// Whether it has a batch, and will have for a while.
     pub(crate) fn is_writing(&self) -> bool {
         self.handed.load(Relaxed) > self.nearly_done.load(Relaxed)
-    }
-
-    /// Waits until it is to stop.
-    pub(crate) async fn cancelled(&self) {
-        while !self.is_cancelled() {
-            tokio::time::sleep(LOOK).await;
-        }
     }
 
     /// The counters now.
@@ -237,11 +225,13 @@ impl Watch {
         self.source_end.fetch_max(applied.0, Relaxed);
     }
 
-    /// Shows the load that copies a table, and stops it when it is to stop.
+    /// What a load shows that copies a table; it stops when this run is to.
+    pub(crate) fn of_copy(&self) -> load::Watch {
+        load::Watch::with(self.stop.clone())
+    }
+
+    /// Shows the load that copies a table.
     pub(crate) fn show_copy(&self, copying: Option<(String, Arc<load::Watch>)>) {
-        if let (Some((_, load)), true) = (&copying, self.is_cancelled()) {
-            load.copy.cancel();
-        }
         *self.copying() = copying;
     }
 

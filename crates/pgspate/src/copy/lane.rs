@@ -15,10 +15,11 @@ use super::session::{Confirmed, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, refused_copy};
-use super::{Commit, LOOK, LaneSession, PIECE_BYTES, PIECES_AHEAD, Patience};
+use super::{Commit, LaneSession, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::ledger::{JobId, Seal, insert_rejects, is_emptied, is_taken, read_done};
+use crate::session::{LOOK, Patience};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
 

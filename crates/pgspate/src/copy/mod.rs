@@ -7,14 +7,12 @@
 mod commit;
 mod context;
 pub(crate) mod fill;
-mod heed;
 mod lane;
 mod monitor;
 mod pace;
 mod pipe;
 mod progress;
 mod ready;
-mod retry;
 mod run;
 mod session;
 mod settle;
@@ -23,19 +21,16 @@ mod sift;
 mod stream;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::format::{ChunkEncoder, Contents, Mode};
 use crate::ledger::{Done, JobId};
-use crate::target::connect::{Connection, STALL_TIMEOUT};
+use crate::session::Limits;
+use crate::target::connect::Connection;
 
 pub(crate) use commit::DURABLY;
-pub(crate) use heed::heeding;
 pub use progress::{Progress, Snapshot, Waiting};
 pub use ready::Connect;
-pub(crate) use ready::{Copying, Early, Ready, timeouts};
-pub use retry::Patience;
-pub(crate) use retry::{LOOK, pause_for};
+pub(crate) use ready::{Copying, Early, Ready};
 pub use run::run;
 pub(crate) use sift::{is_about_a_row, is_about_one_row};
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_down, refused_copy};
@@ -155,17 +150,6 @@ pub struct Job {
     pub shares: Vec<String>,
 }
 
-/// How long a load waits for what may never come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// How long to go on trying when a connection is lost: a minute unless told.
-    pub retry_for: Duration,
-    /// How long to wait for a connection over which nothing comes any more: a minute.
-    pub stall_timeout: Duration,
-    /// How long to wait for a lock that another session holds: five minutes; zero is for ever.
-    pub lock_timeout: Duration,
-}
-
 /// Statements within the transaction of a lane that does everything in one.
 #[derive(Debug, Clone, Default)]
 pub struct Around {
@@ -173,23 +157,6 @@ pub struct Around {
     pub before: String,
     /// After the last one.
     pub after: String,
-}
-
-impl Limits {
-    /// As the server's setting takes it.
-    pub(crate) fn lock_timeout_millis(&self) -> i32 {
-        i32::try_from(self.lock_timeout.as_millis()).unwrap_or(i32::MAX)
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            retry_for: Duration::from_secs(60),
-            stall_timeout: STALL_TIMEOUT,
-            lock_timeout: Duration::from_secs(300),
-        }
-    }
 }
 
 /// What was done.

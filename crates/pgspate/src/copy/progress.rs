@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::session::Stop;
+
 /// Counters that lanes write and the progress line reads.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -16,8 +18,7 @@ pub struct Progress {
     pub sent: AtomicU64,
     /// Lanes at work.
     pub lanes: AtomicU64,
-    /// Set to make the load stop and roll back.
-    pub cancelled: AtomicBool,
+    pub(crate) stop: Stop,
     pub(crate) source_nanos: AtomicU64,
     pub(crate) encode_nanos: AtomicU64,
     pub(crate) send_nanos: AtomicU64,
@@ -95,6 +96,11 @@ pub struct Snapshot {
 }
 
 impl Progress {
+    /// Of a part of a run that has a wish to stop already.
+    pub(crate) fn with(stop: Stop) -> Progress {
+        Progress { stop, ..Progress::default() }
+    }
+
     /// The counters now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -109,7 +115,7 @@ impl Progress {
 
     /// Asks the load to stop and roll back.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Relaxed);
+        self.stop.request();
     }
 
     /// Counts from zero again, for a second attempt.
@@ -142,7 +148,7 @@ impl Progress {
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Relaxed)
+        self.stop.is_requested()
     }
 
     pub(crate) fn set_waiting(&self, waiting: Waiting) {

@@ -13,6 +13,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::{Job, Limits};
 use crate::ledger::share_sql;
+use crate::session::Timeouts;
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};
 use crate::target::{server_error, use_users_path};
@@ -110,20 +111,8 @@ impl Ready {
 /// Commits but for the last need not reach the disk. What a row makes the server run is run under
 /// the user's search path.
 pub(super) fn limits(limits: &Limits) -> String {
-    format!("set synchronous_commit = off; {}; {}", timeouts(limits), use_users_path(false))
-}
-
-/// Nothing ends a session's work but its end and a lock that is never let go: neither time nor an
-/// error that is dealt with.
-pub(crate) fn timeouts(limits: &Limits) -> String {
-    format!(
-        "set lock_timeout = {};
-         select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
-         where name operator(pg_catalog.=) any (array[
-             'statement_timeout', 'transaction_timeout', 'idle_session_timeout',
-             'idle_in_transaction_session_timeout', 'exit_on_error'])",
-        limits.lock_timeout_millis()
-    )
+    let timeouts = Timeouts::OfSession.off_but_for_locks(limits.lock_timeout_millis());
+    format!("set synchronous_commit = off; {timeouts}; {}", use_users_path(false))
 }
 
 /// A session that is being opened before a lane asks for it. Nobody's when it is dropped.

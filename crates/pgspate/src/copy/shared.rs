@@ -362,14 +362,10 @@ impl<'a> Shared<'a> {
 
     /// The error to end with when the user stopped the load.
     pub(super) fn check_cancelled(&self) -> Result<()> {
-        if self.progress.is_cancelled() {
-            let message = match self.job.commit {
-                Commit::AtEnd => "stopped by the user; nothing was loaded",
-                Commit::EachChunk => "stopped by the user",
-            };
-            return Err(Error::new(Kind::Cancelled, message));
-        }
-        Ok(())
+        self.progress.stop.check().map_err(|stopped| match self.job.commit {
+            Commit::AtEnd => Error::new(stopped.kind(), format!("{stopped}; nothing was loaded")),
+            Commit::EachChunk => stopped,
+        })
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) async fn run(
         progress.set_phase(Some("vacuum".to_owned()));
         let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
         let what = format!("could not vacuum {}", table.sql_name);
-        patient.run(connection, &sql, &what).await?;
+        patient.stop.run(connection, &sql, &what).await?;
         (after.counted, after.counted_reason) = (Some("vacuum (freeze, analyze)"), "as asked");
     } else {
         match care::analyze(
@@ -95,7 +95,7 @@ pub(super) async fn run(
                      analyze {name}"
                 ));
                 let what = format!("could not analyze {name}");
-                match patient.run(connection, &sql, &what).await {
+                match patient.stop.run(connection, &sql, &what).await {
                     Ok(()) => after.counted = Some("analyze"),
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => after.warnings.push(told(&error)),

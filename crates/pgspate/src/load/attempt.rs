@@ -9,11 +9,12 @@ use tokio_postgres::Client;
 
 use super::{Load, Watch, Widened, create};
 use crate::copy::{
-    self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, Patience, RejectsMax,
+    self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, RejectsMax,
 };
 use crate::format::Mode;
 use crate::ledger::{self, Identity, Opened};
 use crate::plan::{Method, Plan};
+use crate::session::Patience;
 use crate::target::Table;
 use crate::{Error, Kind, Result};
 

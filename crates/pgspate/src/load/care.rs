@@ -13,10 +13,11 @@ use super::indexes::Taken;
 use super::patient::Patient;
 use super::restore::{self, Restorer};
 use super::{Load, Watch, Widened, after, indexes};
-use crate::copy::{Commit, Outcome, Patience, pause_for};
+use crate::copy::{Commit, Outcome};
 use crate::ledger::{self, Change, Found, JobId};
 use crate::plan::When;
 use crate::plan::care::{Care, Facts};
+use crate::session::{Patience, Stop};
 use crate::target::Upkeep;
 use crate::{Error, Kind, Result};
 
@@ -186,9 +187,7 @@ impl Load {
             }
             let phase = format!("waiting for {}, which has dropped keys of the table", busy.who());
             watch.copy.set_phase(Some(phase));
-            if !pause_for(KEYS_PAUSE, || watch.copy.is_cancelled()) {
-                return Err(Error::new(Kind::Cancelled, "stopped by the user"));
-            }
+            watch.copy.stop.pause(KEYS_PAUSE)?;
         }
     }
 
@@ -298,7 +297,8 @@ impl Load {
     }
 
     pub(super) fn patient<'a>(&'a self, watch: &'a Watch, heeds_cancel: bool) -> Patient<'a> {
-        Patient { dsn: &self.dsn, progress: &watch.copy, heeds_cancel }
+        let stop = if heeds_cancel { watch.copy.stop.clone() } else { Stop::default() };
+        Patient { dsn: &self.dsn, progress: &watch.copy, stop }
     }
 
     fn rows_before(&self) -> u64 {

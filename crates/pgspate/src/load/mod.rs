@@ -42,12 +42,13 @@ pub use sample::BYTES as SAMPLE_BYTES;
 pub use watch::Watch;
 
 use crate::Result;
-use crate::copy::{Commit, Early, Limits, Outcome, RejectsMax};
+use crate::copy::{Commit, Early, Outcome, RejectsMax};
 use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
 use crate::ledger::{Found, Identity, Known, Opened, Seal};
 use crate::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
+use crate::session::Limits;
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn};

@@ -11,9 +11,10 @@ use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
 use super::{Load, Options, care, create, record, replace};
-use crate::copy::{Early, Lanes, Limits};
+use crate::copy::{Early, Lanes};
 use crate::ledger::{self, Known, Seal};
 use crate::plan::{Plan, Request, Wish};
+use crate::session::Limits;
 use crate::source::{self, Input};
 use crate::stage::Stage;
 use crate::target::connect::{Connection, Dsn, Question};

@@ -8,9 +8,10 @@ use tokio_postgres::Client;
 use super::contents::is_of_job;
 use super::reading::Reading;
 use super::{Load, Watch, create};
-use crate::copy::{Outcome, Patience};
+use crate::copy::Outcome;
 use crate::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
+use crate::session::Patience;
 use crate::target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 

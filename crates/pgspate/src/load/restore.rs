@@ -16,6 +16,7 @@ use super::Watch;
 use super::beside::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::ledger::{self, Change};
+use crate::session::Timeouts;
 use crate::target::connect::{Connection, Dsn};
 use crate::target::{
     Ask, DEFINITION_SETTINGS, Parameter, PresentNames, Recipe, present_names, server_error, users,
@@ -30,11 +31,6 @@ const WORKER_KB: u64 = 32 << 10;
 /// One turn of waiting for a lock, during which others wait behind us; and a pause for them.
 const LOCK_TURN: &str = "2s";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
-/// Nothing ends this but its end.
-const NO_LIMITS: &str = "\
-select set_config(name, '0', false) from pg_settings
-where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')";
-
 /// What puts changes back.
 pub(super) struct Restorer<'a> {
     pub(super) runtime: &'a Handle,
@@ -142,7 +138,7 @@ impl Restorer<'_> {
     /// Builds indexes beside each other, each as far as that goes.
     async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Built>>> {
         let builders = Builders {
-            patient: self.patient,
+            patient: self.patient.clone(),
             application_name: "pgspate load: building indexes",
             count: means.builders,
             first: Some(self.control),
@@ -171,9 +167,9 @@ impl Restorer<'_> {
         let started = Instant::now();
         let what = format!("could not put back {}", change.name());
         let failed = || server_error(what.clone());
-        connection.client.ask_all(NO_LIMITS, &[]).await.map_err(failed())?;
+        connection.client.batch_execute(&Timeouts::OfSession.off()).await.map_err(failed())?;
         loop {
-            self.patient.check_cancelled()?;
+            self.patient.stop.check()?;
             let Some(step) = written(&connection.client, &change).await? else {
                 // Its table is no more.
                 return Ok(change.after_step());
@@ -184,8 +180,8 @@ impl Restorer<'_> {
             );
             let sql = format!("{}; {}; commit", step.sql, step.count);
             // Apart: the server reads all of a message before it does any of it.
-            let done = match self.patient.run(connection, &begin, &what).await {
-                Ok(()) => self.patient.run(connection, &sql, &what).await,
+            let done = match self.patient.stop.run(connection, &begin, &what).await {
+                Ok(()) => self.patient.stop.run(connection, &sql, &what).await,
                 refused => refused,
             };
             let Err(error) = done else { return Ok(change.after_step()) };
@@ -193,7 +189,7 @@ impl Restorer<'_> {
                 return Err(error);
             }
             connection.client.batch_execute("rollback").await.map_err(failed())?;
-            self.patient.check_cancelled()?;
+            self.patient.stop.check()?;
             let code = error.sqlstate().cloned();
             if ledger::is_renamed(&error) {
                 continue;
@@ -376,7 +372,7 @@ pub fn restore(
     let restorer = Restorer {
         runtime,
         control: &control,
-        patient: Patient { dsn, progress: &watch.copy, heeds_cancel: true },
+        patient: Patient { dsn, progress: &watch.copy, stop: watch.copy.stop.clone() },
         lock_patience: None,
     };
     restorer.run(changes.clone())?;

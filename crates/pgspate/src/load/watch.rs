@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::copy;
+use crate::session::Stop;
 use crate::source;
 
 /// Shared between a load and whoever shows its progress.
@@ -15,6 +16,11 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Of a load that is a part of a run which has a wish to stop already.
+    pub(crate) fn with(stop: Stop) -> Watch {
+        Watch { copy: copy::Progress::with(stop), ..Watch::default() }
+    }
+
     /// Stored bytes read so far, and all there are, where that is known: for the time left.
     pub fn stored_bytes(&self) -> (u64, Option<u64>) {
         let read = self.read.lock().expect("no panic while held");

@@ -31,10 +31,11 @@ pub use report::{Examples, Report};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{LaneSession, Outcome, Patience, heeding};
+use crate::copy::{LaneSession, Outcome};
 use crate::load::{self, Load, Watch};
 use crate::measure::Measurement;
 use crate::plan::When;
+use crate::session::Patience;
 use crate::stage::{self, Ahead, keys, space::Space};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::distributed_by;
@@ -438,15 +439,6 @@ fn unless_cancelled<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What is committed all the same stays in the hint.
-fn stopped(error: Error) -> Error {
-    let stopped = Error::new(Kind::Cancelled, "stopped by the user");
-    match error.hint_text() {
-        Some(hint) => stopped.hint(hint.to_owned()),
-        None => stopped,
-    }
-}
-
 fn connections(sessions: &[LaneSession]) -> Vec<&Connection> {
     sessions.iter().map(|session| &session.connection).collect()
 }
@@ -462,6 +454,5 @@ async fn until_cancelled<T>(
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let cancellers: Vec<_> = connections.iter().map(|it| it.canceller()).collect();
-    let done = heeding(|| watch.copy.is_cancelled(), &cancellers, work).await;
-    if watch.copy.is_cancelled() { done.map_err(stopped) } else { done }
+    watch.copy.stop.heed(&cancellers, work).await
 }

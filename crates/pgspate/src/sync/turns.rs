@@ -13,7 +13,7 @@ use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::load::Watch;
 use crate::target::server_error;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 
 /// The transactions.
 #[derive(Debug, Clone)]
@@ -73,9 +73,7 @@ pub(super) async fn write(
     let all = client.query(&statements.count_turns(), &[]).await.map_err(failed())?;
     client.batch_execute("commit").await.map_err(failed())?;
     for row in all {
-        if watch.copy.is_cancelled() {
-            return Err(Error::new(Kind::Cancelled, "stopped by the user"));
-        }
+        watch.copy.stop.check()?;
         let found = Report {
             deleted: number(&row, 0),
             updated: number(&row, 1),

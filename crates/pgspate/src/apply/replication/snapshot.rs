@@ -15,6 +15,7 @@ use tokio_postgres::error::SqlState;
 use super::lsn::Lsn;
 use crate::apply::{Event, Name, Op, Position, Row, Value};
 use crate::format::delimited::{Dialect, Eol, parse_records};
+use crate::session::{self, Timeouts};
 use crate::target::connect::{Connection, Dsn, Walsender};
 use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
@@ -23,12 +24,6 @@ use crate::{Error, Kind, Result};
 const PIECE_BYTES: usize = 256 << 10;
 /// How long it may take to end a session that waits.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Rows are read for as long as that takes, and the snapshot is kept while others are read.
-const NO_TIMEOUTS: &str = "\
-select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
-where name operator(pg_catalog.=) any (
-    array['statement_timeout', 'transaction_timeout', 'lock_timeout',
-          'idle_in_transaction_session_timeout', 'idle_session_timeout'])";
 /// The stream has all rows, whatever policies a table has.
 const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
                         table has row-level security `alter role ... bypassrls`.";
@@ -114,8 +109,10 @@ impl Snapshot {
         let what = "prepare the session that exports a snapshot";
         let connection = dsn.connect("pgspate").await?;
         let mut exporter = dsn.walsender(&connection, "pgspate").await?;
-        exporter.command(NO_TIMEOUTS, what).await?;
-        let done = connection.client.batch_execute(NO_TIMEOUTS).await;
+        // Rows are read for as long as that takes, and the snapshot is kept while others are read.
+        let unlimited = Timeouts::OfSession.off_but_for_locks(0);
+        exporter.command(&unlimited, what).await?;
+        let done = connection.client.batch_execute(&unlimited).await;
         done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
         let command = format!(
             "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT",
@@ -393,6 +390,5 @@ async fn command_unless(
 
 /// The user does not want it any more.
 pub(crate) fn stopped() -> Error {
-    Error::new(Kind::Cancelled, "stopped by the user")
-        .hint("Run the same command again to begin anew.")
+    session::stopped().hint("Run the same command again to begin anew.")
 }

@@ -24,10 +24,10 @@ use crate::apply::replication::{
 use crate::apply::route::{Router, UnknownColumns};
 use crate::apply::watch::Watch;
 use crate::apply::write::Writer;
-use crate::copy::Limits;
 use crate::format::sniff::{Format, Overrides};
 use crate::ledger::{Mark, digest};
 use crate::load;
+use crate::session::Limits;
 use crate::source::Input;
 use crate::target::connect::Dsn;
 use crate::target::{Unlogged, under_users_path};
@@ -75,7 +75,7 @@ impl Copying<'_> {
         self.runtime.block_on(writer.hold())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot_unless(dsn, name, self.watch.cancelled());
+            let made = make_slot_unless(dsn, name, self.watch.stop.requested());
             let lsn = self.runtime.block_on(made)?;
             self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
@@ -85,7 +85,7 @@ impl Copying<'_> {
         self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
         if self.slot.found.is_some() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let stop = self.watch.cancelled();
+            let stop = self.watch.stop.requested();
             self.runtime.block_on(drop_slot_unless(dsn, name, stop))?;
         }
         let snapshot = match self.snapshot() {
@@ -168,7 +168,7 @@ impl Copying<'_> {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
-        let stop = self.watch.cancelled();
+        let stop = self.watch.stop.requested();
         self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
     }
 
@@ -267,7 +267,7 @@ impl Copying<'_> {
     fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &Facts) -> Result<u64> {
         let (tx, rx) = sync_channel(PIECES);
         let name = &facts.table.sql_name;
-        let load_watch = Arc::new(load::Watch::default());
+        let load_watch = Arc::new(self.watch.of_copy());
         self.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
         let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {

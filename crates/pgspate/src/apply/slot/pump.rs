@@ -18,7 +18,7 @@ use super::{Confirmed, Slot, is_active};
 use crate::apply::piece::Piece;
 use crate::apply::replication::{Lsn, Received, Replication};
 use crate::apply::watch::Watch;
-use crate::copy::{Limits, Patience};
+use crate::session::{Limits, Patience};
 use crate::{Error, Kind, Result};
 
 /// How often it looks whether it is to stop.

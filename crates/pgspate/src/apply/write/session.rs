@@ -8,7 +8,7 @@ use super::Settings;
 use crate::Result;
 use crate::apply::facts::Facts;
 use crate::apply::statements;
-use crate::copy;
+use crate::session::Timeouts;
 use crate::stage::{TEMP_BUFFERS, pin};
 use crate::target::connect::Connection;
 use crate::target::use_users_path;
@@ -102,7 +102,7 @@ impl Session {
         };
         let sql = format!(
             "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
-            copy::timeouts(&settings.limits),
+            Timeouts::OfSession.off_but_for_locks(settings.limits.lock_timeout_millis()),
             BY_INDEX.replace("set local", "set")
         );
         session.run(&sql, "set up the session").await?;

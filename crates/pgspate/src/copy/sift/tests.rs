@@ -3,8 +3,9 @@
 mod random;
 mod refusals;
 
-use crate::copy::{Afterwards, Commit, Limits, RejectsMax};
+use crate::copy::{Afterwards, Commit, RejectsMax};
 use crate::ledger::Done;
+use crate::session::Limits;
 use std::sync::Arc;
 
 use pgspate_embedded::testing::{self, TestDb};

@@ -9,10 +9,11 @@ use tokio_postgres::error::SqlState;
 use super::exchange::{self, Refused, run};
 use super::recipe::{self, Names, write};
 use super::{BEGIN, Load};
-use crate::copy::{LOOK, Lanes, heeding, pause_for};
+use crate::copy::Lanes;
 use crate::ledger::{self, JobId};
 use crate::load::Watch;
 use crate::load::beside::{BUILDERS_MAX, Builders};
+use crate::session::{LOOK, Timeouts, heeding, stopped};
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
@@ -60,7 +61,7 @@ impl Load {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = &self.connection.client;
-            client.batch_execute(&format!("{BEGIN}; {NO_LIMITS}")).await?;
+            client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
             // The backend of a run that was cut off goes on with its index to the end.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
             client.batch_execute(&lock).await?;
@@ -77,13 +78,13 @@ impl Load {
         let complete = async {
             let client = &self.connection.client;
             let timeout = self.options.limits.lock_timeout_millis();
-            let limits = format!("{NO_LIMITS}; set local lock_timeout = {timeout}");
+            let limits = Timeouts::OfTransaction.off_but_for_locks(timeout);
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
             let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
             client.batch_execute(end).await?;
             constrained?;
-            let analyze = format!("begin; {NO_LIMITS}; analyze {}; commit", names.shadow);
+            let analyze = format!("begin; {}; analyze {}; commit", unlimited(), names.shadow);
             client.batch_execute(&analyze).await?;
             Ok(())
         };
@@ -108,7 +109,7 @@ impl Load {
         };
         let patient = self.patient(watch, true);
         let builders = Builders {
-            patient,
+            patient: patient.clone(),
             application_name: &format!("pgspate load {}", self.table.name),
             count: indexes.len().min(most).min(BUILDERS_MAX),
             first: None,
@@ -118,8 +119,8 @@ impl Load {
         // The server lists the largest first.
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
-            let sql = format!("{BEGIN}; {NO_LIMITS}; {sql}; commit");
-            patient.run(connection, &sql, &what).await
+            let sql = format!("{BEGIN}; {}; {sql}; commit", unlimited());
+            patient.stop.run(connection, &sql, &what).await
         });
         self.runtime.block_on(built).map(drop)
     }
@@ -166,7 +167,7 @@ impl Load {
                          `--atomic` it is not waited for.",
                     ));
             }
-            self.pause(LOOK, watch)?;
+            watch.copy.stop.pause(LOOK)?;
             let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
             let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
             old.retain(|it| now.contains(it));
@@ -184,7 +185,7 @@ impl Load {
                 let client = &self.connection.client;
                 let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
                 let left = if limit.is_zero() { LOCK_ATTEMPT } else { left.min(LOCK_ATTEMPT) };
-                client.batch_execute(&format!("{BEGIN}; {NO_LIMITS}")).await?;
+                client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
                 let sql = format!("set local lock_timeout = {}", left.as_millis());
                 client.batch_execute(&sql).await?;
                 let exchanged = self.exchange(job, names, chunks).await;
@@ -202,7 +203,7 @@ impl Load {
             let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
             let is_lock = refused.code().is_some_and(|code| codes.contains(code));
             if is_lock && (limit.is_zero() || started.elapsed() < limit) {
-                self.pause(LOCK_PAUSE, watch)?;
+                watch.copy.stop.pause(LOCK_PAUSE)?;
                 continue;
             }
             let error = error.into_error(what());
@@ -255,14 +256,6 @@ impl Load {
         ))
     }
 
-    /// Waits, unless the user stops the load.
-    fn pause(&self, pause: Duration, watch: &Watch) -> Result<()> {
-        match pause_for(pause, || watch.copy.is_cancelled()) {
-            true => Ok(()),
-            false => Err(stopped()),
-        }
-    }
-
     /// Runs what can be refused, and has the server end it when the user stops the load.
     fn cancellable<T>(
         &self,
@@ -286,13 +279,8 @@ impl Load {
 }
 
 /// Nothing ends what is under way but its end.
-const NO_LIMITS: &str = "\
-select set_config(name, '0', true) from pg_settings
-where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout',
-               'idle_in_transaction_session_timeout')";
-
-fn stopped() -> Error {
-    Error::new(Kind::Cancelled, "stopped by the user")
+fn unlimited() -> String {
+    Timeouts::OfTransaction.off_but_for_locks(0)
 }
 
 /// A transaction that began before the last row was committed.

@@ -18,9 +18,9 @@ pub(super) use read::{connect, read};
 use super::statements::{IS_IN, Scope, TID, UNMET};
 use super::{Sync, write};
 use crate::copy::fill;
-use crate::copy::timeouts;
 use crate::measure::Measurement;
 use crate::plan::When;
+use crate::session::Timeouts;
 use crate::stage::known::{Known, Recognition};
 use crate::stage::pin;
 use crate::target::connect::Connection;
@@ -104,7 +104,9 @@ impl Extent {
 pub(super) async fn open(sync: &Sync) -> Result<Connection> {
     let session = sync.load.open_session("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
-    session.client.batch_execute(&timeouts(&sync.options.load.limits)).await.map_err(failed)?;
+    let millis = sync.options.load.limits.lock_timeout_millis();
+    let timeouts = Timeouts::OfSession.off_but_for_locks(millis);
+    session.client.batch_execute(&timeouts).await.map_err(failed)?;
     Ok(session)
 }
 

@@ -12,7 +12,7 @@ use crate::apply::prepare::prepare;
 use crate::apply::report::Counts;
 use crate::apply::write::session::Session;
 use crate::ledger::DeadLetter;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 
 /// Events of one transaction of which each is left out in turn, at most: all others are written
 /// for each of them.
@@ -101,10 +101,7 @@ impl Sifting<'_> {
     }
 
     fn heed_stop(&self) -> Result<()> {
-        match self.watch.is_cancelled() {
-            true => Err(Error::new(Kind::Cancelled, "stopped by the user")),
-            false => Ok(()),
-        }
+        self.watch.stop.check()
     }
 
     /// Begins anew. What is set aside is counted when it is known what that is.

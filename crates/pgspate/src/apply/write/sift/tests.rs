@@ -11,7 +11,7 @@ use crate::apply::names::Names;
 use crate::apply::replication::{Lsn, Replication};
 use crate::apply::route::{Router, Stand, UnknownColumns};
 use crate::apply::write::Settings;
-use crate::copy::Limits;
+use crate::session::Limits;
 use crate::target::connect::{Dsn, Environment};
 use crate::target::use_users_path;
 use pgspate_events::log::Log;

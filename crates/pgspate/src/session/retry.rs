@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::stop::pause_for;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// How often one that waits looks whether it should.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// Patience with a server that is away: pauses that double, within a bounded time.
 #[derive(Debug, Clone)]
@@ -42,21 +41,6 @@ impl Patience {
         let pause = self.pause.min(left);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Some(pause)
-    }
-}
-
-/// Waits for so long, unless `is_over` meanwhile: false then.
-pub(crate) fn pause_for(pause: Duration, is_over: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + pause;
-    loop {
-        if is_over() {
-            return false;
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        std::thread::sleep(left.min(LOOK));
     }
 }
 
