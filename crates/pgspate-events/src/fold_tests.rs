@@ -8,6 +8,7 @@ use super::canon::Canon;
 use super::event::{Op, Value};
 use super::fold::{Base, Entry, Folded, Keying, fold};
 use super::log::{Cell, Change, Log, RowAt, Which};
+use super::stand::Stand;
 
 /// Key, and two columns more.
 const WIDTH: usize = 3;
@@ -100,8 +101,7 @@ pub(super) fn change(nth: usize, op: Op, new: Option<RowAt>, old: Option<RowAt>)
         width: WIDTH as u16,
         is_complete: op != Op::Delete,
         ends: false,
-        input: 0,
-        line: nth as u64 + 1,
+        stand: Stand::Line { input: 0, line: nth as u64 + 1 },
         ordinal: nth as u64,
     }
 }

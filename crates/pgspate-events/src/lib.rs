@@ -18,8 +18,10 @@ pub mod fold;
 #[cfg(test)]
 mod fold_tests;
 pub mod log;
+mod stand;
 
 pub use decode::Format;
 pub use event::{Event, Name, Op, Position, Row, Value};
+pub use stand::{Lsn, Stand};
 
 pub(crate) use pgspate_base::{Error, Kind, Result};

@@ -4,7 +4,7 @@
 //! table's order of columns, so that an event costs its bytes and eight more for each column.
 
 use super::event::{Op, Value};
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, Stand};
 
 /// Longest text of one batch: spans are of 32 bits.
 const BYTES_MAX: usize = u32::MAX as usize - 2;
@@ -59,10 +59,8 @@ pub struct Change {
     pub is_complete: bool,
     /// A transaction of the source ends with it, as far as its events are here.
     pub ends: bool,
-    /// The input that it came from.
-    pub input: u32,
-    /// Which record of the input, counted from 1.
-    pub line: u64,
+    /// Where it stands in its source.
+    pub stand: Stand,
     /// How many events of the stream there are before it.
     pub ordinal: u64,
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::options::Options;
 use super::plan::read_mark;
-use super::replication::Replication;
-use super::run::{Options, Origin};
-use super::slot::{Begin, Slot, is_active};
+use super::source::replication::Replication;
+use super::source::slot::{Begin, Slot, is_active};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
 use crate::Result;
@@ -32,30 +32,29 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Takes the stream over, which was last seen at `mark`. What writes it, and what reads it if
-    /// that is a slot which is there. Blocks.
+    /// Takes the stream of a slot over, which was last seen at `mark`. What writes it, where it
+    /// begins, and what reads the slot if that is there. Blocks.
     ///
     /// # Errors
     /// Somebody else reads the slot or makes it; what [`Begin::choose`] and [`Slot::check`] refuse.
-    pub(super) fn open(
+    pub(super) fn open_slot(
         &self,
-        origin: &mut Origin,
+        slot: &mut Slot,
         mark: &Mark,
-    ) -> Result<(Writer, Option<Replication>)> {
-        let Origin::Slot(slot, begin) = origin else { return Ok((self.writer(false)?, None)) };
-        let mut mark = mark.clone();
-        let won = self.win(slot, begin, &mut mark)?;
+    ) -> Result<(Writer, Begin, Option<Replication>)> {
+        let (mut mark, mut begin) = (mark.clone(), self.choose(slot, mark)?);
+        let won = self.win(slot, &mut begin, &mut mark)?;
         let writer = self.writer(won.is_none())?;
         if won.is_some() && *writer.mark() == mark {
-            return Ok((writer, won));
+            return Ok((writer, begin, won));
         }
         // Whoever had it before may have moved it on, and cannot any more.
         if let Some(stream) = won {
             self.runtime.block_on(stream.close());
         }
-        **slot = self.runtime.block_on(slot.again())?;
-        *begin = self.choose(slot, writer.mark())?;
-        Ok((writer, None))
+        *slot = self.runtime.block_on(slot.again())?;
+        let begin = self.choose(slot, writer.mark())?;
+        Ok((writer, begin, None))
     }
 
     /// Begins to read the slot, unless it is yet to be made. `mark` is then where the ledger was.
@@ -98,7 +97,8 @@ impl Opening<'_> {
         Begin::choose(slot, mark, self.options.creates_slot, self.options.copies_rows)
     }
 
-    fn writer(&self, holds: bool) -> Result<Writer> {
+    /// Takes the stream over. `holds`: only if no session holds it.
+    pub(super) fn writer(&self, holds: bool) -> Result<Writer> {
         let settings = self.settings.clone();
         let writer = Writer::open(settings, self.stream, "", self.runtime.clone(), holds);
         self.runtime.block_on(writer)

@@ -5,11 +5,12 @@
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::names::Names;
-use super::replication::PublishedTable;
-use super::route::Router;
-use super::run::{Found, Options, find, name};
-use super::slot::{Begin, Slot};
+use super::options::Options;
+use super::origin::{Origin, find, name};
+use super::route::{Names, Router};
+use super::source::kafka::{Partition, Topics};
+use super::source::replication::PublishedTable;
+use super::source::slot::{Begin, Slot};
 use crate::Result;
 use crate::ledger::{self, Mark};
 use crate::source::Input;
@@ -58,9 +59,9 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let stream = name(options, &found)?;
     let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let slot = match found {
-        Found::Slot(slot) => *slot,
-        Found::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
-        Found::Topics(topics) => {
+        Origin::Slot(slot) => *slot,
+        Origin::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
+        Origin::Topics(topics) => {
             let rows = runtime.block_on(read_parts(&dsn, &stream))?;
             return of_topics(stream, &topics, &rows, &mark, options.follows);
         }
@@ -103,7 +104,7 @@ fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Pl
 
 fn of_topics(
     stream: String,
-    topics: &super::kafka::Topics,
+    topics: &Topics,
     rows: &[(String, Mark)],
     mark: &Mark,
     follows: bool,
@@ -113,7 +114,7 @@ fn of_topics(
         let count = partitions.iter().filter(|it| it.topic == *topic).count();
         format!("topic {topic}, {count} {}", if count == 1 { "partition" } else { "partitions" })
     };
-    let begin = |it: &super::kafka::Partition| match it.next {
+    let begin = |it: &Partition| match it.next {
         next if next >= it.end => format!("{} at its end, offset {next}", it.name()),
         next => format!("{} at offset {next}, {} behind", it.name(), it.end - next),
     };

@@ -1,63 +1,12 @@
 //! What was applied.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
-use super::batch::Batch;
-use super::slot::Copied;
-
-/// Counts of events and rows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Events of the stream.
-    pub events: u64,
-    /// Events of tables that are left out.
-    pub left_out: u64,
-    /// Bytes of input.
-    pub bytes: u64,
-    /// Rows inserted.
-    pub inserted: u64,
-    /// Rows updated: those that were not as they should be.
-    pub updated: u64,
-    /// Rows deleted.
-    pub deleted: u64,
-    /// Tables emptied.
-    pub truncated: u64,
-    /// Updates and deletes for which there was no row to change.
-    pub missing: u64,
-    /// Events that were set aside.
-    pub dead_letters: u64,
-    /// Transactions on the target.
-    pub batches: u64,
-    /// Of the rows updated, those that were deleted and inserted for it, within a round.
-    #[serde(skip)]
-    pub(crate) freed: u64,
-    /// Pairs of rows that came and went within a round and were not written: they are no longer
-    /// looked for, and so taken off `missing`.
-    #[serde(skip)]
-    pub(crate) cancelled: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Counts) {
-        self.events += other.events;
-        self.left_out += other.left_out;
-        self.bytes += other.bytes;
-        self.inserted += other.inserted;
-        self.updated += other.updated;
-        self.deleted += other.deleted;
-        self.truncated += other.truncated;
-        self.missing += other.missing;
-        self.dead_letters += other.dead_letters;
-        self.batches += other.batches;
-    }
-
-    /// Counts the events of a batch.
-    pub(crate) fn note(&mut self, batch: &Batch) {
-        self.events += batch.events;
-        self.left_out += batch.left_out;
-        self.bytes += batch.bytes;
-    }
-}
+use super::backfill::Copied;
+use super::route::{Facts, circle};
+use super::write::Counts;
 
 /// What a run of `apply` did.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -85,4 +34,30 @@ pub struct Report {
     pub is_stopped: bool,
     /// What the user should know.
     pub warnings: Vec<String>,
+}
+
+/// What the user should know in the end.
+pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if missing > 0 {
+        warnings.push(format!(
+            "{missing} updates or deletes found no row: the tables were not as the stream takes \
+             them to be"
+        ));
+    }
+    if uncounted > 0 {
+        warnings.push(format!(
+            "{uncounted} {} committed, but answers that say what was done were lost: rows may be \
+             in the tables, or missing, that are not in the counts",
+            if uncounted == 1 { "batch was" } else { "batches were" }
+        ));
+    }
+    if let Some(facts) = circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
+        warnings.push(format!(
+            "foreign keys lead from {} in a circle: where no order of statements will do, events \
+             are applied in smaller steps; a deferrable key would spare that",
+            facts.table.sql_name
+        ));
+    }
+    warnings
 }

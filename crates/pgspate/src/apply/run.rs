@@ -5,193 +5,44 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use super::batch::Batch;
-use super::facts::Facts;
-use super::feed::{AtEnd, Cuts, Feed, SlotFeed};
-use super::inputs::Inputs;
-use super::kafka;
-use super::names::Names;
+use super::backfill::Copying;
+use super::batch::{self, Batch, Builder, Feed, LineFeed, SlotFeed, TopicFeed, Wiring};
 use super::open::Opening;
-use super::piece::Piece;
+use super::options::Options;
+use super::origin::{self, Origin};
 use super::plan::{read_mark, read_parts};
-use super::replication::{Lsn, Replication};
-use super::report::Report;
-use super::route::{Router, UnknownColumns};
-use super::slot::{Begin, Confirmed, Copied, Copying, Pump, Slot, spawn_look};
+use super::report::{Report, warnings};
+use super::route::{Facts, Names, Router};
+use super::source::kafka::{self, TopicPosition, TopicSource, Topics};
+use super::source::lines::{LinePosition, LineSource};
+use super::source::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
+use super::source::{Reached, Source};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
-use super::{lines, order};
 use crate::ledger::Mark;
-use crate::session::{Limits, stopped};
-use crate::source::{self, Input};
+use crate::session::stopped;
+use crate::source::Input;
 use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
-use pgspate_events::decode::{DecodeOptions, Format};
 
-/// Blocks of input that may wait.
-const BLOCKS_AHEAD: usize = 8;
-
-/// What to apply, and how.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Paths, globs, folders, `-`, or URLs, in the order of the stream; or one replication slot,
-    /// `postgres://...?slot=...&publication=...`; or topics of Kafka,
-    /// `kafka://broker:port/topic,topic`, where the feature `kafka` is on.
-    pub sources: Vec<String>,
-    /// Inputs that a program has itself, after those.
-    pub inputs: Vec<Input>,
-    /// How they are found and read.
-    pub source: source::Options,
-    /// The format; found out by default.
-    pub format: Option<Format>,
-    /// What it does not say of itself.
-    pub decode: DecodeOptions,
-    /// `from=to`, with `*` for parts of names.
-    pub maps: Vec<String>,
-    /// Patterns of the tables whose events count; all by default.
-    pub tables: Vec<String>,
-    /// What becomes of columns that the target does not have.
-    pub unknown_columns: UnknownColumns,
-    /// What becomes of a transaction of the source that the input ends within.
-    pub at_end: AtEnd,
-    /// The name under which the ledger keeps the position; made from the sources' names by default.
-    pub stream: Option<String>,
-    /// So many events may be set aside.
-    pub dead_letters_max: u64,
-    /// Events of a batch, at most.
-    pub batch_rows: u64,
-    /// Bytes of input of a batch, at most, and of what its events take. A batch takes about four
-    /// times as much memory, twice.
-    pub batch_bytes: u64,
-    /// Batches of up to so many rows are written without a temporary table.
-    pub direct_rows: u64,
-    /// How long a batch waits for more events when nothing is being written.
-    pub batch_delay: Duration,
-    /// Go on when the input ends: what is appended to the last file is applied, too. A slot and
-    /// topics are read up to where they ended at first otherwise.
-    pub follows: bool,
-    /// Make the slot when it is not there.
-    pub creates_slot: bool,
-    /// Make the slot, and copy the rows that there are first.
-    pub copies_rows: bool,
-    /// How long to wait for what may never come.
-    pub limits: Limits,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            sources: Vec::new(),
-            inputs: Vec::new(),
-            source: source::Options::default(),
-            format: None,
-            decode: DecodeOptions::default(),
-            maps: Vec::new(),
-            tables: Vec::new(),
-            unknown_columns: UnknownColumns::default(),
-            at_end: AtEnd::default(),
-            stream: None,
-            dead_letters_max: 0,
-            batch_rows: 500_000,
-            batch_bytes: 64 << 20,
-            direct_rows: 1000,
-            batch_delay: Duration::from_millis(2),
-            follows: false,
-            creates_slot: false,
-            copies_rows: false,
-            limits: Limits::default(),
-        }
-    }
-}
+/// Pieces of input that may wait.
+const PIECES_AHEAD: usize = 8;
 
 /// A stream that is ready to be applied.
 pub struct Apply {
     options: Options,
     origin: Origin,
-    dsn: Dsn,
     router: Router,
     settings: Settings,
     stream: String,
     /// Where the ledger was when it was asked.
     mark: Mark,
-}
-
-/// What is read.
-pub(super) enum Origin {
-    Inputs(Vec<Input>),
-    Slot(Box<Slot>, Begin),
-    /// With where each partition begins, once that is known.
-    Topics(Box<kafka::Topics>, Vec<kafka::Partition>),
-}
-
-/// What the sources name.
-pub(super) enum Found {
-    Inputs(Vec<Input>),
-    Slot(Box<Slot>),
-    Topics(Box<kafka::Topics>),
-}
-
-pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Found> {
-    if options.batch_rows == 0 || options.batch_bytes == 0 {
-        return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
-    }
-    let alone = |what: &str| match options.sources.len() {
-        1 => Ok(()),
-        _ => Err(Error::new(Kind::Usage, format!("{what} is a stream of its own"))
-            .hint("Name it alone, and apply files under another `--stream`.")),
-    };
-    let stall = options.limits.stall_timeout;
-    for source in &options.sources {
-        let looked = Slot::look(source, stall);
-        let Some(slot) = runtime.block_on(looked)? else { continue };
-        alone("a replication slot")?;
-        return Ok(Found::Slot(Box::new(slot)));
-    }
-    if options.creates_slot || options.copies_rows {
-        let message = "no source is a replication slot";
-        return Err(Error::new(Kind::Usage, message)
-            .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME."));
-    }
-    if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
-        alone("a list of topics")?;
-        let topics = kafka::Topics::look(source, options.follows, stall)?;
-        return Ok(Found::Topics(Box::new(topics)));
-    }
-    // The stream's position says what of a file that has grown is new.
-    let growing = source::Options { may_grow: true, ..options.source.clone() };
-    let mut inputs = source::resolve(&options.sources, &growing, runtime.clone())?;
-    inputs.extend(options.inputs.iter().cloned());
-    Ok(Found::Inputs(inputs))
-}
-
-/// The stream's name in the ledger.
-///
-/// # Errors
-/// Of [`Kind::Usage`] when the name of its source could be another source's, too.
-pub(super) fn name(options: &Options, found: &Found) -> Result<String> {
-    if let Some(name) = &options.stream {
-        return Ok(name.clone());
-    }
-    Ok(match found {
-        Found::Slot(slot) => slot.title(),
-        Found::Topics(topics) => topics.title(),
-        Found::Inputs(inputs) => match inputs.first() {
-            Some(first) if first.hidden().is_some() => {
-                let message = format!("the stream of \"{}\" has no name of its own", first.name());
-                return Err(Error::new(Kind::Usage, message).hint(
-                    "What a URL says of its user and behind the question mark is not kept, as it \
-                     may be secret. Give the stream a name with `--stream NAME`.",
-                ));
-            }
-            first => first.map_or("-", Input::name).to_owned(),
-        },
-    })
 }
 
 /// Finds the inputs, connects, and looks where the stream is, which is taken over when it runs.
@@ -203,44 +54,23 @@ pub(super) fn name(options: &Options, found: &Found) -> Result<String> {
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = Names::parse(&options.maps, &options.tables)?;
-    let found = find(&options, runtime)?;
-    let stream = name(&options, &found)?;
+    let origin = origin::find(&options, runtime)?;
+    let stream = origin::name(&options, &origin)?;
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let router = runtime.block_on(router)?;
     let settings = Settings {
-        dsn: dsn.clone(),
-        limits: options.limits,
+        dsn,
+        limits,
         dead_letters_max: options.dead_letters_max,
         direct_rows: options.direct_rows,
-        inputs: match &found {
-            Found::Slot(slot) => Inputs::Slot(slot.title()),
-            Found::Inputs(inputs) => {
-                Inputs::Files(inputs.iter().map(|it| it.name().to_owned()).collect())
-            }
-            Found::Topics(_) => Inputs::Topics(Arc::default()),
-        },
+        inputs: origin::names(&origin),
     };
-    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
-    let origin = match found {
-        Found::Inputs(inputs) => Origin::Inputs(inputs),
-        Found::Topics(topics) => Origin::Topics(topics, Vec::new()),
-        Found::Slot(slot) => {
-            let (creates, copies) = (options.creates_slot, options.copies_rows);
-            let begin = Begin::choose(&slot, &mark, creates, copies)?;
-            Origin::Slot(slot, begin)
-        }
-    };
-    Ok(Apply { options, origin, dsn, router, settings, stream, mark })
-}
-
-/// What reads, and gives back what is to be closed at the very end.
-struct Reading {
-    thread: JoinHandle<Option<Replication>>,
-    confirmed: Arc<Confirmed>,
-    look: Option<tokio::task::JoinHandle<()>>,
-    /// It reads a source that ends when it is told to.
-    ends: bool,
+    let mark = runtime.block_on(read_mark(&settings.dsn, &stream))?;
+    if let Origin::Slot(slot) = &origin {
+        Begin::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
+    }
+    Ok(Apply { options, origin, router, settings, stream, mark })
 }
 
 impl Apply {
@@ -259,43 +89,131 @@ impl Apply {
     /// # Errors
     /// What cannot be read, decoded or applied, with its place. Batches before it are committed. A
     /// stream that somebody else has; a role that may not write the ledger.
-    pub fn run(mut self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
+    pub fn run(self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
         let started = Instant::now();
-        self.router.heed(watch);
-        let (mut writer, begun) = self.open(watch, runtime)?;
-        let events_before = writer.mark().ordinal;
-        let (slot, copied) = self.begin(&mut writer, watch, runtime)?;
-        runtime.block_on(writer.check_kept())?;
-        self.begin_topics(&mut writer, watch, runtime)?;
-        let follows = self.options.follows;
-        let (piece_tx, piece_rx) = sync_channel(BLOCKS_AHEAD);
-        // The writer takes a batch when it has nothing else to do, so that the next one grows.
-        let (batch_tx, batch_rx) = sync_channel(0);
-        let confirmed = Arc::new(Confirmed::default());
-        let from = slot.as_ref().map(|slot| slot.from);
-        confirmed.note(from.unwrap_or_default());
-        watch.reach(from.unwrap_or_default());
-        let Apply { options, origin, router, stream, .. } = self;
-        let (pieces, batches) = (piece_rx, batch_tx);
-        let feed = feed(&options, router, &writer, slot, pieces, batches, watch);
-        let reading = Reading::start(Starting {
-            origin,
-            stream: &stream,
-            options: &options,
-            from,
-            begun,
-            confirmed,
-            pieces: piece_tx,
+        let Apply { options, origin, router, settings, stream, mark } = self;
+        router.heed(&watch.source);
+        let run = Run { options, settings, stream, watch, runtime, started };
+        match origin {
+            Origin::Inputs(inputs) => run.inputs(inputs, router),
+            Origin::Slot(slot) => run.slot(*slot, &mark, router),
+            Origin::Topics(topics) => run.topics(*topics, router),
+        }
+    }
+}
+
+/// A run, whatever its source.
+struct Run<'a> {
+    options: Options,
+    settings: Settings,
+    stream: String,
+    watch: &'a Arc<Watch>,
+    runtime: &'a Handle,
+    started: Instant,
+}
+
+impl Run<'_> {
+    fn opening(&self) -> Opening<'_> {
+        let Run { options, settings, stream, watch, runtime, .. } = self;
+        Opening { options, settings, stream, watch, runtime }
+    }
+
+    fn inputs(self, inputs: Vec<Input>, router: Router) -> Result<Report> {
+        let mut writer = self.opening().writer(false)?;
+        self.runtime.block_on(writer.check_kept())?;
+        let source = LineSource { inputs, follows: self.options.follows };
+        self.pipe(writer, router, source, &Confirmed::default(), |wiring, run, from| {
+            let position = LinePosition::default();
+            let builder = Builder::new(wiring, &run.options, from, position, true);
+            LineFeed::new(builder, &run.options)
+        })
+    }
+
+    fn slot(self, mut slot: Slot, mark: &Mark, router: Router) -> Result<Report> {
+        let Run { options, settings, watch, runtime, .. } = &self;
+        let (mut writer, begin, begun) = self.opening().open_slot(&mut slot, mark)?;
+        let copying = Copying {
+            slot: &slot,
+            target: &settings.dsn,
+            router: &router,
+            unknown: options.unknown_columns,
+            limits: options.limits,
             watch,
             runtime,
+        };
+        let (from, copied) = match begin {
+            Begin::Stream(from) => (from, Vec::new()),
+            Begin::Slot => copying.run(&mut writer, false)?,
+            Begin::Copy { .. } => copying.run(&mut writer, true)?,
+        };
+        runtime.block_on(writer.check_kept())?;
+        let until = (!options.follows).then_some(slot.log_end);
+        let position = SlotPosition::new(&slot);
+        let confirmed = Arc::new(Confirmed::default());
+        let (limits, gauge) = (options.limits, &watch.source);
+        let source = SlotSource::new(slot, from, begun, &confirmed, limits, gauge, runtime);
+        let report = self.pipe(writer, router, source, &confirmed, |wiring, run, mark| {
+            let builder = Builder::new(wiring, &run.options, mark, position, false);
+            SlotFeed::new(builder, from, until)
+        })?;
+        Ok(Report { copied, ..report })
+    }
+
+    fn topics(self, mut topics: Topics, router: Router) -> Result<Report> {
+        let Run { options, settings, stream, watch, runtime, .. } = &self;
+        let mut writer = self.opening().writer(false)?;
+        runtime.block_on(writer.check_kept())?;
+        // Where partitions begin, which nobody else moves on from now on.
+        let rows = runtime.block_on(read_parts(&settings.dsn, stream))?;
+        topics.ask(options.limits.stall_timeout)?;
+        let mut partitions = topics.begin(stream, writer.mark(), &rows)?;
+        runtime.block_on(writer.begin_parts(&kafka::rows(&mut partitions)))?;
+        let reached = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
+        watch.source.reach(Reached::Messages(reached));
+        let source = TopicSource {
+            topics,
+            stream: stream.clone(),
+            partitions,
+            follows: options.follows,
+            retry_for: options.limits.retry_for,
+            stall_timeout: options.limits.stall_timeout,
+            gauge: Arc::clone(&watch.source),
+        };
+        self.pipe(writer, router, source, &Confirmed::default(), |wiring, run, from| {
+            let position = TopicPosition::new(from);
+            let builder = Builder::new(wiring, &run.options, from, position, false);
+            TopicFeed::new(builder, &run.options, &run.stream)
+        })
+    }
+
+    /// Reads `source` to its end: its events go to a feed, whose batches go to the writer.
+    fn pipe<S: Source, F: Feed<S>>(
+        self,
+        mut writer: Writer,
+        router: Router,
+        mut source: S,
+        confirmed: &Confirmed,
+        feed: impl FnOnce(Wiring, &Self, &Mark) -> F,
+    ) -> Result<Report> {
+        let Run { watch, runtime, .. } = self;
+        let events_before = writer.mark().ordinal;
+        let (piece_tx, piece_rx) = sync_channel(PIECES_AHEAD);
+        // The writer takes a batch when it has nothing else to do, so that the next one grows.
+        let (batches, batch_rx) = sync_channel(0);
+        let names = self.settings.inputs.clone();
+        let wiring = Wiring { router, names, batches, watch: Arc::clone(watch) };
+        let feed = feed(wiring, &self, writer.mark());
+        let reading = std::thread::spawn(move || {
+            source.read(&piece_tx);
+            source
         });
-        let feed = std::thread::spawn(move || feed.run());
+        let feeding = std::thread::spawn(move || batch::run(feed, &piece_rx));
         let mut tables: Vec<Arc<Facts>> = Vec::new();
-        let written = write_all(&batch_rx, &mut writer, watch, &reading.confirmed, &mut tables);
+        let written = write_all(&batch_rx, &mut writer, watch, confirmed, &mut tables);
         drop(batch_rx);
-        watch.gone.store(true, Relaxed);
-        let fed = feed.join();
-        let read = reading.end(runtime);
+        watch.source.want_no_more();
+        let fed = feeding.join();
+        let read = end(reading);
         match written {
             // The batch is not applied; what follows says so.
             Err(error) if error.kind() == Kind::Cancelled && watch.is_cancelled() => {}
@@ -312,223 +230,39 @@ impl Apply {
         let uncounted = writer.uncounted;
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
-        if is_stopped && !follows {
+        if is_stopped && !self.options.follows {
             return Err(stopped().hint(format!(
                 "{} events are applied; run the same command again to go on.",
                 events_before + counts.events
             )));
         }
         let warnings = warnings(counts.missing, uncounted, &tables);
-        let tables = tables.iter().map(|facts| facts.table.sql_name.clone()).collect();
-        let seconds = started.elapsed().as_secs_f64();
         Ok(Report {
-            stream,
+            stream: self.stream,
             events_before,
             counts,
-            tables,
+            tables: tables.iter().map(|facts| facts.table.sql_name.clone()).collect(),
             position,
-            copied,
+            copied: Vec::new(),
             uncounted,
-            seconds,
+            seconds: self.started.elapsed().as_secs_f64(),
             is_stopped,
             warnings,
         })
     }
-
-    fn open(&mut self, watch: &Watch, runtime: &Handle) -> Result<(Writer, Option<Replication>)> {
-        let Apply { options, settings, stream, origin, mark, .. } = self;
-        Opening { options, settings, stream, watch, runtime }.open(origin, mark)
-    }
-
-    /// Finds out where partitions begin, which nobody else moves on from now on.
-    fn begin_topics(&mut self, writer: &mut Writer, watch: &Watch, runtime: &Handle) -> Result<()> {
-        let Origin::Topics(topics, partitions) = &mut self.origin else { return Ok(()) };
-        let rows = runtime.block_on(read_parts(&self.dsn, &self.stream))?;
-        topics.ask(self.options.limits.stall_timeout)?;
-        *partitions = topics.begin(&self.stream, writer.mark(), &rows)?;
-        runtime.block_on(writer.begin_parts(&kafka::rows(partitions)))?;
-        watch.counts_messages.store(true, Relaxed);
-        let reached = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
-        watch.reach(Lsn(reached));
-        Ok(())
-    }
-
-    /// Makes the slot and copies rows, where that is to be done.
-    fn begin(
-        &self,
-        writer: &mut Writer,
-        watch: &Watch,
-        runtime: &Handle,
-    ) -> Result<(Option<SlotFeed>, Vec<Copied>)> {
-        let Apply { options, origin, dsn, router, .. } = self;
-        let Origin::Slot(slot, begin) = origin else { return Ok((None, Vec::new())) };
-        let copying = Copying {
-            slot,
-            target: dsn,
-            router,
-            unknown: options.unknown_columns,
-            limits: options.limits,
-            watch,
-            runtime,
-        };
-        let (from, copied) = match *begin {
-            Begin::Stream(from) => (from, Vec::new()),
-            Begin::Slot => copying.run(writer, false)?,
-            Begin::Copy { .. } => copying.run(writer, true)?,
-        };
-        let until = (!options.follows).then_some(slot.log_end);
-        let (identity, read_from) = (slot.identity.clone(), Arc::clone(&slot.read_from));
-        Ok((Some(SlotFeed { identity, read_from, from, until }), copied))
-    }
 }
 
-/// What makes batches of what is read, after what `writer` has applied.
-fn feed(
-    options: &Options,
-    router: Router,
-    writer: &Writer,
-    slot: Option<SlotFeed>,
-    pieces: Receiver<Result<Piece>>,
-    batches: SyncSender<Result<Batch>>,
-    watch: &Arc<Watch>,
-) -> Feed {
-    Feed {
-        pieces,
-        batches,
-        router,
-        decoder: None,
-        dms: None,
-        format: options.format,
-        found: None,
-        decode: options.decode.clone(),
-        cuts: Cuts {
-            rows: options.batch_rows,
-            bytes: options.batch_bytes,
-            delay: options.batch_delay,
-        },
-        at_end: options.at_end,
-        inputs: writer.inputs().clone(),
-        slot,
-        from: writer.mark().clone(),
-        stream: writer.stream().to_owned(),
-        dead_letters_max: options.dead_letters_max,
-        watch: Arc::clone(watch),
+/// After the last commit: the source hears of it. A thread that reads a silent pipe is left to
+/// itself.
+///
+/// # Errors
+/// Of [`Kind::Bug`] when the thread that reads a slot or topics died, which looks like their end.
+fn end<S: Source>(reading: JoinHandle<S>) -> Result<()> {
+    if !S::HEEDS_STOP {
+        return Ok(());
     }
-}
-
-/// What it takes to read.
-struct Starting<'a> {
-    origin: Origin,
-    stream: &'a str,
-    options: &'a Options,
-    from: Option<Lsn>,
-    /// The slot's stream, where it has been begun.
-    begun: Option<Replication>,
-    confirmed: Arc<Confirmed>,
-    pieces: SyncSender<Result<Piece>>,
-    watch: &'a Arc<Watch>,
-    runtime: &'a Handle,
-}
-
-impl Reading {
-    /// Starts to read.
-    fn start(starting: Starting<'_>) -> Reading {
-        let Starting { origin, stream, options, from, begun, confirmed, pieces, watch, runtime } =
-            starting;
-        match (origin, from) {
-            (Origin::Topics(topics, partitions), _) => {
-                let pump = kafka::Pump {
-                    topics: *topics,
-                    stream: stream.to_owned(),
-                    partitions,
-                    follows: options.follows,
-                    retry_for: options.limits.retry_for,
-                    stall_timeout: options.limits.stall_timeout,
-                    watch: Arc::clone(watch),
-                };
-                let read = move || {
-                    pump.run(&pieces);
-                    None
-                };
-                let thread = std::thread::spawn(read);
-                Reading { thread, confirmed, look: None, ends: true }
-            }
-            (Origin::Slot(slot, _), Some(from)) => {
-                let look = spawn_look((*slot).clone(), Arc::clone(watch), runtime);
-                let pump = Pump {
-                    slot: *slot,
-                    from,
-                    begun,
-                    confirmed: Arc::clone(&confirmed),
-                    limits: options.limits,
-                    watch: Arc::clone(watch),
-                    runtime: runtime.clone(),
-                };
-                let thread = std::thread::spawn(move || pump.run(&pieces));
-                Reading { thread, confirmed, look: Some(look), ends: true }
-            }
-            (Origin::Slot(..), None) => {
-                let thread = std::thread::spawn(|| None);
-                Reading { thread, confirmed, look: None, ends: true }
-            }
-            (Origin::Inputs(inputs), _) => {
-                let follows = options.follows;
-                let read = move || {
-                    lines::read(&inputs, follows, &pieces);
-                    None
-                };
-                let thread = std::thread::spawn(read);
-                Reading { thread, confirmed, look: None, ends: false }
-            }
-        }
-    }
-
-    /// After the last commit: the source hears of it. A thread that reads a silent pipe is left
-    /// to itself.
-    ///
-    /// # Errors
-    /// Of [`Kind::Bug`] when the thread that reads a slot or topics died, which looks like their
-    /// end.
-    fn end(self, runtime: &Handle) -> Result<()> {
-        if let Some(look) = self.look {
-            look.abort();
-        }
-        if !self.ends {
-            return Ok(());
-        }
-        match self.thread.join() {
-            Ok(Some(stream)) => runtime.block_on(stream.close()),
-            Ok(None) => {}
-            Err(_) => return Err(Error::new(Kind::Bug, "the thread that reads the source died")),
-        }
-        Ok(())
-    }
-}
-
-/// What the user should know in the end.
-fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if missing > 0 {
-        warnings.push(format!(
-            "{missing} updates or deletes found no row: the tables were not as the stream takes \
-             them to be"
-        ));
-    }
-    if uncounted > 0 {
-        warnings.push(format!(
-            "{uncounted} {} committed, but answers that say what was done were lost: rows may be \
-             in the tables, or missing, that are not in the counts",
-            if uncounted == 1 { "batch was" } else { "batches were" }
-        ));
-    }
-    if let Some(facts) = order::circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
-        warnings.push(format!(
-            "foreign keys lead from {} in a circle: where no order of statements will do, events \
-             are applied in smaller steps; a deferrable key would spare that",
-            facts.table.sql_name
-        ));
-    }
-    warnings
+    let died = |_| Error::new(Kind::Bug, "the thread that reads the source died");
+    reading.join().map(S::close).map_err(died)
 }
 
 fn write_all(
@@ -542,12 +276,14 @@ fn write_all(
         let batch = batch?;
         writer.apply(&batch, watch)?;
         watch.end_batch();
-        if let (Some(lsn), true) = (batch.lsn, batch.commits) {
-            confirmed.note(lsn);
-            watch.reach(lsn);
+        if let (Some(reached), true) = (batch.reached, batch.commits) {
+            if let Reached::Log(lsn) = reached {
+                confirmed.note(lsn);
+            }
+            watch.source.reach(reached);
         }
-        if let Some(at) = batch.committed.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) {
-            watch.committed.store(at.as_micros() as u64, Relaxed);
+        if let Some(at) = batch.committed {
+            watch.source.note_committed(at);
         }
         let counts = &writer.counts;
         watch.events.store(counts.events, Relaxed);
@@ -568,10 +304,7 @@ mod tests {
 
     #[test]
     fn a_dead_reader_is_no_end_of_the_stream() {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let thread = std::thread::spawn(|| panic!("on purpose"));
-        let look = Some(runtime.spawn(async {}));
-        let reading = Reading { thread, confirmed: Arc::default(), look, ends: true };
-        assert_eq!(reading.end(runtime.handle()).unwrap_err().kind(), Kind::Bug);
+        let thread = std::thread::spawn(|| -> SlotSource { panic!("on purpose") });
+        assert_eq!(end(thread).unwrap_err().kind(), Kind::Bug);
     }
 }

@@ -5,19 +5,20 @@
 //! ledger, never guessed. What the server refuses is looked for by halves, under savepoints of the
 //! same transaction.
 
+mod counts;
 mod direct;
 mod round;
 mod session;
 mod sift;
+mod statements;
 
 use tokio::runtime::Handle;
 
-pub(crate) use sift::{no_event, words};
+pub use counts::Counts;
 
 use self::session::Session;
 use super::batch::Batch;
-use super::inputs::Inputs;
-use super::report::Counts;
+use super::source::SourceNames;
 use super::watch::Watch;
 use crate::copy::is_about_a_row;
 use crate::ledger::{self, DeadLetter, Stream};
@@ -34,7 +35,7 @@ pub(crate) struct Settings {
     /// So many events may be set aside.
     pub(crate) dead_letters_max: u64,
     /// The inputs' names, for places.
-    pub(crate) inputs: Inputs,
+    pub(crate) inputs: SourceNames,
     /// Batches of up to so many rows need no stage.
     pub(crate) direct_rows: u64,
 }
@@ -95,16 +96,6 @@ impl Writer {
             uncounted: 0,
             pending: Pending::default(),
         })
-    }
-
-    /// What the stream is read from.
-    pub(crate) fn inputs(&self) -> &Inputs {
-        &self.settings.inputs
-    }
-
-    /// The stream's name.
-    pub(crate) fn stream(&self) -> &str {
-        self.stream.name()
     }
 
     /// Up to where the stream is applied.
@@ -374,7 +365,7 @@ impl Settings {
         if !is_of_data(&error) {
             return error;
         }
-        let end = batch.log.changes().last().map(|it| self.inputs.place(it.input, it.line));
+        let end = batch.log.changes().last().map(|it| self.inputs.place(it.stand));
         Error::new(error.kind(), "could not apply the transaction of the source that ends here")
             .at(end.unwrap_or_default())
             .hint(

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio_postgres::error::SqlState;
 
 use super::session::Session;
-use crate::apply::facts::Facts;
-use crate::apply::order::parents_first;
-use crate::apply::prepare::Prepared;
-use crate::apply::report::Counts;
-use crate::apply::statements::{Source, Statements};
+use crate::apply::batch::Prepared;
+use crate::apply::route::Facts;
+use crate::apply::route::parents_first;
 use crate::apply::watch::Watch;
+use crate::apply::write::Counts;
+use crate::apply::write::statements::{Source, Statements};
 use crate::copy::fill;
 use crate::{Error, Kind, Result};
 

@@ -6,8 +6,8 @@ use tokio_postgres::Statement;
 
 use super::Settings;
 use crate::Result;
-use crate::apply::facts::Facts;
-use crate::apply::statements;
+use crate::apply::route::Facts;
+use crate::apply::write::statements;
 use crate::session::Timeouts;
 use crate::stage::{TEMP_BUFFERS, pin};
 use crate::target::connect::Connection;

@@ -15,11 +15,10 @@ use tokio_postgres::error::SqlState;
 
 use super::session::Session;
 use super::{is_of_data, round};
-use crate::apply::batch::Batch;
-use crate::apply::inputs::Inputs;
-use crate::apply::prepare::{Prepared, prepare};
-use crate::apply::report::Counts;
+use crate::apply::batch::{Batch, Prepared, no_event, prepare};
+use crate::apply::source::{SourceNames, words};
 use crate::apply::watch::Watch;
+use crate::apply::write::Counts;
 use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
 use pgspate_events::Op;
@@ -29,7 +28,7 @@ use pgspate_events::fold;
 /// A batch that is written.
 pub(super) struct Sifting<'a> {
     pub(super) batch: &'a Batch,
-    pub(super) inputs: &'a Inputs,
+    pub(super) inputs: &'a SourceNames,
     /// So many events more may be set aside.
     pub(super) room: u64,
     /// Those that are.
@@ -237,7 +236,7 @@ impl Sifting<'_> {
     fn refuse(&self, at: usize, error: Error) -> Error {
         let change = &self.batch.log.changes()[at];
         let table = &self.batch.tables[change.table].table.sql_name;
-        let place = self.inputs.place(change.input, change.line);
+        let place = self.inputs.place(change.stand);
         let kind = error.kind();
         let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
         Error::new(kind, format!("could not apply the {} of {table}", verb(change.op)))
@@ -252,7 +251,7 @@ impl Sifting<'_> {
     fn letter(&self, at: usize, error: &Error) -> DeadLetter {
         let change = &self.batch.log.changes()[at];
         let facts = &self.batch.tables[change.table];
-        let (source, line) = self.inputs.source(change.input, change.line);
+        let (source, line) = self.inputs.source(change.stand);
         let table = (facts.table.schema.as_str(), facts.table.name.as_str());
         let columns = facts.columns.iter().map(|column| column.name.as_str());
         DeadLetter {
@@ -286,36 +285,8 @@ fn middle(cuts: &[usize], start: usize, end: usize) -> Option<usize> {
     near.min_by_key(|cut| cut.abs_diff(middle))
 }
 
-/// What the server said, or else what is said here.
-pub(crate) fn words(error: &Error) -> String {
-    let mut words = error.to_string();
-    let mut last = words.clone();
-    let mut cause = std::error::Error::source(error);
-    while let Some(current) = cause {
-        let message = current.to_string();
-        // A layer that only repeats the one beneath it says nothing.
-        if message != last {
-            words = format!("{words}: {message}");
-        }
-        last = message;
-        cause = current.source();
-    }
-    words
-}
-
 fn verb(op: Op) -> &'static str {
     op.name()
-}
-
-/// The error for records that are no events, when there are too many.
-pub(crate) fn no_event(error: Error) -> Error {
-    match error.kind() {
-        Kind::Format if error.hint_text().is_none() => error.hint(
-            "With `--max-dead-letters N` up to N such records are set aside in \
-             pgspate.dead_letter, and the others applied.",
-        ),
-        _ => error,
-    }
 }
 
 #[cfg(test)]

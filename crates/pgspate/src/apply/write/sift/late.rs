@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use super::{Refused, Sifting, check, is_of_data, middle, round, verb};
-use crate::apply::prepare::prepare;
-use crate::apply::report::Counts;
+use crate::apply::batch::prepare;
+use crate::apply::write::Counts;
 use crate::apply::write::session::Session;
 use crate::ledger::DeadLetter;
 use crate::{Error, Result};
@@ -101,7 +101,7 @@ impl Sifting<'_> {
     }
 
     fn heed_stop(&self) -> Result<()> {
-        self.watch.stop.check()
+        self.watch.source.stop.check()
     }
 
     /// Begins anew. What is set aside is counted when it is known what that is.
@@ -266,7 +266,7 @@ impl Sifting<'_> {
             verb(change.op)
         );
         Error::new(error.kind(), message)
-            .at(self.inputs.place(change.input, change.line))
+            .at(self.inputs.place(change.stand))
             .hint(
                 "A deferred constraint refuses them, and which of them are to be set aside cannot \
                  be told: nothing of their batch is applied. Mend the one that is refused.",

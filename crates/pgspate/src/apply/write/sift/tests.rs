@@ -7,13 +7,13 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::apply::Event;
-use crate::apply::names::Names;
-use crate::apply::replication::{Lsn, Replication};
-use crate::apply::route::{Router, Stand, UnknownColumns};
+use crate::apply::route::{Names, Router, StandAt, UnknownColumns};
+use crate::apply::source::replication::Replication;
 use crate::apply::write::Settings;
 use crate::session::Limits;
 use crate::target::connect::{Dsn, Environment};
 use crate::target::use_users_path;
+use pgspate_events::Lsn;
 use pgspate_events::log::Log;
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
@@ -96,7 +96,7 @@ async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
 struct Target {
     runtime: Runtime,
     router: Router,
-    inputs: Inputs,
+    inputs: SourceNames,
     session: Session,
 }
 
@@ -108,7 +108,7 @@ impl Target {
         let router =
             Router::new(dsn(server), names, UnknownColumns::Fail, Limits::default(), handle);
         let router = runtime.block_on(router).unwrap();
-        let inputs = Inputs::Slot("s".to_owned());
+        let inputs = SourceNames::new(vec!["s".to_owned()]);
         let (dsn, limits) = (dsn(server), Limits::default());
         let (dead_letters_max, direct_rows) = (0, 0);
         let inputs_too = inputs.clone();
@@ -121,8 +121,8 @@ impl Target {
     fn write(&mut self, events: &[Event], is_open: bool) -> Result<()> {
         let mut log = Log::default();
         for event in events {
-            let stand = Stand { input: 0, line: 0, ordinal: 0 };
-            self.router.add(event, &mut log, stand)?;
+            let at = StandAt { stand: Lsn(0).into(), ordinal: 0 };
+            self.router.add(event, &mut log, at)?;
         }
         let tables = self.router.tables();
         let prepared = prepare(&log, 0..log.changes().len(), &tables)?;

@@ -1,0 +1,274 @@
+//! Builds batches of a source's events: the one way from any source to the writer.
+//!
+//! Events are routed to their tables, and counted where they stand. What is no event, or cannot be
+//! applied, is set aside if that may be. When a batch is cut is in `cuts.rs`.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::Batch;
+use super::cuts::Boundary;
+use super::replay::Replay;
+use crate::apply::options::Options;
+use crate::apply::route::{Router, StandAt};
+use crate::apply::source::{Position, SourceNames, words};
+use crate::apply::watch::Watch;
+use crate::ledger::{DeadLetter, Mark};
+use crate::{Error, Kind, Place, Result};
+use pgspate_events::Event;
+
+/// Between which events of the source the next one comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transaction {
+    /// The last one ended its transaction.
+    Between,
+    /// One has begun, and none of its events came yet.
+    Begun,
+    /// One is open.
+    Within,
+}
+
+/// What is set aside.
+pub(super) enum Told<'a> {
+    /// A record that cannot be decoded, as it came.
+    Record(&'a [u8]),
+    Event(&'a Event),
+}
+
+/// What a builder works with.
+pub(crate) struct Wiring {
+    pub(crate) router: Router,
+    pub(crate) names: SourceNames,
+    pub(crate) batches: SyncSender<Result<Batch>>,
+    pub(crate) watch: Arc<Watch>,
+}
+
+/// Builds batches of the events of one source.
+pub(crate) struct Builder<P> {
+    pub(super) router: Router,
+    pub(super) names: SourceNames,
+    pub(super) batches: SyncSender<Result<Batch>>,
+    pub(super) watch: Arc<Watch>,
+    /// Events of a batch, at most.
+    pub(super) rows_max: u64,
+    /// Bytes of input of a batch, or of what its events take, at most.
+    pub(super) bytes_max: u64,
+    /// How long a batch waits for more when the writer is idle.
+    pub(super) delay: Duration,
+    dead_letters_max: u64,
+    /// How far the source has come.
+    pub(super) position: P,
+    /// The batch that is being built.
+    pub(super) batch: Batch,
+    /// When its first event came.
+    pub(super) began: Option<Instant>,
+    /// Events of the stream so far.
+    pub(super) ordinal: u64,
+    pub(super) replay: Replay,
+    pub(super) transaction: Transaction,
+    /// What the source calls the last event's transaction.
+    called: Option<Box<str>>,
+    /// The last event may be taken back: no batch ends with it.
+    pub(super) is_held: bool,
+    letters: u64,
+    /// Events of the batch when time was last looked at.
+    pub(super) looked: u64,
+    /// A part of the open transaction was handed over.
+    pub(super) has_spilled: bool,
+    /// Within a transaction, a batch is not cut before it has so many events more.
+    pub(super) grows_by: u64,
+    /// When the last event was committed or written on the source.
+    pub(super) committed: Option<SystemTime>,
+    pub(super) boundary: Boundary,
+}
+
+impl<P: Position> Builder<P> {
+    /// Goes on after `from`. `reads_again`: the source begins with what is applied already.
+    pub(crate) fn new(
+        wiring: Wiring,
+        options: &Options,
+        from: &Mark,
+        position: P,
+        reads_again: bool,
+    ) -> Builder<P> {
+        let Wiring { router, names, batches, watch } = wiring;
+        Builder {
+            router,
+            names,
+            batches,
+            watch,
+            rows_max: options.batch_rows,
+            bytes_max: options.batch_bytes,
+            delay: options.batch_delay,
+            dead_letters_max: options.dead_letters_max,
+            position,
+            batch: Batch::default(),
+            began: None,
+            ordinal: if reads_again { 0 } else { from.ordinal },
+            replay: if reads_again { Replay::of(from) } else { Replay::Over },
+            transaction: Transaction::Between,
+            called: None,
+            is_held: false,
+            letters: 0,
+            looked: 0,
+            has_spilled: false,
+            grows_by: 0,
+            committed: None,
+            boundary: Boundary::default(),
+        }
+    }
+
+    /// Whether nobody wants more batches.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.watch.source.is_unwanted()
+    }
+
+    /// Whether the run is to stop.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.watch.is_cancelled()
+    }
+
+    pub(super) fn is_between(&self) -> bool {
+        self.transaction == Transaction::Between
+    }
+
+    /// A transaction of the source begins. One that is open, and did not end, goes on.
+    pub(super) fn open_transaction(&mut self) {
+        self.transaction = match self.transaction {
+            Transaction::Between => Transaction::Begun,
+            Transaction::Begun | Transaction::Within => Transaction::Within,
+        };
+    }
+
+    /// The last event may be half of one to come.
+    pub(super) fn expect_more(&mut self) {
+        self.transaction = Transaction::Within;
+    }
+
+    /// The transaction of the events before ends, or none is open.
+    pub(super) fn close_transaction(&mut self) {
+        self.transaction = Transaction::Between;
+    }
+
+    pub(super) fn place(&self, stand: P::Stand) -> Place {
+        self.names.place(stand.into())
+    }
+
+    /// The error with its place, if it has none.
+    pub(super) fn placed(&self, error: Error, stand: P::Stand) -> Error {
+        match error.place() {
+            None => error.at(self.place(stand)),
+            Some(_) => error,
+        }
+    }
+
+    /// Takes the events of a record of so many bytes.
+    pub(super) fn take(&mut self, events: &[Event], bytes: usize, stand: P::Stand) -> Result<()> {
+        for (nth, event) in events.iter().enumerate() {
+            let called = &event.position.transaction;
+            let is_another = called.is_some() && *called != self.called;
+            if is_another && self.transaction == Transaction::Within {
+                self.close_transaction();
+                match nth {
+                    0 => self.note_boundary(),
+                    _ => self.note(stand),
+                }
+                self.hand_over_if_due()?;
+            }
+            self.called.clone_from(called);
+            self.push(event, bytes as u64 / events.len() as u64 + 1, stand)?;
+            if nth + 1 < events.len() && !self.is_between() {
+                self.hand_over_if_due()?;
+            }
+        }
+        if !events.is_empty() {
+            self.note(stand);
+        }
+        Ok(())
+    }
+
+    /// Takes an event of so many bytes, unless it is applied already.
+    pub(super) fn push(&mut self, event: &Event, bytes: u64, stand: P::Stand) -> Result<()> {
+        self.transaction = match event.ends_transaction {
+            true => Transaction::Between,
+            false => Transaction::Within,
+        };
+        if self.is_again() {
+            self.router.see(event)?;
+        }
+        let ordinal = self.ordinal;
+        if self.passes_over()? {
+            return Ok(());
+        }
+        self.begin();
+        let before = self.batch.log.held_bytes();
+        let at = StandAt { stand: stand.into(), ordinal };
+        match self.router.add(event, &mut self.batch.log, at) {
+            Ok(true) => {}
+            Ok(false) => self.batch.left_out += 1,
+            Err(error) => self.set_aside(error, &Told::Event(event), stand)?,
+        }
+        if event.ends_transaction {
+            self.batch.log.end_transaction();
+        }
+        self.batch.count(bytes, before);
+        Ok(())
+    }
+
+    /// A record that cannot be decoded counts as an event, so that it has a place in the stream.
+    pub(super) fn take_unread(&mut self, error: Error, line: &[u8], stand: P::Stand) -> Result<()> {
+        if self.passes_over()? {
+            return Ok(());
+        }
+        self.set_aside(error, &Told::Record(line), stand)?;
+        let before = self.batch.log.held_bytes();
+        self.batch.count(line.len() as u64 + 1, before);
+        self.note(stand);
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        self.began.get_or_insert_with(Instant::now);
+    }
+
+    /// Sets the last event aside, if that may be.
+    pub(super) fn set_aside(
+        &mut self,
+        error: Error,
+        told: &Told<'_>,
+        stand: P::Stand,
+    ) -> Result<()> {
+        self.letters += 1;
+        if error.kind() != Kind::Format || self.letters > self.dead_letters_max {
+            return Err(no_event(self.placed(error, stand)));
+        }
+        self.begin();
+        let (source, line) = self.names.source(stand.into());
+        let (table, payload) = match told {
+            Told::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
+            Told::Event(event) => self.router.letter(event),
+        };
+        self.batch.rejected.push(DeadLetter {
+            position: self.ordinal - 1,
+            source,
+            line,
+            table,
+            sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
+            message: words(&error),
+            payload,
+        });
+        Ok(())
+    }
+}
+
+/// The error for records that are no events, when there are too many.
+pub(crate) fn no_event(error: Error) -> Error {
+    match error.kind() {
+        Kind::Format if error.hint_text().is_none() => error.hint(
+            "With `--max-dead-letters N` up to N such records are set aside in \
+             pgspate.dead_letter, and the others applied.",
+        ),
+        _ => error,
+    }
+}

@@ -1,0 +1,53 @@
+//! From a source's pieces to batches, on a thread of its own.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+
+use super::Builder;
+use crate::Result;
+use crate::apply::source::Source;
+
+/// Makes events of what a source hands on, and gives them to the builder.
+pub(crate) trait Feed<S: Source>: Send + 'static {
+    /// The builder that it gives them to.
+    fn builder(&mut self) -> &mut Builder<S::Position>;
+
+    /// Takes a piece.
+    ///
+    /// # Errors
+    /// What is wrong with it. What came before it is applied.
+    fn take(&mut self, piece: S::Piece) -> Result<()>;
+
+    /// Whether all that the run is to read has been taken.
+    fn is_done(&self) -> bool {
+        false
+    }
+
+    /// Nothing has come for a moment.
+    fn wait(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The source has ended.
+    fn end(&mut self) -> Result<()>;
+}
+
+/// Makes batches until the source ends, or something is wrong with it.
+pub(crate) fn run<S: Source>(mut feed: impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) {
+    if let Err(error) = take_all(&mut feed, pieces) {
+        feed.builder().fail(error);
+    }
+}
+
+fn take_all<S: Source>(feed: &mut impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) -> Result<()> {
+    while !feed.is_done() && !feed.builder().is_unwanted() {
+        match pieces.recv_timeout(feed.builder().may_wait()) {
+            Ok(piece) => feed.take(piece?)?,
+            Err(RecvTimeoutError::Timeout) => {
+                feed.wait()?;
+                feed.builder().hand_over_if_old()?;
+            }
+            Err(RecvTimeoutError::Disconnected) => return feed.end(),
+        }
+    }
+    Ok(())
+}

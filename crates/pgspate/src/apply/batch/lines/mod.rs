@@ -1,0 +1,113 @@
+//! Records of inputs, lines and rows of Parquet files, to events.
+
+mod format;
+mod pairs;
+mod rows;
+
+use super::{Builder, Feed};
+use crate::Result;
+use crate::apply::options::{AtEnd, Options};
+use crate::apply::source::lines::{InputPiece, Line, LinePosition, LineSource, Lines};
+use format::Reading;
+use pairs::Pairing;
+use pgspate_events::Event;
+use pgspate_events::decode::{DecodeOptions, Dms};
+
+/// Decodes records.
+pub(crate) struct LineFeed {
+    builder: Builder<LinePosition>,
+    decode: DecodeOptions,
+    at_end: AtEnd,
+    lines: Lines,
+    reading: Reading,
+    /// Of rows of Parquet files.
+    dms: Option<Dms>,
+    /// The last event is a delete that the next record may take back.
+    pairing: Option<Pairing>,
+    /// Kept for its room.
+    events: Vec<Event>,
+}
+
+impl LineFeed {
+    pub(crate) fn new(builder: Builder<LinePosition>, options: &Options) -> LineFeed {
+        let reading = Reading::new(options.format, &options.decode, &builder.router);
+        LineFeed {
+            builder,
+            decode: options.decode.clone(),
+            at_end: options.at_end,
+            lines: Lines::default(),
+            reading,
+            dms: None,
+            pairing: None,
+            events: Vec::new(),
+        }
+    }
+
+    fn record(&mut self, line: &[u8], stand: Line) -> Result<()> {
+        if line.trim_ascii().is_empty() || !self.knows_format(line, stand)? {
+            return Ok(());
+        }
+        self.decode_line(line, stand)
+    }
+
+    /// Decodes a record and takes what it says.
+    fn decode_line(&mut self, line: &[u8], stand: Line) -> Result<()> {
+        self.builder.position.digest.add(line);
+        let Some(decoder) = self.reading.decoder() else { return Ok(()) };
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        let decoded = decoder.decode(line, &self.builder.router, &mut events);
+        let grouping = decoder.grouping();
+        if let Some(fault) = self.builder.router.take_fault() {
+            return Err(fault);
+        }
+        let outcome = match decoded {
+            Ok(()) => self.take_grouped(&events, grouping, line.len(), stand),
+            Err(error) => {
+                self.end_pairing();
+                self.builder.take_unread(self.reading.explain(error), line, stand)
+            }
+        };
+        self.events = events;
+        outcome.map_err(|error| self.builder.placed(error, stand))
+    }
+}
+
+impl Feed<LineSource> for LineFeed {
+    fn builder(&mut self) -> &mut Builder<LinePosition> {
+        &mut self.builder
+    }
+
+    fn take(&mut self, piece: InputPiece) -> Result<()> {
+        let block = match piece {
+            InputPiece::Rows { first, batch } => return self.rows(first, &batch),
+            InputPiece::Block(block) => block,
+        };
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.add(block)?;
+        while let Some((line, stand)) = lines.next() {
+            self.record(line, stand)?;
+            self.builder.hand_over_if_due()?;
+        }
+        self.lines = lines;
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        self.reading.check_wait()?;
+        if self.pairing.is_some_and(Pairing::has_waited) {
+            self.end_pairing();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.builder.is_cancelled() {
+            return Ok(());
+        }
+        self.reading.check_none()?;
+        self.end_pairing();
+        self.builder.end(self.at_end)?;
+        self.builder.hand_over()
+    }
+}

@@ -1,0 +1,51 @@
+//! Rows of Parquet files, as AWS DMS writes them, to events.
+//!
+//! A row is a record, whose place is its number in its file. It has no bytes of its own: what tells
+//! it from others is its event as pgspate's own format writes it.
+
+use arrow_array::RecordBatch;
+
+use super::LineFeed;
+use crate::apply::source::lines::Line;
+use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Dms, Format, plain};
+
+impl LineFeed {
+    /// Takes rows, the first of which stands here.
+    pub(super) fn rows(&mut self, first: Line, batch: &RecordBatch) -> Result<()> {
+        if self.reading.given().is_some_and(|format| format != Format::Dms) {
+            let message = "Parquet files of changes are read as AWS DMS writes them only";
+            return Err(Error::new(Kind::Usage, message)
+                .at(self.builder.place(first))
+                .hint("Say `--format dms`, or leave `--format` out."));
+        }
+        let mut done = 0;
+        while done < batch.num_rows() {
+            let rest = batch.slice(done, batch.num_rows() - done);
+            let first = Line { number: first.number + done as u64, ..first };
+            done += self.some_rows(first, &rest)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the first rows of a batch; how many.
+    fn some_rows(&mut self, first: Line, batch: &RecordBatch) -> Result<usize> {
+        let dms = self.dms.get_or_insert_with(|| Dms::new(self.decode.dms.clone()));
+        let (mut events, builder) = (Vec::new(), &mut self.builder);
+        let decoded = dms.batch(batch, &builder.router, &mut events);
+        if let Some(fault) = builder.router.take_fault() {
+            return Err(fault);
+        }
+        let rows = decoded.map_err(|error| error.at(builder.place(first)))?;
+        for (nth, event) in events.iter().enumerate() {
+            let stand = Line { number: first.number + nth as u64, ..first };
+            let record =
+                plain::write_event(event, event.table.schema.as_deref(), &event.table.table);
+            builder.position.digest.add(record.as_bytes());
+            let taken = builder.take(std::slice::from_ref(event), record.len(), stand);
+            taken.map_err(|error| builder.placed(error, stand))?;
+            builder.hand_over_if_due()?;
+        }
+        Ok(rows)
+    }
+}

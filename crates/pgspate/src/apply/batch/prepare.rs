@@ -1,0 +1,346 @@
+//! What is left of events, as COPY bytes for the stage.
+//!
+//! A row of the stage has the target's columns and three of its own: what is to become of it, which
+//! columns are given, and the key from which it has come. As everywhere, a row with a value that an
+//! encoder does not take is left to the server as text.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Result;
+use crate::apply::route::Facts;
+use crate::encode::{Encoded, text};
+use pgspate_events::fold::{Base, Entry, FoldedTable, KeyAt, Keying, State, fold};
+use pgspate_events::log::{Cell, Log, Which};
+
+/// What becomes of a staged row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// It goes.
+    Goes = 0,
+    /// It is updated, if it is there, and need not be there.
+    Maybe = 1,
+    /// It is updated, if it is there.
+    Changes = 2,
+    /// It is updated, or inserted if it is not there.
+    Comes = 3,
+    /// The same, and what it does not give has its default.
+    Fresh = 4,
+    /// It goes and comes again, as what others have of it must be free meanwhile.
+    Frees = 5,
+    /// No row, but a key that a row takes: the target must not have both this and the one before.
+    Takes = 6,
+}
+
+/// Which columns the rows of a batch give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Given {
+    Never,
+    Sometimes,
+    Always,
+}
+
+/// The staged rows of one table.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) table: usize,
+    pub(crate) encoded: Encoded,
+    pub(crate) truncates: bool,
+    /// Rows that go.
+    pub(crate) goes: u64,
+    /// Rows that come or change.
+    pub(crate) comes: u64,
+    /// Some of them only change what is there.
+    pub(crate) has_changes: bool,
+    /// Some of them come from another key, under which there may be more of them.
+    pub(crate) has_moves: bool,
+    /// Some of them have defaults for what they do not give.
+    pub(crate) has_fresh: bool,
+    /// A row takes the key of another one for certain; or may do so, as the target will tell.
+    pub(crate) has_clash: bool,
+    pub(crate) has_takes: bool,
+    /// For each column, among the rows that come or change.
+    pub(crate) given: Vec<Given>,
+    /// Rows go because they have another key now.
+    pub(crate) has_left: bool,
+    /// Two rows may have the same key.
+    pub(crate) is_loose: bool,
+    /// Updates of rows that are known not to be there.
+    pub(crate) missing: u64,
+    /// What comes of it depends on events to come: it is not to be cut here.
+    pub(crate) is_in_suspense: bool,
+}
+
+/// Folds events and encodes what is left, for each table with anything to do.
+pub(crate) fn prepare(
+    log: &Log,
+    range: Range<usize>,
+    tables: &[Arc<Facts>],
+) -> Result<Vec<Prepared>> {
+    let keyings: Vec<&Keying> = tables.iter().map(|facts| &facts.keying).collect();
+    let folded = fold(log, range, &keyings)?;
+    let all = folded.tables.iter().enumerate();
+    Ok(all
+        .filter(|(_, folded)| !folded.is_empty() || folded.missing > 0)
+        .map(|(table, folded)| Encoder::new(log, &tables[table], folded).run(table))
+        .collect())
+}
+
+struct Encoder<'a> {
+    log: &'a Log,
+    facts: &'a Facts,
+    folded: &'a FoldedTable,
+    out: Encoded,
+    /// The columns that all rows give, and those that any does.
+    all: Vec<u8>,
+    any: Vec<u8>,
+    row: Vec<Cell<'a>>,
+    given: Vec<u8>,
+    has_changes: bool,
+    has_moves: bool,
+    has_fresh: bool,
+    has_left: bool,
+    /// Of a table without a key: the place of the row among those of the batch.
+    nth: i64,
+}
+
+impl<'a> Encoder<'a> {
+    fn new(log: &'a Log, facts: &'a Facts, folded: &'a FoldedTable) -> Encoder<'a> {
+        let bytes = facts.columns.len().div_ceil(8);
+        Encoder {
+            log,
+            facts,
+            folded,
+            out: Encoded::default(),
+            all: vec![0xff; bytes],
+            any: vec![0; bytes],
+            row: vec![Cell::Absent; facts.columns.len()],
+            given: vec![0; bytes],
+            has_changes: false,
+            has_moves: false,
+            has_fresh: false,
+            has_left: false,
+            nth: 0,
+        }
+    }
+
+    fn run(mut self, table: usize) -> Prepared {
+        let (mut goes, mut comes) = (0, 0);
+        for entry in self.folded.in_order() {
+            match &entry.state {
+                _ if FoldedTable::is_untouched(entry) => {}
+                None => {
+                    self.goes(entry);
+                    goes += 1;
+                }
+                Some(state) => {
+                    self.comes(entry, state);
+                    comes += 1;
+                }
+            }
+        }
+        for (from, key) in &self.folded.takes {
+            self.takes(*from, *key);
+        }
+        for at in &self.folded.removals {
+            self.whole(*at, Which::Old, What::Goes);
+            goes += 1;
+        }
+        for at in &self.folded.inserts {
+            self.whole(*at, Which::New, What::Comes);
+            comes += 1;
+        }
+        let bit = |bits: &[u8], nth: usize| bits[nth / 8] >> (nth % 8) & 1 == 1;
+        let given = (0..self.facts.columns.len()).map(|nth| match () {
+            () if bit(&self.all, nth) && comes > 0 => Given::Always,
+            () if bit(&self.any, nth) => Given::Sometimes,
+            () => Given::Never,
+        });
+        Prepared {
+            table,
+            given: given.collect(),
+            encoded: self.out,
+            truncates: self.folded.truncates,
+            goes,
+            comes,
+            has_changes: self.has_changes,
+            has_moves: self.has_moves,
+            has_fresh: self.has_fresh,
+            has_clash: self.folded.has_clash,
+            has_takes: !self.folded.takes.is_empty(),
+            has_left: self.has_left,
+            is_loose: self.folded.is_loose,
+            missing: self.folded.missing,
+            is_in_suspense: self.folded.is_in_suspense(),
+        }
+    }
+
+    /// A row that goes has its key alone.
+    fn goes(&mut self, entry: &Entry) {
+        self.row.fill(Cell::Absent);
+        let change = &self.log.changes()[entry.key.change as usize];
+        for (column, _) in &self.facts.keying.columns {
+            self.row[*column] = self.log.either(change, entry.key.which, *column);
+        }
+        // Of a row that goes, it says whether its events have moved on to another key.
+        self.given.fill(if entry.is_left { 0xff } else { 0 });
+        self.has_left |= entry.is_left;
+        self.write(What::Goes, None);
+    }
+
+    /// A key that a row takes, and the one from which it comes.
+    fn takes(&mut self, from: Option<KeyAt>, key: KeyAt) {
+        self.row.fill(Cell::Absent);
+        let change = &self.log.changes()[key.change as usize];
+        for (column, _) in &self.facts.keying.columns {
+            self.row[*column] = self.log.either(change, key.which, *column);
+        }
+        self.given.fill(0);
+        self.write(What::Takes, from.map(|from| (from.change, from.which)));
+    }
+
+    fn comes(&mut self, entry: &Entry, state: &State) {
+        for (column, cell) in self.row.iter_mut().enumerate() {
+            *cell = self.folded.cell(self.log, state, column);
+        }
+        let change = &self.log.changes()[entry.key.change as usize];
+        for (column, _) in &self.facts.keying.columns {
+            self.row[*column] = self.log.either(change, entry.key.which, *column);
+        }
+        let is_partial = self.note_given();
+        let (what, from) = match state.base {
+            _ if state.is_maybe => (What::Maybe, None),
+            // Whether it was there counts, too.
+            Base::Moved(from) if is_partial || !state.puts => (what(state.puts), Some(from)),
+            Base::Nothing if is_partial && state.puts => (What::Fresh, None),
+            _ => (what(state.puts), None),
+        };
+        self.has_changes |= what == What::Changes;
+        self.has_moves |= from.is_some();
+        self.has_fresh |= what == What::Fresh;
+        self.write(what, from.map(|from| (from.change, from.which)));
+    }
+
+    /// A row of a table without a key.
+    fn whole(&mut self, at: u32, which: Which, what: What) {
+        let change = &self.log.changes()[at as usize];
+        for (column, cell) in self.row.iter_mut().enumerate() {
+            *cell = match (which, change.old) {
+                (Which::Old, Some(old)) => self.log.cell(change.width, old, column),
+                _ => self.log.either(change, which, column),
+            };
+        }
+        match what {
+            What::Goes => self.given.fill(0),
+            _ => drop(self.note_given()),
+        }
+        self.nth = 2 * i64::from(at) + i64::from(which == Which::New);
+        self.write(what, None);
+    }
+
+    /// Notes which columns the row gives. Whether it does not give all.
+    fn note_given(&mut self) -> bool {
+        self.given.fill(0);
+        let mut is_partial = false;
+        for (nth, cell) in self.row.iter().enumerate() {
+            match cell {
+                Cell::Absent => is_partial = true,
+                _ => self.given[nth / 8] |= 1 << (nth % 8),
+            }
+        }
+        for (nth, byte) in self.given.iter().enumerate() {
+            self.all[nth] &= byte;
+            self.any[nth] |= byte;
+        }
+        is_partial
+    }
+
+    fn write(&mut self, what: What, from: Option<(u32, Which)>) {
+        if self.binary(what, from).is_none() {
+            self.text(what, from);
+        }
+    }
+
+    /// Writes the row in binary, or nothing if an encoder does not take a value.
+    fn binary(&mut self, what: What, from: Option<(u32, Which)>) -> Option<()> {
+        let encoders = self.facts.encoders.as_ref()?;
+        let out = &mut self.out.binary;
+        let start = out.len();
+        let fields = self.row.len() + 2 + self.facts.keying.columns.len().max(1);
+        out.extend_from_slice(&(fields as i16).to_be_bytes());
+        let from = from.map(|(at, which)| (&self.log.changes()[at as usize], which));
+        let key = self.facts.keying.columns.iter().map(|(column, _)| *column);
+        for (encoder, cell) in encoders.iter().zip(&self.row) {
+            if !field(encoder, *cell, out) {
+                out.truncate(start);
+                return None;
+            }
+        }
+        out.extend_from_slice(&2_i32.to_be_bytes());
+        out.extend_from_slice(&(what as i16).to_be_bytes());
+        out.extend_from_slice(&(self.given.len() as i32).to_be_bytes());
+        out.extend_from_slice(&self.given);
+        for column in key {
+            let cell =
+                from.map_or(Cell::Absent, |(change, which)| self.log.either(change, which, column));
+            if !field(&encoders[column], cell, out) {
+                out.truncate(start);
+                return None;
+            }
+        }
+        if !self.facts.has_key() {
+            out.extend_from_slice(&8_i32.to_be_bytes());
+            out.extend_from_slice(&self.nth.to_be_bytes());
+        }
+        self.out.binary_rows += 1;
+        Some(())
+    }
+
+    fn text(&mut self, what: What, from: Option<(u32, Which)>) {
+        let out = &mut self.out.text;
+        for cell in &self.row {
+            text::append(bytes(*cell), out);
+            out.push(b'\t');
+        }
+        out.extend_from_slice(&[b'0' + what as u8, b'\t']);
+        out.extend_from_slice(b"\\\\x");
+        for byte in &self.given {
+            out.extend_from_slice(format!("{byte:02x}").as_bytes());
+        }
+        for (column, _) in &self.facts.keying.columns {
+            out.push(b'\t');
+            let cell = from.map_or(Cell::Absent, |(at, which)| {
+                self.log.either(&self.log.changes()[at as usize], which, *column)
+            });
+            text::append(bytes(cell), out);
+        }
+        if !self.facts.has_key() {
+            out.extend_from_slice(format!("\t{}", self.nth).as_bytes());
+        }
+        out.push(b'\n');
+        let nth = self.out.binary_rows + self.out.text_rows.len() as u64;
+        self.out.text_rows.push(nth);
+    }
+}
+
+fn what(puts: bool) -> What {
+    if puts { What::Comes } else { What::Changes }
+}
+
+fn bytes(cell: Cell<'_>) -> Option<&[u8]> {
+    match cell {
+        Cell::Text(value) => Some(value),
+        Cell::Absent | Cell::Null => None,
+    }
+}
+
+#[inline]
+fn field(encoder: &crate::encode::field::FieldEncoder, cell: Cell<'_>, out: &mut Vec<u8>) -> bool {
+    match cell {
+        Cell::Text(value) => encoder.encode(value, out),
+        Cell::Absent | Cell::Null => {
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+            true
+        }
+    }
+}

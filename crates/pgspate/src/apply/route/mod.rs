@@ -1,0 +1,388 @@
+//! Events to tables and columns of the target, and into a log.
+//!
+//! Tables are looked up when the stream names them first. Used by the one thread that decodes.
+
+mod facts;
+mod layouts;
+mod names;
+mod order;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+pub(crate) use facts::{Facts, FactsColumn};
+pub(crate) use names::Names;
+pub(crate) use order::{circle, parents_first};
+
+use super::source::Gauge;
+use crate::session::{Limits, Patience, Timeouts, heeding, stopped};
+use crate::target::connect::{Connection, Dsn};
+use crate::target::{Session, read_session};
+use crate::{Error, Kind, Result};
+use layouts::Target;
+use pgspate_events::decode::{Types, plain};
+use pgspate_events::fold;
+use pgspate_events::log::{Change, Log, RowAt};
+use pgspate_events::{Event, Name, Op, Row, Stand};
+
+/// What the server calls the session.
+const NAME: &str = "pgspate apply";
+
+/// Opens the session that looks at tables.
+async fn open(dsn: &Dsn, limits: &Limits) -> Result<Connection> {
+    let connection = dsn.connect(NAME).await?;
+    let timeouts = Timeouts::OfSession.off_but_for_locks(limits.lock_timeout_millis());
+    let set = connection.client.batch_execute(&timeouts).await;
+    set.map_err(|error| connection.explain("could not set up the session", error))?;
+    Ok(connection)
+}
+
+/// What becomes of columns that the target does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownColumns {
+    /// The event is refused.
+    #[default]
+    Fail,
+    /// They are passed over.
+    Ignore,
+    /// They are added to the table, of type text.
+    Add,
+}
+
+/// Knows where events go.
+pub(crate) struct Router {
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    dsn: Dsn,
+    connection: Connection,
+    runtime: Handle,
+    session: Session,
+    names: Names,
+    unknown: UnknownColumns,
+    targets: Vec<Target>,
+    /// `None` for tables that are left out.
+    known: HashMap<Name, Option<usize>>,
+    last: Option<(Arc<Name>, Option<usize>)>,
+    /// What went wrong where it could not be told.
+    fault: Option<Error>,
+    additions: Vec<String>,
+    /// When a table was last read again.
+    refreshed: Option<Instant>,
+    limits: Limits,
+    /// The connection is of no use any more.
+    has_lost: bool,
+    /// Whether the stream is to stop.
+    watch: Option<Arc<Gauge>>,
+    /// Updates may leave out columns that did not change without naming them.
+    leaves_out: bool,
+}
+
+/// A table that lacks columns is not read again before so long.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Where an event stands, and how many of the stream come before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StandAt {
+    pub(crate) stand: Stand,
+    pub(crate) ordinal: u64,
+}
+
+impl Router {
+    pub(crate) async fn new(
+        dsn: Dsn,
+        names: Names,
+        unknown: UnknownColumns,
+        limits: Limits,
+        runtime: Handle,
+    ) -> Result<Router> {
+        let connection = open(&dsn, &limits).await?;
+        let session = read_session(&connection.client).await?;
+        let inner = Inner {
+            dsn,
+            connection,
+            runtime,
+            session,
+            names,
+            unknown,
+            targets: Vec::new(),
+            known: HashMap::new(),
+            last: None,
+            fault: None,
+            additions: Vec::new(),
+            refreshed: None,
+            limits,
+            has_lost: false,
+            watch: None,
+            leaves_out: false,
+        };
+        Ok(Router { inner: RefCell::new(inner) })
+    }
+
+    /// From now on waits for a target that is away no longer than the stream is to run.
+    pub(crate) fn heed(&self, watch: &Arc<Gauge>) {
+        self.inner.borrow_mut().watch = Some(Arc::clone(watch));
+    }
+
+    /// From now on updates may leave out columns that did not change without naming them.
+    pub(crate) fn expect_left_out(&self) {
+        self.inner.borrow_mut().leaves_out = true;
+    }
+
+    /// The table that an event goes to, where that is known, and the event in pgspate's own format.
+    pub(crate) fn letter(&self, event: &Event) -> (Option<String>, String) {
+        let inner = &*self.inner.borrow();
+        let at = inner.known.get(&*event.table).copied().flatten();
+        match at.map(|at| &inner.targets[at].facts.table) {
+            Some(table) => {
+                let payload = plain::write_event(event, Some(&table.schema), &table.name);
+                (Some(table.sql_name.clone()), payload)
+            }
+            None => {
+                let Name { schema, table } = &*event.table;
+                (None, plain::write_event(event, schema.as_deref(), table))
+            }
+        }
+    }
+
+    /// Adds an event to the log. False where its table is left out.
+    ///
+    /// # Errors
+    /// Of [`Kind::Format`] for an event that cannot be applied; others when the target cannot be
+    /// looked at, or has no such table. The log is as it was then.
+    pub(crate) fn add(&self, event: &Event, log: &mut Log, at: StandAt) -> Result<bool> {
+        let inner = &mut *self.inner.borrow_mut();
+        let Some(table) = inner.table(&event.table)? else { return Ok(false) };
+        let rows = [&event.new, &event.old];
+        inner.targets[table].make_room();
+        if rows.into_iter().flatten().any(|row| inner.targets[table].lacks(row)) {
+            inner.refresh(table)?;
+        }
+        let (unknown, leaves_out) = (inner.unknown, inner.leaves_out);
+        let target = &mut inner.targets[table];
+        for row in rows.into_iter().flatten() {
+            target.learn(row, unknown, &mut inner.additions)?;
+        }
+        if let (Op::Insert | Op::Snapshot, Some(row)) = (event.op, &event.new) {
+            target.check_told(row)?;
+        }
+        let width = target.facts.columns.len();
+        let mut first: Option<RowAt> = None;
+        let mut add = |row: &Option<Row>, log: &mut Log| -> Result<Option<RowAt>> {
+            let Some(row) = row else { return Ok(None) };
+            let layout = target.layout(row)?;
+            let at = log.row(width, &layout.columns, &row.values)?;
+            first.get_or_insert(at);
+            Ok(Some(at))
+        };
+        let new = add(&event.new, log)?;
+        let old = add(&event.old, log)?;
+        let is_complete = match &event.new {
+            Some(row) => target.is_complete(row, leaves_out && event.op == Op::Update)?,
+            None => false,
+        };
+        if let (Op::Update, Some(key)) = (event.op, &event.key) {
+            target.check_key(key, event.old.as_ref()).inspect_err(|_| {
+                first.into_iter().for_each(|first| log.forget(first));
+            })?;
+        }
+        let change = Change {
+            table,
+            op: event.op,
+            new,
+            old,
+            width: width as u16,
+            is_complete,
+            ends: event.ends_transaction,
+            stand: at.stand,
+            ordinal: at.ordinal,
+        };
+        let all: Vec<usize> = match target.facts.has_key() {
+            true => Vec::new(),
+            false => (0..width).collect(),
+        };
+        if let Err(error) = fold::check(log, &change, &target.facts.keying, &all) {
+            if let Some(first) = first {
+                log.forget(first);
+            }
+            let (op, name) = (event.op.name(), &target.facts.table.sql_name);
+            let message = format!("could not apply the {op} of {name}");
+            return Err(Error::new(error.kind(), message).because(error));
+        }
+        log.push(change);
+        Ok(true)
+    }
+
+    /// What is known of the table that events of a table go to; `None` where it is left out.
+    ///
+    /// # Errors
+    /// A target that cannot be looked at, or has no such table.
+    pub(crate) fn facts(&self, name: &Name) -> Result<Option<Arc<Facts>>> {
+        let inner = &mut *self.inner.borrow_mut();
+        let at = inner.table(&Arc::new(name.clone()))?;
+        Ok(at.map(|at| Arc::clone(&inner.targets[at].facts)))
+    }
+
+    /// Learns which columns an event names, without adding it.
+    pub(crate) fn see(&self, event: &Event) -> Result<()> {
+        let inner = &mut *self.inner.borrow_mut();
+        let Some(at) = inner.table(&event.table)? else { return Ok(()) };
+        inner.targets[at].make_room();
+        for row in [&event.new, &event.old].into_iter().flatten() {
+            // What was refused before is refused no more.
+            let _ = inner.targets[at].learn(row, UnknownColumns::Ignore, &mut inner.additions);
+        }
+        Ok(())
+    }
+
+    /// Forgets what was passed over only because its events are applied already.
+    pub(crate) fn end_of_seen(&self) {
+        self.inner.borrow_mut().targets.iter_mut().for_each(Target::forget_ignored);
+    }
+
+    /// What went wrong while a decoder asked for types.
+    pub(crate) fn take_fault(&self) -> Option<Error> {
+        self.inner.borrow_mut().fault.take()
+    }
+
+    /// The tables so far.
+    pub(crate) fn tables(&self) -> Vec<Arc<Facts>> {
+        self.inner.borrow().targets.iter().map(|target| Arc::clone(&target.facts)).collect()
+    }
+
+    /// Statements that add the columns which were unknown since the last call.
+    pub(crate) fn take_additions(&self) -> Vec<String> {
+        std::mem::take(&mut self.inner.borrow_mut().additions)
+    }
+}
+
+impl Types for Router {
+    fn of(&self, table: &Name, column: &str) -> Option<Arc<str>> {
+        let inner = &mut *self.inner.borrow_mut();
+        let found = match inner.known.get(table) {
+            Some(found) => Ok(*found),
+            None => inner.look_up(table),
+        };
+        match found {
+            Ok(at) => {
+                let facts = &inner.targets[at?].facts;
+                let found = facts.columns.iter().find(|known| known.name == column)?;
+                Some(Arc::clone(&found.typname))
+            }
+            Err(error) => {
+                inner.fault = Some(error);
+                None
+            }
+        }
+    }
+
+    fn ignores(&self, table: &Name, column: &str) -> bool {
+        self.inner.borrow().ignores(table, column)
+    }
+}
+
+impl Inner {
+    /// Whether a column of a table's events is one that the target does not have, and need not.
+    fn ignores(&self, table: &Name, column: &str) -> bool {
+        let lacks = |at: usize| !self.targets[at].facts.has_column(column);
+        match self.known.get(table) {
+            Some(at) => self.unknown == UnknownColumns::Ignore && at.is_none_or(lacks),
+            None => false,
+        }
+    }
+
+    fn table(&mut self, name: &Arc<Name>) -> Result<Option<usize>> {
+        if let Some((last, at)) = &self.last
+            && Arc::ptr_eq(last, name)
+        {
+            return Ok(*at);
+        }
+        let at = match self.known.get(&**name) {
+            Some(at) => *at,
+            None => self.look_up(name)?,
+        };
+        self.last = Some((Arc::clone(name), at));
+        Ok(at)
+    }
+
+    /// The facts of a table; in a new session, if the one there was is lost.
+    fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
+        let mut patience = Patience::new(self.limits.retry_for);
+        let (runtime, watch) = (self.runtime.clone(), self.watch.clone());
+        let is_over = || watch.as_ref().is_some_and(|watch| watch.is_unwanted());
+        loop {
+            match runtime.block_on(self.try_read(sql, is_over)) {
+                Err(_) if is_over() => return Err(stopped()),
+                Err(error) if error.is_retryable() => {
+                    if watch.is_none() || !patience.wait(is_over) {
+                        return Err(error);
+                    }
+                    self.has_lost = true;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// The same once. What is locked is waited for as long as `--lock-timeout` says, or until it
+    /// `is_over`.
+    async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<Facts>> {
+        if self.has_lost || self.connection.is_closed() {
+            self.connection = open(&self.dsn, &self.limits).await?;
+            self.has_lost = false;
+        }
+        let read = Facts::read(&self.connection.client, &self.session, sql);
+        heeding(is_over, &[self.connection.canceller()], read).await
+    }
+
+    /// Reads a table again that lacks a column: it may have got it meanwhile.
+    fn refresh(&mut self, at: usize) -> Result<()> {
+        if self.refreshed.is_some_and(|last| last.elapsed() < REFRESH) {
+            return Ok(());
+        }
+        self.refreshed = Some(Instant::now());
+        let name = self.targets[at].facts.table.sql_name.clone();
+        let new = self.read(&name)?;
+        let target = &mut self.targets[at];
+        let old = &target.facts;
+        let is_wider = |new: &Facts| {
+            let mut both = old.columns.iter().zip(&new.columns);
+            new.columns.len() > old.columns.len() && both.all(|(a, b)| a.name == b.name)
+        };
+        if let Some(mut new) = new.filter(is_wider) {
+            new.version = old.version + 1;
+            target.seen.resize(new.columns.len(), false);
+            target.facts = Arc::new(new);
+            target.forget_ignored();
+        }
+        Ok(())
+    }
+
+    fn look_up(&mut self, name: &Name) -> Result<Option<usize>> {
+        let mut at = None;
+        if self.names.takes(name) {
+            let sql = self.names.target(name);
+            let facts = self.read(&sql)?.ok_or_else(|| {
+                let message = format!("relation {sql} does not exist");
+                Error::new(Kind::Plan, message).hint(
+                    "Make the table first, map the events to another one with \
+                     `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.",
+                )
+            })?;
+            let oid = facts.table.oid;
+            let found = self.targets.iter().position(|known| known.facts.table.oid == oid);
+            at = Some(found.unwrap_or_else(|| {
+                let seen = vec![false; facts.columns.len()];
+                let facts = Arc::new(facts);
+                self.targets.push(Target::new(facts, seen));
+                self.targets.len() - 1
+            }));
+        }
+        self.known.insert(name.clone(), at);
+        Ok(at)
+    }
+}

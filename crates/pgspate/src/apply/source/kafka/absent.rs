@@ -1,0 +1,58 @@
+//! Topics in a build that cannot read them: there are none.
+
+use std::time::Duration;
+
+use super::read::{Partition, Taken, TopicSource};
+use crate::apply::source::Pieces;
+use crate::ledger::Mark;
+use crate::{Error, Kind, Result};
+
+/// Nobody has any.
+pub(crate) enum Topics {}
+
+impl Topics {
+    /// Says that they cannot be read.
+    ///
+    /// # Errors
+    /// Always.
+    pub(crate) fn look(_: &str, _: bool, _: Duration) -> Result<Topics> {
+        Err(Error::new(Kind::Usage, "this pgspate was built without Kafka").hint(
+            "Build it with `cargo build --release -p pgspate-cli --features kafka`, or with \
+             `--features kafka-tls` for brokers that want TLS.",
+        ))
+    }
+
+    pub(crate) fn ask(&mut self, _: Duration) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn title(&self) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        match *self {}
+    }
+
+    pub(crate) fn begin(&self, _: &str, _: &Mark, _: &[(String, Mark)]) -> Result<Vec<Partition>> {
+        match *self {}
+    }
+}
+
+impl TopicSource {
+    pub(super) fn run(&mut self, _: &Pieces<Taken>) {
+        match self.topics {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_it_says_how_to_build_with_it() {
+        let error = Topics::look("kafka://127.0.0.1:9092/t", false, Duration::ZERO).err().unwrap();
+        assert_eq!(error.kind(), Kind::Usage);
+        assert!(error.hint_text().unwrap().contains("--features kafka"), "{error}");
+    }
+}

@@ -1,0 +1,22 @@
+//! PostgreSQL's own changes as a source: a slot's stream of a publication, and what was before it.
+//!
+//! [`Snapshot::create`] makes a slot and reads the tables as they are where the slot begins;
+//! [`Replication::start`] reads what is committed from there on. The server is told of nothing but
+//! what the caller says is committed on the target, and sends everything after that again.
+
+mod address;
+mod pgoutput;
+mod read;
+mod snapshot;
+mod stream;
+
+pub use address::Address;
+pub use pgoutput::Pgoutput;
+pub use pgspate_events::Lsn;
+pub use snapshot::{PublishedTable, Snapshot, drop_slot};
+pub(crate) use snapshot::{drop_slot_unless, make_slot_unless, published, stopped};
+pub(crate) use stream::{Confirmer, check_publication};
+pub use stream::{Received, Replication};
+
+/// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+const EPOCH_SECS: u64 = 946_684_800;

@@ -1,0 +1,274 @@
+//! pgoutput: what PostgreSQL's logical replication sends of a publication.
+//!
+//! A record is one message. Values come as their types' output functions wrote them; what an update
+//! did not change may be left out and is absent. The last event of a transaction is held back until
+//! its commit is there, so that it can say that it is the last.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::EPOCH_SECS;
+use super::read::Read;
+use crate::{Error, Kind, Result};
+use pgspate_events::decode::{Decode, Types};
+use pgspate_events::{Event, Lsn, Name, Op, Position, Row, Value};
+
+/// Decodes messages of pgoutput, of protocol versions 1 to 4 as long as streaming is off.
+#[derive(Debug)]
+pub struct Pgoutput {
+    relations: HashMap<u32, Relation>,
+    transaction: Option<Box<str>>,
+    /// Where the transaction commits, as text.
+    commit: Box<str>,
+    held: Option<Event>,
+    /// When the open transaction was committed.
+    begun: SystemTime,
+    ended: Option<(Lsn, SystemTime)>,
+}
+
+/// A table as the server last described it.
+#[derive(Debug)]
+struct Relation {
+    name: Arc<Name>,
+    columns: Arc<[Box<str>]>,
+    /// Which columns identify a row.
+    of_key: Vec<bool>,
+    key: Option<Arc<[Box<str>]>>,
+}
+
+impl Default for Pgoutput {
+    fn default() -> Pgoutput {
+        Pgoutput::new()
+    }
+}
+
+impl Pgoutput {
+    /// A decoder at the beginning of a session; the server describes tables anew in each.
+    pub fn new() -> Pgoutput {
+        Pgoutput {
+            relations: HashMap::new(),
+            transaction: None,
+            commit: Box::default(),
+            held: None,
+            begun: UNIX_EPOCH,
+            ended: None,
+        }
+    }
+
+    /// Whether a transaction has begun and not ended.
+    pub fn is_inside(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// Where the transaction ended whose last event has been given out since the last call, and
+    /// when it was committed by the server's clock. All before it may be confirmed once these
+    /// events are committed.
+    pub fn take_end(&mut self) -> Option<(Lsn, SystemTime)> {
+        self.ended.take()
+    }
+
+    fn message(&mut self, message: &mut Read<'_>, events: &mut Vec<Event>) -> Result<()> {
+        match message.byte()? {
+            b'B' => {
+                let commit = Lsn(message.u64()?);
+                let micros = message.u64()?;
+                let xid = message.u32()?;
+                if self.is_inside() {
+                    return Err(malformed("a transaction begins within another one"));
+                }
+                message.end()?;
+                self.transaction = Some(xid.to_string().into());
+                self.commit = commit.to_string().into();
+                let since = Duration::from_secs(EPOCH_SECS) + Duration::from_micros(micros);
+                self.begun = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+            }
+            b'C' => {
+                message.byte()?;
+                message.u64()?;
+                let end = Lsn(message.u64()?);
+                message.u64()?;
+                message.end()?;
+                if self.transaction.take().is_none() {
+                    return Err(malformed("a transaction ends that has not begun"));
+                }
+                self.ended = Some((end, self.begun));
+                if let Some(mut last) = self.held.take() {
+                    last.ends_transaction = true;
+                    events.push(last);
+                }
+            }
+            b'R' => self.relation(message)?,
+            b'I' | b'U' | b'D' => {
+                let event = self.row(message)?;
+                events.extend(self.held.replace(event));
+            }
+            b'T' => self.truncate(message, events)?,
+            // A transaction's origin, types, messages of pg_logical_emit_message.
+            b'O' | b'Y' | b'M' => {}
+            b'S' | b'E' | b'c' | b'A' => {
+                return Err(malformed("a transaction is streamed before it has ended"));
+            }
+            _ => return Err(malformed("unknown kind of message")),
+        }
+        Ok(())
+    }
+
+    fn relation(&mut self, message: &mut Read<'_>) -> Result<()> {
+        let oid = message.u32()?;
+        // An empty name is pg_catalog.
+        let schema = match message.text()? {
+            "" => "pg_catalog",
+            schema => schema,
+        };
+        let table = message.text()?.to_owned();
+        let identity = message.byte()?;
+        let (mut columns, mut of_key) = (Vec::new(), Vec::new());
+        for _ in 0..message.u16()? {
+            of_key.push(message.byte()? & 1 == 1);
+            columns.push(Box::<str>::from(message.text()?));
+            message.u32()?;
+            message.u32()?;
+        }
+        message.end()?;
+        let named = columns.iter().zip(&of_key).filter(|(_, is)| **is);
+        let key: Vec<_> = named.map(|(name, _)| name.clone()).collect();
+        let name = Name { schema: Some(schema.to_owned()), table };
+        let relation = Relation {
+            name: Arc::new(name),
+            columns: columns.into(),
+            of_key,
+            // With replica identity full all columns are said to be of the key.
+            key: (identity != b'f' && !key.is_empty()).then(|| key.into()),
+        };
+        self.relations.insert(oid, relation);
+        Ok(())
+    }
+
+    fn row(&mut self, message: &mut Read<'_>) -> Result<Event> {
+        let kind = message.tag();
+        let relation = self.found(message.u32()?)?;
+        let (mut new, mut old) = (None, None);
+        let mut part = message.byte()?;
+        if kind != b'I' && matches!(part, b'K' | b'O') {
+            let row = relation.tuple(message)?;
+            old = Some(if part == b'K' { relation.key_of(row)? } else { row });
+            part = if kind == b'U' { message.byte()? } else { 0 };
+        }
+        match (kind, part) {
+            (b'I' | b'U', b'N') => new = Some(relation.tuple(message)?),
+            (b'D', 0) => {}
+            _ => return Err(malformed("unknown part of a change")),
+        }
+        message.end()?;
+        if let (Some(new), Some(old)) = (&mut new, &old) {
+            inherit(new, old);
+        }
+        let op = match kind {
+            b'I' => Op::Insert,
+            b'U' => Op::Update,
+            _ => Op::Delete,
+        };
+        Ok(self.event(relation, op, new, old))
+    }
+
+    fn truncate(&mut self, message: &mut Read<'_>, events: &mut Vec<Event>) -> Result<()> {
+        let count = message.u32()?;
+        message.byte()?;
+        let mut truncated = Vec::new();
+        for _ in 0..count {
+            let relation = self.found(message.u32()?)?;
+            truncated.push(self.event(relation, Op::Truncate, None, None));
+        }
+        message.end()?;
+        for event in truncated {
+            events.extend(self.held.replace(event));
+        }
+        Ok(())
+    }
+
+    fn found(&self, oid: u32) -> Result<&Relation> {
+        if !self.is_inside() {
+            return Err(malformed("a change outside a transaction"));
+        }
+        let relation = self.relations.get(&oid);
+        relation.ok_or_else(|| malformed("a change of a table that has not been described"))
+    }
+
+    fn event(&self, relation: &Relation, op: Op, new: Option<Row>, old: Option<Row>) -> Event {
+        Event {
+            table: relation.name.clone(),
+            op,
+            new,
+            old,
+            key: relation.key.clone(),
+            position: Position {
+                source: self.commit.clone(),
+                transaction: self.transaction.clone(),
+                ordinal: 0,
+            },
+            ends_transaction: false,
+        }
+    }
+}
+
+impl Relation {
+    fn tuple(&self, message: &mut Read<'_>) -> Result<Row> {
+        if usize::from(message.u16()?) != self.columns.len() {
+            return Err(malformed("a row has other columns than its table"));
+        }
+        let mut values = Vec::with_capacity(self.columns.len());
+        for _ in 0..self.columns.len() {
+            values.push(match message.byte()? {
+                b'n' => Value::Null,
+                b'u' => Value::Absent,
+                b't' => {
+                    let len = message.u32()? as usize;
+                    let Ok(text) = simdutf8::basic::from_utf8(message.bytes(len)?) else {
+                        return Err(malformed("invalid byte sequence for encoding \"UTF8\""));
+                    };
+                    Value::Text(text.into())
+                }
+                b'b' => return Err(malformed("a value is binary, which was not asked for")),
+                _ => return Err(malformed("unknown kind of value")),
+            });
+        }
+        Ok(Row { columns: self.columns.clone(), values })
+    }
+
+    /// The columns of the key; the others of such a row are not told.
+    fn key_of(&self, row: Row) -> Result<Row> {
+        let Some(key) = &self.key else {
+            return Err(malformed("an old key of a table that has none"));
+        };
+        let values = row.values.into_iter().zip(&self.of_key);
+        let values = values.filter(|(_, is)| **is).map(|(value, _)| value).collect();
+        Ok(Row { columns: key.clone(), values })
+    }
+}
+
+/// What the new row leaves out is as it was, where the old row is told whole.
+fn inherit(new: &mut Row, old: &Row) {
+    if Arc::ptr_eq(&new.columns, &old.columns) {
+        for (new, old) in new.values.iter_mut().zip(&old.values) {
+            if *new == Value::Absent {
+                new.clone_from(old);
+            }
+        }
+    }
+}
+
+impl Decode for Pgoutput {
+    fn decode(&mut self, record: &[u8], _: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+        let before = events.len();
+        let done = self.message(&mut Read::new(record), events);
+        if done.is_err() {
+            events.truncate(before);
+        }
+        done
+    }
+}
+
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(Kind::Format, what)
+}

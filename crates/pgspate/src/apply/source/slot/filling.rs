@@ -1,0 +1,61 @@
+//! The tables that a copy of rows fills, as the ledger has them until it has come to its end.
+//!
+//! They were empty when they came onto the list, so that what is in them later is what was copied;
+//! of no other table can that be said.
+
+use std::collections::BTreeMap;
+
+use crate::target::Table;
+
+/// What the ledger has as position while rows are copied, before the list.
+const COPYING: &str = "snapshot into ";
+
+/// Tables as SQL writes them, with their oids, as a name may become another table's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Filling(BTreeMap<String, u32>);
+
+impl Filling {
+    /// Reads a position; `None` where it is none of a copy.
+    pub(crate) fn parse(position: &str) -> Option<Filling> {
+        serde_json::from_str(position.strip_prefix(COPYING)?).ok().map(Filling)
+    }
+
+    /// As a position in the ledger.
+    pub(crate) fn position(&self) -> String {
+        format!("{COPYING}{}", serde_json::json!(self.0))
+    }
+
+    pub(crate) fn add(&mut self, table: &Table) {
+        self.0.insert(table.sql_name.clone(), table.oid);
+    }
+
+    pub(crate) fn has(&self, table: &Table) -> bool {
+        self.0.get(&table.sql_name) == Some(&table.oid)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The tables' names, as SQL writes them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_as_it_is_written() {
+        for tables in [&[][..], &[("public.t", 1), ("\"a \"\" b\".\"c, d\"", 2)]] {
+            let tables = tables.iter().map(|(name, oid)| ((*name).to_owned(), *oid));
+            let filling = Filling(tables.collect());
+            assert_eq!(Filling::parse(&filling.position()), Some(filling));
+        }
+        for other in ["", "0/7", "snapshot", "snapshot into t.csv, line 7"] {
+            assert_eq!(Filling::parse(other), None, "{other}");
+        }
+    }
+}
