@@ -171,6 +171,7 @@ reference:
 reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
+	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
 
 .PHONY: help demo test test-rust test-python wheel check lint audit notices requirements dist \
 	lint-python test-kafka test-other \

@@ -57,9 +57,9 @@ class Command(Generic[R_co]):
             given = (thing,)
             if columns is not None and rest.get("columns") is None:
                 rest["columns"] = columns
-        arguments, lists = words(rest, has_source=self.sort is not None)
+        arguments = words(rest, has_source=self.sort is not None)
         what = rest.get("table") or rest.get("stream") or "events"
         is_files = bool(given) and given[0][0] == "sources"
         total = len(data) if hasattr(data, "__len__") and not is_files else None
         with shown(progress, f"{self.does} {what}", total) as told:
-            return json.loads(self.engine(*given, (arguments, lists, to, told, stop)))
+            return json.loads(self.engine(*given, (arguments, to, told, stop)))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._data import Data
-    from ._options import Format, HasDsn, LoadOptions, Names, Path, Show, When
+    from ._options import Format, HasDsn, Names, Path, Show, When
+    from ._typed import LoadOptions
 
 __all__ = ["load", "plan"]
 

@@ -6,13 +6,7 @@ from typing import Any, final
 __version__: str
 
 _Given = tuple[str, Any, str]
-_Asked = tuple[
-    list[str],
-    dict[str, list[str]],
-    str | None,
-    Callable[..., object] | None,
-    "Stop | None",
-]
+_Asked = tuple[list[str], str | None, Callable[..., object] | None, "Stop | None"]
 
 @final
 class Stop:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from . import _data
-    from ._options import ApplyOptions, DoctorOptions, LoadOptions, SyncOptions, TuneOptions
+    from ._typed import ApplyOptions, DoctorOptions, LoadOptions, SyncOptions, TuneOptions
 
     Data = Union[_data.Data, AsyncIterable[Any]]
     Events = Union[_data.Events, AsyncIterable[Any]]

@@ -25,7 +25,7 @@ from ._within import copy_rows, run_script, table_there
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._options import ModelLoadOptions, ModelSyncOptions
+    from ._typed import ModelLoadOptions, ModelSyncOptions
 
 __all__ = ["load", "sync"]
 

@@ -1,9 +1,5 @@
 //! What a call asks for: the command's own arguments, and the data beside them.
-//!
-//! Lists of names come by themselves, as names may have commas in them, which the command's
-//! arguments have between them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -35,15 +31,11 @@ pub(crate) struct Given<'py>(
     String,
 );
 
-type Lists = HashMap<String, Vec<String>>;
-
 /// How, and where to.
 #[derive(FromPyObject)]
 pub(crate) struct Asked<'py>(
     /// The command's arguments.
     Vec<String>,
-    /// Those that are lists of names.
-    Lists,
     /// The server.
     Option<String>,
     /// Told how far it is.
@@ -59,9 +51,6 @@ pub(crate) trait WithSource: Sized {
     /// What the command takes these arguments for.
     fn parse(words: &[String]) -> Result<Self>;
 
-    /// Its lists of names.
-    fn fill(&mut self, lists: &mut Lists);
-
     /// How rows are read.
     fn reading(&mut self) -> &mut load::Options;
 
@@ -69,10 +58,9 @@ pub(crate) trait WithSource: Sized {
     fn of<'py>(
         py: Python<'py>,
         given: Given<'py>,
-        mut asked: Asked<'py>,
+        asked: Asked<'py>,
     ) -> PyResult<Ready<'py, Self, Rows>> {
         let mut options = Self::parse(&asked.0).map_err(|error| raise(py, &error))?;
-        options.fill(&mut asked.1);
         let desk = Desk::with_room(ROW_BATCHES);
         let rows = take(given, options.reading(), &desk)?;
         let (to, caller) = asked.caller(rows, desk);
@@ -85,12 +73,6 @@ impl WithSource for load::Options {
         pgspate_cli::load_options(words)
     }
 
-    fn fill(&mut self, lists: &mut Lists) {
-        self.columns = lists.remove("columns");
-        self.force_null = lists.remove("force_null").unwrap_or_default();
-        self.force_not_null = lists.remove("force_not_null").unwrap_or_default();
-    }
-
     fn reading(&mut self) -> &mut load::Options {
         self
     }
@@ -99,15 +81,6 @@ impl WithSource for load::Options {
 impl WithSource for sync::Options {
     fn parse(words: &[String]) -> Result<sync::Options> {
         pgspate_cli::sync_options(words)
-    }
-
-    fn fill(&mut self, lists: &mut Lists) {
-        self.load.fill(lists);
-        self.key = lists.remove("key").unwrap_or_default();
-        self.ignored = lists.remove("ignore_columns").unwrap_or_default();
-        if let (sync::Scope::By(names), Some(by)) = (&mut self.scope, lists.remove("scope_by")) {
-            *names = by;
-        }
     }
 
     fn reading(&mut self) -> &mut load::Options {
@@ -145,10 +118,9 @@ fn take(
 pub(crate) fn streamed<'py>(
     py: Python<'py>,
     given: Given<'py>,
-    mut asked: Asked<'py>,
+    asked: Asked<'py>,
 ) -> PyResult<Ready<'py, (apply::Options, Option<String>), Events>> {
     let mut options = pgspate_cli::apply_options(&asked.0).map_err(|error| raise(py, &error))?;
-    options.tables = asked.1.remove("tables").unwrap_or_default();
     let desk = Desk::with_room(EVENT_BATCHES);
     let Given(kind, data, name) = given;
     let (mut events, mut made) = (None, None);
@@ -169,7 +141,7 @@ impl<'py> Asked<'py> {
         maker: Option<M>,
         desk: Desk<M::Batch>,
     ) -> (Option<String>, Caller<'py, M>) {
-        (self.2, Caller { maker, desk, progress: self.3, stop: self.4 })
+        (self.1, Caller { maker, desk, progress: self.2, stop: self.3 })
     }
 
     /// Of a command without data: its arguments, the server, and Python's side of the call.

@@ -116,6 +116,14 @@ def test_options_are_those_of_the_command(db, dsn, parts):
         pgspate.apply(EVENTS, format="nonsense", to=dsn)
 
 
+def test_the_columns_of_files_without_names_are_told(db, dsn, tmp_path):
+    db.execute('create table t (id int primary key, "a,b" text)')
+    path = tmp_path / "changes.csv"
+    path.write_text("I,1,bolt\nU,1,screw\nI,2,nut\n")
+    pgspate.apply(path, format="dms", source_table="t", dms_columns=["id", "a,b"], to=dsn)
+    assert db.execute("select * from t order by id").fetchall() == [(1, "screw"), (2, "nut")]
+
+
 def test_bad_events_have_their_place(db, dsn, parts):
     circle = {}
     circle["row"] = circle

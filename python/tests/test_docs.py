@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pgspate
-from pgspate import _options
+from pgspate import _typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +40,11 @@ def test_everything_public_is_described():
 
 
 COMMANDS = {
-    "load": _options.LoadOptions,
-    "sync": _options.SyncOptions,
-    "apply": _options.ApplyOptions,
-    "doctor": _options.DoctorOptions,
-    "tune": _options.TuneOptions,
+    "load": _typed.LoadOptions,
+    "sync": _typed.SyncOptions,
+    "apply": _typed.ApplyOptions,
+    "doctor": _typed.DoctorOptions,
+    "tune": _typed.TuneOptions,
 }
 
 
@@ -103,10 +103,35 @@ def test_options_are_those_of_the_command(command):
     assert flags == COMMANDS[command].__optional_keys__ - {"progress"}
 
 
-def test_the_reference_is_current():
+@pytest.mark.parametrize("command", COMMANDS)
+def test_defaults_are_those_of_the_command(command):
+    reference = (ROOT / "docs/reference/options.md").read_text()
+    section = re.search(rf"^## pgspate {command}$(.*?)^## ", reference, re.M | re.S)
+    rows = re.findall(r"^\| (?:`-\w`, )?`--([a-z-]+)(.*)$", section[1], re.M)
+    said = {name.replace("-", "_"): re.search(r"\. Default: `(.*)` \|$", row) for name, row in rows}
+    parameters = inspect.signature(getattr(pgspate, command)).parameters
+    assert sum(default is not None for default in said.values()) > 1
+    for name in COMMANDS[command].__optional_keys__ - {"progress"}:
+        default = parameters[name].default
+        # Whoever says nothing leaves it to the command.
+        if default not in (None, False, ()):
+            assert said[name] and said[name][1] == str(default), name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_is_described(command):
+    call = getattr(pgspate, command)
+    arguments = inspect.getdoc(call).partition("\nArgs:\n")[2].partition("\n\n")[0]
+    described = re.findall(r"^    (\w+): ", arguments, re.M)
+    assert described == list(inspect.signature(call).parameters)
+
+
+@pytest.mark.parametrize("file, words", [("docs/reference/python.md", []),
+                                         ("python/pgspate/_typed.py", ["options"])])
+def test_the_reference_is_current(file, words):
     pytest.importorskip("sqlalchemy")
-    done = subprocess.run([sys.executable, str(ROOT / "python/reference.py")],
+    done = subprocess.run([sys.executable, str(ROOT / "python/reference.py"), *words],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    current = (ROOT / "docs/reference/python.md").read_text()
+    current = (ROOT / file).read_text()
     assert current == done.stdout, "`make reference-python` writes it anew"

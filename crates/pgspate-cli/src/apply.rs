@@ -3,17 +3,12 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
-use pgspate::apply::decode::{DebeziumOptions, DecodeOptions, DmsOptions, Unit};
-use pgspate::apply::{self, AtEnd, Format, Name, Options, Plan, Report, UnknownColumns, Watch};
-use pgspate::session::Limits;
-use pgspate::{Result, source};
+use pgspate::Result;
+use pgspate::apply::{self, Plan, Report, Watch};
 
-use crate::apply_args::{
-    ApplyArgs, AtEndArg, BytesArg, DecimalsArg, FormatsArgs, UnitArg, UnknownColumnsArg,
-};
 use crate::errors::Style;
+use crate::flags::{ApplyArgs, CommonArgs};
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::{bytes, seconds, short, thousands};
 use crate::output::{say, say_line};
@@ -21,8 +16,9 @@ use crate::progress::ProgressLine;
 use crate::{Answer, metrics, target};
 
 pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
-    let (quiet, json) = (args.quiet, args.json);
-    let target = target::resolve(args.to.as_deref(), quiet, style)?;
+    let ApplyArgs { common, options, metrics: address } = args;
+    let CommonArgs { to, plan, json, quiet } = common;
+    let target = target::resolve(to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
     let watch = Arc::new(Watch::default());
     let running = Arc::new(AtomicBool::new(false));
@@ -37,9 +33,7 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
         },
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    let (plans, address) = (args.plan, args.metrics);
-    let options = options(args)?;
-    if plans {
+    if plan {
         let plan = apply::plan(&options, target.dsn, runtime.handle())?;
         match json {
             true => print_json(&plan)?,
@@ -147,67 +141,4 @@ fn render(report: &Report, style: Style) -> String {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
     }
     text
-}
-
-pub(crate) fn options(args: ApplyArgs) -> Result<Options> {
-    Ok(Options {
-        sources: args.sources,
-        inputs: Vec::new(),
-        source: source::Options { store: args.source_option, ..source::Options::default() },
-        format: args.format.as_deref().map(Format::by_name).transpose()?,
-        decode: decode(args.formats),
-        maps: args.map,
-        tables: args.tables,
-        unknown_columns: match args.unknown_columns {
-            UnknownColumnsArg::Fail => UnknownColumns::Fail,
-            UnknownColumnsArg::Ignore => UnknownColumns::Ignore,
-            UnknownColumnsArg::Add => UnknownColumns::Add,
-        },
-        at_end: match args.at_end {
-            AtEndArg::Hold => AtEnd::Hold,
-            AtEndArg::Apply => AtEnd::Apply,
-        },
-        stream: args.stream,
-        dead_letters_max: args.max_dead_letters,
-        batch_rows: args.batch_rows,
-        batch_bytes: args.batch_bytes << 20,
-        direct_rows: args.direct_rows,
-        batch_delay: Duration::from_millis(args.batch_delay),
-        follows: args.follow,
-        creates_slot: args.create_slot,
-        copies_rows: args.snapshot,
-        limits: Limits {
-            retry_for: Duration::from_secs(args.retry_for.into()),
-            stall_timeout: args.stall.limit(),
-            lock_timeout: Duration::from_secs(args.lock_timeout.into()),
-        },
-    })
-}
-
-fn decode(args: FormatsArgs) -> DecodeOptions {
-    let table = args.source_table.map(|table| match table.split_once('.') {
-        Some((schema, table)) => Name { schema: Some(schema.to_owned()), table: table.to_owned() },
-        None => Name { schema: None, table },
-    });
-    DecodeOptions {
-        debezium: DebeziumOptions {
-            table: table.clone(),
-            placeholder: args.debezium_placeholder,
-            unit: args.debezium_time.map(|unit| match unit {
-                UnitArg::Ms => Unit::Milli,
-                UnitArg::Us => Unit::Micro,
-                UnitArg::Ns => Unit::Nano,
-            }),
-            text_decimals: args.debezium_decimals.map(|it| matches!(it, DecimalsArg::Text)),
-            hex_bytes: args.debezium_bytes.map(|it| matches!(it, BytesArg::Hex)),
-        },
-        dms: DmsOptions {
-            table,
-            columns: args.dms_columns,
-            has_header: args.dms_header,
-            null: args.dms_null,
-            absent: args.dms_absent,
-            delimiter: args.dms_delimiter,
-        },
-    }
 }

@@ -15,9 +15,9 @@ use pgspate_lab::{Data, Event, Experiment, Options, Setup, Stop, Summary, experi
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::{StallArgs, pair};
 use crate::doctor::wrapped;
 use crate::errors::Style;
+use crate::flags::{FromFlags, StallArgs};
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
 use crate::numbers::{clock, seconds};
 use crate::output::{data, draw_line, say_line};
@@ -87,7 +87,7 @@ struct RunArgs {
 
     /// When a connection is given up.
     #[command(flatten)]
-    stall: StallArgs,
+    stall: FromFlags<StallArgs>,
 
     /// Only trials with this level, as strategy=pgspate; several of one factor are all meant
     #[arg(long, value_name = "FACTOR=LEVEL", value_parser = pair)]
@@ -195,7 +195,7 @@ const INDENT: &str = "    ";
 fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     let to = match &args.to {
         Some(to) => Dsn::resolve(Some(to), &Environment::capture()?)?
-            .map(|dsn| dsn.with_stall_timeout(args.stall.limit())),
+            .map(|dsn| dsn.with_stall_timeout(args.stall.0.0)),
         None => None,
     };
     let options = Options {
@@ -368,6 +368,11 @@ fn through(line: &pgspate_lab::Line, (nth, of): (usize, usize)) -> String {
         (None, None) => String::new(),
     };
     format!("{}  trial {nth} of {of}  {}  {what}", line.experiment, line.trial.label())
+}
+
+fn pair(value: &str) -> Result<(String, String), String> {
+    let (key, value) = value.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn scale(value: &str) -> Result<f64, String> {

@@ -5,10 +5,10 @@
 //! takes the same options.
 
 mod apply;
-mod apply_args;
 mod args;
 mod doctor;
 mod errors;
+mod flags;
 mod generate;
 mod lab;
 mod load;
@@ -17,7 +17,6 @@ mod numbers;
 mod output;
 mod progress;
 mod server;
-mod source_option;
 mod status;
 mod summary;
 mod sync;
@@ -26,11 +25,12 @@ mod tune;
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::{Args as _, FromArgMatches, Parser};
 use pgspate::target::connect::Dsn;
 use pgspate::{Error, Kind, Result};
 
 use args::{Args, Command};
+use flags::{ApplyArgs, DoctorArgs, Flagged, FromFlags, LoadArgs, SyncArgs, TuneArgs};
 
 pub use errors::embedded;
 pub use load::runtime;
@@ -56,11 +56,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let style = errors::Style::of_stderr();
     let yes = |()| Answer::Yes;
     let result = match args.command {
-        Command::Load(args) => load::run(*args, style),
-        Command::Sync(args) => sync::run(*args, style),
-        Command::Apply(args) => apply::run(*args, style),
-        Command::Doctor(args) => doctor::run(args, style),
-        Command::Tune(args) => tune::run(&args, style),
+        Command::Load(args) => load::run(args.0, style),
+        Command::Sync(args) => sync::run(args.0, style),
+        Command::Apply(args) => apply::run(args.0, style),
+        Command::Doctor(args) => doctor::run(args.0, style),
+        Command::Tune(args) => tune::run(&args.0, style),
         Command::Lab(args) => lab::run(args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),
@@ -83,10 +83,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// # Errors
 /// Kind `Usage` for what the command would not take.
 pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
-    match parse("load", args)? {
-        Command::Load(args) => Ok(load::options(*args)),
-        _ => Err(not_parsed()),
-    }
+    Ok(parse::<LoadArgs>(args)?.options)
 }
 
 /// What the arguments of `pgspate sync` ask for, without the words `pgspate sync`.
@@ -94,10 +91,7 @@ pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
 /// # Errors
 /// As [`load_options`].
 pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
-    match parse("sync", args)? {
-        Command::Sync(args) => Ok(sync::options(*args)),
-        _ => Err(not_parsed()),
-    }
+    Ok(parse::<SyncArgs>(args)?.options)
 }
 
 /// What the arguments of `pgspate apply` ask for, without the words `pgspate apply`.
@@ -105,10 +99,7 @@ pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
 /// # Errors
 /// As [`load_options`].
 pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
-    match parse("apply", args)? {
-        Command::Apply(args) => apply::options(*args),
-        _ => Err(not_parsed()),
-    }
+    Ok(parse::<ApplyArgs>(args)?.options)
 }
 
 /// What `pgspate doctor` with these arguments finds on a server.
@@ -116,8 +107,8 @@ pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
 /// # Errors
 /// As [`load_options`], and as [`pgspate::doctor::examine`].
 pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Examination> {
-    let Command::Doctor(args) = parse("doctor", args)? else { return Err(not_parsed()) };
-    let dsn = dsn.with_stall_timeout(args.stall.limit());
+    let args: DoctorArgs = parse(args)?;
+    let dsn = dsn.with_stall_timeout(args.stall);
     let connection = dsn.connect("pgspate doctor").await?;
     Ok(doctor::examine(&args, &connection).await?.0)
 }
@@ -127,8 +118,8 @@ pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Exami
 /// # Errors
 /// As [`load_options`], and what the server refuses.
 pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + use<>> {
-    let Command::Tune(args) = parse("tune", args)? else { return Err(not_parsed()) };
-    let dsn = dsn.with_stall_timeout(args.stall.limit());
+    let args: TuneArgs = parse(args)?;
+    let dsn = dsn.with_stall_timeout(args.stall);
     let connection = dsn.connect("pgspate tune").await?;
     tune::carry_out(&args, &connection).await
 }
@@ -142,12 +133,15 @@ pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
     Ok(target::resolve(to, quiet, errors::Style::of_stderr())?.dsn)
 }
 
-fn parse(command: &str, args: &[String]) -> Result<Command> {
-    let words = ["pgspate", command].into_iter().chain(args.iter().map(String::as_str));
-    match Args::try_parse_from(words) {
-        Ok(args) => Ok(args.command),
-        Err(said) => Err(usage(&said.to_string())),
-    }
+/// What a program asks of a command. Unlike people, it gives a name of a list each time that it
+/// gives the flag: names may have commas in them.
+fn parse<T: Flagged>(args: &[String]) -> Result<T> {
+    let command = clap::Command::new("pgspate").no_binary_name(true);
+    let command = FromFlags::<T>::augment_args(command);
+    let command = command.mut_args(|arg| arg.value_delimiter(None));
+    let found = command.try_get_matches_from(args);
+    let asked = found.and_then(|found| FromFlags::from_arg_matches(&found));
+    asked.map(|asked| asked.0).map_err(|said| usage(&said.to_string()))
 }
 
 /// What clap says to people at a terminal, as an error: its first paragraph.
@@ -157,6 +151,21 @@ fn usage(said: &str) -> Error {
     Error::new(Kind::Usage, words.join(" "))
 }
 
-fn not_parsed() -> Error {
-    Error::new(Kind::Bug, "the arguments are of another command")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_gives_names_whole() {
+        let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let lists = ["--columns=a,b", "--columns=c", "--force-null=a,b", "--force-not-null=c", "-"];
+        let load = load_options(&words(&lists)).unwrap();
+        assert_eq!(load.columns, Some(words(&["a,b", "c"])));
+        assert_eq!((load.force_null, load.force_not_null), (words(&["a,b"]), words(&["c"])));
+        let apply = apply_options(&words(&["--tables=a,b", "--dms-columns=c,d", "-"])).unwrap();
+        assert_eq!(
+            (apply.tables, apply.decode.dms.columns),
+            (words(&["a,b"]), Some(words(&["c,d"])))
+        );
+    }
 }

@@ -2,34 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
-use pgspate::copy::Commit;
-use pgspate::format::sniff::{Format, Overrides};
-use pgspate::load::{self, Options, Watch};
-use pgspate::plan::{Replace, When};
-use pgspate::session::Limits;
-use pgspate::{Error, Kind, Result, source};
+use pgspate::load::{self, Watch};
+use pgspate::{Error, Kind, Result};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::args::{
-    CommitArg, EndsArgs, FormatArg, HeaderArg, LoadArgs, QuoteArg, ReadArgs, ReplaceArg, WhenArg,
-};
 use crate::errors::Style;
+use crate::flags::{CommonArgs, LoadArgs};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
 use crate::target::Target;
 use crate::{Answer, summary, target};
 
 pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
-    let (quiet, json, plan_only) = (args.quiet, args.json, args.plan);
-    let Start { target, runtime, watch, running } = start(&args.ends, quiet, style)?;
-    let load = load::prepare(options(args), target.dsn, runtime.handle())?;
-    if plan_only && json {
+    let CommonArgs { plan, json, quiet, .. } = args.common;
+    let Start { target, runtime, watch, running } = start(&args.common, style)?;
+    let load = load::prepare(args.options, target.dsn, runtime.handle())?;
+    if plan && json {
         print_json(&load.plan_report())?;
         return Ok(Answer::Yes);
     }
-    if plan_only {
+    if plan {
         for found in load.evidence() {
             data(format!("input    {found}\n"))?;
         }
@@ -89,8 +82,8 @@ pub(crate) struct Start {
 }
 
 /// Finds the server, and has Ctrl-C heard.
-pub(crate) fn start(ends: &EndsArgs, quiet: bool, style: Style) -> Result<Start> {
-    let target = target::resolve(ends.to.as_deref(), quiet, style)?;
+pub(crate) fn start(args: &CommonArgs, style: Style) -> Result<Start> {
+    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
     let watch = Arc::new(Watch::default());
     let running = Arc::new(AtomicBool::new(false));
@@ -168,84 +161,5 @@ async fn interrupted() {
             }
         }
         _ = terminate.recv() => {}
-    }
-}
-
-pub(crate) fn when(arg: WhenArg) -> When {
-    match arg {
-        WhenArg::Auto => When::Auto,
-        WhenArg::Always => When::Always,
-        WhenArg::Never => When::Never,
-    }
-}
-
-pub(crate) fn options(args: LoadArgs) -> Options {
-    Options {
-        lanes: args.lanes.0,
-        create: args.create,
-        commit: match args.commit {
-            CommitArg::Auto => None,
-            CommitArg::End => Some(Commit::AtEnd),
-            CommitArg::Chunk => Some(Commit::EachChunk),
-        },
-        rejects: args.rejects,
-        rejects_max: args.max_rejects,
-        rebuild_indexes: when(args.rebuild_indexes),
-        pause_autovacuum: when(args.pause_autovacuum),
-        analyze: when(args.analyze),
-        vacuum: args.vacuum,
-        no_ledger: args.no_ledger,
-        restart: args.restart,
-        limits: Limits {
-            retry_for: Duration::from_secs(args.retry_for.into()),
-            stall_timeout: args.stall.limit(),
-            lock_timeout: Duration::from_secs(args.lock_timeout.into()),
-        },
-        replace: args.replace.map(|how| match how {
-            ReplaceArg::Auto => Replace::Auto,
-            ReplaceArg::Truncate => Replace::Truncate,
-            ReplaceArg::Swap => Replace::Swap,
-        }),
-        atomic: args.atomic,
-        ..reading(args.ends, args.read)
-    }
-}
-
-/// The sources, the table, and how the sources are read.
-pub(crate) fn reading(ends: EndsArgs, args: ReadArgs) -> Options {
-    Options {
-        sources: ends.sources,
-        source: source::Options { store: args.source_option, ..source::Options::default() },
-        table: ends.table,
-        read: Overrides {
-            format: args.format.map(|format| match format {
-                FormatArg::Csv => Format::Csv,
-                FormatArg::Tsv => Format::Tsv,
-                FormatArg::Text => Format::Text,
-                FormatArg::Json => Format::Json,
-                FormatArg::Parquet => Format::Parquet,
-                FormatArg::Arrow => Format::Arrow,
-            }),
-            delimiter: args.delimiter,
-            quote: args.quote.map(|quote| match quote {
-                QuoteArg::None => None,
-                QuoteArg::Byte(byte) => Some(byte),
-            }),
-            escape: args.escape,
-            header: match args.header {
-                HeaderArg::Auto => None,
-                HeaderArg::Yes => Some(true),
-                HeaderArg::No => Some(false),
-            },
-            null: args.null,
-        },
-        comment: args.comment,
-        skip_blank_lines: args.skip_blank_lines,
-        encoding: args.encoding,
-        columns: args.columns,
-        ignore_unknown: args.ignore_unknown,
-        force_null: args.force_null,
-        force_not_null: args.force_not_null,
-        ..Options::default()
     }
 }

@@ -21,7 +21,7 @@ use crate::target;
 pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
     let target = target::resolve(args.to.as_deref(), true, style)?;
     let runtime = runtime()?;
-    let dsn = target.dsn.with_stall_timeout(args.stall.limit());
+    let dsn = target.dsn.with_stall_timeout(args.stall.0.0);
     let connection = runtime.block_on(dsn.connect("pgspate status"))?;
     if let (true, Some(job)) = (args.forget, args.job) {
         runtime.block_on(ledger::forget(&connection.client, job))?;

@@ -2,87 +2,35 @@
 
 use std::fmt::Write as _;
 
-use clap::ValueEnum;
 use pgspate::Result;
 use pgspate::target::connect::Connection;
-use pgspate::tune::{self, Advice, Applied, Form};
+use pgspate::tune::{self, Advice, Applied};
 
 use crate::Answer;
-use crate::args::StallArgs;
-use crate::doctor::{size, wrapped};
+use crate::doctor::wrapped;
 use crate::errors::Style;
+use crate::flags::TuneArgs;
 use crate::load::{print_json, runtime};
 use crate::output::{data, say_line};
 use crate::target;
 
-/// Arguments of `pgspate tune`.
-#[derive(clap::Args)]
-pub(crate) struct TuneArgs {
-    /// The server: a URL or key=value; by default as for load
-    #[arg(long, value_name = "DSN")]
-    pub(crate) to: Option<String>,
-
-    /// Memory of the server's machine; found out where it is this one
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) memory: Option<u64>,
-
-    /// Processors of the server's machine; found out where it is this one
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) cpus: Option<u32>,
-
-    /// Print the settings for whoever applies them
-    #[arg(long, value_enum, value_name = "FORM", conflicts_with_all = ["apply", "revert"])]
-    pub(crate) emit: Option<FormArg>,
-
-    /// The parameter group that --emit is for
-    #[arg(long, default_value = "bulk-load", value_name = "NAME", requires = "emit")]
-    pub(crate) parameter_group: String,
-
-    /// Apply them by ALTER SYSTEM; the way back is in the ledger first
-    #[arg(long, conflicts_with = "revert")]
-    pub(crate) apply: bool,
-
-    /// Put back what --apply has changed
-    #[arg(long)]
-    pub(crate) revert: bool,
-
-    /// When a connection is given up.
-    #[command(flatten)]
-    pub(crate) stall: StallArgs,
-
-    /// Print it as JSON on stdout
-    #[arg(long, conflicts_with = "emit")]
-    pub(crate) json: bool,
-}
-
-/// `--emit`.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum FormArg {
-    /// ALTER SYSTEM
-    Sql,
-    /// JSON for aws rds modify-db-parameter-group --cli-input-json; for Aurora
-    /// modify-db-cluster-parameter-group
-    Rds,
-    /// Resources for Terraform
-    Terraform,
-}
-
 pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
-    let target = target::resolve(args.to.as_deref(), args.json || args.emit.is_some(), style)?;
+    let json = args.common.json;
+    let target = target::resolve(args.common.to.as_deref(), json || args.emit.is_some(), style)?;
     let runtime = runtime()?;
-    let dsn = target.dsn.with_stall_timeout(args.stall.limit());
+    let dsn = target.dsn.with_stall_timeout(args.stall);
     let connection = runtime.block_on(dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
         Done::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),
         Done::Emitted(text) => data(text)?,
         Done::Reverted(reverted) => {
-            if args.json {
+            if json {
                 print_json(&reverted)?;
             }
-            say_reverted(&reverted, args.json);
+            say_reverted(&reverted, json);
         }
-        done if args.json => print_json(&done)?,
+        done if json => print_json(&done)?,
         Done::Applied(applied) => say_applied(&applied, style),
         Done::Advised(advice) => data(render(&advice, Style::of_stdout()))?,
     }
@@ -106,11 +54,6 @@ pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Resul
     }
     let advice = tune::advise(connection, args.memory, args.cpus).await?;
     if let Some(form) = args.emit {
-        let form = match form {
-            FormArg::Sql => Form::Sql,
-            FormArg::Rds => Form::Rds,
-            FormArg::Terraform => Form::Terraform,
-        };
         return Ok(Done::Emitted(tune::emit(&advice, form, &args.parameter_group)?));
     }
     match args.apply {

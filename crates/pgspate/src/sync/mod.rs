@@ -80,6 +80,25 @@ pub struct Options {
     pub price_per_million: f64,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            load: load::Options { lanes: Some(1), ..load::Options::default() },
+            key: Vec::new(),
+            scope: Scope::NoDelete,
+            ignored: Vec::new(),
+            max_delete: 50.0,
+            may_empty: false,
+            keeps_last: false,
+            read_ahead: When::default(),
+            is_check: false,
+            vacuums: false,
+            transactions: 1,
+            price_per_million: 0.20,
+        }
+    }
+}
+
 /// A sync that is ready to run.
 pub struct Sync {
     load: Load,

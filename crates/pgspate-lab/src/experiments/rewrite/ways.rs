@@ -14,7 +14,6 @@ use futures_util::SinkExt as _;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load::{self, Watch};
 use pgspate::measure::{Measurement, PRICE_PER_MILLION};
-use pgspate::plan::When;
 use pgspate::sync::{self, Scope};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
@@ -239,17 +238,10 @@ impl<'a> Job<'a> {
         };
         let options = sync::Options {
             load,
-            key: Vec::new(),
             scope: Scope::By(vec!["meter".to_owned()]),
-            ignored: Vec::new(),
             max_delete: 20.0,
-            may_empty: false,
-            keeps_last: false,
-            read_ahead: When::Auto,
-            is_check: false,
-            vacuums: false,
-            transactions: 1,
             price_per_million: PRICE_PER_MILLION,
+            ..sync::Options::default()
         };
         let watch = Arc::new(Watch::default());
         let stopping = Arc::clone(&watch);
