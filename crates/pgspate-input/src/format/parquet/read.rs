@@ -89,7 +89,7 @@ impl Stored {
 
     /// What follows `start`, where the header of a page is read, if anything is.
     pub(super) fn headers(&self, start: u64, pages: Arc<ColumnPages>) -> Sequential {
-        Sequential { inner: self.0.clone(), at: start, piece: Bytes::new(), unchecked: Some(pages) }
+        Sequential::new(self, start, Some(pages))
     }
 
     /// The error that reading ended with, if one did.
@@ -195,8 +195,7 @@ impl ChunkReader for Stored {
     type T = Sequential;
 
     fn get_read(&self, start: u64) -> Result<Sequential, ParquetError> {
-        let inner = self.0.clone();
-        Ok(Sequential { inner, at: start, piece: Bytes::new(), unchecked: None })
+        Ok(Sequential::new(self, start, None))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -212,6 +211,15 @@ pub(crate) struct Sequential {
     piece: Bytes,
     /// Of which column the header of a page follows, until it has been checked.
     unchecked: Option<Arc<ColumnPages>>,
+    /// The end of the file was met once.
+    has_ended: bool,
+}
+
+impl Sequential {
+    fn new(stored: &Stored, at: u64, unchecked: Option<Arc<ColumnPages>>) -> Sequential {
+        let inner = stored.0.clone();
+        Sequential { inner, at, piece: Bytes::new(), unchecked, has_ended: false }
+    }
 }
 
 impl Read for Sequential {
@@ -223,6 +231,11 @@ impl Read for Sequential {
             };
             self.piece = piece.map_err(io::Error::other)?;
             self.at += self.piece.len() as u64;
+            // Whoever skips what a damaged header counts may take no bytes for an answer, and go
+            // on for as long as that says.
+            if self.piece.is_empty() && std::mem::replace(&mut self.has_ended, true) {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
         }
         let len = self.piece.len().min(buf.len());
         buf[..len].copy_from_slice(&self.piece.split_to(len));
