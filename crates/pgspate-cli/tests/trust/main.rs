@@ -1,5 +1,5 @@
-//! Whom pgspate trusts: no event reaches the ledger, no ledger of somebody else is read, no role
-//! sees or forges what another has in it, and no relation of somebody else is looked into.
+//! Whom pgspate trusts. No event reaches the ledger. No ledger of somebody else is read. No role
+//! sees or forges what another role has in it. No relation of somebody else is looked into.
 
 mod beside;
 mod events;

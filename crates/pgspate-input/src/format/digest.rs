@@ -61,7 +61,7 @@ impl Chunk {
 ///
 /// # Errors
 /// When they cannot be read.
-pub fn of_stored(
+pub(crate) fn of_stored(
     ranges: &dyn Ranges,
     stretches: impl IntoIterator<Item = (u64, u64)>,
 ) -> Result<Option<u128>> {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use chain::{ChainCutter, OpenCutter};
 pub use contain::silence_contained_panics;
 pub use digest::Contents;
-pub use digest::of_stored;
+pub(crate) use digest::of_stored;
 
 use crate::encode::Encoded;
 use crate::{Error, Kind, Place, Result};

@@ -5,8 +5,8 @@ use tokio_postgres::Client;
 use crate::Result;
 use crate::target::{Ask, Table, server_error, untrusted_owner_sql};
 
-/// Every row counts as one that is referred to where this role may not read all rows of a table, or
-/// does not trust an owner of it: reading it would run functions of that owner as this role.
+/// A referring table is read only if this role may read all of its rows and trusts its owners, as
+/// reading runs functions of an owner as this role. Otherwise every row counts as referred to.
 const REFERRERS: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)

@@ -1,12 +1,12 @@
 //! Applies proposals by `ALTER SYSTEM`, and puts back what was.
 //!
-//! The way back of every setting is in the ledger, committed, before the first is changed. Settings
-//! are the whole server's and a ledger is one database's: a marker beside the settings, [`MARKER`],
-//! names that database to all others, and says which rows are of this `apply`. Those of an earlier
-//! one may have stayed, and another role may have added some. Every session sees the marker before
-//! the first setting is changed and until the last is back, so without it nothing is changed,
-//! whatever a ledger says. Each step can be done any number of times, so it does not matter where
-//! either way was interrupted, and what somebody else has set meanwhile stays as it is.
+//! The way back of every setting is committed to the ledger before the first setting is changed.
+//! Settings are the whole server's, and a ledger is one database's. So a marker beside the settings,
+//! [`MARKER`], names the database to all others. It also says which rows of the ledger are of this
+//! `apply`: rows of an earlier one may have stayed, and another role may have added some. Every
+//! session sees the marker from before the first setting is changed until the last is back. Without
+//! the marker nothing is put back, whatever a ledger says. Each step can be done any number of
+//! times, so both ways may be interrupted anywhere. What somebody else has set meanwhile stays.
 
 use std::ops::RangeInclusive;
 

@@ -25,9 +25,9 @@ pub(super) struct Names {
 }
 
 impl Dms {
-    /// Adds the events of a batch's first rows, which are of the table that the options name, and
-    /// returns how many rows that is: all, or as many as take 1 MiB. Rows may share the bytes of a
-    /// value, and events do not. It is also fewer when the row after them is refused.
+    /// Adds the events of a batch's first rows, and returns how many rows that is. All rows are of
+    /// the table that the options name. It takes as many as fit into 1 MiB, because rows may share
+    /// the bytes of a value and events do not, and stops before a row that is refused.
     ///
     /// # Errors
     /// [`crate::Kind::Format`] for a first row whose operation is none of DMS's, and for a column

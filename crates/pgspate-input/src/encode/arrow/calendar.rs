@@ -52,7 +52,7 @@ pub fn write_stamp(secs: i64, nanos: u32, between: char, zone: &str, out: &mut V
 /// Microseconds that the server makes of a fraction of a second spelled with nine digits: it
 /// rounds the fraction as a float, to the even neighbour.
 #[inline]
-pub fn round_nanos(nanos: i64) -> i64 {
+pub(crate) fn round_nanos(nanos: i64) -> i64 {
     match nanos % 1_000 {
         0 => nanos / 1_000,
         _ => ((nanos as f64 / 1e9) * 1e6).round_ties_even() as i64,

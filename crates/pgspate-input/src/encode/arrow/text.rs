@@ -156,7 +156,7 @@ pub fn write_float8(value: f64, out: &mut Vec<u8>) {
 }
 
 /// The same for float4, whose shortest digits are fewer.
-pub fn write_float4(value: f32, out: &mut Vec<u8>) {
+pub(crate) fn write_float4(value: f32, out: &mut Vec<u8>) {
     write_float(value.into(), &format!("{value:e}"), 6, out);
 }
 
@@ -190,7 +190,11 @@ fn write_float(value: f64, shortest: &str, large: i32, out: &mut Vec<u8>) {
 
 /// Dates, times and timestamps, the latter with `between` in their middle and `zone` behind those
 /// that have a time zone.
-pub fn moments<'a>(array: &'a dyn Array, between: char, zone: &'static str) -> Option<Write<'a>> {
+pub(crate) fn moments<'a>(
+    array: &'a dyn Array,
+    between: char,
+    zone: &'static str,
+) -> Option<Write<'a>> {
     let data_type = array.data_type().clone();
     let values = longs(array)?;
     let per_second = match &data_type {
@@ -259,7 +263,7 @@ fn spans(array: &dyn Array) -> Option<Write<'_>> {
 }
 
 /// The values of a column of dates, times, timestamps or durations as 64-bit numbers.
-pub fn longs<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64 + 'a>> {
+pub(crate) fn longs<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64 + 'a>> {
     fn wide<'a, T: ArrowPrimitiveType<Native: Into<i64>>>(
         array: &'a dyn Array,
     ) -> Box<dyn Fn(usize) -> i64 + 'a> {
@@ -287,7 +291,7 @@ pub fn longs<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64 + 'a>>
 }
 
 /// How many of a unit make a second.
-pub fn per_second(unit: TimeUnit) -> i64 {
+pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
         TimeUnit::Millisecond => 1_000,
@@ -297,7 +301,7 @@ pub fn per_second(unit: TimeUnit) -> i64 {
 }
 
 /// The limbs of a 256-bit magnitude, the least significant first, and whether it is negative.
-pub fn limbs(value: i256) -> (bool, [u64; 4]) {
+pub(crate) fn limbs(value: i256) -> (bool, [u64; 4]) {
     let (low, high) = value.wrapping_abs().to_parts();
     let high = high as u128;
     let limbs = [low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64];
@@ -313,7 +317,7 @@ pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends sixteen bytes as a UUID is spelled.
-pub fn write_uuid(bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_uuid(bytes: &[u8], out: &mut Vec<u8>) {
     for (at, byte) in bytes.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
             out.push(b'-');

@@ -1,9 +1,9 @@
 //! Lists of revoked certificates (CRLs), where libpq has them: `sslcrl`, `sslcrldir`, and the
 //! user's `root.crl`.
 //!
-//! A list that is given is read or nothing is connected to. Where lists count, one must say of each
-//! certificate below the root that it is not revoked: a list that is missing, has expired or is
-//! another authority's is as bad as a certificate that is on one.
+//! If a list that is given cannot be read, no connection is made. Where lists count, each
+//! certificate below the root must be covered by a list of its own authority that has not expired.
+//! A certificate without such a list is refused, like one that is revoked.
 
 use std::cmp::Reverse;
 use std::io;
