@@ -5,6 +5,7 @@
 //! tables, of which the ledger has the list and which were empty before, are emptied, and it begins
 //! anew with a new slot. No other table is ever emptied.
 
+use std::future::pending;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,18 +16,16 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::route::{Facts, Router, UnknownColumns, parents_first};
-use super::source::replication::{
-    PublishedTable, Snapshot, drop_slot, drop_slot_unless, make_slot_unless, stopped,
-};
+use super::run::Run;
+use super::source::replication::{PublishedTable, Snapshot, drop_slot, make_slot, stopped};
 use super::source::slot::{Filling, Slot};
 use super::watch::Watch;
 use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
 use crate::ledger::{Mark, digest};
 use crate::load;
-use crate::session::{LOOK, Limits};
+use crate::session::LOOK;
 use crate::source::Input;
-use crate::target::connect::Dsn;
 use crate::target::{Unlogged, under_users_path};
 use crate::{Error, Kind, Result};
 use pgspate_events::Lsn;
@@ -48,14 +47,10 @@ pub struct Copied {
 }
 
 /// What copies.
-pub(crate) struct Copying<'a> {
-    pub(crate) slot: &'a Slot,
-    pub(crate) target: &'a Dsn,
-    pub(crate) router: &'a Router,
-    pub(crate) unknown: UnknownColumns,
-    pub(crate) limits: Limits,
-    pub(crate) watch: &'a Watch,
-    pub(crate) runtime: &'a Handle,
+pub(super) struct Copying<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) slot: &'a Slot,
+    pub(super) router: &'a Router,
 }
 
 /// A table and where its rows go.
@@ -67,22 +62,22 @@ impl Copying<'_> {
     /// # Errors
     /// Tables that are not empty and that no earlier try has filled; whatever the source, the
     /// target or a load says.
-    pub(crate) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
-        self.runtime.block_on(writer.hold())?;
+    pub(super) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
+        self.run.runtime.block_on(writer.hold())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot_unless(dsn, name, self.watch.source.stop.requested());
-            let lsn = self.runtime.block_on(made)?;
-            self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+            let made = make_slot(dsn, name, self.run.watch.source.stop.requested());
+            let lsn = self.run.runtime.block_on(made)?;
+            self.run.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
         let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
-        let tables = self.runtime.block_on(self.slot.tables())?;
+        let tables = self.run.runtime.block_on(self.slot.tables())?;
         self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
         if self.slot.found.is_some() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let stop = self.watch.source.stop.requested();
-            self.runtime.block_on(drop_slot_unless(dsn, name, stop))?;
+            let stop = self.run.watch.source.stop.requested();
+            self.run.runtime.block_on(drop_slot(dsn, name, stop))?;
         }
         let snapshot = match self.snapshot() {
             Ok(snapshot) => snapshot,
@@ -93,10 +88,10 @@ impl Copying<'_> {
         };
         let lsn = snapshot.lsn();
         let copied = self.fill(&snapshot, writer, &mut filling);
-        self.runtime.block_on(snapshot.close());
+        self.run.runtime.block_on(snapshot.close());
         match copied {
             Ok(copied) => {
-                self.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+                self.run.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
                 Ok((lsn, copied))
             }
             Err(error) => {
@@ -130,13 +125,13 @@ impl Copying<'_> {
     /// Sees to it that the tables are empty, and puts them on the ledger's list.
     fn claim(&self, writer: &mut Writer, pairs: &[Pair], filling: &mut Filling) -> Result<()> {
         if pairs.iter().any(|(_, facts)| facts.table.unlogged != Unlogged::No) {
-            self.runtime.block_on(writer.bind(true))?;
+            self.run.runtime.block_on(writer.bind(true))?;
         }
         self.empty(writer, pairs, filling)?;
         pairs.iter().for_each(|(_, facts)| filling.add(&facts.table));
         let digest = self.slot.digest();
         let mark = Mark { ordinal: 0, source: filling.position(), digest };
-        self.runtime.block_on(writer.move_to(mark))
+        self.run.runtime.block_on(writer.move_to(mark))
     }
 
     /// After a failure: if no row was committed it is as if nothing had been begun. Otherwise, and
@@ -152,21 +147,27 @@ impl Copying<'_> {
             }
         }
         // Before the ledger: a slot that it does not know would be read without the rows before.
-        if has_slot && self.runtime.block_on(drop_slot(&self.slot.dsn, &self.slot.name)).is_err() {
+        if has_slot
+            && self
+                .run
+                .runtime
+                .block_on(drop_slot(&self.slot.dsn, &self.slot.name, pending()))
+                .is_err()
+        {
             return;
         }
-        let _ = self.runtime.block_on(writer.move_to(Mark::default()));
+        let _ = self.run.runtime.block_on(writer.move_to(Mark::default()));
     }
 
     fn has_rows(&self, writer: &mut Writer, name: &str) -> Result<bool> {
         let sql = format!("select exists (select from {name})");
-        self.runtime.block_on(writer.ask(&sql, "look whether the table is empty"))
+        self.run.runtime.block_on(writer.ask(&sql, "look whether the table is empty"))
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
-        let stop = self.watch.source.stop.requested();
-        self.runtime.block_on(Snapshot::create_unless(dsn, name, publication, stop))
+        let stop = self.run.watch.source.stop.requested();
+        self.run.runtime.block_on(Snapshot::create(dsn, name, publication, stop))
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
@@ -189,7 +190,7 @@ impl Copying<'_> {
         let has = |name: &String| facts.columns.iter().any(|column| column.name == *name);
         let unknown =
             table.columns.iter().find(|name| !has(name) && !facts.generated.contains(name));
-        match (unknown, self.unknown) {
+        match (unknown, self.run.options.unknown_columns) {
             (None, _) | (_, UnknownColumns::Ignore) => table.columns.retain(has),
             (Some(name), _) => {
                 let message =
@@ -227,7 +228,7 @@ impl Copying<'_> {
         // Those without rows, too: they may refer to the others.
         let what = "empty the tables that an earlier copy has filled";
         let sql = under_users_path(&format!("truncate {}", ours.join(", ")));
-        self.runtime.block_on(writer.run(&sql, what))
+        self.run.runtime.block_on(writer.run(&sql, what))
     }
 
     /// What the sessions of its loads are called, and no others.
@@ -246,7 +247,7 @@ impl Copying<'_> {
         let since = Instant::now();
         loop {
             let asked = writer.ask::<i64>(&sql, "look for sessions of an earlier copy");
-            if self.runtime.block_on(asked)? == 0 {
+            if self.run.runtime.block_on(asked)? == 0 {
                 return Ok(());
             }
             if since.elapsed() > LINGER {
@@ -264,17 +265,17 @@ impl Copying<'_> {
     fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &Facts) -> Result<u64> {
         let (tx, rx) = sync_channel(PIECES);
         let name = &facts.table.sql_name;
-        let load_watch = Arc::new(self.watch.of_copy());
-        self.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
+        let load_watch = Arc::new(self.run.watch.of_copy());
+        self.run.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
         let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
-            let (runtime, watch) = (self.runtime, self.watch);
+            let (runtime, watch) = (self.run.runtime, &**self.run.watch);
             let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
             let loaded = self.load(table, facts, rx, &load_watch);
             is_over.store(true, Relaxed);
             (reading.join(), loaded)
         });
-        self.watch.show_copy(None);
+        self.run.watch.show_copy(None);
         let Ok(read) = read else {
             return Err(Error::new(Kind::Bug, "the thread that reads rows died"));
         };
@@ -312,10 +313,11 @@ impl Copying<'_> {
             // The source has no key twice, so that no two lanes wait for each other.
             lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
             no_ledger: true,
-            limits: self.limits,
+            limits: self.run.options.limits,
             ..load::Options::default()
         };
-        let load = load::prepare(options, self.target.called(&self.name()), self.runtime)?;
+        let load =
+            load::prepare(options, self.run.settings.dsn.called(&self.name()), self.run.runtime)?;
         Ok(load.run(watch)?.rows_written)
     }
 }

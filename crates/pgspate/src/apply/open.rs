@@ -6,14 +6,11 @@
 
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use super::options::Options;
 use super::plan::read_mark;
+use super::run::Run;
 use super::source::replication::Replication;
 use super::source::slot::{Begin, Slot, is_active};
-use super::watch::Watch;
-use super::write::{Settings, Writer};
+use super::write::Writer;
 use crate::Result;
 use crate::ledger::Mark;
 use crate::session::{Patience, stopped};
@@ -22,16 +19,7 @@ use crate::session::{Patience, stopped};
 /// host that lost its power does not say so, and `wal_sender_timeout` is a minute by default.
 const LINGER: Duration = Duration::from_secs(75);
 
-/// What opens a stream.
-pub(super) struct Opening<'a> {
-    pub(super) options: &'a Options,
-    pub(super) settings: &'a Settings,
-    pub(super) stream: &'a str,
-    pub(super) watch: &'a Watch,
-    pub(super) runtime: &'a Handle,
-}
-
-impl Opening<'_> {
+impl Run<'_> {
     /// Takes the stream of a slot over, which was last seen at `mark`. What writes it, where it
     /// begins, and what reads the slot if that is there. Blocks.
     ///
@@ -83,7 +71,7 @@ impl Opening<'_> {
                 Err(error) if error.is_retryable() => continue,
                 again => again?,
             };
-            let now = read_mark(&self.settings.dsn, self.stream);
+            let now = read_mark(&self.settings.dsn, &self.stream);
             let now = self.runtime.block_on(now)?;
             if !may_pass && now == *mark {
                 return Err(error);
@@ -100,7 +88,7 @@ impl Opening<'_> {
     /// Takes the stream over. `holds`: only if no session holds it.
     pub(super) fn writer(&self, holds: bool) -> Result<Writer> {
         let settings = self.settings.clone();
-        let writer = Writer::open(settings, self.stream, "", self.runtime.clone(), holds);
+        let writer = Writer::open(settings, &self.stream, "", self.runtime.clone(), holds);
         self.runtime.block_on(writer)
     }
 }

@@ -13,7 +13,6 @@ use tokio::runtime::Handle;
 
 use super::backfill::Copying;
 use super::batch::{self, Batch, Builder, Feed, LineFeed, SlotFeed, TopicFeed, Wiring};
-use super::open::Opening;
 use super::options::Options;
 use super::origin::{self, Origin};
 use super::plan::{read_mark, read_parts};
@@ -93,6 +92,7 @@ impl Apply {
         let started = Instant::now();
         let Apply { options, origin, router, settings, stream, mark } = self;
         router.heed(&watch.source);
+        let options = Arc::new(options);
         let run = Run { options, settings, stream, watch, runtime, started };
         match origin {
             Origin::Inputs(inputs) => run.inputs(inputs, router),
@@ -103,44 +103,29 @@ impl Apply {
 }
 
 /// A run, whatever its source.
-struct Run<'a> {
-    options: Options,
-    settings: Settings,
-    stream: String,
-    watch: &'a Arc<Watch>,
-    runtime: &'a Handle,
+pub(super) struct Run<'a> {
+    pub(super) options: Arc<Options>,
+    pub(super) settings: Settings,
+    pub(super) stream: String,
+    pub(super) watch: &'a Arc<Watch>,
+    pub(super) runtime: &'a Handle,
     started: Instant,
 }
 
 impl Run<'_> {
-    fn opening(&self) -> Opening<'_> {
-        let Run { options, settings, stream, watch, runtime, .. } = self;
-        Opening { options, settings, stream, watch, runtime }
-    }
-
     fn inputs(self, inputs: Vec<Input>, router: Router) -> Result<Report> {
-        let mut writer = self.opening().writer(false)?;
+        let mut writer = self.writer(false)?;
         self.runtime.block_on(writer.check_kept())?;
         let source = LineSource { inputs, follows: self.options.follows };
-        self.pipe(writer, router, source, &Confirmed::default(), |wiring, run, from| {
-            let position = LinePosition::default();
-            let builder = Builder::new(wiring, &run.options, from, position, true);
-            LineFeed::new(builder, &run.options)
+        self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
+            LineFeed::new(Builder::new(wiring, from, LinePosition::default(), true))
         })
     }
 
     fn slot(self, mut slot: Slot, mark: &Mark, router: Router) -> Result<Report> {
-        let Run { options, settings, watch, runtime, .. } = &self;
-        let (mut writer, begin, begun) = self.opening().open_slot(&mut slot, mark)?;
-        let copying = Copying {
-            slot: &slot,
-            target: &settings.dsn,
-            router: &router,
-            unknown: options.unknown_columns,
-            limits: options.limits,
-            watch,
-            runtime,
-        };
+        let Run { options, watch, runtime, .. } = &self;
+        let (mut writer, begin, begun) = self.open_slot(&mut slot, mark)?;
+        let copying = Copying { run: &self, slot: &slot, router: &router };
         let (from, copied) = match begin {
             Begin::Stream(from) => (from, Vec::new()),
             Begin::Slot => copying.run(&mut writer, false)?,
@@ -152,16 +137,15 @@ impl Run<'_> {
         let confirmed = Arc::new(Confirmed::default());
         let (limits, gauge) = (options.limits, &watch.source);
         let source = SlotSource::new(slot, from, begun, &confirmed, limits, gauge, runtime);
-        let report = self.pipe(writer, router, source, &confirmed, |wiring, run, mark| {
-            let builder = Builder::new(wiring, &run.options, mark, position, false);
-            SlotFeed::new(builder, from, until)
+        let report = self.pipe(writer, router, source, &confirmed, |wiring, mark| {
+            SlotFeed::new(Builder::new(wiring, mark, position, false), from, until)
         })?;
         Ok(Report { copied, ..report })
     }
 
     fn topics(self, mut topics: Topics, router: Router) -> Result<Report> {
         let Run { options, settings, stream, watch, runtime, .. } = &self;
-        let mut writer = self.opening().writer(false)?;
+        let mut writer = self.writer(false)?;
         runtime.block_on(writer.check_kept())?;
         // Where partitions begin, which nobody else moves on from now on.
         let rows = runtime.block_on(read_parts(&settings.dsn, stream))?;
@@ -179,10 +163,10 @@ impl Run<'_> {
             stall_timeout: options.limits.stall_timeout,
             gauge: Arc::clone(&watch.source),
         };
-        self.pipe(writer, router, source, &Confirmed::default(), |wiring, run, from| {
+        let stream = stream.clone();
+        self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
             let position = TopicPosition::new(from);
-            let builder = Builder::new(wiring, &run.options, from, position, false);
-            TopicFeed::new(builder, &run.options, &run.stream)
+            TopicFeed::new(Builder::new(wiring, from, position, false), stream)
         })
     }
 
@@ -193,16 +177,16 @@ impl Run<'_> {
         router: Router,
         mut source: S,
         confirmed: &Confirmed,
-        feed: impl FnOnce(Wiring, &Self, &Mark) -> F,
+        feed: impl FnOnce(Wiring, &Mark) -> F,
     ) -> Result<Report> {
         let Run { watch, runtime, .. } = self;
         let events_before = writer.mark().ordinal;
         let (piece_tx, piece_rx) = sync_channel(PIECES_AHEAD);
         // The writer takes a batch when it has nothing else to do, so that the next one grows.
         let (batches, batch_rx) = sync_channel(0);
-        let names = self.settings.inputs.clone();
-        let wiring = Wiring { router, names, batches, watch: Arc::clone(watch) };
-        let feed = feed(wiring, &self, writer.mark());
+        let (options, names) = (Arc::clone(&self.options), self.settings.inputs.clone());
+        let wiring = Wiring { options, router, names, batches, watch: Arc::clone(watch) };
+        let feed = feed(wiring, writer.mark());
         let reading = std::thread::spawn(move || {
             source.read(&piece_tx);
             source

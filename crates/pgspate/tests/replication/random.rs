@@ -1,9 +1,11 @@
 //! A history of chance through a slot gives the table that the server has.
 
+use std::future::pending;
+
 use pgspate::apply::replication::{Lsn, Replication, Snapshot};
 
 use crate::events::{Table, apply};
-use crate::support::{Server, dsn, server};
+use crate::support::{Server, dsn, events, server};
 
 /// Numbers of chance, the same in every run.
 struct Chance(u64);
@@ -80,14 +82,9 @@ async fn a_history_of_chance_gives_the_same_table() {
         chance.history(&server);
         let slot = format!("s{seed}");
         let dsn = dsn(&server.dsn());
-        let snapshot = Snapshot::create(&dsn, &slot, "p").await.unwrap();
+        let snapshot = Snapshot::create(&dsn, &slot, "p", pending()).await.unwrap();
         chance.history(&server);
-        let mut events = Vec::new();
-        let take = &mut |rows| {
-            events.extend(rows);
-            Ok(())
-        };
-        snapshot.events(&snapshot.tables()[0], take).await.unwrap();
+        let mut events = events(&snapshot, &snapshot.tables()[0]).await;
         let from = snapshot.lsn();
         snapshot.close().await;
         let wanted: Lsn =

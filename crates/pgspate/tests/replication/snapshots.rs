@@ -1,8 +1,10 @@
 //! What was there before a slot's stream, from the snapshot that the slot begins with.
 
+use std::future::pending;
+
 use pgspate::apply::replication::{Replication, Snapshot};
 
-use crate::support::{dsn, line, lines, server};
+use crate::support::{dsn, events, line, lines, server};
 
 #[tokio::test]
 async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
@@ -16,7 +18,7 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
          create publication p for all tables;",
     );
     let dsn = dsn(&server.dsn());
-    let snapshot = Snapshot::create(&dsn, "s", "p").await.unwrap();
+    let snapshot = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap();
     // After the slot began: not in the snapshot.
     server.run(
         "update shop.orders set note = 'new' where id = 1;\n delete from shop.orders where id = 2",
@@ -25,11 +27,7 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
     assert_eq!(names, ["empty", "orders"]);
     let mut found = Vec::new();
     for table in snapshot.tables() {
-        let take = &mut |events: Vec<_>| {
-            found.extend(events.iter().map(line));
-            Ok(())
-        };
-        snapshot.events(table, take).await.unwrap();
+        found.extend(events(&snapshot, table).await.iter().map(line));
     }
     found.sort();
     assert_eq!(
@@ -71,7 +69,7 @@ async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
          insert into t values (1, 'x', 1), (2, 'y', 2);
          create publication p for table t (id, n) where (n > 1);",
     );
-    let snapshot = Snapshot::create(&dsn(&server.dsn()), "s", "p").await.unwrap();
+    let snapshot = Snapshot::create(&dsn(&server.dsn()), "s", "p", pending()).await.unwrap();
     let table = &snapshot.tables()[0];
     assert_eq!(table.query(), "select id, n from only public.t where (n > 1)");
     let mut found = Vec::new();
@@ -87,12 +85,12 @@ async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
 async fn a_slot_that_cannot_be_used_is_not_left_behind() {
     let server = server();
     let dsn = dsn(&server.dsn());
-    let error = Snapshot::create(&dsn, "s", "p").await.unwrap_err();
+    let error = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
     assert_eq!(error.to_string(), "publication \"p\" does not exist, or has no tables");
     assert!(server.query("select 1 from pg_replication_slots").is_empty());
     server.run("create table t (id int); create publication p for all tables");
-    let snapshot = Snapshot::create(&dsn, "s", "p").await.unwrap();
-    let error = Snapshot::create(&dsn, "s", "p").await.unwrap_err();
+    let snapshot = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap();
+    let error = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
     assert_eq!(error.to_string(), "could not make replication slot \"s\"");
     assert_eq!(error.sqlstate().unwrap().code(), "42710");
     snapshot.close().await;

@@ -1,5 +1,6 @@
 //! A slot's stream from a real server.
 
+use std::future::pending;
 use std::time::Duration;
 
 use pgspate::Kind;
@@ -92,7 +93,7 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
     let mut stream = Replication::start(&dsn, "s", publication, last).await.unwrap();
     assert_eq!(lines(&mut stream, 1).await.0, ["Insert public.log {x=4 y=d} end"]);
     stream.close().await;
-    drop_slot(&dsn, "s").await.unwrap();
+    drop_slot(&dsn, "s", pending()).await.unwrap();
     assert!(server.query("select 1 from pg_replication_slots").is_empty());
 }
 

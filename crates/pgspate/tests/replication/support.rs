@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pgspate::apply::Name;
 use pgspate::apply::decode::Types;
-use pgspate::apply::replication::{Lsn, Replication};
+use pgspate::apply::replication::{Lsn, PublishedTable, Replication, Snapshot};
+use pgspate::apply::{Event, Name, Op, Position, Row, Value};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{Throwaway, silent, testing};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
@@ -18,6 +18,31 @@ impl Types for NoTypes {
     fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
         None
     }
+}
+
+/// The rows of a table as events, each of which may be followed by a commit.
+pub(crate) async fn events(snapshot: &Snapshot, table: &PublishedTable) -> Vec<Event> {
+    let mut text = Vec::new();
+    let take = &mut |piece: &[u8]| {
+        text.extend_from_slice(piece);
+        Ok(())
+    };
+    snapshot.copy(table, take).await.unwrap();
+    let columns: Arc<[Box<str>]> = table.columns.iter().map(|name| name.as_str().into()).collect();
+    let value = |field: &str| match field {
+        "\\N" => Value::Null,
+        _ => Value::Text(field.replace("\\t", "\t").replace("\\\\", "\\").into()),
+    };
+    let event = |row: &str| Event {
+        table: Arc::new(table.name.clone()),
+        op: Op::Snapshot,
+        new: Some(Row { columns: columns.clone(), values: row.split('\t').map(value).collect() }),
+        old: None,
+        key: None,
+        position: Position::default(),
+        ends_transaction: true,
+    };
+    String::from_utf8(text).unwrap().lines().map(event).collect()
 }
 
 /// A server of its own, as slots belong to all of a server.

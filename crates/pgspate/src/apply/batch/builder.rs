@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use super::Batch;
 use super::cuts::Boundary;
@@ -38,6 +38,7 @@ pub(super) enum Told<'a> {
 
 /// What a builder works with.
 pub(crate) struct Wiring {
+    pub(crate) options: Arc<Options>,
     pub(crate) router: Router,
     pub(crate) names: SourceNames,
     pub(crate) batches: SyncSender<Result<Batch>>,
@@ -46,17 +47,7 @@ pub(crate) struct Wiring {
 
 /// Builds batches of the events of one source.
 pub(crate) struct Builder<P> {
-    pub(super) router: Router,
-    pub(super) names: SourceNames,
-    pub(super) batches: SyncSender<Result<Batch>>,
-    pub(super) watch: Arc<Watch>,
-    /// Events of a batch, at most.
-    pub(super) rows_max: u64,
-    /// Bytes of input of a batch, or of what its events take, at most.
-    pub(super) bytes_max: u64,
-    /// How long a batch waits for more when the writer is idle.
-    pub(super) delay: Duration,
-    dead_letters_max: u64,
+    pub(super) with: Wiring,
     /// How far the source has come.
     pub(super) position: P,
     /// The batch that is being built.
@@ -85,23 +76,9 @@ pub(crate) struct Builder<P> {
 
 impl<P: Position> Builder<P> {
     /// Goes on after `from`. `reads_again`: the source begins with what is applied already.
-    pub(crate) fn new(
-        wiring: Wiring,
-        options: &Options,
-        from: &Mark,
-        position: P,
-        reads_again: bool,
-    ) -> Builder<P> {
-        let Wiring { router, names, batches, watch } = wiring;
+    pub(crate) fn new(with: Wiring, from: &Mark, position: P, reads_again: bool) -> Builder<P> {
         Builder {
-            router,
-            names,
-            batches,
-            watch,
-            rows_max: options.batch_rows,
-            bytes_max: options.batch_bytes,
-            delay: options.batch_delay,
-            dead_letters_max: options.dead_letters_max,
+            with,
             position,
             batch: Batch::default(),
             began: None,
@@ -119,16 +96,6 @@ impl<P: Position> Builder<P> {
         }
     }
 
-    /// Whether nobody wants more batches.
-    pub(super) fn is_unwanted(&self) -> bool {
-        self.watch.source.is_unwanted()
-    }
-
-    /// Whether the run is to stop.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.watch.is_cancelled()
-    }
-
     pub(super) fn is_between(&self) -> bool {
         self.transaction == Transaction::Between
     }
@@ -141,18 +108,13 @@ impl<P: Position> Builder<P> {
         };
     }
 
-    /// The last event may be half of one to come.
-    pub(super) fn expect_more(&mut self) {
-        self.transaction = Transaction::Within;
-    }
-
     /// The transaction of the events before ends, or none is open.
     pub(super) fn close_transaction(&mut self) {
         self.transaction = Transaction::Between;
     }
 
     pub(super) fn place(&self, stand: P::Stand) -> Place {
-        self.names.place(stand.into())
+        self.with.names.place(stand.into())
     }
 
     /// The error with its place, if it has none.
@@ -195,7 +157,7 @@ impl<P: Position> Builder<P> {
             false => Transaction::Within,
         };
         if self.is_again() {
-            self.router.see(event)?;
+            self.with.router.see(event)?;
         }
         let ordinal = self.ordinal;
         if self.passes_over()? {
@@ -204,7 +166,7 @@ impl<P: Position> Builder<P> {
         self.begin();
         let before = self.batch.log.held_bytes();
         let at = StandAt { stand: stand.into(), ordinal };
-        match self.router.add(event, &mut self.batch.log, at) {
+        match self.with.router.add(event, &mut self.batch.log, at) {
             Ok(true) => {}
             Ok(false) => self.batch.left_out += 1,
             Err(error) => self.set_aside(error, &Told::Event(event), stand)?,
@@ -240,14 +202,14 @@ impl<P: Position> Builder<P> {
         stand: P::Stand,
     ) -> Result<()> {
         self.letters += 1;
-        if error.kind() != Kind::Format || self.letters > self.dead_letters_max {
+        if error.kind() != Kind::Format || self.letters > self.with.options.dead_letters_max {
             return Err(no_event(self.placed(error, stand)));
         }
         self.begin();
-        let (source, line) = self.names.source(stand.into());
+        let (source, line) = self.with.names.source(stand.into());
         let (table, payload) = match told {
             Told::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
-            Told::Event(event) => self.router.letter(event),
+            Told::Event(event) => self.with.router.letter(event),
         };
         self.batch.rejected.push(DeadLetter {
             position: self.ordinal - 1,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::prepare::prepare;
 use super::{Batch, Builder};
-use crate::apply::options::AtEnd;
+use crate::apply::options::{AtEnd, Options};
 use crate::apply::source::Position;
 use crate::{Error, Kind, Result};
 use pgspate_events::Op;
@@ -44,7 +44,7 @@ impl<P: Position> Builder<P> {
 
     /// How long a batch waits for more events.
     fn delay(&self) -> Duration {
-        self.delay.max(self.position.delay(&self.watch.source))
+        self.with.options.batch_delay.max(self.position.delay(&self.with.watch.source))
     }
 
     fn is_old(&self) -> bool {
@@ -53,17 +53,18 @@ impl<P: Position> Builder<P> {
 
     pub(super) fn is_due(&mut self) -> bool {
         let (rows, bytes) = (self.batch.events, self.batch.weight);
+        let Options { batch_rows, batch_bytes, .. } = *self.with.options;
         if self.is_held {
             return false;
         }
         if !self.is_between() {
-            let is_large = rows >= 2 * self.rows_max || bytes >= 2 * self.bytes_max;
+            let is_large = rows >= 2 * batch_rows || bytes >= 2 * batch_bytes;
             return is_large && rows >= self.looked + self.grows_by;
         }
-        if rows >= self.rows_max || bytes >= self.bytes_max {
+        if rows >= batch_rows || bytes >= batch_bytes {
             return true;
         }
-        if rows < self.looked + EVENTS_BETWEEN_LOOKS || self.watch.is_writing() {
+        if rows < self.looked + EVENTS_BETWEEN_LOOKS || self.with.watch.is_writing() {
             return false;
         }
         self.looked = rows;
@@ -108,9 +109,9 @@ impl<P: Position> Builder<P> {
     }
 
     /// The input has ended, and what of it is no whole transaction is applied or is an error.
-    pub(super) fn end(&mut self, at_end: AtEnd) -> Result<()> {
+    pub(super) fn end(&mut self) -> Result<()> {
         self.end_doubt()?;
-        if at_end == AtEnd::Apply && !self.is_between() {
+        if self.with.options.at_end == AtEnd::Apply && !self.is_between() {
             self.close_transaction();
             self.note_boundary();
         }
@@ -140,7 +141,7 @@ impl<P: Position> Builder<P> {
         self.close_transaction();
         self.has_spilled = false;
         if self.hand_over().is_ok() {
-            let _ = self.batches.send(Err(error));
+            let _ = self.with.batches.send(Err(error));
         }
     }
 
@@ -159,7 +160,8 @@ impl<P: Position> Builder<P> {
             return Ok(());
         }
         if !batch.commits {
-            let prepared = prepare(&batch.log, 0..batch.log.changes().len(), &self.router.tables());
+            let prepared =
+                prepare(&batch.log, 0..batch.log.changes().len(), &self.with.router.tables());
             let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == Op::Truncate);
             if may_go_on || prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
                 // An event to come may be about a row that another one has taken the key of, or
@@ -178,16 +180,17 @@ impl<P: Position> Builder<P> {
             true => boundary.changes,
             false => batch.log.changes().len(),
         };
-        batch.end = self.position.mark(self.ordinal, &self.names);
+        batch.end = self.position.mark(self.ordinal, &self.with.names);
         batch.reached = self.position.reached();
         batch.committed = self.committed;
-        batch.tables = self.router.tables();
-        batch.additions = self.router.take_additions();
+        batch.tables = self.with.router.tables();
+        batch.additions = self.with.router.take_additions();
         let prepared = prepare(&batch.log, 0..batch.upto, &batch.tables);
         let made = prepared.map(|prepared| Batch { prepared, ..batch });
         // Before it is taken: the next one is not to be cut short meanwhile.
-        self.watch.begin_batch();
-        self.batches
+        self.with.watch.begin_batch();
+        self.with
+            .batches
             .send(made)
             .map_err(|_| Error::new(Kind::Cancelled, "nobody takes batches any more"))
     }

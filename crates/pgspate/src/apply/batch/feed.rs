@@ -1,5 +1,6 @@
 //! From a source's pieces to batches, on a thread of its own.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::Builder;
@@ -39,13 +40,15 @@ pub(crate) fn run<S: Source>(mut feed: impl Feed<S>, pieces: &Receiver<Result<S:
 }
 
 fn take_all<S: Source>(feed: &mut impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) -> Result<()> {
-    while !feed.is_done() && !feed.builder().is_unwanted() {
+    let watch = Arc::clone(&feed.builder().with.watch);
+    while !feed.is_done() && !watch.source.is_unwanted() {
         match pieces.recv_timeout(feed.builder().may_wait()) {
             Ok(piece) => feed.take(piece?)?,
             Err(RecvTimeoutError::Timeout) => {
                 feed.wait()?;
                 feed.builder().hand_over_if_old()?;
             }
+            Err(RecvTimeoutError::Disconnected) if watch.is_cancelled() => break,
             Err(RecvTimeoutError::Disconnected) => return feed.end(),
         }
     }

@@ -6,16 +6,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Builder, Feed, decoder};
-use crate::apply::options::{AtEnd, Options};
-use crate::apply::source::Digest;
-use crate::apply::source::Position as _;
+use super::{Builder, Feed};
 use crate::apply::source::kafka::{Message, Offset, Taken, TopicPosition, TopicSource, is_another};
+use crate::apply::source::{Digest, Position as _};
 use crate::{Error, Kind, Result};
 use pgspate_events::Event;
-use pgspate_events::decode::{
-    self, Debezium, Decode, DecodeOptions, Format, Grouping, KeyedRecord,
-};
+use pgspate_events::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
 
 /// How values begin that are written with a registry of schemas.
 const REGISTERED: u8 = 0;
@@ -23,9 +19,6 @@ const REGISTERED: u8 = 0;
 /// Decodes messages.
 pub(crate) struct TopicFeed {
     builder: Builder<TopicPosition>,
-    format: Option<Format>,
-    decode: DecodeOptions,
-    at_end: AtEnd,
     /// The stream's name.
     stream: String,
     parts: Vec<Part>,
@@ -51,7 +44,7 @@ impl Feed<TopicSource> for TopicFeed {
         match taken {
             Taken::Partition(partition) => {
                 let (name, topic) = (partition.name(), partition.topic.clone());
-                self.builder.names.add(name.clone());
+                self.builder.with.names.add(name.clone());
                 let check = self.builder.position.add(partition)?;
                 self.parts.push(Part { name, topic, decoder: None, check });
                 Ok(())
@@ -68,30 +61,15 @@ impl Feed<TopicSource> for TopicFeed {
     }
 
     fn end(&mut self) -> Result<()> {
-        if self.builder.is_cancelled() {
-            return Ok(());
-        }
-        self.builder.end(self.at_end)?;
+        self.builder.end()?;
         self.builder.position.hand_on(true);
         self.builder.hand_over()
     }
 }
 
 impl TopicFeed {
-    pub(crate) fn new(
-        builder: Builder<TopicPosition>,
-        options: &Options,
-        stream: &str,
-    ) -> TopicFeed {
-        TopicFeed {
-            builder,
-            format: options.format,
-            decode: options.decode.clone(),
-            at_end: options.at_end,
-            stream: stream.to_owned(),
-            parts: Vec::new(),
-            events: Vec::new(),
-        }
+    pub(crate) fn new(builder: Builder<TopicPosition>, stream: String) -> TopicFeed {
+        TopicFeed { builder, stream, parts: Vec::new(), events: Vec::new() }
     }
 
     fn message(&mut self, message: &Message) -> Result<()> {
@@ -165,24 +143,24 @@ impl TopicFeed {
         found: &mut Option<Box<dyn Decode>>,
         events: &mut Vec<Event>,
     ) -> Result<()> {
-        let router = &self.builder.router;
+        let with = &self.builder.with;
         if found.is_none() {
-            let format = match (self.format, record.value) {
+            let format = match (with.options.format, record.value) {
                 (Some(format), _) => format,
                 (None, Some(value)) => {
                     decode::sniff(value).map_err(|error| unread(error, value))?.0
                 }
                 // Rows of Debezium's are all whose end a key alone may tell.
                 (None, None) => {
-                    let mut debezium = Debezium::new(self.decode.debezium.clone());
-                    return debezium.decode_keyed(record, router, events);
+                    let mut debezium = Debezium::new(with.options.decode.debezium.clone());
+                    return debezium.decode_keyed(record, &with.router, events);
                 }
             };
-            *found = Some(decoder(format, &self.decode, router));
+            *found = Some(with.decoder(format));
         }
         let Some(decoder) = found else { return Ok(()) };
-        let decoded = decoder.decode_keyed(record, router, events);
-        router.take_fault().map_or(decoded, Err)
+        let decoded = decoder.decode_keyed(record, &with.router, events);
+        with.router.take_fault().map_or(decoded, Err)
     }
 
     /// Partitions have nothing that is wanted before these places.
@@ -195,9 +173,9 @@ impl TopicFeed {
         }
         let is_idle = builder.is_between() && builder.batch.events == 0;
         if let Some(reached) = builder.position.reached().filter(|_| is_idle)
-            && !builder.watch.has_batch()
+            && !builder.with.watch.has_batch()
         {
-            builder.watch.source.reach(reached);
+            builder.with.watch.source.reach(reached);
         }
         match builder.is_between() && builder.position.hand_on(false) {
             true => builder.hand_over(),

@@ -22,11 +22,10 @@ pub(crate) use messages::TopicFeed;
 pub(crate) use prepare::{Given, Prepared, What, prepare};
 pub(crate) use received::SlotFeed;
 
-use super::route::{Facts, Router};
+use super::route::Facts;
 use super::source::Reached;
 use crate::ledger::{DeadLetter, Mark, PartMove};
-use builder::Told;
-use pgspate_events::decode::{self, Decode, DecodeOptions, Format};
+use pgspate_events::decode::{self, Decode, Format};
 use pgspate_events::log::Log;
 
 /// A batch on its way from the reader to the writer.
@@ -78,12 +77,14 @@ impl Batch {
     }
 }
 
-/// The decoder of a format; where it has none of its own, that of pgspate's.
-fn decoder(format: Format, options: &DecodeOptions, router: &Router) -> Box<dyn Decode> {
-    let decoder = decode::of(format, options);
-    let decoder = decoder.unwrap_or_else(|| Box::new(decode::plain::Plain::default()));
-    if decoder.leaves_out() {
-        router.expect_left_out();
+impl Wiring {
+    /// The decoder of a format; where it has none of its own, that of pgspate's.
+    fn decoder(&self, format: Format) -> Box<dyn Decode> {
+        let decoder = decode::of(format, &self.options.decode);
+        let decoder = decoder.unwrap_or_else(|| Box::new(decode::plain::Plain::default()));
+        if decoder.leaves_out() {
+            self.router.expect_left_out();
+        }
+        decoder
     }
-    decoder
 }

@@ -41,7 +41,7 @@ pub(crate) enum Given {
 }
 
 /// The staged rows of one table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Prepared {
     pub(crate) table: usize,
     pub(crate) encoded: Encoded,
@@ -82,7 +82,7 @@ pub(crate) fn prepare(
     let all = folded.tables.iter().enumerate();
     Ok(all
         .filter(|(_, folded)| !folded.is_empty() || folded.missing > 0)
-        .map(|(table, folded)| Encoder::new(log, &tables[table], folded).run(table))
+        .map(|(table, folded)| Encoder::new(log, &tables[table], folded, table).run())
         .collect())
 }
 
@@ -90,53 +90,47 @@ struct Encoder<'a> {
     log: &'a Log,
     facts: &'a Facts,
     folded: &'a FoldedTable,
-    out: Encoded,
+    out: Prepared,
     /// The columns that all rows give, and those that any does.
     all: Vec<u8>,
     any: Vec<u8>,
     row: Vec<Cell<'a>>,
     given: Vec<u8>,
-    has_changes: bool,
-    has_moves: bool,
-    has_fresh: bool,
-    has_left: bool,
     /// Of a table without a key: the place of the row among those of the batch.
     nth: i64,
 }
 
 impl<'a> Encoder<'a> {
-    fn new(log: &'a Log, facts: &'a Facts, folded: &'a FoldedTable) -> Encoder<'a> {
+    fn new(log: &'a Log, facts: &'a Facts, folded: &'a FoldedTable, table: usize) -> Encoder<'a> {
         let bytes = facts.columns.len().div_ceil(8);
         Encoder {
             log,
             facts,
             folded,
-            out: Encoded::default(),
+            out: Prepared {
+                table,
+                truncates: folded.truncates,
+                has_clash: folded.has_clash,
+                has_takes: !folded.takes.is_empty(),
+                is_loose: folded.is_loose,
+                missing: folded.missing,
+                is_in_suspense: folded.is_in_suspense(),
+                ..Prepared::default()
+            },
             all: vec![0xff; bytes],
             any: vec![0; bytes],
             row: vec![Cell::Absent; facts.columns.len()],
             given: vec![0; bytes],
-            has_changes: false,
-            has_moves: false,
-            has_fresh: false,
-            has_left: false,
             nth: 0,
         }
     }
 
-    fn run(mut self, table: usize) -> Prepared {
-        let (mut goes, mut comes) = (0, 0);
+    fn run(mut self) -> Prepared {
         for entry in self.folded.in_order() {
             match &entry.state {
                 _ if FoldedTable::is_untouched(entry) => {}
-                None => {
-                    self.goes(entry);
-                    goes += 1;
-                }
-                Some(state) => {
-                    self.comes(entry, state);
-                    comes += 1;
-                }
+                None => self.goes(entry),
+                Some(state) => self.comes(entry, state),
             }
         }
         for (from, key) in &self.folded.takes {
@@ -144,57 +138,40 @@ impl<'a> Encoder<'a> {
         }
         for at in &self.folded.removals {
             self.whole(*at, Which::Old, What::Goes);
-            goes += 1;
         }
         for at in &self.folded.inserts {
             self.whole(*at, Which::New, What::Comes);
-            comes += 1;
         }
         let bit = |bits: &[u8], nth: usize| bits[nth / 8] >> (nth % 8) & 1 == 1;
         let given = (0..self.facts.columns.len()).map(|nth| match () {
-            () if bit(&self.all, nth) && comes > 0 => Given::Always,
+            () if bit(&self.all, nth) && self.out.comes > 0 => Given::Always,
             () if bit(&self.any, nth) => Given::Sometimes,
             () => Given::Never,
         });
-        Prepared {
-            table,
-            given: given.collect(),
-            encoded: self.out,
-            truncates: self.folded.truncates,
-            goes,
-            comes,
-            has_changes: self.has_changes,
-            has_moves: self.has_moves,
-            has_fresh: self.has_fresh,
-            has_clash: self.folded.has_clash,
-            has_takes: !self.folded.takes.is_empty(),
-            has_left: self.has_left,
-            is_loose: self.folded.is_loose,
-            missing: self.folded.missing,
-            is_in_suspense: self.folded.is_in_suspense(),
-        }
+        Prepared { given: given.collect(), ..self.out }
     }
 
-    /// A row that goes has its key alone.
-    fn goes(&mut self, entry: &Entry) {
-        self.row.fill(Cell::Absent);
-        let change = &self.log.changes()[entry.key.change as usize];
-        for (column, _) in &self.facts.keying.columns {
-            self.row[*column] = self.log.either(change, entry.key.which, *column);
-        }
-        // Of a row that goes, it says whether its events have moved on to another key.
-        self.given.fill(if entry.is_left { 0xff } else { 0 });
-        self.has_left |= entry.is_left;
-        self.write(What::Goes, None);
-    }
-
-    /// A key that a row takes, and the one from which it comes.
-    fn takes(&mut self, from: Option<KeyAt>, key: KeyAt) {
+    /// A row of nothing but the key that an event gives.
+    fn take_key(&mut self, key: KeyAt) {
         self.row.fill(Cell::Absent);
         let change = &self.log.changes()[key.change as usize];
         for (column, _) in &self.facts.keying.columns {
             self.row[*column] = self.log.either(change, key.which, *column);
         }
+    }
+
+    /// A row that goes has its key alone.
+    fn goes(&mut self, entry: &Entry) {
+        self.take_key(entry.key);
+        // Of a row that goes, it says whether its events have moved on to another key.
+        self.given.fill(if entry.is_left { 0xff } else { 0 });
+        self.out.has_left |= entry.is_left;
+        self.write(What::Goes, None);
+    }
+
+    /// A key that a row takes, and the one from which it comes.
+    fn takes(&mut self, from: Option<KeyAt>, key: KeyAt) {
+        self.take_key(key);
         self.given.fill(0);
         self.write(What::Takes, from.map(|from| (from.change, from.which)));
     }
@@ -215,9 +192,9 @@ impl<'a> Encoder<'a> {
             Base::Nothing if is_partial && state.puts => (What::Fresh, None),
             _ => (what(state.puts), None),
         };
-        self.has_changes |= what == What::Changes;
-        self.has_moves |= from.is_some();
-        self.has_fresh |= what == What::Fresh;
+        self.out.has_changes |= what == What::Changes;
+        self.out.has_moves |= from.is_some();
+        self.out.has_fresh |= what == What::Fresh;
         self.write(what, from.map(|from| (from.change, from.which)));
     }
 
@@ -256,6 +233,11 @@ impl<'a> Encoder<'a> {
     }
 
     fn write(&mut self, what: What, from: Option<(u32, Which)>) {
+        match what {
+            What::Goes => self.out.goes += 1,
+            What::Takes => {}
+            _ => self.out.comes += 1,
+        }
         if self.binary(what, from).is_none() {
             self.text(what, from);
         }
@@ -264,7 +246,7 @@ impl<'a> Encoder<'a> {
     /// Writes the row in binary, or nothing if an encoder does not take a value.
     fn binary(&mut self, what: What, from: Option<(u32, Which)>) -> Option<()> {
         let encoders = self.facts.encoders.as_ref()?;
-        let out = &mut self.out.binary;
+        let out = &mut self.out.encoded.binary;
         let start = out.len();
         let fields = self.row.len() + 2 + self.facts.keying.columns.len().max(1);
         out.extend_from_slice(&(fields as i16).to_be_bytes());
@@ -292,12 +274,12 @@ impl<'a> Encoder<'a> {
             out.extend_from_slice(&8_i32.to_be_bytes());
             out.extend_from_slice(&self.nth.to_be_bytes());
         }
-        self.out.binary_rows += 1;
+        self.out.encoded.binary_rows += 1;
         Some(())
     }
 
     fn text(&mut self, what: What, from: Option<(u32, Which)>) {
-        let out = &mut self.out.text;
+        let out = &mut self.out.encoded.text;
         for cell in &self.row {
             text::append(bytes(*cell), out);
             out.push(b'\t');
@@ -318,8 +300,8 @@ impl<'a> Encoder<'a> {
             out.extend_from_slice(format!("\t{}", self.nth).as_bytes());
         }
         out.push(b'\n');
-        let nth = self.out.binary_rows + self.out.text_rows.len() as u64;
-        self.out.text_rows.push(nth);
+        let nth = self.out.encoded.binary_rows + self.out.encoded.text_rows.len() as u64;
+        self.out.encoded.text_rows.push(nth);
     }
 }
 

@@ -82,8 +82,8 @@ impl SlotFeed {
         let is_last = self.until.is_some_and(|until| end >= until);
         self.is_done = is_last;
         if builder.batch.is_empty() {
-            if !builder.watch.has_batch() {
-                builder.watch.source.reach(Reached::Log(end));
+            if !builder.with.watch.has_batch() {
+                builder.with.watch.source.reach(Reached::Log(end));
             }
             if end <= self.from || !(is_last || self.moved.elapsed() >= IDLE) {
                 return Ok(());

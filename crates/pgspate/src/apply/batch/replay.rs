@@ -40,7 +40,7 @@ impl<P: Position> Builder<P> {
             return Ok(true);
         }
         // All that is applied already has been read: whether it is still what it was.
-        self.router.end_of_seen();
+        self.with.router.end_of_seen();
         let is_same = from.digest.is_empty() || from.digest == self.position.digest();
         if let Replay::Until(from) = std::mem::replace(&mut self.replay, Replay::Over)
             && !is_same

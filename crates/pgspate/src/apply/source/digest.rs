@@ -1,4 +1,8 @@
-//! What tells the records of one stream from those of another.
+//! What tells the records of one stream from those of another, and how far they were taken.
+
+use super::{Position, SourceNames};
+use crate::ledger::Mark;
+use pgspate_events::Stand;
 
 /// Tells the records of a stream so far from others. The ledger keeps it: it stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,5 +33,43 @@ impl Digest {
 impl std::fmt::Display for Digest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Records that come in an order of their own: the last one, and what all up to it are.
+#[derive(Debug, Default)]
+pub(crate) struct Trail<S> {
+    /// Of all records so far.
+    pub(crate) digest: Digest,
+    last: (S, Digest),
+    /// After the last whole transaction.
+    whole: (S, Digest),
+}
+
+impl<S: Default> Trail<S> {
+    /// Nothing yet, of a stream whose digest this is.
+    pub(crate) fn after(digest: Digest) -> Trail<S> {
+        Trail { digest, last: Default::default(), whole: Default::default() }
+    }
+}
+
+impl<S: Copy + Default + Send + Into<Stand>> Position for Trail<S> {
+    type Stand = S;
+
+    fn arrive(&mut self, stand: S) {
+        self.last = (stand, self.digest);
+    }
+
+    fn settle(&mut self) {
+        self.whole = self.last;
+    }
+
+    fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark {
+        let (stand, digest) = self.whole;
+        Mark { ordinal, source: names.words(stand.into()), digest: digest.to_string() }
+    }
+
+    fn digest(&self) -> String {
+        self.digest.to_string()
     }
 }

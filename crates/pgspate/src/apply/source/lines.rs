@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 
-use super::{Digest, Pieces, Position, Source, SourceNames};
+use super::{Pieces, Source, Trail};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::{ChunkData, Cutter};
-use crate::ledger::Mark;
 use crate::source::{self, Input};
 use crate::{Error, Kind, Result};
 use pgspate_events::Stand;
@@ -56,35 +55,8 @@ impl From<Line> for Stand {
     }
 }
 
-/// The last line that was taken, and what all lines up to it are: they are read again each time.
-#[derive(Debug, Default)]
-pub(crate) struct LinePosition {
-    /// Of all records so far.
-    pub(crate) digest: Digest,
-    last: (Line, Digest),
-    whole: (Line, Digest),
-}
-
-impl Position for LinePosition {
-    type Stand = Line;
-
-    fn arrive(&mut self, stand: Line) {
-        self.last = (stand, self.digest);
-    }
-
-    fn settle(&mut self) {
-        self.whole = self.last;
-    }
-
-    fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark {
-        let (stand, digest) = self.whole;
-        Mark { ordinal, source: names.words(stand.into()), digest: digest.to_string() }
-    }
-
-    fn digest(&self) -> String {
-        self.digest.to_string()
-    }
-}
+/// The last line that was taken: all are read again each time.
+pub(crate) type LinePosition = Trail<Line>;
 
 /// Reads inputs, one after the other.
 pub(crate) struct LineSource {

@@ -15,7 +15,7 @@ pub(crate) mod slot;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-pub(crate) use digest::Digest;
+pub(crate) use digest::{Digest, Trail};
 pub use gauge::Lag;
 pub(crate) use gauge::{Gauge, Reached};
 pub(crate) use names::SourceNames;

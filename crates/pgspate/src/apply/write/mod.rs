@@ -165,6 +165,12 @@ impl Writer {
         Ok(())
     }
 
+    /// The session and the stream, which may have to be opened again.
+    async fn opened(&mut self) -> Result<(&mut Session, &Stream)> {
+        self.reopen(None).await?;
+        Ok((self.session.as_mut().expect("just opened"), &self.stream))
+    }
+
     async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
         self.reopen(None).await?;
         if !self.is_bound && batch.tables.iter().any(|it| it.table.unlogged != Unlogged::No) {
@@ -230,11 +236,8 @@ impl Writer {
 
     /// Lets no other process begin this stream as long as the session lives.
     pub(crate) async fn hold(&mut self) -> Result<()> {
-        self.reopen(None).await?;
-        match &self.session {
-            Some(session) => self.stream.hold(&session.connection.client).await,
-            None => Ok(()),
-        }
+        let (session, stream) = self.opened().await?;
+        stream.hold(&session.connection.client).await
     }
 
     /// Moves the stream without any event. A session that was lost while rows were copied is
@@ -268,9 +271,7 @@ impl Writer {
         if moves.is_empty() {
             return Ok(());
         }
-        self.reopen(None).await?;
-        let Some(session) = &mut self.session else { return Ok(()) };
-        let stream = &self.stream;
+        let (session, stream) = self.opened().await?;
         session.begin().await?;
         // Only who has the stream may do so.
         stream.advance(&session.connection.client, &stream.mark, &[]).await?;
@@ -280,11 +281,7 @@ impl Writer {
 
     /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
     pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
-        self.reopen(None).await?;
-        match &self.session {
-            Some(session) => session.run(sql, what).await,
-            None => Ok(()),
-        }
+        self.opened().await?.0.run(sql, what).await
     }
 
     /// Asks for one value.
@@ -292,20 +289,15 @@ impl Writer {
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
-        self.reopen(None).await?;
-        match &mut self.session {
-            Some(session) => session.ask(sql, what).await,
-            None => Err(Error::new(Kind::Bug, "there is no session")),
-        }
+        self.opened().await?.0.ask(sql, what).await
     }
 
     /// Notes that the stream writes to unlogged tables, before it does. `renews`: what it has
     /// written before is to be written again.
     pub(crate) async fn bind(&mut self, renews: bool) -> Result<()> {
-        self.reopen(None).await?;
-        let Some(session) = &self.session else { return Ok(()) };
+        let (session, stream) = self.opened().await?;
         let (client, is_within) = (&session.connection.client, session.in_transaction);
-        ledger::bind_stream(client, self.stream.name(), renews, is_within).await?;
+        ledger::bind_stream(client, stream.name(), renews, is_within).await?;
         self.is_bound = true;
         Ok(())
     }
@@ -317,10 +309,8 @@ impl Writer {
     pub(crate) async fn check_kept(&mut self) -> Result<()> {
         let mut has_lost = false;
         loop {
-            self.reopen(None).await?;
-            let Some(session) = &self.session else { return Ok(()) };
-            let client = &session.connection.client;
-            match ledger::check_stream(client, self.stream.name()).await {
+            let (session, stream) = self.opened().await?;
+            match ledger::check_stream(&session.connection.client, stream.name()).await {
                 Err(error) if error.is_retryable() && !has_lost => {
                     has_lost = true;
                     self.roll_back_after(&error).await;

@@ -6,11 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::LineFeed;
-use crate::apply::batch::decoder;
-use crate::apply::route::Router;
+use crate::apply::batch::Wiring;
 use crate::apply::source::lines::Line;
 use crate::{Error, Result};
-use pgspate_events::decode::{self, Decode, DecodeOptions, Format};
+use pgspate_events::decode::{self, Decode, Format};
 
 /// So many records are looked at, of so many bytes together.
 const RECORDS_MAX: usize = 100;
@@ -37,12 +36,10 @@ pub(super) struct Unknown {
 }
 
 impl Reading {
-    pub(super) fn new(given: Option<Format>, options: &DecodeOptions, router: &Router) -> Reading {
-        match given {
+    pub(super) fn new(with: &Wiring) -> Reading {
+        match with.options.format {
             None => Reading::Unknown(Unknown::default()),
-            Some(format) => {
-                Reading::As { format, why: None, decoder: decoder(format, options, router) }
-            }
+            Some(format) => Reading::As { format, why: None, decoder: with.decoder(format) },
         }
     }
 
@@ -104,7 +101,7 @@ impl LineFeed {
         match decode::sniff(line) {
             Ok((format, why)) => {
                 let records = std::mem::take(&mut unknown.records);
-                let decoder = decoder(format, &self.decode, &self.builder.router);
+                let decoder = self.builder.with.decoder(format);
                 self.reading = Reading::As { format, why: Some(why), decoder };
                 for (line, stand) in records {
                     self.decode_line(&line, stand)?;

@@ -6,18 +6,15 @@ mod rows;
 
 use super::{Builder, Feed};
 use crate::Result;
-use crate::apply::options::{AtEnd, Options};
 use crate::apply::source::lines::{InputPiece, Line, LinePosition, LineSource, Lines};
 use format::Reading;
 use pairs::Pairing;
 use pgspate_events::Event;
-use pgspate_events::decode::{DecodeOptions, Dms};
+use pgspate_events::decode::Dms;
 
 /// Decodes records.
 pub(crate) struct LineFeed {
     builder: Builder<LinePosition>,
-    decode: DecodeOptions,
-    at_end: AtEnd,
     lines: Lines,
     reading: Reading,
     /// Of rows of Parquet files.
@@ -29,25 +26,15 @@ pub(crate) struct LineFeed {
 }
 
 impl LineFeed {
-    pub(crate) fn new(builder: Builder<LinePosition>, options: &Options) -> LineFeed {
-        let reading = Reading::new(options.format, &options.decode, &builder.router);
+    pub(crate) fn new(builder: Builder<LinePosition>) -> LineFeed {
         LineFeed {
+            reading: Reading::new(&builder.with),
             builder,
-            decode: options.decode.clone(),
-            at_end: options.at_end,
             lines: Lines::default(),
-            reading,
             dms: None,
             pairing: None,
             events: Vec::new(),
         }
-    }
-
-    fn record(&mut self, line: &[u8], stand: Line) -> Result<()> {
-        if line.trim_ascii().is_empty() || !self.knows_format(line, stand)? {
-            return Ok(());
-        }
-        self.decode_line(line, stand)
     }
 
     /// Decodes a record and takes what it says.
@@ -56,9 +43,9 @@ impl LineFeed {
         let Some(decoder) = self.reading.decoder() else { return Ok(()) };
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let decoded = decoder.decode(line, &self.builder.router, &mut events);
+        let decoded = decoder.decode(line, &self.builder.with.router, &mut events);
         let grouping = decoder.grouping();
-        if let Some(fault) = self.builder.router.take_fault() {
+        if let Some(fault) = self.builder.with.router.take_fault() {
             return Err(fault);
         }
         let outcome = match decoded {
@@ -86,7 +73,9 @@ impl Feed<LineSource> for LineFeed {
         let mut lines = std::mem::take(&mut self.lines);
         lines.add(block)?;
         while let Some((line, stand)) = lines.next() {
-            self.record(line, stand)?;
+            if !line.trim_ascii().is_empty() && self.knows_format(line, stand)? {
+                self.decode_line(line, stand)?;
+            }
             self.builder.hand_over_if_due()?;
         }
         self.lines = lines;
@@ -102,12 +91,9 @@ impl Feed<LineSource> for LineFeed {
     }
 
     fn end(&mut self) -> Result<()> {
-        if self.builder.is_cancelled() {
-            return Ok(());
-        }
         self.reading.check_none()?;
         self.end_pairing();
-        self.builder.end(self.at_end)?;
+        self.builder.end()?;
         self.builder.hand_over()
     }
 }

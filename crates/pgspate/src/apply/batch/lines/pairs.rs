@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::LineFeed;
-use crate::apply::batch::Told;
+use crate::apply::batch::builder::{Told, Transaction};
 use crate::apply::source::lines::Line;
 use crate::{Error, Kind, Result};
 use pgspate_events::Event;
@@ -72,7 +72,7 @@ impl LineFeed {
             };
             self.pairing = Some(Pairing { since: Instant::now(), half });
             self.builder.is_held = true;
-            self.builder.expect_more();
+            self.builder.transaction = Transaction::Within;
         }
         Ok(())
     }

@@ -30,10 +30,10 @@ impl LineFeed {
 
     /// Takes the first rows of a batch; how many.
     fn some_rows(&mut self, first: Line, batch: &RecordBatch) -> Result<usize> {
-        let dms = self.dms.get_or_insert_with(|| Dms::new(self.decode.dms.clone()));
         let (mut events, builder) = (Vec::new(), &mut self.builder);
-        let decoded = dms.batch(batch, &builder.router, &mut events);
-        if let Some(fault) = builder.router.take_fault() {
+        let dms = self.dms.get_or_insert_with(|| Dms::new(builder.with.options.decode.dms.clone()));
+        let decoded = dms.batch(batch, &builder.with.router, &mut events);
+        if let Some(fault) = builder.with.router.take_fault() {
             return Err(fault);
         }
         let rows = decoded.map_err(|error| error.at(builder.place(first)))?;

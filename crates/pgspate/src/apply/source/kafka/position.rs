@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::read::{Partition, next_of, source_of};
 use crate::Result;
-use crate::apply::source::{Digest, Position, Reached, SourceNames};
+use crate::apply::source::{Digest, Position, Reached, SourceNames, Trail};
 use crate::ledger::{Mark, PartMove};
 use pgspate_events::Stand;
 
@@ -36,10 +36,7 @@ pub(crate) struct TopicPosition {
     is_due: bool,
     /// When places were last handed on.
     moved: Instant,
-    /// Of all messages so far.
-    digest: Digest,
-    last: (Offset, Digest),
-    whole: (Offset, Digest),
+    trail: Trail<Offset>,
 }
 
 /// A partition.
@@ -79,9 +76,7 @@ impl TopicPosition {
             unsettled: Vec::new(),
             is_due: false,
             moved: Instant::now(),
-            digest: Digest::parse(&from.digest),
-            last: Default::default(),
-            whole: Default::default(),
+            trail: Trail::after(Digest::parse(&from.digest)),
         }
     }
 
@@ -114,7 +109,7 @@ impl TopicPosition {
         let Some(part) = self.parts.get(at.part as usize) else { return };
         let place = Place { events: part.now.events + events, next: at.offset + 1, digest };
         self.arriving = Some((at.part as usize, place));
-        self.digest.mix(at.offset.unsigned_abs() ^ (u64::from(at.part) << 48));
+        self.trail.digest.mix(at.offset.unsigned_abs() ^ (u64::from(at.part) << 48));
     }
 
     /// A partition has nothing before `next` that is wanted. Where it is then, if that is further.
@@ -122,7 +117,7 @@ impl TopicPosition {
         let found = self.parts.get(part as usize).filter(|found| next > found.now.next)?;
         let place = Place { events: found.now.events, next, digest: String::new() };
         self.arriving = Some((part as usize, place));
-        self.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
+        self.trail.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
         Some(Offset { part, offset: next - 1 })
     }
 
@@ -142,7 +137,7 @@ impl Position for TopicPosition {
             self.parts[part].now = place;
             self.unsettled.push(part);
         }
-        self.last = (stand, self.digest);
+        self.trail.arrive(stand);
     }
 
     fn settle(&mut self) {
@@ -150,12 +145,11 @@ impl Position for TopicPosition {
             let part = &mut self.parts[part];
             part.whole.clone_from(&part.now);
         }
-        self.whole = self.last;
+        self.trail.settle();
     }
 
     fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark {
-        let (stand, digest) = self.whole;
-        Mark { ordinal, source: names.words(stand.into()), digest: digest.to_string() }
+        self.trail.mark(ordinal, names)
     }
 
     fn moves(&mut self, has_events: bool) -> Vec<PartMove> {

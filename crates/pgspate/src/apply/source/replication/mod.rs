@@ -14,7 +14,7 @@ pub use address::Address;
 pub use pgoutput::Pgoutput;
 pub use pgspate_events::Lsn;
 pub use snapshot::{PublishedTable, Snapshot, drop_slot};
-pub(crate) use snapshot::{drop_slot_unless, make_slot_unless, published, stopped};
+pub(crate) use snapshot::{make_slot, published, stopped};
 pub(crate) use stream::{Confirmer, check_publication};
 pub use stream::{Received, Replication};
 

@@ -5,21 +5,19 @@
 
 use std::future::pending;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use crate::format::delimited::{Dialect, Eol, parse_records};
 use crate::session::{self, Timeouts};
 use crate::target::connect::{Connection, Dsn, Walsender};
 use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
-use pgspate_events::{Event, Lsn, Name, Op, Position, Row, Value};
+use pgspate_events::{Lsn, Name};
 
-/// Bytes of rows that are made into events at a time.
+/// Bytes of rows that are handed on at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// How long it may take to end a session that waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -87,19 +85,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Makes a slot for pgoutput and takes over the snapshot of where it begins. Must run inside a
-    /// tokio runtime with I/O and time.
+    /// Makes a slot for pgoutput and takes over the snapshot of where it begins, unless `stop` comes
+    /// first: the server waits for transactions that are open. Must run inside a tokio runtime with
+    /// I/O and time.
     ///
     /// # Errors
     /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: the slot is there already,
     /// `wal_level` is not logical, no right to replicate. After the slot was made it is dropped
     /// again.
-    pub async fn create(dsn: &Dsn, slot: &str, publication: &str) -> Result<Snapshot> {
-        Snapshot::create_unless(dsn, slot, publication, pending()).await
-    }
-
-    /// The same, unless `stop` comes first: the server waits for transactions that are open.
-    pub(crate) async fn create_unless(
+    pub async fn create(
         dsn: &Dsn,
         slot: &str,
         publication: &str,
@@ -123,7 +117,7 @@ impl Snapshot {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
                 // The first error is the one that matters.
-                let _ = drop_slot(dsn, slot).await;
+                let _ = drop_slot(dsn, slot, pending()).await;
                 Err(error)
             }
         }
@@ -198,44 +192,6 @@ impl Snapshot {
         if piece.is_empty() { Ok(()) } else { take(&piece) }
     }
 
-    /// Gives a table's rows as events, each of which may be followed by a commit.
-    ///
-    /// # Errors
-    /// The server's, and those of `take`, which end it.
-    pub async fn events(
-        &self,
-        table: &PublishedTable,
-        take: &mut (dyn FnMut(Vec<Event>) -> Result<()> + Send),
-    ) -> Result<()> {
-        let name = Arc::new(table.name.clone());
-        let columns: Arc<[Box<str>]> =
-            table.columns.iter().map(|name| name.as_str().into()).collect();
-        let source = format!("snapshot at {}", self.lsn);
-        let event = |values| Event {
-            table: name.clone(),
-            op: Op::Snapshot,
-            new: Some(Row { columns: columns.clone(), values }),
-            old: None,
-            key: None,
-            position: Position { source: source.as_str().into(), ..Position::default() },
-            ends_transaction: true,
-        };
-        let dialect = Dialect::text();
-        let mut rows = |piece: &[u8]| {
-            let records = parse_records(&dialect, Eol::Lf, piece, true, usize::MAX);
-            let mut events = Vec::with_capacity(records.len());
-            for record in records {
-                let values = record.into_iter().map(value).collect::<Result<Vec<_>>>()?;
-                if values.len() != columns.len() {
-                    return Err(Error::new(Kind::Server, "a row of COPY has other columns"));
-                }
-                events.push(event(values));
-            }
-            take(events)
-        };
-        self.copy(table, &mut rows).await
-    }
-
     /// Ends a copy that was given up, on the server, too, where it may wait for a lock.
     pub(crate) async fn cancel(&self) {
         // If it does not get there, the session's end will do.
@@ -257,14 +213,6 @@ impl std::fmt::Debug for Snapshot {
             .field("lsn", &self.lsn)
             .field("tables", &self.tables)
             .finish_non_exhaustive()
-    }
-}
-
-fn value(field: Option<Vec<u8>>) -> Result<Value> {
-    match field.map(String::from_utf8) {
-        None => Ok(Value::Null),
-        Some(Ok(text)) => Ok(Value::Text(text.into())),
-        Some(Err(_)) => Err(Error::new(Kind::Server, "a value of COPY is not UTF-8")),
     }
 }
 
@@ -310,8 +258,8 @@ pub(crate) async fn published(
     Ok(rows.iter().map(table).collect())
 }
 
-/// Makes a slot without looking at what there is. Where it begins.
-pub(crate) async fn make_slot_unless(
+/// Makes a slot without looking at what there is, unless `stop` comes first. Where it begins.
+pub(crate) async fn make_slot(
     dsn: &Dsn,
     slot: &str,
     stop: impl Future<Output = ()>,
@@ -333,20 +281,11 @@ fn unplaced() -> Error {
     Error::new(Kind::Server, "the server did not say where the slot begins")
 }
 
-/// Drops a slot, after the session that reads it has ended.
+/// Drops a slot, after the session that reads it has ended, unless `stop` comes first.
 ///
 /// # Errors
 /// The server's: there is no such slot, or somebody reads it.
-pub async fn drop_slot(dsn: &Dsn, slot: &str) -> Result<()> {
-    drop_slot_unless(dsn, slot, pending()).await
-}
-
-/// The same, unless `stop` comes first.
-pub(crate) async fn drop_slot_unless(
-    dsn: &Dsn,
-    slot: &str,
-    stop: impl Future<Output = ()>,
-) -> Result<()> {
+pub async fn drop_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) -> Result<()> {
     let (connection, mut session) = both(dsn).await?;
     // Waits for a session that is about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
