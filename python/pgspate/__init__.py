@@ -8,7 +8,7 @@ sessions.
 
 from __future__ import annotations
 
-from ._apply import apply
+from ._calls import apply, load, plan, sync
 from ._doctor import Examination, Finding, Tuning, doctor, tune
 from ._errors import (
     BugError,
@@ -24,13 +24,11 @@ from ._errors import (
     SourceError,
     UsageError,
 )
-from ._load import load, plan
 from ._pandas import pandas_method
 from ._pgspate import __version__
 from ._progress import Progress
 from ._report import ApplyReport, LoadReport, Plan, Report, SyncReport
 from ._server import Server, server
-from ._sync import sync
 
 __all__ = [
     "ApplyReport",

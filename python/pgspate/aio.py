@@ -10,13 +10,11 @@ from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from . import _pgspate
-from ._apply import APPLY
 from ._call import Command
+from ._calls import APPLY, LOAD, SYNC
 from ._doctor import DOCTOR, TUNE, Examination, Tuning
-from ._load import LOAD
 from ._passage import Passage
 from ._report import ApplyReport, LoadReport, Report, SyncReport
-from ._sync import SYNC
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

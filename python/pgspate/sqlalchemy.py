@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
-from . import _load, _sync
+from . import _calls
 from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
 from ._within import copy_rows, run_script, table_there
@@ -91,7 +91,7 @@ def load(
     if within is None:
         to, table = _where(bind, shape)
         asked: dict[str, Any] = {"to": to, **options}
-        return _load.load(tuples, table, columns=names or None, **asked)
+        return _calls.load(tuples, table, columns=names or None, **asked)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint=_LEAVE_OUT)
@@ -165,7 +165,7 @@ def sync(
     asked["scope_by"] = shape.names(scope_by)
     asked["ignore_columns"] = shape.names(ignore_columns)
     if within is None:
-        return _sync.sync(tuples, table, columns=names or None, **asked)
+        return _calls.sync(tuples, table, columns=names or None, **asked)
     for name in ("lanes", "transactions", "vacuum"):
         if name in options:
             raise UsageError(f"{name} has no effect within a transaction", hint=_LEAVE_OUT)
@@ -173,7 +173,7 @@ def sync(
     connection, called = _within(within, shape)
     # The script is made on another connection, on which the name may be another table's.
     table, oid = table_there(connection, called)
-    script = _sync.SCRIPT.facts([], {**asked, "table": table})
+    script = _calls.SCRIPT.facts([], {**asked, "table": table})
     if script["oid"] != oid:
         message = f"{table} is another table within the transaction than where `bind` leads"
         raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")

@@ -18,8 +18,8 @@ from pgspate import _typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULES = ["_errors", "_load", "_sync", "_apply", "_doctor", "_progress", "_report", "_server",
-           "_pandas", "aio", "sqlalchemy"]
+MODULES = ["_errors", "_calls", "_doctor", "_progress", "_report", "_server", "_pandas", "aio",
+           "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
