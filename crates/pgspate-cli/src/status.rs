@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use pgspate::Result;
 use pgspate::ledger::{self, JobStatus, StreamStatus};
-use pgspate::load::{self, Watch};
+use pgspate::load::Watch;
 use pgspate::target::connect::Dsn;
 use pgspate::tune;
+use pgspate::{Result, care};
 use tokio::runtime::Runtime;
 
 use crate::Answer;
@@ -88,7 +88,7 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
         last_words: || "the same command, run again, puts back the rest".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    let restored = load::restore(dsn, args.job, runtime.handle(), &watch)?;
+    let restored = care::restore(dsn, args.job, runtime.handle(), &watch.copy)?;
     if args.json {
         print_json(&restored)?;
         return Ok(Answer::Yes);

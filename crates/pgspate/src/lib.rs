@@ -6,8 +6,10 @@
 //! server.
 
 pub mod apply;
+pub mod care;
 pub mod copy;
 pub mod doctor;
+mod job;
 pub mod ledger;
 pub mod load;
 pub mod measure;

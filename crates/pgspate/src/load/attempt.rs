@@ -5,18 +5,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio_postgres::Client;
-
 use super::{Load, Watch, Widened, create};
 use crate::copy::{
     self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, RejectsMax,
 };
 use crate::format::Mode;
-use crate::ledger::{self, Identity, Opened};
+use crate::job::Persistent;
+use crate::ledger::Opened;
 use crate::plan::{Method, Plan};
 use crate::session::Patience;
 use crate::target::Table;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, care, stage};
 
 impl Load {
     /// Starts over while that promises to help.
@@ -25,16 +24,16 @@ impl Load {
         watch: &Arc<Watch>,
         widened: &mut Vec<Widened>,
     ) -> Result<(Outcome, Vec<LaneSession>)> {
-        let mut patience = Patience::new(self.options.limits.retry_for);
+        let mut patience = Patience::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
-            if let Some(Opened { done, .. }) = &self.opened {
+            if let Some(Opened { done, .. }) = &self.job.opened {
                 watch.copy.kept.begin(done.rows_written(), done.chunks());
             }
             let began = Instant::now();
-            self.was_away = false;
+            self.job.own.was_away = false;
             let attempt = self.attempt(watch);
-            if began.elapsed() > self.options.limits.retry_for {
+            if began.elapsed() > self.job.own.limits.retry_for {
                 // The server was there for long enough to be waited for anew.
                 patience.renew();
             }
@@ -52,7 +51,7 @@ impl Load {
                 Ok(End::Interrupted(error)) | Err(error) if self.ahead().is_some() => {
                     return Err(error);
                 }
-                Ok(End::Interrupted(error)) => self.wait(error, &mut patience, watch)?,
+                Ok(End::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
                 Err(error) if self.add_key(&error)? => {}
                 Err(error) => match self.widen(&error)? {
                     Some(step) => widened.push(step),
@@ -62,34 +61,10 @@ impl Load {
         }
     }
 
-    /// Waits until the server may be back, and reads what is written by then.
-    pub(super) fn wait(
-        &mut self,
-        interrupted: Error,
-        patience: &mut Patience,
-        watch: &Watch,
-    ) -> Result<()> {
-        while patience.wait(|| watch.copy.is_cancelled()) {
-            let reopened = self.reconnect().and_then(|()| self.outlast_lost_lanes());
-            match reopened.and_then(|()| self.reopen_job()) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_retryable() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(interrupted)
-    }
-
-    /// Waits until the server has ended the lanes of the attempt before.
-    fn outlast_lost_lanes(&mut self) -> Result<()> {
-        let Some(key) = self.lock_key() else { return Ok(()) };
-        self.ask(async |client: &Client| ledger::outlast_lost_lanes(client, key).await)
-    }
-
     fn attempt(&mut self, watch: &Arc<Watch>) -> Result<End> {
         let job = self.job()?;
         let cutter = self.reading.cutter(&self.plan, watch);
-        copy::run(&job, cutter, &watch.copy, &self.runtime)
+        copy::run(&job, cutter, &watch.copy, &self.job.own.runtime)
     }
 
     fn job(&mut self) -> Result<Job> {
@@ -98,7 +73,7 @@ impl Load {
         Ok(Job {
             connect,
             early,
-            control: Arc::clone(&self.connection),
+            control: Arc::clone(&self.job.own.connection),
             encoder: self.winnowed(self.encoder()?),
             binary_sql: copying.binary_sql,
             text_sql: copying.text_sql,
@@ -112,10 +87,10 @@ impl Load {
             may_drop_rows: self.plan.may_drop_rows,
             is_stream: self.reading.is_stream(),
             commit: self.plan.commit,
-            ledger: self.opened.as_ref().map(|opened| opened.job),
-            is_bound: self.opened.as_ref().is_some_and(|opened| opened.is_bound),
-            lock_key: self.lock_key(),
-            done: self.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
+            ledger: self.job.id(),
+            is_bound: self.job.is_bound(),
+            lock_key: self.job.lock_key(),
+            done: self.job.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
             rejects: self
                 .options
                 .rejects
@@ -139,10 +114,10 @@ impl Load {
         if self.reading.is_stream() {
             return Ok(None);
         }
-        let widen = create::widen(&self.connection, new, &self.table, error);
-        let Some(widened) = self.runtime.block_on(widen)? else { return Ok(None) };
-        let table = Table::read(&self.connection.client, &self.table.sql_name);
-        if let Some(table) = self.runtime.block_on(table)? {
+        let widen = create::widen(self.job.connection(), new, &self.table, error);
+        let Some(widened) = self.job.own.runtime.block_on(widen)? else { return Ok(None) };
+        let table = Table::read(self.job.client(), &self.table.sql_name);
+        if let Some(table) = self.job.own.runtime.block_on(table)? {
             self.table = table;
         }
         self.plan_anew()?;
@@ -177,30 +152,28 @@ impl Load {
     /// How sessions for the rows are opened.
     pub(super) fn connect(&self) -> Connect {
         let name = format!("pgspate load {}", self.table.name);
-        Connect::new(&self.dsn, name).with_stage(self.stage.as_ref())
+        Connect::new(&self.job.own.dsn, name).with_stage(self.stage.as_ref())
     }
 
     /// The statements of these sessions, once the job is open.
     pub(super) fn copying(&self) -> Copying {
-        let destination = self.destination();
+        let destination = match &self.stage {
+            Some(_) => stage::NAME.to_owned(),
+            None => care::destination(&self.plan, &self.table, self.job.opened.as_ref()),
+        };
         Copying {
             text_sql: self.plan.copy_sql(Mode::Text, &destination),
             binary_sql: self.plan.copy_sql(Mode::Binary, &destination),
             limits: self.options.limits,
-            lock_key: self.lock_key(),
+            lock_key: self.job.lock_key(),
         }
-    }
-
-    /// The lock of the load's job, if it keeps a ledger.
-    fn lock_key(&self) -> Option<i64> {
-        self.identity.as_ref().map(Identity::lock_key)
     }
 
     /// Begins to open the first lane's session, while there is still something else to do. Not
     /// where its statements are not known before the job is.
     pub(super) fn open_early(&mut self) {
         if !self.is_swap() {
-            self.early = Early::start(self.connect(), self.copying(), &self.runtime);
+            self.early = Early::start(self.connect(), self.copying(), &self.job.own.runtime);
         }
     }
 

@@ -5,7 +5,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{Load, Watch, care, create};
+use super::{Load, Watch, create};
 use crate::copy::{is_about_one_row, is_keys_down};
 use crate::ledger::{self, KeysDown};
 use crate::{Error, Kind};
@@ -33,20 +33,20 @@ impl Load {
             error = create::hint_wider(error, &self.table);
         }
         let error = Error::new(kind, message).because(error);
-        let (error, is_back) = self.put_back(error, watch);
-        if self.standing.is_finishing {
+        let (error, is_back) = self.caring(watch).put_back(error);
+        if self.care.is_finishing {
             return error;
         }
-        let has_job = self.opened.is_some();
-        let kept = match self.kept() {
+        let has_job = self.job.opened.is_some();
+        let kept = match self.job.kept() {
             Some(kept) => kept,
             None if has_job => return unsure(error, watch),
             None => ledger::Seal::default(),
         };
-        if kept.rows_written + kept.rows_rejected == 0 || !self.keeps_shadow(&error) {
-            let left = if is_back { self.forget_job() } else { None };
+        if kept.rows_written + kept.rows_rejected == 0 || !self.caring(watch).keeps_shadow(&error) {
+            let left = if is_back { self.job.forget() } else { None };
             let error = match left {
-                Some(left) => care::with_more(error, &left),
+                Some(left) => error.hint_also(&left),
                 None => error,
             };
             return self.undo_create(error);
@@ -69,17 +69,15 @@ impl Load {
             Some(_) => "the load goes on from there once nothing stands in its way",
             None => "the same command, run again, loads the rest",
         };
-        let go_on = format!("{rows} {are} in {}{set_aside}; {how}.", self.where_kept());
-        match error.hint_text().map(|hint| format!("{hint} {go_on}")) {
-            Some(hint) => error.hint(hint),
-            None => error.hint(go_on),
-        }
+        let go_on =
+            format!("{rows} {are} in {}{set_aside}; {how}.", self.caring(watch).where_kept());
+        error.hint_also(&go_on)
     }
 
     /// For a chunk whose job is gone: that it is, and what the server said of it.
     fn forgotten(&mut self, error: Error) -> Error {
         match error.sqlstate() {
-            Some(&SqlState::FOREIGN_KEY_VIOLATION) => match self.reopen_job() {
+            Some(&SqlState::FOREIGN_KEY_VIOLATION) => match self.job.reopen() {
                 Err(gone) if gone.kind() == Kind::Ledger => gone.because(error),
                 _ => error,
             },
@@ -92,8 +90,9 @@ impl Load {
         if !is_keys_down(&error) {
             return error;
         }
-        let (table, job) = (self.table.oid, self.opened.as_ref().map_or(0, |it| it.job.0));
+        let (table, job) = (self.table.oid, self.job.opened.as_ref().map_or(0, |it| it.job.0));
         let down = self
+            .job
             .ask(async |client: &Client| ledger::keys_down(client, Some(table), job).await)
             .unwrap_or_default();
         down.first().map_or(error, KeysDown::refuse)
@@ -101,16 +100,14 @@ impl Load {
 
     fn undo_create(&self, error: Error) -> Error {
         let (Some(new), Some(oid)) = (&self.new_table, self.made) else { return error };
-        let Err(undo) = self.runtime.block_on(create::drop(&self.connection, new, oid)) else {
+        let Err(undo) =
+            self.job.own.runtime.block_on(create::drop(self.job.connection(), new, oid))
+        else {
             return error;
         };
         let why = std::error::Error::source(&undo).map_or(undo.to_string(), ToString::to_string);
         let left = format!("Table {} was made for this load and is still there: {why}.", new.table);
-        let hint = match error.hint_text() {
-            Some(hint) => format!("{hint} {left}"),
-            None => left,
-        };
-        error.hint(hint)
+        error.hint_also(&left)
     }
 }
 
@@ -121,7 +118,7 @@ fn unsure(error: Error, watch: &Watch) -> Error {
         None => "No row is known to be in the table".to_owned(),
     };
     let how = "the same command, run again, finds out, and loads what is missing";
-    care::with_more(error, &format!("{known}; {how}."))
+    error.hint_also(&format!("{known}; {how}."))
 }
 
 /// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.

@@ -3,15 +3,10 @@
 //! [`prepare`] looks at the inputs and the table and makes the plan; [`Load::run`] carries it out
 //! through [`copy`]. A load that fails leaves the table as it was.
 
-mod after;
 mod attempt;
-mod beside;
-mod care;
 mod contents;
 mod create;
 mod failed;
-mod indexes;
-mod patient;
 mod prepare;
 mod program;
 mod reading;
@@ -19,9 +14,7 @@ mod record;
 mod rejects;
 mod replace;
 mod report;
-mod restore;
 mod sample;
-mod shadow;
 mod staging;
 mod trial;
 mod watch;
@@ -30,29 +23,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::runtime::Handle;
-
 pub use create::{NewTable, Widened};
 pub use prepare::prepare;
 pub(crate) use prepare::prepare_stage;
 pub use reading::{dialect, schema};
 pub use report::{PlanReport, Report};
-pub use restore::restore;
 pub use sample::BYTES as SAMPLE_BYTES;
 pub use watch::Watch;
 
 use crate::Result;
+use crate::care::{self, Caring};
 use crate::copy::{Commit, Early, Outcome, RejectsMax};
 use crate::format::memory::Batches;
 use crate::format::sniff::Overrides;
-use crate::ledger::{Found, Identity, Known, Opened, Seal};
+use crate::job::{JobSession, OwnSession, Persistent};
+use crate::ledger::Found;
 use crate::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
 use crate::session::Limits;
 use crate::source::{self, Input};
 use crate::stage::Stage;
-use crate::target::connect::{Connection, Dsn};
-use crate::target::{Session, Table, Upkeep};
+use crate::target::{Session, Table};
 use reading::Reading;
 
 /// What to load, and how to read it.
@@ -117,9 +108,6 @@ pub struct Options {
 /// A load that is ready to run.
 pub struct Load {
     options: Options,
-    dsn: Dsn,
-    runtime: Handle,
-    connection: Arc<Connection>,
     reading: Reading,
     session: Session,
     table: Table,
@@ -128,23 +116,24 @@ pub struct Load {
     made: Option<u32>,
     request: Request,
     plan: Plan,
-    /// What the ledger knows it by, if there is to be one.
-    identity: Option<Identity>,
-    known: Known,
-    opened: Option<Opened>,
-    /// What earlier runs had written when the job was opened.
-    at_first: Seal,
-    /// The connection was lost since the rows were last begun with.
-    was_away: bool,
+    job: JobSession,
     /// The first lane's session, if it is being opened already.
     early: Early,
     /// What rows are staged in, if they are not for the table itself.
     stage: Option<Stage>,
-    /// What the table needs before and after.
-    upkeep: Upkeep,
     /// Keeps other loads from the file for rejects.
     rejects_guard: Option<rejects::Guard>,
-    standing: care::Standing,
+    care: care::Standing,
+}
+
+impl Persistent for Load {
+    fn own(&self) -> &OwnSession {
+        &self.job.own
+    }
+
+    fn come_back(&mut self) -> Result<()> {
+        self.job.come_back()
+    }
 }
 
 impl Load {
@@ -177,9 +166,9 @@ impl Load {
         if let Some(report) = self.loaded_already(watch)? {
             return Ok(report);
         }
-        self.settle_identity(watch)?;
+        self.job.settle_identity(&watch.copy)?;
         self.open_early();
-        let wal_before = self.runtime.block_on(wal_position(&self.connection.client));
+        let wal_before = self.job.own.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();
         let outcome = match self.carry_out(watch, &mut widened) {
             Ok(outcome) => outcome,
@@ -189,46 +178,66 @@ impl Load {
             return Ok(report);
         }
         let seconds = started.elapsed().as_secs_f64();
-        let wal_after = self.runtime.block_on(wal_position(&self.connection.client));
+        let wal_after = self.job.own.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
         Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
     /// The report, if the ledger says that all of it is loaded.
     fn loaded_already(&self, watch: &Watch) -> Result<Option<Report>> {
-        let Found::Finished(record) = &self.known.found else { return Ok(None) };
+        let Found::Finished(record) = &self.job.known.found else { return Ok(None) };
         self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
         Ok(Some(Report::new(self, Outcome::default(), watch, Vec::new(), 0.0, None)))
+    }
+
+    /// Itself, as far as its table is cared for.
+    fn caring<'a>(&'a mut self, watch: &'a Watch) -> Caring<'a> {
+        Caring {
+            standing: &mut self.care,
+            job: &mut self.job,
+            table: &self.table,
+            session: &self.session,
+            input: self.reading.facts(),
+            request: &mut self.request,
+            plan: &mut self.plan,
+            progress: &watch.copy,
+        }
     }
 
     fn carry_out(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
         let tries_out = self.new_table.is_none() && self.changes_first();
         match self.new_table {
-            Some(_) if self.made.is_none() => self.again(watch, Load::make_table)?,
+            Some(_) if self.made.is_none() => self.again(&watch.copy, Load::make_table)?,
             None if tries_out => self.try_out()?,
             _ => {}
         }
-        if self.opened.is_none() && !self.open_job(watch)? {
+        let oid = self.made.unwrap_or(self.table.oid);
+        let how = (self.options.restart, self.made.is_some());
+        if self.job.opened.is_none() && !self.job.open(oid, how, &watch.copy)? {
             return Ok(Outcome::default());
         }
-        if let (Some(path), Some(opened)) = (&self.options.rejects, &self.opened) {
+        if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);
         }
-        self.prepare_table(watch)?;
-        self.prepare_shadow()?;
+        self.caring(watch).prepare()?;
+        self.caring(watch).prepare_shadow()?;
         loop {
-            let mut outcome = self.load_with_care(watch, widened)?;
-            self.identity = self.identity.take().map(|it| it.with_contents(&outcome.contents));
+            let (mut outcome, _) = self.attempts(watch, widened)?;
+            if !self.caring(watch).put_all_back(outcome.chunks)? {
+                continue;
+            }
+            let identity = self.job.identity.take();
+            self.job.identity = identity.map(|it| it.with_contents(&outcome.contents));
             if outcome.chunks == 0 && self.new_table.is_none() && !tries_out {
                 // No lane has asked the server.
                 self.try_out()?;
             }
-            self.again(watch, |load| load.write_rejects())?;
-            if !self.complete_shadow(outcome.chunks, watch)? {
+            self.again(&watch.copy, |load| load.write_rejects())?;
+            if !self.caring(watch).complete_shadow(outcome.chunks)? {
                 continue;
             }
-            self.care_after(&outcome, watch)?;
+            self.caring(watch).finish(&outcome)?;
             if self.finish_job(&mut outcome, watch)? {
                 return Ok(outcome);
             }

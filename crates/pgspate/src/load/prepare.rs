@@ -10,9 +10,11 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::reading::Reading;
-use super::{Load, Options, care, create, record, replace};
+use super::{Load, Options, Watch, create, record, replace};
+use crate::care;
 use crate::copy::{Early, Lanes};
-use crate::ledger::{self, Known, Seal};
+use crate::job::{JobSession, OwnSession};
+use crate::ledger::{self, Known};
 use crate::plan::{Plan, Request, Wish};
 use crate::session::Limits;
 use crate::source::{self, Input};
@@ -31,15 +33,16 @@ use crate::{Error, Result};
 /// inputs that do not fit it.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let (mut load, has_ledger) = look(options, dsn, runtime)?;
-    load.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
-    if let (Some(identity), Ok(true)) = (&mut load.identity, &has_ledger)
+    load.job.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
+    let JobSession { identity, own, .. } = &mut load.job;
+    if let (Some(identity), Ok(true)) = (identity, &has_ledger)
         && !identity.is_settled()
     {
-        identity.settle(&runtime.block_on(ledger::secret(&load.connection.client))?);
+        identity.settle(&own.ask(async |client: &Client| ledger::secret(client).await)?);
     }
-    let (client, table) = (&load.connection.client, &load.table);
+    let (client, table) = (load.job.client(), &load.table);
     let known = async {
-        match &load.identity {
+        match &load.job.identity {
             Some(it) => Known::ask(client, has_ledger?, it, load.options.restart).await,
             None => Ok(Known::default()),
         }
@@ -55,22 +58,22 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
         Err(error) if is_locked(&error) => runtime.block_on(patient_upkeep(&load)),
         upkeep => upkeep,
     };
-    (load.known, load.upkeep) = (known?, upkeep?);
+    (load.job.known, load.care.upkeep) = (known?, upkeep?);
     load.recognise()?;
-    if load.options.create && load.known.made_table {
+    if load.options.create && load.job.known.made_table {
         load.adopt_table()?;
     }
-    load.plan.take_care(load.plan_care()?);
+    load.caring(&Watch::default()).plan()?;
     Ok(load)
 }
 
 /// What the table needs, while another session has it for itself: waits as long as for any lock.
 async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
-    let Load { connection, table, options: Options { limits, .. }, .. } = load;
+    let Load { job, table, options: Options { limits, .. }, .. } = load;
     let patience = limits.lock_timeout_millis();
-    match Upkeep::read_with_patience(&connection.client, table, patience).await {
+    match Upkeep::read_with_patience(job.client(), table, patience).await {
         Err(error) if is_locked(&error) => {
-            Err(name_user(&connection.client, Some(table.oid), limits.lock_timeout, error).await)
+            Err(name_user(job.client(), Some(table.oid), limits.lock_timeout, error).await)
         }
         read => read,
     }
@@ -216,10 +219,14 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = limit_lanes(plan.lanes, free?);
     let load = Load {
+        job: JobSession::new(OwnSession {
+            dsn,
+            runtime: runtime.clone(),
+            connection: connection.into(),
+            limits: options.limits,
+            was_away: false,
+        }),
         options,
-        dsn,
-        runtime: runtime.clone(),
-        connection: connection.into(),
         reading,
         session,
         table,
@@ -227,16 +234,10 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
         made: None,
         request,
         plan,
-        identity: None,
-        known: Known::default(),
-        opened: None,
-        at_first: Seal::default(),
-        was_away: false,
         early: Early::default(),
         stage: None,
-        upkeep: Upkeep::default(),
         rejects_guard: None,
-        standing: care::Standing::default(),
+        care: care::Standing::default(),
     };
     Ok((load, has_ledger))
 }

@@ -111,7 +111,7 @@ impl Load {
 
     /// Writes the rows that were set aside so far to their file; how many there are.
     pub(super) fn write_rejects(&self) -> Result<u64> {
-        match &self.opened {
+        match &self.job.opened {
             Some(opened) => self.write_rejects_of(opened.job),
             None => Ok(0),
         }
@@ -139,8 +139,8 @@ impl Load {
     fn write_rejects_of(&self, job: JobId) -> Result<u64> {
         let Some(path) = &self.options.rejects else { return Ok(0) };
         let header = self.reading.reject_header();
-        let client = &self.connection.client;
-        self.runtime.block_on(async {
+        let client = self.job.client();
+        self.job.own.runtime.block_on(async {
             let rejects = ledger::rejects(client, job).await?;
             let mut rejects = std::pin::pin!(rejects);
             let mut files = None;

@@ -32,14 +32,14 @@ impl Load {
     /// committed already, though its answer got lost.
     pub(super) fn around(&self) -> Result<Option<Around>> {
         let Some(at_once) = &self.plan.at_once else { return Ok(None) };
-        let is_done = self.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0);
+        let is_done = self.job.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0);
         if at_once.method != Method::OneTransaction || !at_once.replaces || is_done {
             return Ok(None);
         }
-        let job = self.opened.as_ref().map(|opened| opened.job);
+        let job = self.job.id();
         let oid = self.made.unwrap_or(self.table.oid);
-        let emptied = ledger::emptied_sql(&self.connection.client, oid, job);
-        let emptied = self.runtime.block_on(emptied)?;
+        let emptied = ledger::emptied_sql(self.job.client(), oid, job);
+        let emptied = self.job.own.runtime.block_on(emptied)?;
         Ok(Some(around(&self.plan.table, at_once, &emptied)))
     }
 }

@@ -283,8 +283,8 @@ impl Report {
             to: it.to,
             place: it.place.map(|place| place.to_string()),
         });
-        let (job, rows_before) = load.before();
-        let done = &load.standing.done;
+        let (job, rows_before) = load.job.before();
+        let done = &load.care.done;
         let (plan, after) = (&load.plan.warnings, &done.after);
         let moved = after.sequences.iter().cloned();
         Report {
@@ -304,7 +304,7 @@ impl Report {
             path: path(load.plan.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
-            rows_rejected: load.rejected_before() + watch.copy.snapshot().rejected,
+            rows_rejected: load.job.rejected_before() + watch.copy.snapshot().rejected,
             rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
             rejects_read_as: load.options.rejects.as_ref().map(|_| load.rejects_read_as()),
             job,
@@ -319,7 +319,7 @@ impl Report {
             counted_seconds: after.seconds,
             sequences: moved.map(|(name, value)| MovedSequence { name, value }).collect(),
             widened: widened.collect(),
-            warnings: [plan, &done.warnings, &after.warnings]
+            warnings: [plan, &load.job.warnings, &after.warnings]
                 .into_iter()
                 .flatten()
                 .cloned()

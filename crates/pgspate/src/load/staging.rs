@@ -36,7 +36,7 @@ impl Load {
         let is_open = self.after_staging() == Afterwards::KeepOpen;
         for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_open) {
             // A lane without any chunk has begun a transaction and has nothing to commit.
-            let ended = self.runtime.block_on(connection.client.batch_execute("commit"));
+            let ended = self.job.own.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
         }
         match sessions.is_empty() {
@@ -147,11 +147,11 @@ impl Load {
 
     /// One more connection.
     pub(crate) async fn open_session(&self, application_name: &str) -> Result<Connection> {
-        self.dsn.connect(application_name).await
+        self.job.own.dsn.connect(application_name).await
     }
 
     /// A connection that is not the session with the stage.
     pub(crate) fn control(&self) -> &Connection {
-        &self.connection
+        self.job.connection()
     }
 }

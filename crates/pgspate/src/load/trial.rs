@@ -15,10 +15,10 @@ impl Load {
     /// Whether something is changed before the first COPY, or that one is late, as the first row
     /// is. A new job in the ledger is no change: it goes again when the load fails.
     pub(super) fn changes_first(&self) -> bool {
-        let known = &self.known;
+        let known = &self.job.known;
         let is_new_job =
             known.is_there && matches!(known.found, Found::Nothing) && !self.options.restart;
-        (self.identity.is_some() && !is_new_job)
+        (self.job.identity.is_some() && !is_new_job)
             || self.plan.care.alters_table()
             || self.plan.at_once.is_some()
             || self.options.rejects.is_some()
@@ -32,7 +32,7 @@ impl Load {
             return Ok(());
         }
         let (sql, early) = (self.plan.trial_sql(), std::mem::take(&mut self.early));
-        let ready = self.runtime.block_on(async {
+        let ready = self.job.own.runtime.block_on(async {
             let ready = match early.take().await {
                 Some(ready) => ready?,
                 None => Ready::open(&self.connect(), &self.copying()).await?,
@@ -47,7 +47,7 @@ impl Load {
             }
         })?;
         match ready.filter(|_| !self.is_swap()) {
-            Some(ready) => self.early = Early::of(ready, &self.runtime),
+            Some(ready) => self.early = Early::of(ready, &self.job.own.runtime),
             None => self.open_early(),
         }
         Ok(())

@@ -17,15 +17,15 @@ const STEPS_MAX: i64 = 1000;
 
 /// What was done after the last row.
 #[derive(Debug, Clone, Default)]
-pub(super) struct After {
+pub(crate) struct After {
     /// `vacuum (freeze, analyze)` or `analyze`; nothing where that was not done.
-    pub(super) counted: Option<&'static str>,
+    pub(crate) counted: Option<&'static str>,
     /// Why it was done, or not.
-    pub(super) counted_reason: &'static str,
-    pub(super) seconds: f64,
+    pub(crate) counted_reason: &'static str,
+    pub(crate) seconds: f64,
     /// Sequences that were moved, each with its last value.
-    pub(super) sequences: Vec<(String, i64)>,
-    pub(super) warnings: Vec<String>,
+    pub(crate) sequences: Vec<(String, i64)>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What it is done with.

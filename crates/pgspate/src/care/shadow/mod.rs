@@ -10,11 +10,11 @@ mod recipe;
 
 use tokio_postgres::error::SqlState;
 
-use super::Load;
-use crate::ledger::{self, JobId, shadow};
+use super::Caring;
+use crate::ledger::{self, JobId, Opened, shadow};
 use crate::plan::{Method, Plan, Replace};
 use crate::target::likeness::{Property, likeness};
-use crate::target::{ends_session, fixed, server_error};
+use crate::target::{Table, ends_session, fixed, server_error};
 use crate::{Error, Kind, Result};
 use exchange::Refused;
 use recipe::Names;
@@ -24,30 +24,30 @@ use recipe::Names;
 const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
                      set local default_tablespace = ''; set local standard_conforming_strings = on";
 
-impl Load {
-    /// The job, and the table's and the shadow's names, if there is to be a shadow.
-    fn names(&self) -> Option<(JobId, Names)> {
-        let at_once = self.plan.at_once.as_ref()?;
-        let job = self.opened.as_ref()?.job;
-        let is_swap = at_once.method == Method::Swap;
-        is_swap.then(|| (job, Names::new(&self.table, self.table.oid, shadow::schema_name(job))))
-    }
+/// The job, and the table's and the shadow's names, if there is to be a shadow.
+fn names(plan: &Plan, table: &Table, opened: Option<&Opened>) -> Option<(JobId, Names)> {
+    let (at_once, job) = (plan.at_once.as_ref()?, opened?.job);
+    let is_swap = at_once.method == Method::Swap;
+    is_swap.then(|| (job, Names::new(table, table.oid, shadow::schema_name(job))))
+}
 
-    /// The table that COPY writes to, as SQL writes it.
-    pub(super) fn destination(&self) -> String {
-        if self.stage.is_some() {
-            return crate::stage::NAME.to_owned();
-        }
-        self.names().map_or_else(|| self.plan.table.clone(), |(_, names)| names.shadow)
+/// The table that COPY writes to, as SQL writes it.
+pub(crate) fn destination(plan: &Plan, table: &Table, opened: Option<&Opened>) -> String {
+    names(plan, table, opened).map_or_else(|| plan.table.clone(), |(_, names)| names.shadow)
+}
+
+impl Caring<'_> {
+    fn names(&self) -> Option<(JobId, Names)> {
+        names(self.plan, self.table, self.job.opened.as_ref())
     }
 
     /// Makes the shadow or finds it again, if there is to be one; changes the plan where the table
     /// turns out to be one that cannot be copied.
-    pub(super) fn prepare_shadow(&mut self) -> Result<()> {
+    pub(crate) fn prepare_shadow(&mut self) -> Result<()> {
         let Some((job, names)) = self.names() else { return Ok(()) };
         let failed = || server_error(format!("could not make a shadow of {}", names.table));
-        let runtime = self.runtime.clone();
-        let client = &self.connection.client;
+        let runtime = self.job.own.runtime.clone();
+        let client = self.job.client();
         let state = runtime.block_on(self.state(&names)).map_err(failed())?;
         let known = runtime.block_on(shadow::state(client, job))?;
         if known.as_deref() == Some(&state) {
@@ -56,9 +56,9 @@ impl Load {
         if known.is_some() {
             // The table has changed since, and rows in a copy of it as it was are of no use.
             runtime.block_on(ledger::clear(client, job))?;
-            self.reopen_job()?;
+            self.job.reopen()?;
         }
-        let client = &self.connection.client;
+        let client = self.job.client();
         let version = self.session.server_version;
         let tried = runtime.block_on(exchange::try_out(client, job, &names, version));
         match tried {
@@ -77,7 +77,7 @@ impl Load {
 
     /// The table's state as far as a copy of it depends on it.
     async fn state(&self, names: &Names) -> Result<String, tokio_postgres::Error> {
-        let client = &self.connection.client;
+        let client = self.job.client();
         client.batch_execute(BEGIN).await?;
         let properties: Vec<Property> =
             likeness(client, names.oid, self.session.server_version).await?;
@@ -88,7 +88,7 @@ impl Load {
     /// Plans anew for one transaction.
     fn do_without_shadow(&mut self, refused: &Refused) -> Result<()> {
         let why = format!("a copy of the table would not be exact: {refused}");
-        if self.options.replace == Some(Replace::Swap) {
+        if self.request.wish.replace == Some(Replace::Swap) {
             let message = format!("no other table can take the place of {}", self.plan.table);
             return Err(Error::new(Kind::Plan, message)
                 .because(Error::new(Kind::Plan, why))
@@ -97,11 +97,10 @@ impl Load {
         if let Some(bonds) = &mut self.request.wish.bonds {
             bonds.fixed.insert(0, why.clone());
         }
-        let facts = self.reading.facts();
-        self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
-        self.plan.take_care(self.plan_care()?);
+        *self.plan = Plan::make(self.table, self.session, &self.input, self.request)?;
+        self.plan()?;
         self.plan.warnings.push(format!("no shadow table: {why}"));
-        if let Some(identity) = &mut self.identity {
+        if let Some(identity) = &mut self.job.identity {
             identity.in_shadow = false;
         }
         Ok(())
@@ -109,7 +108,7 @@ impl Load {
 
     /// Whether what is in the shadow is worth keeping after this error: the same command may go
     /// on with it. Not where the input itself is refused.
-    pub(super) fn keeps_shadow(&self, error: &Error) -> bool {
+    pub(crate) fn keeps_shadow(&self, error: &Error) -> bool {
         if self.names().is_none() {
             return true;
         }
@@ -122,7 +121,7 @@ impl Load {
     }
 
     /// Where rows are that a later run goes on from, in words.
-    pub(super) fn where_kept(&self) -> String {
+    pub(crate) fn where_kept(&self) -> String {
         match self.names() {
             Some((_, names)) => format!("the shadow table {}", names.shadow),
             None => "the table".to_owned(),
@@ -131,7 +130,7 @@ impl Load {
 
     /// Whether something has come to depend on the table that would be lost.
     async fn check_bonds(&self, names: &Names) -> Result<(), Refused> {
-        let fixed = fixed(&self.connection.client, names.oid).await.map_err(Refused::Server)?;
+        let fixed = fixed(self.job.client(), names.oid).await.map_err(Refused::Server)?;
         match fixed.first() {
             None => Ok(()),
             Some(why) => Err(Refused::Changed(why.clone())),

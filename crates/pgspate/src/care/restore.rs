@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::Watch;
-use super::beside::{BUILDERS_MAX, Builders};
+use super::builders::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
+use crate::copy::Progress;
 use crate::ledger::{self, Change};
 use crate::session::Timeouts;
 use crate::target::connect::{Connection, Dsn};
@@ -365,14 +365,14 @@ pub fn restore(
     dsn: &Dsn,
     job: Option<i64>,
     runtime: &Handle,
-    watch: &Watch,
+    progress: &Progress,
 ) -> Result<Vec<Change>> {
     let control = runtime.block_on(dsn.connect("pgspate status"))?;
     let changes = runtime.block_on(ledger::claim(&control.client, job))?;
     let restorer = Restorer {
         runtime,
         control: &control,
-        patient: Patient { dsn, progress: &watch.copy, stop: watch.copy.stop.clone() },
+        patient: Patient { dsn, progress, stop: progress.stop.clone() },
         lock_patience: None,
     };
     restorer.run(changes.clone())?;

@@ -8,11 +8,11 @@ use tokio_postgres::error::SqlState;
 
 use super::exchange::{self, Refused, run};
 use super::recipe::{self, Names, write};
-use super::{BEGIN, Load};
+use super::{BEGIN, Caring};
+use crate::care::builders::{BUILDERS_MAX, Builders};
 use crate::copy::Lanes;
+use crate::job::Persistent;
 use crate::ledger::{self, JobId};
-use crate::load::Watch;
-use crate::load::beside::{BUILDERS_MAX, Builders};
 use crate::session::{LOOK, Timeouts, heeding, stopped};
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
@@ -27,29 +27,29 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait, if that was not asked for, for transactions that could see half of the rows.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
 
-impl Load {
+impl Caring<'_> {
     /// Completes the shadow of `chunks` chunks and puts it in the table's place; tries again as
     /// long as lanes do.
-    pub(in crate::load) fn complete_shadow(&mut self, chunks: u64, watch: &Watch) -> Result<bool> {
+    pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
         let Some((job, names)) = self.names() else { return Ok(true) };
-        self.again(watch, |load| {
+        self.again(self.progress, |caring| {
             // The answer to the last commit may have got lost.
-            if load.ask(async |client: &Client| ledger::is_finished(client, job).await)? {
-                load.standing.is_exchanged = true;
+            if caring.job.ask(async |client: &Client| ledger::is_finished(client, job).await)? {
+                caring.standing.is_exchanged = true;
                 return Ok(true);
             }
-            if load.lacks(chunks)? {
+            if caring.lacks(chunks)? {
                 return Ok(false);
             }
-            load.build(&names, watch)?;
-            let seen = load.wait_for_snapshots(&names, watch)?;
-            load.plan.warnings.extend(seen);
-            let placed = load.take_place(job, &names, chunks, watch)?;
-            load.standing.is_exchanged = placed;
+            caring.build(&names)?;
+            let seen = caring.wait_for_snapshots(&names)?;
+            caring.plan.warnings.extend(seen);
+            let placed = caring.take_place(job, &names, chunks)?;
+            caring.standing.is_exchanged = placed;
             if !placed {
-                load.reopen_job()?;
+                caring.job.reopen()?;
             }
-            match placed || load.lacks(chunks)? {
+            match placed || caring.lacks(chunks)? {
                 true => Ok(placed),
                 false => Err(ledger::lacks_chunks(job, chunks)),
             }
@@ -57,10 +57,10 @@ impl Load {
     }
 
     /// Builds what the shadow lacks.
-    fn build(&self, names: &Names, watch: &Watch) -> Result<()> {
+    fn build(&self, names: &Names) -> Result<()> {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
-            let client = &self.connection.client;
+            let client = self.job.client();
             client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
             // The backend of a run that was cut off goes on with its index to the end.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
@@ -69,15 +69,15 @@ impl Load {
             client.batch_execute("rollback").await?;
             Ok(indexes)
         };
-        let indexes = self.cancellable(watch, build)?;
+        let indexes = self.cancellable(build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
             Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
         })?;
-        self.build_indexes(indexes, watch).map_err(|error| self.hint_line(error))?;
+        self.build_indexes(indexes).map_err(|error| self.hint_line(error))?;
         let complete = async {
-            let client = &self.connection.client;
-            let timeout = self.options.limits.lock_timeout_millis();
+            let client = self.job.client();
+            let timeout = self.job.own.limits.lock_timeout_millis();
             let limits = Timeouts::OfTransaction.off_but_for_locks(timeout);
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
             let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
@@ -88,7 +88,7 @@ impl Load {
             client.batch_execute(&analyze).await?;
             Ok(())
         };
-        self.cancellable(watch, complete).map_err(|error| self.hint_line(error))
+        self.cancellable(complete).map_err(|error| self.hint_line(error))
     }
 
     /// For rows that contradict each other or other tables: how to be told which.
@@ -102,12 +102,12 @@ impl Load {
     }
 
     /// Builds indexes beside each other. The first that cannot be built ends the others.
-    fn build_indexes(&self, indexes: Vec<String>, watch: &Watch) -> Result<()> {
+    fn build_indexes(&self, indexes: Vec<String>) -> Result<()> {
         let most = match self.plan.lanes {
             Lanes::Fixed(lanes) => lanes,
             Lanes::Auto(_, most) => most,
         };
-        let patient = self.patient(watch, true);
+        let patient = self.patient(true);
         let builders = Builders {
             patient: patient.clone(),
             application_name: &format!("pgspate load {}", self.table.name),
@@ -122,7 +122,7 @@ impl Load {
             let sql = format!("{BEGIN}; {}; {sql}; commit", unlimited());
             patient.stop.run(connection, &sql, &what).await
         });
-        self.runtime.block_on(built).map(drop)
+        self.job.own.runtime.block_on(built).map(drop)
     }
 
     fn incomplete(&self) -> String {
@@ -131,18 +131,19 @@ impl Load {
 
     /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
     /// what was committed before its snapshot, of the shadow too once this has the table's name.
-    fn wait_for_snapshots(&self, names: &Names, watch: &Watch) -> Result<Option<String>> {
+    fn wait_for_snapshots(&self, names: &Names) -> Result<Option<String>> {
         let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
-        let limit = match self.options.limits.lock_timeout {
+        let limit = match self.job.own.limits.lock_timeout {
             Duration::ZERO if is_strict => Duration::MAX,
             Duration::ZERO => SNAPSHOT_PATIENCE,
             limit if is_strict => limit,
             limit => limit.min(SNAPSHOT_PATIENCE),
         };
-        let client = &self.connection.client;
+        let client = self.job.client();
         let failed = || server_error("could not look up who reads".to_owned());
         let started = Instant::now();
-        let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
+        let rows =
+            self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
         let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
         while !old.is_empty() {
             if started.elapsed() >= limit {
@@ -167,8 +168,9 @@ impl Load {
                          `--atomic` it is not waited for.",
                     ));
             }
-            watch.copy.stop.pause(LOOK)?;
-            let rows = self.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
+            self.progress.stop.pause(LOOK)?;
+            let rows =
+                self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
             let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
             old.retain(|it| now.contains(it));
         }
@@ -176,13 +178,13 @@ impl Load {
     }
 
     /// The exchange, as soon as the lock is to be had. False where chunks are missing.
-    fn take_place(&self, job: JobId, names: &Names, chunks: u64, watch: &Watch) -> Result<bool> {
-        let limit = self.options.limits.lock_timeout;
+    fn take_place(&self, job: JobId, names: &Names, chunks: u64) -> Result<bool> {
+        let limit = self.job.own.limits.lock_timeout;
         let started = Instant::now();
         let what = || format!("could not put the new rows of {} in place", names.table);
         loop {
             let attempt = async {
-                let client = &self.connection.client;
+                let client = self.job.client();
                 let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
                 let left = if limit.is_zero() { LOCK_ATTEMPT } else { left.min(LOCK_ATTEMPT) };
                 client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
@@ -194,7 +196,7 @@ impl Load {
                 }
                 exchanged
             };
-            let error = match self.cancellable_refused(watch, attempt)? {
+            let error = match self.cancellable_refused(attempt)? {
                 Ok(Some(sums)) => return self.reconcile(&sums).map(|()| true),
                 Ok(None) => return Ok(false),
                 Err(error) => error,
@@ -203,7 +205,7 @@ impl Load {
             let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
             let is_lock = refused.code().is_some_and(|code| codes.contains(code));
             if is_lock && (limit.is_zero() || started.elapsed() < limit) {
-                watch.copy.stop.pause(LOCK_PAUSE)?;
+                self.progress.stop.pause(LOCK_PAUSE)?;
                 continue;
             }
             let error = error.into_error(what());
@@ -217,7 +219,7 @@ impl Load {
         names: &Names,
         chunks: u64,
     ) -> Result<Option<ledger::Seal>, Refused> {
-        let client = &self.connection.client;
+        let client = self.job.client();
         exchange::lock(client, names).await?;
         self.check_bonds(names).await?;
         if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
@@ -227,11 +229,11 @@ impl Load {
             }
         }
         let new = exchange::exchange(client, names, self.session.server_version).await?;
-        let Some(identity) = &self.identity else {
+        let Some(identity) = &self.job.identity else {
             let error = Error::new(Kind::Bug, "a shadow table without a job");
             return Err(Refused::Other(error));
         };
-        let is_bound = self.opened.as_ref().is_some_and(|opened| opened.is_bound);
+        let is_bound = self.job.is_bound();
         let finished = ledger::finish(client, job, chunks, identity, is_bound).await;
         let sums = finished.map_err(Refused::Other)?;
         if sums.is_none() {
@@ -245,10 +247,11 @@ impl Load {
 
     /// To an error for a lock that was not to be had: who has it.
     fn name_blockers(&self, error: Error, names: &Names) -> Error {
-        let client = &self.connection.client;
+        let client = self.job.client();
         let asked = async { client.ask_one(BLOCKERS, &[&names.oid]).await };
-        let who: Option<String> = self.runtime.block_on(asked).ok().and_then(|row| row.get(0));
-        let seconds = self.options.limits.lock_timeout.as_secs();
+        let who: Option<String> =
+            self.job.own.runtime.block_on(asked).ok().and_then(|row| row.get(0));
+        let seconds = self.job.own.limits.lock_timeout.as_secs();
         let who = who.unwrap_or_else(|| "other sessions, one after another".to_owned());
         error.hint(format!(
             "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
@@ -257,23 +260,18 @@ impl Load {
     }
 
     /// Runs what can be refused, and has the server end it when the user stops the load.
-    fn cancellable<T>(
-        &self,
-        watch: &Watch,
-        work: impl Future<Output = Result<T, Refused>>,
-    ) -> Result<T> {
-        let done = self.cancellable_refused(watch, work)?;
+    fn cancellable<T>(&self, work: impl Future<Output = Result<T, Refused>>) -> Result<T> {
+        let done = self.cancellable_refused(work)?;
         done.map_err(|refused| refused.into_error(self.incomplete()))
     }
 
     fn cancellable_refused<T>(
         &self,
-        watch: &Watch,
         work: impl Future<Output = Result<T, Refused>>,
     ) -> Result<Result<T, Refused>> {
-        let is_cancelled = || watch.copy.is_cancelled();
-        let sessions = [self.connection.canceller()];
-        let done = self.runtime.block_on(heeding(is_cancelled, &sessions, work));
+        let is_cancelled = || self.progress.is_cancelled();
+        let sessions = [self.job.connection().canceller()];
+        let done = self.job.own.runtime.block_on(heeding(is_cancelled, &sessions, work));
         if done.is_err() && is_cancelled() { Err(stopped()) } else { Ok(done) }
     }
 }
