@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use pgspate::format::memory::Batches;
+use pgspate::reading::{self, InputOrigin};
 use pgspate::{Result, apply, load, sync};
 use pyo3::prelude::*;
 
@@ -52,7 +53,7 @@ pub(crate) trait WithSource: Sized {
     fn parse(words: &[String]) -> Result<Self>;
 
     /// How rows are read.
-    fn reading(&mut self) -> &mut load::Options;
+    fn reading(&mut self) -> &mut reading::Options;
 
     /// The options of a call, with its data.
     fn of<'py>(
@@ -73,8 +74,8 @@ impl WithSource for load::Options {
         pgspate_cli::load_options(words)
     }
 
-    fn reading(&mut self) -> &mut load::Options {
-        self
+    fn reading(&mut self) -> &mut reading::Options {
+        &mut self.reading
     }
 }
 
@@ -83,34 +84,34 @@ impl WithSource for sync::Options {
         pgspate_cli::sync_options(words)
     }
 
-    fn reading(&mut self) -> &mut load::Options {
-        &mut self.load
+    fn reading(&mut self) -> &mut reading::Options {
+        &mut self.reading
     }
 }
 
 /// Sources or batches for the engine; Python's rows, if these are what it is.
 fn take(
     given: Given<'_>,
-    options: &mut load::Options,
+    options: &mut reading::Options,
     desk: &Desk<RecordBatch>,
 ) -> PyResult<Option<Rows>> {
     let Given(kind, data, name) = given;
-    options.sources.clear();
     let batches: Arc<dyn Batches> = match kind.as_str() {
         "sources" => {
-            options.sources = data.extract()?;
+            options.origin = InputOrigin::Sources(data.extract()?);
             return Ok(None);
         }
         "rows" => {
             // Columns choose and name the values; the engine is given these alone.
-            let columns = options.columns.take();
-            let (rows, batches) = Rows::look(&data, &name, columns, options.ignore_unknown, desk)?;
-            options.batches = Some(Arc::new(batches));
+            let columns = options.rows.columns.take();
+            let (rows, batches) =
+                Rows::look(&data, &name, columns, options.rows.ignore_unknown, desk)?;
+            options.origin = InputOrigin::Batches(Arc::new(batches));
             return Ok(Some(rows));
         }
         kind => data::arrow(&data, &name, kind == "held")?.into(),
     };
-    options.batches = Some(batches);
+    options.origin = InputOrigin::Batches(batches);
     Ok(None)
 }
 

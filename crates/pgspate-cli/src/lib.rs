@@ -160,8 +160,9 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         let lists = ["--columns=a,b", "--columns=c", "--force-null=a,b", "--force-not-null=c", "-"];
         let load = load_options(&words(&lists)).unwrap();
-        assert_eq!(load.columns, Some(words(&["a,b", "c"])));
-        assert_eq!((load.force_null, load.force_not_null), (words(&["a,b"]), words(&["c"])));
+        let rows = load.reading.rows;
+        assert_eq!(rows.columns, Some(words(&["a,b", "c"])));
+        assert_eq!((rows.force_null, rows.force_not_null), (words(&["a,b"]), words(&["c"])));
         let apply = apply_options(&words(&["--tables=a,b", "--dms-columns=c,d", "-"])).unwrap();
         assert_eq!(
             (apply.tables, apply.decode.dms.columns),

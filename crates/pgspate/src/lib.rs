@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod load;
 pub mod measure;
 pub mod plan;
+pub mod reading;
 mod server;
 pub mod session;
 pub(crate) mod stage;

@@ -28,6 +28,7 @@ impl Flagged for ApplyArgs {
             "Files in the stream's order, globs, folders, `-` for stdin, or URLs as for load; or a \
              replication slot, postgres://user@host/dbname?slot=NAME&publication=NAME; or topics, \
              kafka://broker:9092/topic,topic, in a build with the feature `kafka`",
+            |it: &mut ApplyArgs, all| it.options.sources = all,
         );
         let limits = limits(
             "How long to go on trying when the server is away or another session in the way",
@@ -39,7 +40,7 @@ impl Flagged for ApplyArgs {
                     "Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187",
                 );
         vec![
-            part(|it: &mut ApplyArgs| &mut it.options.sources, vec![files]),
+            vec![files],
             common(vec![target()]),
             options(stream()),
             options(under("Tables", tables())),

@@ -6,7 +6,7 @@ use pgspate::load::Options;
 use pgspate::plan::Replace;
 
 use super::reading::reading;
-use super::shared::{CommonArgs, ends, limits, output, plan, target, when};
+use super::shared::{CommonArgs, files, limits, output, plan, table, target, when};
 use super::{Flag, Flagged, choice, part, path, switch, under, value};
 
 /// What `pgspate load` is asked for.
@@ -22,15 +22,16 @@ impl Flagged for LoadArgs {
         let options = |flags| part(|it: &mut LoadArgs| &mut it.options, flags);
         let limits = limits("How long to go on trying when the server is away");
         vec![
-            options(ends()),
+            options(part(|it: &mut Options| &mut it.reading, files())),
+            options(part(|it: &mut Options| &mut it.table, table())),
             common(vec![target()]),
             options(rows()),
             common(vec![plan("Show what would be done, and why, and stop")]),
             options(vec![lanes()]),
             options(safety()),
             options(part(|it: &mut Options| &mut it.limits, limits)),
-            options(table()),
-            options(reading()),
+            options(care()),
+            options(part(|it: &mut Options| &mut it.reading, reading())),
             common(output("Print the report, or with --plan the plan, as JSON on stdout")),
         ]
     }
@@ -85,7 +86,7 @@ fn safety() -> Vec<Flag<Options>> {
 }
 
 /// What is done to the table around the load.
-fn table() -> Vec<Flag<Options>> {
+fn care() -> Vec<Flag<Options>> {
     let flags = vec![
         value("rebuild-indexes", "WHEN", when(), |it: &mut Options, when| {
             it.rebuild_indexes = when

@@ -181,7 +181,7 @@ fn choice<V: Clone + Send + Sync + 'static, const N: usize>(
 mod tests {
     use std::fmt::Debug;
 
-    use pgspate::{apply, doctor, load, sync};
+    use pgspate::{apply, doctor, load, reading, sync};
 
     use super::*;
 
@@ -197,11 +197,11 @@ mod tests {
     #[test]
     fn without_flags_the_defaults_of_the_engine_count() {
         let sources = vec!["x".to_owned()];
-        let load = load::Options { sources: sources.clone(), ..load::Options::default() };
+        let reading = reading::Options::of_sources(sources.clone());
+        let load = load::Options { reading: reading.clone(), ..load::Options::default() };
         assert_alike(&asked::<LoadArgs>(&["x"]).options, &load);
         let sync = asked::<SyncArgs>(&["x", "--no-delete"]).options;
-        let load = load::Options { lanes: Some(1), ..load };
-        assert_alike(&sync, &sync::Options { load, ..sync::Options::default() });
+        assert_alike(&sync, &sync::Options { reading, ..sync::Options::default() });
         let apply = apply::Options { sources, ..apply::Options::default() };
         assert_alike(&asked::<ApplyArgs>(&["x"]).options, &apply);
         assert_alike(&asked::<DoctorArgs>(&[]).options, &doctor::Options::default());

@@ -2,7 +2,7 @@
 
 use clap::builder::TypedValueParser;
 use pgspate::format::sniff::Format;
-use pgspate::load::Options;
+use pgspate::reading::Options;
 
 use super::shared::source_option;
 use super::{Flag, choice, names, part, switch, text, under, value};
@@ -32,25 +32,29 @@ fn dialect() -> Vec<Flag<Options>> {
             .help("Before a quote that is data; the quote itself by default"),
         value("null", "STRING", text(), |it: &mut Options, null| it.read.null = Some(null))
             .help("The unquoted field that means NULL"),
-        names("force-null", "COLUMNS", |it: &mut Options, names| it.force_null = names)
+        names("force-null", "COLUMNS", |it: &mut Options, names| it.rows.force_null = names)
             .help("Columns in which a quoted NULL string is NULL too"),
-        names("force-not-null", "COLUMNS", |it: &mut Options, names| it.force_not_null = names)
-            .help("Columns in which an unquoted NULL string is itself"),
+        names("force-not-null", "COLUMNS", |it: &mut Options, names| {
+            it.rows.force_not_null = names
+        })
+        .help("Columns in which an unquoted NULL string is itself"),
         value("comment", "CHAR", byte, |it: &mut Options, byte| it.comment = Some(byte))
             .help("Pass over lines that begin with this"),
         switch("skip-blank-lines", |it: &mut Options| it.skip_blank_lines = true)
             .help("Pass over empty lines, which to COPY are records of one empty field"),
-        value("encoding", "ENCODING", text(), |it: &mut Options, name| it.encoding = Some(name))
-            .help("Encoding of the input, as PostgreSQL names it"),
+        value("encoding", "ENCODING", text(), |it: &mut Options, name| {
+            it.rows.encoding = Some(name)
+        })
+        .help("Encoding of the input, as PostgreSQL names it"),
     ]
 }
 
 /// Where fields go.
 fn columns() -> Vec<Flag<Options>> {
     vec![
-        names("columns", "COLUMNS", |it: &mut Options, names| it.columns = Some(names))
+        names("columns", "COLUMNS", |it: &mut Options, names| it.rows.columns = Some(names))
             .help("The columns that the fields go to, in the fields' order"),
-        switch("ignore-unknown", |it: &mut Options| it.ignore_unknown = true)
+        switch("ignore-unknown", |it: &mut Options| it.rows.ignore_unknown = true)
             .help("Pass over fields and keys that no column is named after"),
     ]
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::value_parser;
 use pgspate::plan::When;
+use pgspate::reading::{self, InputOrigin};
 use pgspate::session::Limits;
-use pgspate::{load, source};
+use pgspate::source;
 
 use super::source_option::SourceOption;
 use super::{Flag, Flagged, choice, part, switch, text, under, value, values};
@@ -49,22 +50,27 @@ pub(super) fn output(json_help: &'static str) -> Vec<Flag<CommonArgs>> {
 }
 
 /// What is read.
-pub(super) fn sources(help: &'static str) -> Flag<Vec<String>> {
-    values("sources", "SOURCE", text(), |it: &mut Vec<String>, sources| *it = sources)
+pub(super) fn sources<T: 'static>(
+    help: &'static str,
+    set: impl Fn(&mut T, Vec<String>) + 'static,
+) -> Flag<T> {
+    values("sources", "SOURCE", text(), set)
         .with(|arg| arg.long(None).required(true).num_args(1..))
         .help(help)
 }
 
-/// What is read, and the table that it is for.
-pub(super) fn ends() -> Vec<Flag<load::Options>> {
-    let files = "Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs";
-    let mut flags = part(|it: &mut load::Options| &mut it.sources, vec![sources(files)]);
-    flags.push(
-        value("table", "TABLE", text(), |it: &mut load::Options, table| it.table = Some(table))
-            .with(|arg| arg.short('t'))
-            .help("The table, as SQL writes it; named after the first source by default"),
-    );
-    flags
+/// The files that are read.
+pub(super) fn files() -> Vec<Flag<reading::Options>> {
+    let help = "Files, globs, folders, `-` for stdin, s3://, gs://, az:// or https:// URLs";
+    vec![sources(help, |it: &mut reading::Options, all| it.origin = InputOrigin::Sources(all))]
+}
+
+/// The table that they are for.
+pub(super) fn table() -> Vec<Flag<Option<String>>> {
+    let flag = value("table", "TABLE", text(), |it: &mut Option<String>, name| *it = Some(name))
+        .with(|arg| arg.short('t'))
+        .help("The table, as SQL writes it; named after the first source by default");
+    vec![flag]
 }
 
 /// When a connection is given up: the same for every command that talks to a server.

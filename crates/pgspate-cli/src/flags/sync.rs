@@ -5,7 +5,7 @@ use clap::value_parser;
 use pgspate::sync::{Options, Scope};
 
 use super::reading::reading;
-use super::shared::{CommonArgs, ends, limits, output, plan, target, when};
+use super::shared::{CommonArgs, files, limits, output, plan, table, target, when};
 use super::{Flag, Flagged, choice, names, part, switch, text, value};
 
 /// What `pgspate sync` is asked for.
@@ -22,7 +22,6 @@ impl Flagged for SyncArgs {
     fn flags() -> Vec<Vec<Flag<SyncArgs>>> {
         let common = |flags| part(|it: &mut SyncArgs| &mut it.common, flags);
         let options = |flags| part(|it: &mut SyncArgs| &mut it.options, flags);
-        let load = |flags| part(|it: &mut SyncArgs| &mut it.options.load, flags);
         let limits = limits("How long to go on trying when another session is in the way");
         let advise_only = switch("advise-only", |it: &mut SyncArgs| {
             (it.advise_only, it.options.is_check) = (true, true)
@@ -33,14 +32,15 @@ impl Flagged for SyncArgs {
              would",
         );
         vec![
-            load(ends()),
+            options(part(|it: &mut Options| &mut it.reading, files())),
+            options(part(|it: &mut Options| &mut it.table, table())),
             common(vec![target()]),
             options(rows()),
             vec![advise_only],
             common(vec![plan("Show the statements, and stop")]),
             options(ways()),
-            load(part(|it: &mut pgspate::load::Options| &mut it.limits, limits)),
-            load(reading()),
+            options(part(|it: &mut Options| &mut it.limits, limits)),
+            options(part(|it: &mut Options| &mut it.reading, reading())),
             options(vec![price()]),
             common(output("Print the report as JSON on stdout")),
         ]
@@ -80,10 +80,10 @@ fn rows() -> Vec<Flag<Options>> {
 
 /// How they are written.
 fn ways() -> Vec<Flag<Options>> {
-    let sessions = value_parser!(u8).range(1..=64).map(|it| Some(usize::from(it)));
+    let sessions = value_parser!(u8).range(1..=64).map(usize::from);
     let transactions = value_parser!(u16).range(1..=1000).map(usize::from);
     vec![
-        value("lanes", "N", sessions, |it: &mut Options, lanes| it.load.lanes = lanes)
+        value("lanes", "N", sessions, |it: &mut Options, lanes| it.lanes = lanes)
             .default("1")
             .help(
                 "Sessions that share the scopes of --scope-by, each with a transaction of its own",

@@ -62,6 +62,22 @@ fn equal_keys_in_the_source() {
 }
 
 #[test]
+fn a_key_of_json_that_the_first_records_lack() {
+    let case = case();
+    let mut records: String =
+        (0..60_000).map(|id| format!("{{\"id\":{id},\"kind\":\"a\"}}\n")).collect();
+    records += "{\"id\":60000,\"kind\":\"a\",\"n\":1}\n";
+    case.put("t.json", &records);
+    assert_snapshot!(refusal(&case, "t.json --no-delete"), @r#"
+    error: could not sync public.t with "t.json"
+      caused by: key "n" names a column but is not in the first records
+      at: t.json, line 60001, byte 1428913, column "n"
+
+    hint: Name the keys of all records with `--columns a,b,...`.
+    "#);
+}
+
+#[test]
 fn rows_outside_of_the_scope() {
     let case = case();
     case.put("t.csv", "id,kind,n\n1,b,5\n20,b,6\n");

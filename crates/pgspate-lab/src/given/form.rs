@@ -6,7 +6,7 @@
 use pgspate::format::delimited::{self, Eol, parse_records};
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed};
-use pgspate::load;
+use pgspate::reading;
 use pgspate::target::quote_ident;
 
 use crate::dataset::CopyForm;
@@ -50,7 +50,7 @@ pub(super) fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header
 
 /// The first line of delimited text, if there is any.
 pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Option<FirstLine> {
-    let dialect = load::dialect(sniffed, &load::Options::default());
+    let dialect = reading::dialect(sniffed, &reading::Options::default());
     let eol = Eol::from(sniffed.line_end);
     let body = &sample[sniffed.mark_bytes.min(sample.len())..];
     let mut records = parse_records(&dialect, eol, body, complete, 2).into_iter();

@@ -7,7 +7,7 @@
 
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
-use pgspate::load;
+use pgspate::reading;
 use pgspate::source::{self, Input};
 use pgspate::{Error, Kind, Result};
 
@@ -47,8 +47,8 @@ impl Found {
             return Err(Error::new(Kind::Usage, message)
                 .hint("Every trial reads the data anew: save it to a file, and name the file."));
         }
-        let sample = input.peek(load::SAMPLE_BYTES)?;
-        let complete = sample.len() < load::SAMPLE_BYTES;
+        let sample = input.peek(reading::SAMPLE_BYTES)?;
+        let complete = sample.len() < reading::SAMPLE_BYTES;
         let is_empty = sample.is_empty() || sample == MARK;
         // Nothing can be found out about it, and that is no fault yet.
         let given = Overrides { format: is_empty.then_some(Format::Csv), ..Overrides::default() };
@@ -86,7 +86,7 @@ fn columns(
             infer::columns_of_json(sample).into_iter().map(|column| column.name).collect()
         }
         Format::Parquet | Format::Arrow => {
-            let schema = load::schema(input, sample, sniffed.format)?;
+            let schema = reading::schema(input, sample, sniffed.format)?;
             let field = |name: &str, ty: &dyn std::fmt::Display| format!("{name} {ty}");
             let fields = schema.fields().iter();
             // In this order, as all are read by the schema of the first.

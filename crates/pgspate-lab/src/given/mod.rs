@@ -12,6 +12,7 @@ use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load;
 use pgspate::plan::When;
+use pgspate::reading;
 use pgspate::source;
 use pgspate::target::quote_ident;
 use pgspate::{Error, Kind, Result};
@@ -102,9 +103,13 @@ pub(crate) fn fingerprint(tables: &[Table]) -> String {
 pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)> {
     let name = ground.table(&quote_ident(&table.name));
     let options = load::Options {
-        sources: table.files.iter().map(|file| file.source.clone()).collect(),
+        reading: reading::Options {
+            read: table.read.clone(),
+            ..reading::Options::of_sources(
+                table.files.iter().map(|file| file.source.clone()).collect(),
+            )
+        },
         table: Some(name.clone()),
-        read: table.read.clone(),
         create: true,
         no_ledger: true,
         analyze: When::Never,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgspate::{Kind, load};
+use pgspate::{Kind, load, reading};
 use pgspate_embedded::testing::{TestDb, database};
 use pgspate_lab::{Event, Options, experiments, read, report};
 
@@ -30,7 +30,7 @@ fn load_into(database: &TestDb, table: &str, folder: &Path) {
     let file = folder.join("two.csv");
     std::fs::write(&file, "1\n2\n").unwrap();
     let options = load::Options {
-        sources: vec![file.display().to_string()],
+        reading: reading::Options::of_sources(vec![file.display().to_string()]),
         table: Some(table.to_owned()),
         ..load::Options::default()
     };

@@ -24,6 +24,8 @@ use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
 use crate::ledger::{Mark, digest};
 use crate::load;
+use crate::plan::RowRequest;
+use crate::reading::{self, InputOrigin};
 use crate::session::LOOK;
 use crate::source::Input;
 use crate::target::{Unlogged, under_users_path};
@@ -299,17 +301,23 @@ impl Copying<'_> {
         let is_plain = facts.table.triggers.is_empty() && facts.table.has_unique_index();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let options = load::Options {
-            stream: Some(Input::given(&title, Box::new(source))),
-            table: Some(facts.table.sql_name.clone()),
-            read: Overrides {
-                format: Some(Format::Text),
-                delimiter: Some(b'\t'),
-                header: Some(false),
-                null: Some("\\N".to_owned()),
-                ..Overrides::default()
+            reading: reading::Options {
+                origin: InputOrigin::Stream(Input::given(&title, Box::new(source))),
+                read: Overrides {
+                    format: Some(Format::Text),
+                    delimiter: Some(b'\t'),
+                    header: Some(false),
+                    null: Some("\\N".to_owned()),
+                    ..Overrides::default()
+                },
+                rows: RowRequest {
+                    encoding: Some("UTF8".to_owned()),
+                    columns: Some(table.columns.clone()),
+                    ..RowRequest::default()
+                },
+                ..reading::Options::default()
             },
-            encoding: Some("UTF8".to_owned()),
-            columns: Some(table.columns.clone()),
+            table: Some(facts.table.sql_name.clone()),
             // The source has no key twice, so that no two lanes wait for each other.
             lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
             no_ledger: true,

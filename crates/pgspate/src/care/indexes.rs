@@ -64,7 +64,7 @@ async fn alter_within(
     let upkeep = Upkeep::read_within(client, table).await?;
     let writer = ledger::writer(client, table.oid, job.0).await?;
     let facts = Facts { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
-    let care = Care::make(&facts, &plan.columns, ask)?;
+    let care = Care::make(&facts, &plan.rows.columns, ask)?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
     for index in upkeep.indexes.iter().zip(&care.indexes) {

@@ -87,7 +87,7 @@ impl Caring<'_> {
     /// Plans it, from what table and ledger are like before the load.
     pub(crate) fn plan(&mut self) -> Result<()> {
         let facts = self.facts(&self.standing.upkeep);
-        let care = Care::make(&facts, &self.plan.columns, self.request)?;
+        let care = Care::make(&facts, &self.plan.rows.columns, self.request)?;
         self.plan.take_care(care);
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Caring<'_> {
             upkeep,
             input_bytes: self.input.stored_bytes,
             is_stream: self.input.is_stream,
-            bytes_done: chunks * self.plan.chunk_bytes as u64,
+            bytes_done: chunks * self.plan.rows.chunk_bytes as u64,
             commit: self.plan.commit,
             has_ledger: self.plan.ledger,
             is_at_once: self.plan.at_once.is_some(),

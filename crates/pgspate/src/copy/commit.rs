@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lane::Finished;
-use super::{Job, LaneSession};
+use super::{Destination, Job, LaneSession};
 use crate::ledger::{check_no_keys_down, read_done};
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
@@ -23,16 +23,18 @@ const LATER: &str = "set local synchronous_commit to off; commit";
 /// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
 /// elsewhere has written none, and yet has something to commit.
 pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
-    let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.around.is_some();
+    let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.before().is_some();
     let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
-    if job.ledger.is_none() && !working.is_empty() {
+    if let (Destination::Table { oid, .. }, None, false) =
+        (&job.destination, &job.ledger, working.is_empty())
+    {
         // With a ledger each chunk's row does that. No keys can go while a lane has rows.
-        check_no_keys_down(&job.control.client, job.table_oid).await?;
+        check_no_keys_down(&job.control.client, *oid).await?;
     }
     for (nth, session) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
         // The ledger tells what became of a transaction; without one, its number does.
-        let xact = match job.ledger {
+        let xact = match &job.ledger {
             Some(_) => None,
             None => transaction(&session.connection).await?,
         };
@@ -70,12 +72,13 @@ pub(super) async fn check_kept(job: &Job, chunks: u64) -> Result<()> {
 /// that was cut off from us, and has come to its end after all.
 pub(super) async fn has_more(job: &Job) -> bool {
     let chunks = ledger_chunks(job).await.ok().flatten();
-    chunks.is_some_and(|chunks| chunks > job.done.chunks())
+    let before = job.ledger.as_ref().map(|ledger| ledger.done.chunks());
+    chunks > before
 }
 
 /// How many chunks the ledger has, if there is one.
 async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
-    let Some(ledger) = job.ledger else { return Ok(None) };
+    let Some(ledger) = job.ledger_id() else { return Ok(None) };
     let connection = job.connect.open().await?;
     let done = read_done(&connection.client, ledger).await?;
     connection.close().await;

@@ -15,10 +15,10 @@ use super::session::{Confirmed, Sessions};
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::sift::sift;
 use super::stream::{BEGIN, Stream, Tally, refused_copy};
-use super::{Commit, LaneSession, PIECE_BYTES, PIECES_AHEAD};
+use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::ledger::{JobId, Seal, insert_rejects, is_emptied, is_taken, read_done};
+use crate::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
 use crate::session::{LOOK, Patience};
 use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
@@ -95,7 +95,7 @@ pub(super) fn run(
         backends: Vec::new(),
         tally: Tally::default(),
     };
-    let mut patience = Patience::new(shared.job.limits.retry_for);
+    let mut patience = Patience::new(shared.job.copying.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.session(sessions) {
@@ -122,7 +122,7 @@ pub(super) fn run(
             }
             Err(failure) => failure,
         };
-        if shared.job.rejects.is_some() && failure.refused.is_some() && shared.has_failed() {
+        if shared.job.rejects().is_some() && failure.refused.is_some() && shared.has_failed() {
             // The rows would have been set aside; the load ends for another reason.
             return None;
         }
@@ -139,9 +139,9 @@ impl Lane<'_, '_> {
     /// Runs until there are no more chunks or a session has failed.
     fn session(&mut self, sessions: &Sessions) -> Result<Vec<LaneSession>, Failure> {
         self.refused = None;
-        let shares = match self.shared.job.shares.as_slice() {
-            [] => &[String::new()],
-            shares => shares,
+        let shares = match &self.shared.job.destination {
+            Destination::Stage { shares } if !shares.is_empty() => shares.as_slice(),
+            _ => &[String::new()],
         };
         let served = shares.iter().map(|share| self.open(sessions, share));
         let served = served.collect::<Result<Vec<_>, _>>()?;
@@ -203,7 +203,7 @@ impl Lane<'_, '_> {
     /// while it wrote them, it may have come to its end only after we had asked the ledger.
     fn judge(&self, failure: Failure) -> Failure {
         let (Some(refused), true) = (&failure.refused, self.has_lost) else { return failure };
-        let Some(ledger) = self.shared.job.ledger else { return failure };
+        let Some(ledger) = self.shared.job.ledger_id() else { return failure };
         let seq = refused.chunk.seq;
         let done = self.runtime.block_on(async {
             let connection = self.shared.job.connect.open().await?;
@@ -216,12 +216,14 @@ impl Lane<'_, '_> {
     /// Writes the chunk of which a row was refused without its refused rows, and sets these aside.
     /// The failure, where that is not what is to be done about it.
     fn set_aside(&mut self, failure: Failure) -> Result<(), Failure> {
-        let (job, ledger) = (self.shared.job, self.shared.job.ledger);
-        let (true, Some(ledger), false) =
-            (job.rejects.is_some(), ledger, failure.is_retryable() || self.shared.is_over())
-        else {
-            return Err(failure);
+        let job = self.shared.job;
+        let ledger = match &job.ledger {
+            Some(ledger) if ledger.rejects.is_some() => ledger,
+            _ => return Err(failure),
         };
+        if failure.is_retryable() || self.shared.is_over() {
+            return Err(failure);
+        }
         let Some(refused) = &failure.refused else { return Err(failure) };
         let chunk = Arc::clone(&refused.chunk);
         let tally = self.runtime.block_on(self.write_rest(ledger, &chunk))?;
@@ -231,7 +233,11 @@ impl Lane<'_, '_> {
         Ok(())
     }
 
-    async fn write_rest(&mut self, ledger: JobId, chunk: &Arc<Chunk>) -> Result<Tally, Failure> {
+    async fn write_rest(
+        &mut self,
+        ledger: &LedgerJob,
+        chunk: &Arc<Chunk>,
+    ) -> Result<Tally, Failure> {
         let (shared, job) = (self.shared, self.shared.job);
         let failed_for = |error| Failure::of(chunk.seq, error);
         let connection = job.connect.open().await.map_err(failed_for)?;
@@ -245,12 +251,12 @@ impl Lane<'_, '_> {
         };
         // The isolation level is said before any query of its transaction: so not in one message
         // with others.
-        connection.client.batch_execute(&limits(&job.limits)).await.map_err(failed)?;
+        connection.client.batch_execute(&limits(&job.copying.limits)).await.map_err(failed)?;
         connection.client.batch_execute(BEGIN).await.map_err(failed)?;
         let mut encoder = (job.encoder)();
         let sifted = sift(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
         shared.reject(chunk.seq, &sifted.rejects).map_err(failed_for)?;
-        let inserted = insert_rejects(&connection.client, ledger, chunk.seq, &sifted.rejects);
+        let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &sifted.rejects);
         inserted.await.map_err(failed)?;
         let seal = Seal {
             chunk: chunk.seq,
@@ -261,7 +267,7 @@ impl Lane<'_, '_> {
             rows_written: sifted.rows_written,
             rows_rejected: sifted.rejects.len() as u64,
         };
-        let sql = format!("{}; commit", ledger.seal_sql(&[seal], job.is_bound));
+        let sql = format!("{}; commit", ledger.id.seal_sql(&[seal], ledger.is_bound));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.backends.pop();
         shared.progress.kept.add(seal.rows_written, 1);
@@ -284,7 +290,7 @@ impl Lane<'_, '_> {
 
     /// Asks the ledger which of the chunks in flight were written after all.
     async fn recall(&mut self, connection: &Connection) -> Result<()> {
-        let Some(job) = self.shared.job.ledger.filter(|_| !self.in_flight.is_empty()) else {
+        let Some(job) = self.shared.job.ledger_id().filter(|_| !self.in_flight.is_empty()) else {
             return Ok(());
         };
         let done = read_done(&connection.client, job).await?;
@@ -336,7 +342,7 @@ impl Lane<'_, '_> {
             let rows = match rows {
                 Ok(Some(rows)) => rows,
                 Ok(None) => break,
-                Err(failure) if shared.job.rejects.is_some() => {
+                Err(failure) if shared.job.rejects().is_some() => {
                     self.refused = Some(failure);
                     return;
                 }

@@ -66,15 +66,38 @@ pub enum Commit {
     EachChunk,
 }
 
-/// What becomes of the sessions of a job that is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Afterwards {
-    /// They are closed.
-    Close,
-    /// They are kept, for what is in them alone.
-    Keep,
-    /// They are kept with their transactions open, of which nothing is committed.
-    KeepOpen,
+/// What rows are copied to.
+pub enum Destination {
+    /// A table.
+    Table {
+        /// Its oid.
+        oid: u32,
+        /// What else belongs to the transaction, for one lane that commits at the end.
+        around: Option<Around>,
+    },
+    /// Stages of the one lane's sessions, which are kept for what is in them alone.
+    Stage {
+        /// What each session keeps of the rows, as a condition for COPY's WHERE: all are sent to
+        /// each, and each row must be kept by one. Empty for a lane of one session.
+        shares: Vec<String>,
+    },
+    /// The stage of one session, which is kept with its transaction open.
+    OpenStage {
+        /// What is run first in the transaction.
+        before: String,
+    },
+}
+
+/// The job in the ledger that chunks have their rows in.
+pub(crate) struct LedgerJob {
+    pub(crate) id: JobId,
+    /// The job's rows are lost when the server crashes.
+    pub(crate) is_bound: bool,
+    /// The chunks that are written already.
+    pub(crate) done: Done,
+    /// Whether rows that are refused are set aside, and how many. Only where each chunk is
+    /// committed.
+    pub(crate) rejects: Option<RejectsMax>,
 }
 
 /// How many rows that are refused may be set aside.
@@ -101,10 +124,8 @@ pub struct Job {
     pub control: Arc<Connection>,
     /// Makes an encoder for a lane.
     pub encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
-    /// `COPY ... (format binary)`.
-    pub binary_sql: String,
-    /// `COPY ... (format text)`.
-    pub text_sql: String,
+    /// What sessions copy with.
+    pub(crate) copying: Copying,
     /// What to begin with. A lane in which most rows are left to the server goes over to text.
     pub mode: Mode,
     /// All chunks in one lane and one COPY statement, as the table requires.
@@ -113,8 +134,6 @@ pub struct Job {
     pub lanes: Lanes,
     /// The table's name and its columns' names, unquoted, as the server's messages have them.
     pub table_name: String,
-    /// Its oid; 0 for rows that are staged.
-    pub table_oid: u32,
     /// In COPY's order.
     pub columns: Vec<String>,
     /// The inputs' names, for places.
@@ -125,29 +144,46 @@ pub struct Job {
     pub is_stream: bool,
     /// When lanes commit. Each chunk only with a ledger.
     pub commit: Commit,
-    /// The job that chunks' rows in the ledger belong to, if they have any.
-    pub(crate) ledger: Option<JobId>,
-    /// The job's rows are lost when the server crashes.
-    pub(crate) is_bound: bool,
-    /// Its lock, which the job's session holds.
-    pub(crate) lock_key: Option<i64>,
-    /// The chunks that are written already.
-    pub done: Done,
-    /// Whether rows that are refused are set aside, and how many. Only with a ledger, where each
-    /// chunk is committed.
-    pub rejects: Option<RejectsMax>,
-    /// How long lanes wait.
-    pub limits: Limits,
+    /// The job in the ledger, if there is one.
+    pub(crate) ledger: Option<LedgerJob>,
     /// Judges what was read, before anything of it is committed that can still be taken back: the
     /// inputs must be what they were.
     pub(crate) unchanged: CheckContents,
-    /// What else belongs to the transaction, for one lane that commits at the end.
-    pub around: Option<Around>,
-    /// What becomes of the lanes' sessions.
-    pub afterwards: Afterwards,
-    /// What each session of the one lane keeps of the rows, as a condition for COPY's WHERE: all
-    /// are sent to each, and each row must be kept by one. Empty for a lane of one session.
-    pub shares: Vec<String>,
+    /// What the rows are copied to.
+    pub destination: Destination,
+}
+
+impl Job {
+    /// What is run before the first COPY, in its transaction.
+    fn before(&self) -> Option<&str> {
+        match &self.destination {
+            Destination::Table { around, .. } => around.as_ref().map(|it| it.before.as_str()),
+            Destination::Stage { .. } => None,
+            Destination::OpenStage { before } => Some(before),
+        }
+    }
+
+    /// What is run after the last one.
+    fn after(&self) -> Option<&str> {
+        match &self.destination {
+            Destination::Table { around, .. } => around.as_ref().map(|it| it.after.as_str()),
+            Destination::Stage { .. } | Destination::OpenStage { .. } => None,
+        }
+    }
+
+    /// Whether the session's transaction is left open.
+    fn stays_open(&self) -> bool {
+        matches!(self.destination, Destination::OpenStage { .. })
+    }
+
+    fn ledger_id(&self) -> Option<JobId> {
+        self.ledger.as_ref().map(|ledger| ledger.id)
+    }
+
+    /// How many rows may be set aside, if any.
+    fn rejects(&self) -> Option<RejectsMax> {
+        self.ledger.as_ref()?.rejects
+    }
 }
 
 /// Statements within the transaction of a lane that does everything in one.

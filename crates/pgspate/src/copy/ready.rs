@@ -35,8 +35,8 @@ impl Connect {
     }
 
     /// The same, with a stage in each session.
-    pub(crate) fn with_stage(self, stage: Option<&Stage>) -> Connect {
-        Connect { stage: stage.cloned().map(Arc::new), ..self }
+    pub(crate) fn with_stage(self, stage: &Stage) -> Connect {
+        Connect { stage: Some(Arc::new(stage.clone())), ..self }
     }
 
     /// Opens one more connection.
@@ -165,9 +165,9 @@ impl Job {
             "" => sql.to_owned(),
             share => format!("{sql} where {share}"),
         };
-        let (text_sql, binary_sql) = (of_share(&self.text_sql), of_share(&self.binary_sql));
-        let copying =
-            Copying { text_sql, binary_sql, limits: self.limits, lock_key: self.lock_key };
+        let Copying { text_sql, binary_sql, .. } = &self.copying;
+        let (text_sql, binary_sql) = (of_share(text_sql), of_share(binary_sql));
+        let copying = Copying { text_sql, binary_sql, ..self.copying.clone() };
         Ready::open(&self.connect, &copying).await
     }
 }

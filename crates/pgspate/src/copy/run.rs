@@ -12,7 +12,7 @@ use super::monitor::Monitor;
 use super::session::Sessions;
 use super::settle::settle;
 use super::shared::{Failure, Shared};
-use super::{Afterwards, Commit, End, Job, Lanes, Outcome, Progress};
+use super::{Commit, Destination, End, Job, Lanes, Outcome, Progress};
 use crate::format::Cutter;
 use crate::{Error, Kind, Result};
 
@@ -68,7 +68,7 @@ pub fn run(
     (job.unchanged)(&contents)?;
     let started = Instant::now();
     let committed = match job.commit {
-        _ if job.afterwards == Afterwards::KeepOpen => Ok(()),
+        _ if job.stays_open() => Ok(()),
         Commit::AtEnd => {
             progress.kept.is_unsure.store(true, Relaxed);
             let committed = runtime.block_on(commit(job, &finished));
@@ -103,7 +103,8 @@ pub fn run(
         bytes_sent: progress.sent.load(Relaxed),
         contents,
     };
-    let sessions = finished.into_iter().filter(|_| job.afterwards != Afterwards::Close);
+    let is_staged = !matches!(job.destination, Destination::Table { .. });
+    let sessions = finished.into_iter().filter(|_| is_staged);
     Ok(End::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 

@@ -13,7 +13,7 @@ use super::context::{Context, refused_column};
 use super::ready::limits;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::stream::refused_copy;
-use super::{Afterwards, Job, PIECE_BYTES};
+use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
 use crate::{Error, Place, Result};
@@ -27,7 +27,7 @@ pub(super) fn settle(
     let job = shared.job;
     let Failure { error, refused, .. } = failure;
     let Some(Refused { chunk, by }) = refused else { return error };
-    if job.afterwards == Afterwards::KeepOpen {
+    if job.stays_open() {
         // Not all rows were sent: it is done again with all of them.
         return error;
     }
@@ -110,12 +110,13 @@ async fn judge(
 ) -> Result<Option<(Error, u64)>> {
     let connection = job.connect.open().await?;
     let failed = |error| refused_copy(&connection, error);
-    connection.client.batch_execute(&limits(&job.limits)).await.map_err(failed)?;
+    connection.client.batch_execute(&limits(&job.copying.limits)).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
-    if let Some(around) = &job.around {
-        connection.client.batch_execute(&around.before).await.map_err(failed)?;
+    if let Some(before) = job.before() {
+        connection.client.batch_execute(before).await.map_err(failed)?;
     }
-    let sink = connection.client.copy_in::<_, Bytes>(&job.text_sql).await.map_err(failed)?;
+    let sink =
+        connection.client.copy_in::<_, Bytes>(&job.copying.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();
     encoder.begin(Arc::clone(chunk), Mode::Text)?;

@@ -118,7 +118,8 @@ enum Chunks {
 
 impl<'a> Shared<'a> {
     pub(super) fn new(job: &'a Job, cutter: Box<dyn Cutter>, progress: &'a Progress) -> Shared<'a> {
-        let rejected = job.done.sums().rows_rejected;
+        let ledger = job.ledger.as_ref();
+        let rejected = ledger.map_or(0, |ledger| ledger.done.sums().rows_rejected);
         progress.rejected.store(rejected, Relaxed);
         let cutter =
             if job.is_stream { Chunks::Pipe(Pipe::new(cutter)) } else { Chunks::Direct(cutter) };
@@ -218,7 +219,8 @@ impl<'a> Shared<'a> {
     /// Tells a chunk that is written already, and that it is the one that was written then.
     fn sort(&self, chunk: Option<Chunk>) -> Result<Next> {
         let Some(chunk) = chunk else { return Ok(Next::End) };
-        let Some(seal) = self.job.done.get(chunk.seq) else {
+        let done = self.job.ledger.as_ref().and_then(|ledger| ledger.done.get(chunk.seq));
+        let Some(seal) = done else {
             return Ok(Next::Wanted(chunk));
         };
         let chunk = self.digested(chunk).map_err(|(_, error)| error)?;
@@ -282,7 +284,7 @@ impl<'a> Shared<'a> {
         let all = self.rejected_before + rejected.values().sum::<u64>();
         drop(rejected);
         self.progress.rejected.store(all, Relaxed);
-        let may = match self.job.rejects {
+        let may = match self.job.rejects() {
             Some(RejectsMax::Rows(most)) if all > most => format!("{most}"),
             // A share is judged when it means something, and at the end.
             Some(RejectsMax::Percent(most)) => {
@@ -302,7 +304,7 @@ impl<'a> Shared<'a> {
     /// Judges the share of rows that were set aside, when all rows are read.
     pub(super) fn check_share(&self) -> Result<()> {
         let (all, rows) = (self.progress.rejected.load(Relaxed), self.progress.rows.load(Relaxed));
-        match self.job.rejects {
+        match self.job.rejects() {
             Some(RejectsMax::Percent(most)) if all as f64 > rows as f64 * most / 100.0 => {
                 Err(too_many(all, &format!("{most} %")))
             }
@@ -320,7 +322,7 @@ impl<'a> Shared<'a> {
         let is_lock = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
         let blocker = self.blocker.lock().expect("no panic while held").take();
         let Some(blocker) = blocker.filter(|_| is_lock) else { return error };
-        let seconds = self.job.limits.lock_timeout.as_secs();
+        let seconds = self.job.copying.limits.lock_timeout.as_secs();
         error.hint(format!(
             "The lock was held for {seconds} s by {blocker}. End that session, or wait longer with \
              `--lock-timeout`."

@@ -68,7 +68,7 @@ pub(super) async fn sift(
     let client = &connection.client;
     let at_once = client.batch_execute("set constraints all immediate").await;
     at_once.map_err(server_error(what()))?;
-    let statement = client.prepare(&job.text_sql).await.map_err(server_error(what()))?;
+    let statement = client.prepare(&job.copying.text_sql).await.map_err(server_error(what()))?;
     encoder.begin(Arc::clone(chunk), Mode::Text)?;
     let mut sifter = Sifter {
         connection,

@@ -17,7 +17,7 @@ use super::lane::Message;
 use super::progress::Kept;
 use super::session::Confirmed;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::{Afterwards, Commit, Ready};
+use super::{Commit, Ready};
 use crate::format::{Chunk, Mode};
 use crate::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
 use crate::target::connect::Connection;
@@ -109,12 +109,12 @@ impl Stream {
         let (job, is_alone) = (shared.job, shared.is_alone);
         let Ready { connection, text, binary } = ready;
         // COPY FREEZE does not go with the snapshots of other isolation levels.
-        let begin = if is_alone && job.around.is_none() { "begin" } else { BEGIN };
-        if let Some(around) = &job.around {
+        let begin = if is_alone && job.before().is_none() { "begin" } else { BEGIN };
+        if let Some(before) = job.before() {
             let (begun, made_ready) = tokio::join!(
                 biased;
                 connection.client.batch_execute(begin),
-                connection.client.batch_execute(&around.before)
+                connection.client.batch_execute(before)
             );
             begun.map_err(server_error("could not prepare to copy".to_owned()))?;
             made_ready.map_err(|error| refused_copy(&connection, error))?;
@@ -123,14 +123,14 @@ impl Stream {
             connection,
             binary,
             text,
-            begin: job.around.is_none().then_some(begin),
+            begin: job.before().is_none().then_some(begin),
             one_statement: job.one_statement,
             may_drop_rows: job.may_drop_rows,
             commit: job.commit,
-            ledger: job.ledger,
-            is_bound: job.is_bound,
-            stays_open: job.afterwards == Afterwards::KeepOpen,
-            after: job.around.as_ref().map(|around| around.after.clone()),
+            ledger: job.ledger_id(),
+            is_bound: job.ledger.as_ref().is_some_and(|ledger| ledger.is_bound),
+            stays_open: job.stays_open(),
+            after: job.after().map(str::to_owned),
             open: None,
             ending: None,
             chunk: None,

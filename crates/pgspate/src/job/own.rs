@@ -42,6 +42,16 @@ impl OwnSession {
     }
 }
 
+impl Persistent for OwnSession {
+    fn own(&self) -> &OwnSession {
+        self
+    }
+
+    fn come_back(&mut self) -> Result<()> {
+        self.reconnect().map(drop)
+    }
+}
+
 /// What works with a session of its own, and goes on when that is lost.
 pub(crate) trait Persistent {
     /// The session.

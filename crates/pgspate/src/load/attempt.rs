@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Load, Watch, Widened, create};
 use crate::copy::{
-    self, Connect, Copying, Early, End, Job, LaneSession, Lanes, Outcome, RejectsMax,
+    self, Connect, Copying, Destination, Early, End, Job, Lanes, LedgerJob, Outcome, RejectsMax,
 };
 use crate::format::Mode;
 use crate::job::Persistent;
@@ -15,7 +15,7 @@ use crate::ledger::Opened;
 use crate::plan::{Method, Plan};
 use crate::session::Patience;
 use crate::target::Table;
-use crate::{Error, Kind, Result, care, stage};
+use crate::{Error, Kind, Result, care};
 
 impl Load {
     /// Starts over while that promises to help.
@@ -23,7 +23,7 @@ impl Load {
         &mut self,
         watch: &Arc<Watch>,
         widened: &mut Vec<Widened>,
-    ) -> Result<(Outcome, Vec<LaneSession>)> {
+    ) -> Result<Outcome> {
         let mut patience = Patience::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
@@ -38,7 +38,7 @@ impl Load {
                 patience.renew();
             }
             match attempt {
-                Ok(End::Done(outcome, sessions)) => return Ok((outcome, sessions)),
+                Ok(End::Done(outcome, _)) => return Ok(outcome),
                 Ok(End::LanesConflict) if self.reading.is_stream() => {
                     return Err(Error::new(Kind::Server, "two rows have the same unique key")
                         .hint("Load with `--lanes 1` to be told which."));
@@ -46,10 +46,6 @@ impl Load {
                 Ok(End::LanesConflict) => {
                     self.plan.lanes = Lanes::Fixed(1);
                     "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
-                }
-                // What was known of the table is known no more.
-                Ok(End::Interrupted(error)) | Err(error) if self.ahead().is_some() => {
-                    return Err(error);
                 }
                 Ok(End::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
                 Err(error) if self.add_key(&error)? => {}
@@ -62,48 +58,41 @@ impl Load {
     }
 
     fn attempt(&mut self, watch: &Arc<Watch>) -> Result<End> {
-        let job = self.job()?;
-        let cutter = self.reading.cutter(&self.plan, watch);
+        let job = self.copy_job()?;
+        let cutter = self.reading.cutter(&self.plan.rows, watch);
         copy::run(&job, cutter, &watch.copy, &self.job.own.runtime)
     }
 
-    fn job(&mut self) -> Result<Job> {
-        let early = std::mem::take(&mut self.early);
-        let (connect, copying) = (self.connect(), self.copying());
+    fn copy_job(&mut self) -> Result<Job> {
+        let rejects_max = self.options.rejects_max.unwrap_or(RejectsMax::Any);
+        let (reading, rows) = (self.reading.clone(), self.plan.rows.clone());
+        let (version, ignores) = (self.session.server_version, self.request.rows.ignore_unknown);
         Ok(Job {
-            connect,
-            early,
+            early: std::mem::take(&mut self.early),
+            connect: self.connect(),
+            copying: self.copying(),
             control: Arc::clone(&self.job.own.connection),
-            encoder: self.winnowed(self.encoder()?),
-            binary_sql: copying.binary_sql,
-            text_sql: copying.text_sql,
-            mode: self.plan.mode,
+            encoder: reading.encoder(&rows, &self.table, version, ignores)?,
+            mode: rows.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
             table_name: self.table.name.clone(),
-            table_oid: if self.stage.is_some() { 0 } else { self.made.unwrap_or(self.table.oid) },
-            columns: self.plan.columns.iter().map(|column| column.name.clone()).collect(),
-            input_names: self.reading.names(),
+            columns: rows.names(),
+            input_names: reading.names(),
             may_drop_rows: self.plan.may_drop_rows,
-            is_stream: self.reading.is_stream(),
+            is_stream: reading.is_stream(),
             commit: self.plan.commit,
-            ledger: self.job.id(),
-            is_bound: self.job.is_bound(),
-            lock_key: self.job.lock_key(),
-            done: self.job.opened.as_ref().map(|opened| opened.done.clone()).unwrap_or_default(),
-            rejects: self
-                .options
-                .rejects
-                .as_ref()
-                .map(|_| self.options.rejects_max.unwrap_or(RejectsMax::Any)),
-            limits: self.options.limits,
-            unchanged: {
-                let (reading, plan) = (self.reading.clone(), self.plan.clone());
-                Box::new(move |read| reading.check_unchanged(&plan, read))
+            ledger: self.job.opened.as_ref().map(|opened| LedgerJob {
+                id: opened.job,
+                is_bound: opened.is_bound,
+                done: opened.done.clone(),
+                rejects: self.options.rejects.as_ref().map(|_| rejects_max),
+            }),
+            unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),
+            destination: Destination::Table {
+                oid: self.made.unwrap_or(self.table.oid),
+                around: self.around()?,
             },
-            around: self.around()?.or_else(|| self.around_staging()),
-            afterwards: self.after_staging(),
-            shares: self.stage.as_ref().map(|stage| stage.shares.clone()).unwrap_or_default(),
         })
     }
 
@@ -124,14 +113,9 @@ impl Load {
         Ok(Some(widened))
     }
 
-    /// After a key of JSON that names a column but is not in the sample: plans with it, if the
-    /// input can be read again.
+    /// After a key of JSON that is not in the sample: plans with it. Whether it did.
     fn add_key(&mut self, error: &Error) -> Result<bool> {
-        let key = error.place().and_then(|place| place.column.as_deref());
-        let (Some(key), Kind::Plan, false) = (key, error.kind(), self.reading.is_stream()) else {
-            return Ok(false);
-        };
-        if !self.reading.add_key(key) {
+        if !self.reading.learn_key(error) {
             return Ok(false);
         }
         let place = error.place().cloned().unwrap_or_default();
@@ -152,15 +136,12 @@ impl Load {
     /// How sessions for the rows are opened.
     pub(super) fn connect(&self) -> Connect {
         let name = format!("pgspate load {}", self.table.name);
-        Connect::new(&self.job.own.dsn, name).with_stage(self.stage.as_ref())
+        Connect::new(&self.job.own.dsn, name)
     }
 
     /// The statements of these sessions, once the job is open.
     pub(super) fn copying(&self) -> Copying {
-        let destination = match &self.stage {
-            Some(_) => stage::NAME.to_owned(),
-            None => care::destination(&self.plan, &self.table, self.job.opened.as_ref()),
-        };
+        let destination = care::destination(&self.plan, &self.table, self.job.opened.as_ref());
         Copying {
             text_sql: self.plan.copy_sql(Mode::Text, &destination),
             binary_sql: self.plan.copy_sql(Mode::Binary, &destination),

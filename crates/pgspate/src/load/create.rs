@@ -1,8 +1,7 @@
 //! `--create`: the table that the input seems to need, and wider columns when it needs more.
 
-use tokio_postgres::error::SqlState;
-
 use crate::format::infer::{self, ColumnType};
+use crate::reading::missing;
 use crate::target::connect::Connection;
 use crate::target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
 use crate::{Error, Kind, Place, Result};
@@ -44,31 +43,6 @@ const TYPES: [ColumnType; 11] = [
     ColumnType::Text,
 ];
 
-/// The name as SQL reads it, each part quoted where it has to be, so that it can stand in a
-/// statement.
-pub(super) async fn parse_name(connection: &Connection, name: &str) -> Result<String> {
-    let sql = "select string_agg(quote_ident(part), '.' order by nth) \
-               from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
-    let row = connection.client.ask_one(sql, &[&name]).await;
-    Ok(row.map_err(|error| not_a_name(server_error(unreadable(name))(error)))?.get(0))
-}
-
-/// For a name that the server cannot read: a hint how to write it.
-pub(super) fn not_a_name(error: Error) -> Error {
-    let refused = [SqlState::INVALID_NAME, SqlState::INVALID_PARAMETER_VALUE];
-    if !error.sqlstate().is_some_and(|code| refused.contains(code)) {
-        return error;
-    }
-    Error::new(Kind::Usage, error.to_string()).because(error).hint(
-        "Write the table as SQL does, with quotes around a name with other characters than \
-         letters, digits and _: `--table 'schema.\"the name\"'`.",
-    )
-}
-
-fn unreadable(name: &str) -> String {
-    format!("could not look up table {name}")
-}
-
 /// The statement for a table with these columns; an error that shows it unless it is `wanted`.
 pub(super) fn sql(name: &str, columns: &[(String, String)], wanted: bool) -> Result<String> {
     let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
@@ -77,9 +51,7 @@ pub(super) fn sql(name: &str, columns: &[(String, String)], wanted: bool) -> Res
         return Ok(sql);
     }
     let hint = format!("Make it with `--create`, which would run:\n{sql};");
-    Err(Error::new(Kind::Plan, format!("relation {name} does not exist"))
-        .with_sqlstate(SqlState::UNDEFINED_TABLE)
-        .hint(hint))
+    Err(missing(name).hint(hint))
 }
 
 /// The table as it would be: made, looked at, and rolled back.

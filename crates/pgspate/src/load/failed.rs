@@ -8,27 +8,16 @@ use tokio_postgres::error::SqlState;
 use super::{Load, Watch, create};
 use crate::copy::{is_about_one_row, is_keys_down};
 use crate::ledger::{self, KeysDown};
+use crate::reading::hint_encoding;
 use crate::{Error, Kind};
 
 impl Load {
     /// The load's error, after the table that was made for it is gone again.
     pub(super) fn failed(&mut self, error: Error, watch: &Watch) -> Error {
-        let names = self.reading.names();
-        let from = match names.as_slice() {
-            [only] => format!("\"{only}\""),
-            [first, rest @ ..] => format!("\"{first}\" and {} more", rest.len()),
-            [] => "nothing".to_owned(),
-        };
-        let message = match self.stage {
-            None => format!("could not load {from} into {}", self.plan.table),
-            Some(_) => format!("could not sync {} with {from}", self.plan.table),
-        };
+        let message = format!("could not load {} into {}", self.reading.title(), self.plan.table);
         let error = self.name_keys(error);
         let kind = error.kind();
-        let mut error = self.forgotten(error);
-        if self.plan.encoding.is_none() {
-            error = hint_encoding(error);
-        }
+        let mut error = hint_encoding(self.forgotten(error), &self.plan.rows);
         if self.new_table.is_some() && self.reading.is_stream() {
             error = create::hint_wider(error, &self.table);
         }
@@ -119,13 +108,4 @@ fn unsure(error: Error, watch: &Watch) -> Error {
     };
     let how = "the same command, run again, finds out, and loads what is missing";
     error.hint_also(&format!("{known}; {how}."))
-}
-
-/// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.
-fn hint_encoding(error: Error) -> Error {
-    let is_encoding = error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_encoding || error.to_string().contains("0x00") {
-        return error;
-    }
-    error.hint("Name the encoding of the input with `--encoding`, LATIN1 for example.")
 }

@@ -4,77 +4,42 @@
 //! through [`copy`]. A load that fails leaves the table as it was.
 
 mod attempt;
-mod contents;
 mod create;
 mod failed;
 mod prepare;
-mod program;
-mod reading;
 mod record;
 mod rejects;
 mod replace;
 mod report;
-mod sample;
-mod staging;
 mod trial;
-mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use crate::reading::Watch;
 pub use create::{NewTable, Widened};
 pub use prepare::prepare;
-pub(crate) use prepare::prepare_stage;
-pub use reading::{dialect, schema};
 pub use report::{PlanReport, Report};
-pub use sample::BYTES as SAMPLE_BYTES;
-pub use watch::Watch;
 
 use crate::Result;
 use crate::care::{self, Caring};
 use crate::copy::{Commit, Early, Outcome, RejectsMax};
-use crate::format::memory::Batches;
-use crate::format::sniff::Overrides;
 use crate::job::{JobSession, OwnSession, Persistent};
 use crate::ledger::Found;
 use crate::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
+use crate::reading::{self, Reading};
 use crate::session::Limits;
-use crate::source::{self, Input};
-use crate::stage::Stage;
 use crate::target::{Session, Table};
-use reading::Reading;
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Paths, globs, folders, `-`, or URLs.
-    pub sources: Vec<String>,
-    /// Rows of the program itself, instead of sources.
-    pub batches: Option<Arc<dyn Batches>>,
-    /// A stream that the program writes, instead of sources.
-    pub stream: Option<Input>,
-    /// How they are found and read.
-    pub source: source::Options,
+    /// What is read, and how.
+    pub reading: reading::Options,
     /// The table, as SQL writes it; by default named after the first source.
     pub table: Option<String>,
-    /// What is said about format, delimiter, quotes, header and NULL.
-    pub read: Overrides,
-    /// Lines that begin with this byte are passed over.
-    pub comment: Option<u8>,
-    /// Empty lines are passed over.
-    pub skip_blank_lines: bool,
-    /// The input's encoding, as PostgreSQL names it; UTF8 by default.
-    pub encoding: Option<String>,
-    /// The columns for the fields, in order.
-    pub columns: Option<Vec<String>>,
-    /// Fields and keys that no column is named after are passed over.
-    pub ignore_unknown: bool,
-    /// Columns in which a quoted NULL string is NULL.
-    pub force_null: Vec<String>,
-    /// Columns in which an unquoted NULL string is itself.
-    pub force_not_null: Vec<String>,
     /// So many lanes; chosen by measuring otherwise.
     pub lanes: Option<usize>,
     /// Make the table when it is missing.
@@ -119,8 +84,6 @@ pub struct Load {
     job: JobSession,
     /// The first lane's session, if it is being opened already.
     early: Early,
-    /// What rows are staged in, if they are not for the table itself.
-    stage: Option<Stage>,
     /// Keeps other loads from the file for rejects.
     rejects_guard: Option<rejects::Guard>,
     care: care::Standing,
@@ -223,7 +186,7 @@ impl Load {
         self.caring(watch).prepare()?;
         self.caring(watch).prepare_shadow()?;
         loop {
-            let (mut outcome, _) = self.attempts(watch, widened)?;
+            let mut outcome = self.attempts(watch, widened)?;
             if !self.caring(watch).put_all_back(outcome.chunks)? {
                 continue;
             }

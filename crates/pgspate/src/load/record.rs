@@ -3,13 +3,12 @@
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use super::contents::is_of_job;
-use super::reading::Reading;
 use super::{Load, Watch, create};
 use crate::copy::Outcome;
 use crate::job::{JobSession, Persistent};
 use crate::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
+use crate::reading::Reading;
 use crate::target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
@@ -31,7 +30,7 @@ pub(super) fn identity(
         }
     }
     let mut options = reading.identity();
-    let columns = plan.columns.iter().map(|column| {
+    let columns = plan.rows.columns.iter().map(|column| {
         let forced = match (column.force_null, column.force_not_null) {
             (false, false) => "",
             (true, false) => " force-null",
@@ -41,8 +40,8 @@ pub(super) fn identity(
         Value::from(format!("{} from {}{forced}", column.name, column.field + 1))
     });
     options.insert("columns".to_owned(), columns.collect());
-    options.insert("encoding".to_owned(), plan.encoding.as_deref().unwrap_or("UTF8").into());
-    options.insert("chunk bytes".to_owned(), plan.chunk_bytes.into());
+    options.insert("encoding".to_owned(), plan.rows.encoding.as_deref().unwrap_or("UTF8").into());
+    options.insert("chunk bytes".to_owned(), plan.rows.chunk_bytes.into());
     options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
     options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
     options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
@@ -109,7 +108,8 @@ impl Load {
         let Some(identity) = &self.job.identity else { return Ok(()) };
         match &self.job.known.found {
             Found::Alike(record) => {
-                self.job.known.found = match is_of_job(&self.reading, &self.plan, identity, record)?
+                self.job.known.found = match record
+                    .has_read(identity, &self.reading.read_contents(&self.plan.rows)?)
                 {
                     true => Found::Finished(record.clone()),
                     false => {
@@ -121,7 +121,7 @@ impl Load {
             }
             Found::Unfinished(record, _, rows) => {
                 let Some(done) = &record.in_doubt else { return Ok(()) };
-                if !self.reading.holds(&self.plan, done)? {
+                if !self.reading.holds(&self.plan.rows, done)? {
                     return Err(identity.refuse_changed(record, *rows));
                 }
             }
@@ -244,6 +244,7 @@ mod tests {
     use pgspate_embedded::testing;
 
     use crate::load::{Options, Watch, prepare};
+    use crate::reading;
     use crate::target::connect::{Dsn, Environment};
 
     #[test]
@@ -258,7 +259,8 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let load = || {
             let sources = vec![file.display().to_string()];
-            let options = Options { sources, table: Some("t".to_owned()), ..Options::default() };
+            let reading = reading::Options::of_sources(sources);
+            let options = Options { reading, table: Some("t".to_owned()), ..Options::default() };
             prepare(options, dsn.clone(), runtime.handle()).unwrap()
         };
         let first = load();

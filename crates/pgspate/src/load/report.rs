@@ -112,7 +112,7 @@ impl PlanReport {
             Lanes::Fixed(lanes) => (lanes, lanes),
             Lanes::Auto(first, most) => (first, most),
         };
-        let columns = plan.columns.iter().map(|column| PlanColumn {
+        let columns = plan.rows.columns.iter().map(|column| PlanColumn {
             name: column.name.clone(),
             ty: column.ty.name.clone(),
             way: way(plan, column),
@@ -123,8 +123,8 @@ impl PlanReport {
             create: load.new_table().map(|new| new.sql.clone()),
             at_once: plan.at_once.as_ref().map(AtOnceReport::new),
             input: load.reading.sniffed.evidence.clone(),
-            path: path(plan.mode),
-            path_reason: plan.mode_reason.clone(),
+            path: path(plan.rows.mode),
+            path_reason: plan.rows.mode_reason.clone(),
             lanes,
             lanes_max,
             lanes_reason: plan.lanes_reason.clone(),
@@ -301,7 +301,7 @@ impl Report {
             stored_bytes: load.reading.stored_bytes(),
             bytes: watch.copy.snapshot().bytes,
             bytes_sent: outcome.bytes_sent,
-            path: path(load.plan.mode),
+            path: path(load.plan.rows.mode),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
             rows_rejected: load.job.rejected_before() + watch.copy.snapshot().rejected,

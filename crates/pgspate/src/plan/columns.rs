@@ -2,7 +2,7 @@
 
 use arrow_schema::{DataType, Field};
 
-use super::{InputFacts, Request};
+use super::{InputFacts, RowRequest};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
@@ -64,7 +64,7 @@ pub(super) fn plan(
     table: &Table,
     session: &Session,
     input: &InputFacts,
-    request: &Request,
+    request: &RowRequest,
 ) -> Result<Vec<PlannedColumn>> {
     let names = target_names(table, input, request)?;
     let mut planned = Vec::with_capacity(names.len());
@@ -125,7 +125,7 @@ fn forced<'a>(
 }
 
 /// The name of the column for each field, in the fields' order.
-fn target_names(table: &Table, input: &InputFacts, request: &Request) -> Result<Vec<String>> {
+fn target_names(table: &Table, input: &InputFacts, request: &RowRequest) -> Result<Vec<String>> {
     if let Some(columns) = &request.columns {
         let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() {

@@ -1,6 +1,6 @@
 //! Which encodings can be read.
 
-use super::{InputFacts, Request};
+use super::{InputFacts, RowRequest};
 use crate::{Error, Kind, Result};
 
 /// Encodings in which the second byte of a character may look like a delimiter or a backslash, so
@@ -13,7 +13,7 @@ const ALIASES: [&str; 8] =
     ["mskanji", "shiftjis", "shiftjis2004", "win932", "windows932", "win936", "win949", "win950"];
 
 /// The encoding to name to the server, `None` for UTF-8.
-pub(super) fn choose(input: &InputFacts, request: &Request) -> Result<Option<String>> {
+pub(super) fn choose(input: &InputFacts, request: &RowRequest) -> Result<Option<String>> {
     let Some(name) = &request.encoding else { return Ok(None) };
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     let folded = letters.to_ascii_lowercase();

@@ -9,7 +9,7 @@ use crate::format::Mode;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = match self.mode {
+        let mode = match self.rows.mode {
             Mode::Binary => "binary COPY",
             Mode::Text => "text COPY",
         };
@@ -21,7 +21,7 @@ impl fmt::Display for Plan {
         if self.one_statement {
             writeln!(f, "path     text COPY: one statement reads everything in order")?;
         } else {
-            writeln!(f, "path     {mode}: {}", self.mode_reason)?;
+            writeln!(f, "path     {mode}: {}", self.rows.mode_reason)?;
         }
         let lanes = match self.lanes {
             Lanes::Fixed(lanes) => lanes.to_string(),
@@ -29,14 +29,14 @@ impl fmt::Display for Plan {
             Lanes::Auto(first, most) => format!("{first} to {most}"),
         };
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
-        writeln!(f, "chunks   {} MiB of input, cut at record edges", self.chunk_bytes >> 20)?;
+        writeln!(f, "chunks   {} MiB of input, cut at record edges", self.rows.chunk_bytes >> 20)?;
         writeln!(f, "commit   {}", commit(self))?;
         writeln!(f, "others   {}", self.others())?;
-        let written = self.columns.iter().map(|column| &column.name);
+        let written = self.rows.columns.iter().map(|column| &column.name);
         let names = written.chain(self.omitted.iter().map(|(name, _)| name));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
-        let types = self.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
-        for (nth, column) in self.columns.iter().enumerate() {
+        let types = self.rows.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
+        for (nth, column) in self.rows.columns.iter().enumerate() {
             let head = if nth == 0 { "columns" } else { "" };
             let way = way(self, column);
             writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
@@ -64,7 +64,7 @@ pub(crate) fn way(plan: &Plan, column: &PlannedColumn) -> String {
         return format!("text: {reason}");
     }
     match &column.route {
-        _ if plan.mode == Mode::Text => "text".to_owned(),
+        _ if plan.rows.mode == Mode::Text => "text".to_owned(),
         Route::Field(encoder) => format!("binary ({})", encoder.family_name()),
         Route::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
         Route::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {

@@ -11,6 +11,7 @@ mod explain;
 mod lanes;
 mod others;
 mod replace;
+mod rows;
 
 use arrow_schema::Field;
 
@@ -18,14 +19,12 @@ pub use care::{Care, Choice, When};
 pub use columns::{PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
 pub use replace::{AtOnce, Method, Replace, Wish};
+pub use rows::{RowPlan, RowRequest};
 
+use crate::Result;
 use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
 use crate::target::{IndexKind, Session, Table};
-use crate::{Error, Kind, Result};
-
-/// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
-pub const CHUNK_BYTES: usize = 4 << 20;
 
 /// The most lanes that are used unasked.
 pub const LANES_MAX: usize = 8;
@@ -53,10 +52,8 @@ pub struct InputFacts {
 /// What the user asked for, as far as plans depend on it.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The columns that the fields go to, in the fields' order.
-    pub columns: Option<Vec<String>>,
-    /// Fields without a column are passed over.
-    pub ignore_unknown: bool,
+    /// How fields go to columns.
+    pub rows: RowRequest,
     /// So many lanes.
     pub lanes: Option<usize>,
     /// The processors that the server shares with us, if it is on this machine.
@@ -69,12 +66,6 @@ pub struct Request {
     pub rejects: bool,
     /// Whether rows are to become visible at once, and what of.
     pub wish: Wish,
-    /// The input's encoding, as PostgreSQL names it.
-    pub encoding: Option<String>,
-    /// Columns in which a quoted NULL string is NULL.
-    pub force_null: Vec<String>,
-    /// Columns in which an unquoted NULL string is itself.
-    pub force_not_null: Vec<String>,
     /// Whether to drop indexes and make them again.
     pub rebuild_indexes: When,
     /// Whether to switch autovacuum off for the table meanwhile.
@@ -90,14 +81,10 @@ pub struct Request {
 pub struct Plan {
     /// The table, as SQL writes it.
     pub table: String,
-    /// The columns that are written, in COPY's order.
-    pub columns: Vec<PlannedColumn>,
+    /// How records become rows.
+    pub rows: RowPlan,
     /// Columns that the input does not have, each with what it becomes.
     pub omitted: Vec<(String, String)>,
-    /// Binary or text, and why.
-    pub mode: Mode,
-    /// The reason for it.
-    pub mode_reason: String,
     /// How many lanes, and why.
     pub lanes: Lanes,
     /// The reason for it.
@@ -110,16 +97,12 @@ pub struct Plan {
     pub at_once: Option<AtOnce>,
     /// Whether chunks get a row in the ledger.
     pub ledger: bool,
-    /// Where chunks may end.
-    pub chunk_bytes: usize,
     /// What is done with the table before and after.
     pub care: Care,
     /// What will make the server slow, and other things to know.
     pub warnings: Vec<String>,
     /// Whether a trigger may keep rows out, so that fewer are written than were read.
     pub may_drop_rows: bool,
-    /// The input's encoding, where it is not UTF-8.
-    pub encoding: Option<String>,
 }
 
 impl Plan {
@@ -133,40 +116,31 @@ impl Plan {
         input: &InputFacts,
         request: &Request,
     ) -> Result<Plan> {
-        if matches!(table.kind, 'S' | 'i' | 'I' | 'm' | 'c' | 't') {
-            let message = format!("cannot copy to \"{}\", which is not a table", table.name);
-            return Err(Error::new(Kind::Plan, message));
-        }
-        let columns = columns::plan(table, session, input, request)?;
-        let omitted = columns::omitted(table, &columns);
-        let encoding = encoding::choose(input, request)?;
-        let (mode, mode_reason) = choose_mode(&columns, encoding.as_deref());
+        let mut rows = RowPlan::make(table, session, input, &request.rows)?;
         // Rows that are set aside are kept there.
         let ledger = request.ledger && (!input.is_fleeting || request.rejects);
         let at_once = replace::choose(table, &request.wish, input, ledger)?;
         let written = replace::written(table, at_once.as_ref());
         let (lanes, lanes_reason, one_statement) = lanes::choose(&written, input, request);
-        let mode = if one_statement { Mode::Text } else { mode };
+        if one_statement {
+            rows.mode = Mode::Text;
+        }
         if request.rejects {
             commit::check_rejects(request, one_statement.then_some(lanes_reason.as_str()))?;
         }
         let commit = commit::choose(input, request, ledger, one_statement)?;
         let mut plan = Plan {
             table: table.sql_name.clone(),
-            warnings: warnings(&written, &columns),
-            columns,
-            omitted,
-            mode,
-            mode_reason,
+            warnings: warnings(&written, &rows.columns),
+            omitted: columns::omitted(table, &rows.columns),
+            rows,
             lanes,
             lanes_reason,
             one_statement,
             commit,
             at_once: None,
             ledger,
-            chunk_bytes: CHUNK_BYTES,
             care: Care::default(),
-            encoding,
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
         };
         if let Some(at_once) = at_once {
@@ -193,45 +167,24 @@ impl Plan {
 
     /// A COPY as the load will begin, but for what only its transaction allows.
     pub fn trial_sql(&self) -> String {
-        Plan { at_once: None, ..self.clone() }.copy_sql(Mode::Text, &self.table)
+        self.rows.copy_sql(Mode::Text, &self.table)
     }
 
-    /// `COPY into (columns) FROM STDIN`, in binary or in text in the input's encoding. `into` is a
-    /// table as SQL writes it.
+    /// [`RowPlan::copy_sql`], frozen where the transaction allows it.
     pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
-        let quoted = self.columns.iter().map(|column| crate::target::quote_ident(&column.name));
-        let columns = quoted.collect::<Vec<_>>().join(", ");
-        let mut options = match mode {
-            Mode::Binary => "format binary",
-            Mode::Text => "format text",
+        let sql = self.rows.copy_sql(mode, into);
+        match &self.at_once {
+            Some(AtOnce { freeze: true, .. }) => {
+                format!("{}, freeze)", sql.strip_suffix(')').unwrap_or(&sql))
+            }
+            _ => sql,
         }
-        .to_owned();
-        if let (Mode::Text, Some(encoding)) = (mode, &self.encoding) {
-            options += &format!(", encoding '{}'", encoding.replace('\'', "''"));
-        }
-        if self.at_once.as_ref().is_some_and(|at_once| at_once.freeze) {
-            options += ", freeze";
-        }
-        format!("copy {into} ({columns}) from stdin ({options})")
     }
 }
 
 /// The warning about a foreign key that stays.
 fn checked(key: &str) -> String {
     format!("foreign key \"{key}\" is checked for each row after its chunk")
-}
-
-fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (Mode, String) {
-    if let Some(encoding) = encoding {
-        return (Mode::Text, format!("the server converts {encoding} in text only"));
-    }
-    let as_text = columns.iter().find_map(|column| Some((column, column.text_reason()?)));
-    if let Some((column, reason)) = as_text {
-        let reason = format!("column \"{}\": {reason}", column.name);
-        return (Mode::Text, format!("all rows go as text, for the server to read: {reason}"));
-    }
-    let reason = "every column has an exact encoder; fields that it does not take go as text";
-    (Mode::Binary, reason.to_owned())
 }
 
 /// Many leaves make COPY flush its buffers half empty.

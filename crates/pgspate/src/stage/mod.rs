@@ -11,12 +11,8 @@ pub(crate) mod space;
 
 pub(crate) use referrers::referrers;
 
-use std::sync::Arc;
-
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-
-use known::Known;
 
 use crate::target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
@@ -31,20 +27,6 @@ pub(crate) const TEMP_BUFFERS: &str = "128MB";
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     create: String,
-    /// What each session keeps of the rows, as conditions on their columns; empty for one session.
-    pub(crate) shares: Vec<String>,
-    /// Rows of the table that need not be staged.
-    pub(crate) ahead: Option<Ahead>,
-}
-
-/// A table that was read ahead of the source.
-#[derive(Debug, Clone)]
-pub(crate) struct Ahead {
-    /// What it was read by, exported: as others see the table there, so does the session that
-    /// stages, in the one transaction that it leaves open.
-    pub(crate) snapshot: String,
-    /// Its rows.
-    pub(crate) known: Arc<Known>,
 }
 
 impl Stage {
@@ -57,7 +39,7 @@ impl Stage {
             columns.join(", "),
             table.sql_name
         );
-        Stage { create, shares: Vec::new(), ahead: None }
+        Stage { create }
     }
 
     /// The statement that makes it.

@@ -98,7 +98,7 @@ async fn exchange(
     constraints: &Constraints,
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
-    let table = sync.load.table();
+    let table = &sync.staging.table;
     let find = statements.find_moved(table, constraints);
     let drop = format!("drop table if exists {MOVED}");
     client.batch_execute(&drop).await.map_err(failed())?;
@@ -119,7 +119,7 @@ async fn exchange(
 
 impl Constraints {
     async fn read(sync: &Sync) -> Result<Constraints> {
-        let (client, table) = (&sync.load.control().client, sync.load.table());
+        let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
         let indexes = async { client.ask_all(INDEXES, &[&table.oid]).await };
         let (indexes, referrers) = tokio::join!(biased; indexes, referrers(client, table));

@@ -13,6 +13,7 @@ mod part;
 mod report;
 mod script;
 mod shares;
+mod staging;
 mod statements;
 mod turns;
 mod vacuum;
@@ -32,17 +33,18 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{LaneSession, Outcome};
-use crate::load::{self, Load, Watch};
 use crate::measure::Measurement;
 use crate::plan::When;
-use crate::session::Patience;
-use crate::stage::{self, Ahead, keys, space::Space};
+use crate::reading::{self, InputOrigin, Watch};
+use crate::session::{Limits, Patience};
+use crate::stage::{self, keys, space::Space};
 use crate::target::connect::{Connection, Dsn};
 use crate::target::distributed_by;
 use crate::{Error, Kind, Result};
-use ahead::{Extent, Held};
+use ahead::{Ahead, Extent, Held};
 use columns::Columns;
 use shares::Shares;
+use staging::{StagedRows, Staging};
 use statements::Statements;
 use turns::{Committed, Turns};
 use write::Work;
@@ -53,9 +55,14 @@ const HAS_COPY_WHERE: u32 = 120_000;
 /// What to make equal to what.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The source, how to read it, and the table. `lanes` sessions share the scopes of
-    /// [`Scope::By`], one unless said otherwise.
-    pub load: load::Options,
+    /// The source, and how to read it.
+    pub reading: reading::Options,
+    /// The table, as SQL writes it; by default named after the first source.
+    pub table: Option<String>,
+    /// So many sessions share the scopes of [`Scope::By`].
+    pub lanes: usize,
+    /// How long to wait for what may never come.
+    pub limits: Limits,
     /// The columns that identify a row; the primary key's by default.
     pub key: Vec<String>,
     /// The rows that are to be as in the source.
@@ -83,7 +90,10 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            load: load::Options { lanes: Some(1), ..load::Options::default() },
+            reading: reading::Options::default(),
+            table: None,
+            lanes: 1,
+            limits: Limits::default(),
             key: Vec::new(),
             scope: Scope::NoDelete,
             ignored: Vec::new(),
@@ -101,7 +111,7 @@ impl Default for Options {
 
 /// A sync that is ready to run.
 pub struct Sync {
-    load: Load,
+    staging: Staging,
     options: Options,
     columns: Columns,
     evidence: Vec<String>,
@@ -122,30 +132,28 @@ pub struct Sync {
 /// `runtime`'s.
 ///
 /// # Errors
-/// As [`load::prepare`]; and columns or scopes that do not fit the table and the source.
+/// As [`load::prepare`](crate::load::prepare); and columns or scopes that do not fit the table and
+/// the source.
 pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
-    if options.load.sources.is_empty() && options.load.batches.is_none() {
+    if matches!(&options.reading.origin, InputOrigin::Sources(sources) if sources.is_empty()) {
         return Err(Error::new(Kind::Usage, "no source is named"));
     }
-    if options.transactions > 1 && options.load.lanes.is_some_and(|lanes| lanes > 1) {
+    if options.transactions > 1 && options.lanes > 1 {
         let message = "sessions and transactions cannot both share the scopes";
         return Err(
             Error::new(Kind::Usage, message).hint("Leave `--lanes` or `--transactions` out.")
         );
     }
-    let mut load = load::prepare_stage(options.load.clone(), dsn, runtime)?;
-    let columns = runtime.block_on(sort_columns(&load, &options))?;
-    let mut evidence = load.evidence().to_vec();
-    if options.keeps_last {
-        load.stage_in_order();
-    }
-    let (lanes, transactions) = (options.load.lanes.unwrap_or(1), options.transactions);
+    let mut staging = Staging::prepare(&options, dsn, runtime)?;
+    let columns = runtime.block_on(sort_columns(&staging, &options))?;
+    let mut evidence = staging.reading.sniffed.evidence.clone();
+    let (lanes, transactions) = (options.lanes, options.transactions);
     let (mut shares_moments, mut turns) = (false, None);
     if lanes > 1 || transactions > 1 {
-        match runtime.block_on(share(&load, &options, &columns))? {
+        match runtime.block_on(share(&staging, &options, &columns))? {
             Ok(shares) if lanes > 1 => {
                 shares_moments = shares.has_moments;
-                load.share_stage(shares.conditions(lanes));
+                staging.rows = StagedRows::Shared(shares.conditions(lanes));
             }
             Ok(shares) => turns = Some(Turns { shares, count: transactions }),
             Err(reason) if lanes > 1 => evidence.push(format!("one session: {reason}")),
@@ -154,7 +162,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
     }
     let (runtime, committed, before, extent) = (runtime.clone(), Committed::default(), None, None);
     let mut sync = Sync {
-        load,
+        staging,
         options,
         columns,
         evidence,
@@ -170,9 +178,9 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
 }
 
 /// Which columns are keys, and what is done with the others.
-async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
-    let (table, client) = (load.table(), &load.control().client);
-    if options.vacuums && !vacuum::is_allowed(load.control(), table.oid).await? {
+async fn sort_columns(staging: &Staging, options: &Options) -> Result<Columns> {
+    let (table, client) = (&staging.table, &staging.control().client);
+    if options.vacuums && !vacuum::is_allowed(staging.control(), table.oid).await? {
         let message = format!("this role may not vacuum {}", table.sql_name);
         return Err(Error::new(Kind::Plan, message)
             .hint("Leave `--vacuum` out, or run it as the table's owner."));
@@ -197,11 +205,11 @@ async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
             .hint("Leave `--keep last` out, and each key in the source once."));
     }
     let operators = keys::operators(client, table).await?;
-    let (written, ignored) = (load.columns(), &options.ignored);
+    let (written, ignored) = (&staging.plan.columns, &options.ignored);
     let columns = Columns::sort(table, written, &key, ignored, &lenient, &operators)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
-            if !load.columns().iter().any(|column| column.name == *name) {
+            if !staging.plan.columns.iter().any(|column| column.name == *name) {
                 let message = format!("column \"{name}\" of the scope is not in the source");
                 return Err(Error::new(Kind::Usage, message));
             }
@@ -212,26 +220,27 @@ async fn sort_columns(load: &Load, options: &Options) -> Result<Columns> {
 
 /// How sessions can share the scopes, or why one has to do it all.
 async fn share(
-    load: &Load,
+    staging: &Staging,
     options: &Options,
     columns: &Columns,
 ) -> Result<Result<Shares, String>> {
     let Scope::By(names) = &options.scope else {
         return Ok(Err("only with `--scope-by` there are scopes to share".to_owned()));
     };
-    if columns.found_by_key || load.control().server_version() < HAS_COPY_WHERE {
+    if columns.found_by_key || staging.control().server_version() < HAS_COPY_WHERE {
         return Ok(Err("this server cannot do with more".to_owned()));
     }
     // What several transactions share is staged already.
-    let reads_moments = options.transactions <= 1 && (load.is_text() || load.is_stream());
-    let (client, table) = (&load.control().client, load.table());
+    let reads_moments =
+        options.transactions <= 1 && (staging.is_text() || staging.reading.is_stream());
+    let (client, table) = (&staging.control().client, &staging.table);
     shares::choose(client, table, names, &columns.key, reads_moments).await
 }
 
 impl Sync {
     /// The table, as SQL writes it.
     pub fn table(&self) -> &str {
-        &self.load.table().sql_name
+        &self.staging.table.sql_name
     }
 
     /// What was found out about the input, and why one session or transaction does it all.
@@ -267,14 +276,14 @@ impl Sync {
     /// may be. The table is as it was then, but for scopes that another session has committed.
     pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
         let started = Instant::now();
-        let look = Space::look(self.load.control(), self.load.table());
+        let look = Space::look(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(look)?;
         // Compressed it is more: what is known now is the least that it takes.
-        space.check(self.load.stored_bytes()).map_err(|error| self.failed(error))?;
+        space.check(self.staging.stored_bytes()).map_err(|error| self.failed(error))?;
         if let Some(extent) = self.extent {
             match self.run_ahead(extent, watch, started) {
                 Ok(Some(report)) => return Ok(report),
-                Ok(None) => self.load.stage_behind(None),
+                Ok(None) => self.staging.rows = StagedRows::All,
                 Err(error) => return Err(self.failed(error)),
             }
         }
@@ -295,13 +304,13 @@ impl Sync {
         let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open(self)));
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
         let done = self.run_held(extent, &holder, watch, started);
-        let limit = self.options.load.limits.stall_timeout;
+        let limit = self.options.limits.stall_timeout;
         runtime.block_on(async {
             let unlocked = timeout(limit, write::unlock(&holder, self)).await;
             if !matches!(unlocked, Ok(Ok(()))) {
                 // The server may not have noticed that the session is lost, and the session that
                 // writes would wait for its lock.
-                self.load.control().end_lost_backend(holder.backend_pid()).await;
+                self.staging.control().end_lost_backend(holder.backend_pid()).await;
             }
         });
         done
@@ -317,14 +326,14 @@ impl Sync {
         let runtime = self.runtime.clone();
         let read = self.read_ahead(extent, holder, watch);
         let Some((ahead, before)) = unless_cancelled(read)?.flatten() else { return Ok(None) };
-        self.load.stage_behind(Some(ahead));
-        let staged = self.load.stage(watch);
+        self.staging.rows = StagedRows::Missing(ahead);
+        let staged = self.staging.stage(watch);
         // The session with the stage has its own lock and snapshot by now.
-        let limit = self.options.load.limits.stall_timeout;
+        let limit = self.options.limits.stall_timeout;
         let handing = async { drop(timeout(limit, ahead::hand_over(holder)).await) };
         runtime.block_on(handing);
         let Some((sessions, outcome)) = unless_cancelled(staged)? else { return Ok(None) };
-        if self.load.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
+        if self.staging.ahead().is_none_or(|ahead| ahead.known.is_futile()) {
             return Ok(None);
         }
         let (stage_seconds, written) = (started.elapsed().as_secs_f64(), Instant::now());
@@ -354,7 +363,7 @@ impl Sync {
         let runtime = &self.runtime;
         let sessions = [holder];
         if extent.is_doubtful() {
-            let first = self.load.first_rows(watch)?;
+            let first = self.staging.first_rows(watch)?;
             let probing = ahead::pays(self, holder, &first);
             if !runtime.block_on(until_cancelled(watch, &sessions, probing))? {
                 return Ok(None);
@@ -375,7 +384,7 @@ impl Sync {
         let staged = self.stage(watch);
         let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         let stage_seconds = started.elapsed().as_secs_f64();
-        let mut patience = Patience::new(self.options.load.limits.retry_for);
+        let mut patience = Patience::new(self.options.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();
         let (committed, before) = (mem::take(&mut self.committed), self.before.take());
@@ -408,7 +417,7 @@ impl Sync {
         let is_untouched = self.committed.is_empty();
         let no_space =
             |error| stage::hint_space(error, watch.copy.sent.load(Relaxed), is_untouched);
-        let staged = self.load.stage(watch).map_err(no_space);
+        let staged = self.staging.stage(watch).map_err(no_space);
         let is_sure = match &staged {
             Ok((_, outcome)) => outcome.rows_as_text == 0,
             Err(error) => error.kind() == Kind::Cancelled,
@@ -418,22 +427,22 @@ impl Sync {
         }
         // `now` is another moment in each session, so that its row may be of no share, or of two.
         drop(staged);
-        self.load.share_stage(Vec::new());
-        self.load.stage(watch).map_err(no_space)
+        self.staging.rows = StagedRows::All;
+        self.staging.stage(watch).map_err(no_space)
     }
 
     /// Before a number that one of several sessions has counted.
     fn at_least(&self) -> &'static str {
-        if self.load.is_shared() { "at least " } else { "" }
+        if self.staging.is_shared() { "at least " } else { "" }
     }
 
     fn build(&self) -> Statements<'_> {
         Statements {
-            table: &self.load.table().sql_name,
+            table: &self.staging.table.sql_name,
             columns: &self.columns,
             scope: &self.options.scope,
             keeps_last: self.options.keeps_last,
-            is_ahead: self.load.ahead().is_some(),
+            is_ahead: self.staging.ahead().is_some(),
             turns: self.turns.as_ref(),
             turn: None,
         }
@@ -441,7 +450,7 @@ impl Sync {
 
     /// Rows of the source that were not staged.
     fn known(&self) -> u64 {
-        self.load.ahead().map_or(0, |ahead| ahead.known.met())
+        self.staging.ahead().map_or(0, |ahead| ahead.known.met())
     }
 
     fn failed(&self, error: Error) -> Error {

@@ -5,14 +5,15 @@
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
+use super::ahead::Ahead;
 use super::doubt::Doubt;
 use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync, ahead, exchange};
 use crate::copy::{DURABLY, LaneSession};
 use crate::ledger::check_no_keys_down;
 use crate::measure::{Own, StatementCost};
+use crate::stage;
 use crate::stage::pin;
-use crate::stage::{self, Ahead};
 use crate::target::server_error;
 use crate::{Error, Kind, Result};
 
@@ -22,7 +23,7 @@ pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 /// Begins the transaction, unless `begin` is empty and it is open, with its settings.
 pub(super) async fn begin(session: &LaneSession, sync: &Sync, begin: &str) -> Result<()> {
     let LaneSession { connection, .. } = session;
-    let timeout = sync.options.load.limits.lock_timeout_millis();
+    let timeout = sync.options.limits.lock_timeout_millis();
     let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
     let begun = connection.client.batch_execute(&begin).await;
     begun.map_err(|error| connection.explain("could not begin to compare", error))
@@ -33,7 +34,7 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     let LaneSession { connection, rows } = session;
     let client = &connection.client;
     let statements = sync.build();
-    let ahead = sync.load.ahead();
+    let ahead = sync.staging.ahead();
     // Where the table was read ahead it has staged its rows in this transaction.
     begin(session, sync, if ahead.is_some() { "" } else { BEGIN }).await?;
     let (mut rows, mut is_all_in) = (*rows, true);
@@ -64,14 +65,14 @@ pub(super) async fn write(
 ) -> Result<Report> {
     let LaneSession { connection, .. } = session;
     let client = &connection.client;
-    let oid = sync.load.table().oid;
+    let oid = sync.staging.table.oid;
     let mut report = found;
     let own = Own::look(client, oid).await?;
     let cost = change(client, sync, statements, &report).await?;
     report.set_cost(cost);
     report.updated_hot = Own::look(client, oid).await?.since(own).updated_hot;
     // No keys can go while this has rows in the table.
-    check_no_keys_down(&sync.load.control().client, oid).await?;
+    check_no_keys_down(&sync.staging.control().client, oid).await?;
     // Staging did not wait for the disk, this does.
     let committed = client.batch_execute(DURABLY).await;
     committed.map_err(|error| connection.explain("could not commit", error))?;

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::statements::{DIFF, Scope, Statements};
 use super::{Sync, write};
+use crate::stage;
 use crate::stage::pin;
-use crate::stage::{self, Stage};
 
 /// What to run, one statement each.
 #[derive(Debug, Clone, Serialize)]
@@ -65,9 +65,9 @@ impl Sync {
     pub fn script(&self) -> Script {
         // It is one transaction, the caller's.
         let statements = Statements { turns: None, ..self.build() };
-        let table = self.load.table();
-        let columns: Vec<_> = self.load.columns().iter().map(|it| it.name.clone()).collect();
-        let stage = Stage::of(table, columns.iter().map(String::as_str));
+        let table = &self.staging.table;
+        let columns: Vec<_> = self.staging.plan.columns.iter().map(|it| it.name.clone()).collect();
+        let stage = &self.staging.stage;
         let lock = format!(
             "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('{}', {}))",
             write::scope(self).replace('\'', "''"),

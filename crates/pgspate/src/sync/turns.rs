@@ -11,7 +11,7 @@ use super::shares::Shares;
 use super::statements::Statements;
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
-use crate::load::Watch;
+use crate::reading::Watch;
 use crate::target::server_error;
 use crate::{Error, Result};
 

@@ -13,8 +13,8 @@ use super::turns::{self, Committed};
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::ledger::check_no_keys_down;
-use crate::load::Watch;
 use crate::measure::{self, Measurement};
+use crate::reading::Watch;
 use crate::stage;
 use crate::target::connect::Connection;
 use crate::target::{Ask, server_error};
@@ -122,7 +122,7 @@ impl<'a> Work<'a> {
     async fn carry_out(&mut self) -> Result<Report> {
         let (sync, sessions) = (self.sync, self.sessions);
         if !sync.options.is_check {
-            check_no_keys_down(&sync.load.control().client, sync.load.table().oid).await?;
+            check_no_keys_down(&sync.staging.control().client, sync.staging.table.oid).await?;
         }
         let left: Vec<usize> =
             (0..sessions.len()).filter(|nth| self.done[*nth].is_none()).collect();
@@ -187,9 +187,9 @@ impl<'a> Work<'a> {
         let sync = self.sync;
         let first = &self.sessions[0].connection;
         let mut report = Report {
-            table: sync.load.table().sql_name.clone(),
+            table: sync.staging.table.sql_name.clone(),
             is_check: sync.options.is_check,
-            rows_known: sync.load.ahead().map(|ahead| ahead.known.met()),
+            rows_known: sync.staging.ahead().map(|ahead| ahead.known.met()),
             transactions: self.committed.transactions.max(1),
             ..Report::of_parts(parts)
         };
@@ -199,7 +199,7 @@ impl<'a> Work<'a> {
             vacuum::run(first, sync.table(), &mut report).await;
         }
         if let Some(before) = &self.before {
-            let table = [sync.load.table().oid];
+            let table = [sync.staging.table.oid];
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
@@ -213,7 +213,7 @@ impl<'a> Work<'a> {
 /// Waits for other syncs of the same rows, until this session or its lock ends. To be called before
 /// snapshots are taken: whoever had the lock has committed by then.
 pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
-    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
+    let (scope, oid) = (scope(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, $2))";
     let locked = connection.client.ask_one(sql, &[&scope, &oid]).await;
     let what = "could not wait for another sync of the same scope";
@@ -222,7 +222,7 @@ pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
 
 /// Lets the others in.
 pub(super) async fn unlock(connection: &Connection, sync: &Sync) -> Result<()> {
-    let (scope, oid) = (scope(sync), i64::from(sync.load.table().oid));
+    let (scope, oid) = (scope(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
     let unlocked = connection.client.ask_one(sql, &[&scope, &oid]).await;
     unlocked.map(drop).map_err(|error| connection.explain("could not let other syncs in", error))
@@ -237,7 +237,7 @@ pub(super) async fn measure_before(
     if !Measurement::is_prompt(connection.server_version()) && bytes < WORTH_A_PAUSE {
         return None;
     }
-    Some(Measurement::take(&connection.client, &[sync.load.table().oid]).await)
+    Some(Measurement::take(&connection.client, &[sync.staging.table.oid]).await)
 }
 
 /// Has what sessions counted seen by everybody.
@@ -260,9 +260,10 @@ fn guard(sync: &Sync, report: &Report) -> Result<()> {
 }
 
 async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
-    let table = sync.load.table();
+    let table = &sync.staging.table;
     let failed = server_error("could not look up the table's indexes".to_owned());
-    let set: Vec<&str> = sync.load.columns().iter().map(|column| column.name.as_str()).collect();
+    let set: Vec<&str> =
+        sync.staging.plan.columns.iter().map(|column| column.name.as_str()).collect();
     let row = client.query_one(FACTS, &[&table.oid, &set]).await.map_err(failed)?;
     let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
     Ok(Facts {
@@ -275,11 +276,11 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
 
 /// Whether several transactions could have written what one did, with a vacuum after each.
 async fn may_take_turns(sync: &Sync, session: &Connection) -> bool {
-    if sync.turns.is_some() || sync.load.is_shared() {
+    if sync.turns.is_some() || sync.staging.is_shared() {
         return false;
     }
-    let may = vacuum::is_allowed(session, sync.load.table().oid).await;
-    let shares = super::share(&sync.load, &sync.options, &sync.columns).await;
+    let may = vacuum::is_allowed(session, sync.staging.table.oid).await;
+    let shares = super::share(&sync.staging, &sync.options, &sync.columns).await;
     may.unwrap_or(false) && shares.is_ok_and(|shares| shares.is_ok())
 }
 

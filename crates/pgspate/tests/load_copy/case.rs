@@ -1,6 +1,8 @@
 //! A table, a session and a file, all of them random.
 
 use pgspate::format::sniff::{Format, Overrides};
+use pgspate::plan::RowRequest;
+use pgspate::reading;
 
 use crate::random::Random;
 use crate::spellings::spelling;
@@ -241,19 +243,24 @@ impl Case {
     pub(crate) fn load(&self, table: &str, source: &str) -> pgspate::load::Options {
         let dialect = &self.dialect;
         pgspate::load::Options {
-            sources: vec![source.to_owned()],
-            table: Some(table.to_owned()),
-            read: Overrides {
-                format: Some(if dialect.text { Format::Text } else { Format::Csv }),
-                delimiter: Some(dialect.delimiter),
-                quote: (!dialect.text).then_some(Some(dialect.quote)),
-                escape: (!dialect.text).then_some(dialect.escape),
-                header: Some(dialect.header),
-                null: Some(dialect.null.to_owned()),
+            reading: reading::Options {
+                read: Overrides {
+                    format: Some(if dialect.text { Format::Text } else { Format::Csv }),
+                    delimiter: Some(dialect.delimiter),
+                    quote: (!dialect.text).then_some(Some(dialect.quote)),
+                    escape: (!dialect.text).then_some(dialect.escape),
+                    header: Some(dialect.header),
+                    null: Some(dialect.null.to_owned()),
+                },
+                rows: RowRequest {
+                    columns: Some(self.names()),
+                    force_null: self.force_null(),
+                    force_not_null: self.force_not_null(),
+                    ..RowRequest::default()
+                },
+                ..reading::Options::of_sources(vec![source.to_owned()])
             },
-            columns: Some(self.names()),
-            force_null: self.force_null(),
-            force_not_null: self.force_not_null(),
+            table: Some(table.to_owned()),
             ..pgspate::load::Options::default()
         }
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::try_join_all;
 use pgspate::load;
-use pgspate::plan::When;
+use pgspate::plan::{RowRequest, When};
+use pgspate::reading;
 use pgspate::source::{Input, error_of};
 use pgspate::target::connect::Connection;
 use pgspate::target::quote_ident;
@@ -99,10 +100,14 @@ fn pgspate(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Resul
     let mut all = 0;
     for table in tables {
         let options = load::Options {
-            sources: table.files.iter().map(|file| file.source.clone()).collect(),
+            reading: reading::Options {
+                read: table.read.clone(),
+                rows: RowRequest { columns: table.columns.clone(), ..RowRequest::default() },
+                ..reading::Options::of_sources(
+                    table.files.iter().map(|file| file.source.clone()).collect(),
+                )
+            },
             table: Some(ground.table(&quote_ident(&table.name))),
-            read: table.read.clone(),
-            columns: table.columns.clone(),
             // Nobody else does one.
             analyze: When::Never,
             restart: true,

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt as _;
 use pgspate::format::sniff::{Format, Overrides};
-use pgspate::load::{self, Watch};
 use pgspate::measure::{Measurement, PRICE_PER_MILLION};
+use pgspate::plan::RowRequest;
+use pgspate::reading::{self, Watch};
 use pgspate::sync::{self, Scope};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
@@ -229,15 +230,14 @@ impl<'a> Job<'a> {
 
     /// All meters at once, from the file.
     fn sync(&self) -> Result<()> {
-        let load = load::Options {
-            sources: vec![self.path.display().to_string()],
-            table: Some(self.ground.table(meters::TABLE)),
-            read: Overrides { format: Some(Format::Text), ..Overrides::default() },
-            columns: Some(meters::COLUMNS.split(", ").map(str::to_owned).collect()),
-            ..load::Options::default()
-        };
+        let columns = Some(meters::COLUMNS.split(", ").map(str::to_owned).collect());
         let options = sync::Options {
-            load,
+            reading: reading::Options {
+                read: Overrides { format: Some(Format::Text), ..Overrides::default() },
+                rows: RowRequest { columns, ..RowRequest::default() },
+                ..reading::Options::of_sources(vec![self.path.display().to_string()])
+            },
+            table: Some(self.ground.table(meters::TABLE)),
             scope: Scope::By(vec!["meter".to_owned()]),
             max_delete: 20.0,
             price_per_million: PRICE_PER_MILLION,

@@ -3,8 +3,7 @@
 mod random;
 mod refusals;
 
-use crate::copy::{Afterwards, Commit, RejectsMax};
-use crate::ledger::Done;
+use crate::copy::{Commit, Copying, Destination};
 use crate::session::Limits;
 use std::sync::Arc;
 
@@ -96,28 +95,24 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
         encoder: Box::new(move || {
             Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))
         }),
-        binary_sql: format!("copy t ({list}) from stdin (format binary)"),
-        text_sql: format!("copy t ({list}) from stdin (format text)"),
+        copying: Copying {
+            binary_sql: format!("copy t ({list}) from stdin (format binary)"),
+            text_sql: format!("copy t ({list}) from stdin (format text)"),
+            limits: Limits::default(),
+            lock_key: None,
+        },
         mode: Mode::Text,
         one_statement: false,
         lanes: Lanes::Fixed(1),
         table_name: "t".to_owned(),
-        table_oid: 0,
         columns: names,
         input_names: vec!["in.csv".to_owned()],
         may_drop_rows: false,
         is_stream: false,
         commit: Commit::EachChunk,
         ledger: None,
-        is_bound: false,
-        lock_key: None,
-        done: Done::default(),
-        rejects: Some(RejectsMax::Any),
-        limits: Limits::default(),
         unchanged: Box::new(|_| Ok(())),
-        around: None,
-        afterwards: Afterwards::Close,
-        shares: Vec::new(),
+        destination: Destination::Table { oid: 0, around: None },
     }
 }
 

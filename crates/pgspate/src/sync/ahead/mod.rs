@@ -10,6 +10,8 @@
 mod probe;
 mod read;
 
+use std::sync::Arc;
+
 use tokio_postgres::Client;
 
 pub(super) use probe::pays;
@@ -36,6 +38,16 @@ const FEW: u64 = 20;
 /// So many rows are in a block of a table that was never analyzed, or more.
 const ROWS_IN_BLOCK: i64 = 200;
 
+/// A table that was read ahead of the source.
+#[derive(Debug, Clone)]
+pub(super) struct Ahead {
+    /// What it was read by, exported: as others see the table there, so does the session that
+    /// stages, in the one transaction that it leaves open.
+    pub(super) snapshot: String,
+    /// Its rows.
+    pub(super) known: Arc<Known>,
+}
+
 const BEGIN: &str = "begin isolation level repeatable read, read only";
 
 /// Blocks, estimated rows and bytes of a table that has its rows all to itself.
@@ -57,7 +69,7 @@ pub(super) struct Extent {
 /// Whether the table is to be read ahead: where that can only leave out what needs no look, and
 /// where the source is large enough for the table.
 pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
-    let (load, columns) = (&sync.load, &sync.columns);
+    let (staging, columns) = (&sync.staging, &sync.columns);
     let fits = match &sync.options.scope {
         // A scope is that of a row as long as the row is there.
         Scope::By(_) => {
@@ -71,15 +83,17 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
     let is_plain = columns.key_is_unique
         && !columns.found_by_key
         && !columns.all().any(|column| column.is_ignored);
-    let is_awkward =
-        sync.options.keeps_last || load.is_shared() || load.is_text() || load.is_stream();
+    let is_awkward = sync.options.keeps_last
+        || staging.is_shared()
+        || staging.is_text()
+        || staging.reading.is_stream();
     let when = sync.options.read_ahead;
     if when == When::Never || !fits || !is_plain || is_awkward {
         return Ok(None);
     }
-    let failed = server_error("could not look up the size of the table".to_owned());
-    let row =
-        load.control().client.ask_opt(EXTENT, &[&load.table().oid, &load.table().sql_name]).await;
+    let (failed, table) =
+        (server_error("could not look up the size of the table".to_owned()), &staging.table);
+    let row = staging.control().client.ask_opt(EXTENT, &[&table.oid, &table.sql_name]).await;
     let Some(row) = row.map_err(failed)? else { return Ok(None) };
     let [blocks, rows, bytes] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     let rows = if rows > 0 { rows } else { blocks * ROWS_IN_BLOCK };
@@ -88,7 +102,7 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
     let share = if sync.options.scope == Scope::All { 32 } else { 4 };
     let is_worth_it = blocks >= BLOCKS_MIN
         && rows <= ROWS_MAX as u64
-        && bytes <= load.stored_bytes().saturating_mul(share);
+        && bytes <= staging.stored_bytes().saturating_mul(share);
     let is_always = when == When::Always && rows <= ROWS_MAX as u64;
     Ok((is_worth_it || is_always).then_some(Extent { blocks, is_always }))
 }
@@ -102,9 +116,9 @@ impl Extent {
 
 /// A session that nothing ends while it waits.
 pub(super) async fn open(sync: &Sync) -> Result<Connection> {
-    let session = sync.load.open_session("pgspate sync").await?;
+    let session = sync.staging.own.dsn.connect("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
-    let millis = sync.options.load.limits.lock_timeout_millis();
+    let millis = sync.options.limits.lock_timeout_millis();
     let timeouts = Timeouts::OfSession.off_but_for_locks(millis);
     session.client.batch_execute(&timeouts).await.map_err(failed)?;
     Ok(session)
@@ -124,8 +138,8 @@ pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
     let failed = || server_error("could not begin to read the table".to_owned());
     let client = &session.client;
     write::lock(session, sync).await?;
-    let before = write::measure_before(sync, session, sync.load.stored_bytes()).await;
-    let table = sync.load.table();
+    let before = write::measure_before(sync, session, sync.staging.stored_bytes()).await;
+    let table = &sync.staging.table;
     let lock = format!("lock table {} in access share mode", table.sql_name);
     client.batch_execute(BEGIN).await.map_err(failed())?;
     client.batch_execute(&lock).await.map_err(failed())?;
@@ -146,7 +160,7 @@ pub(super) async fn hand_over(session: &Connection) -> Result<()> {
 
 /// How rows of the table are told apart: by the columns that the source has.
 fn recognition(sync: &Sync) -> Recognition {
-    let names: Vec<_> = sync.load.columns().iter().map(|column| &column.name).collect();
+    let names: Vec<_> = sync.staging.plan.columns.iter().map(|column| &column.name).collect();
     let by: &[String] = match &sync.options.scope {
         Scope::By(columns) => columns,
         _ => &[],

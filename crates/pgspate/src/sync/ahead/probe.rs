@@ -40,9 +40,9 @@ pub(in crate::sync) async fn pays(
 /// How many of the rows the table has; `None` if no index finds them.
 async fn find(sync: &Sync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
     let failed = || server_error("could not look for the first rows".to_owned());
-    let names: Vec<_> = sync.load.columns().iter().map(|it| quote_ident(&it.name)).collect();
+    let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
-    sync.load.make_stage(&session.client).await?;
+    sync.staging.stage.make(&session.client).await?;
     let copy = format!("copy {NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
     fill::binary(session, &statement, &first.binary, first.binary_rows).await?;

@@ -34,7 +34,7 @@ pub(in crate::sync) struct Reader {
 
 /// Sessions to read the table with.
 pub(in crate::sync) async fn connect(sync: &Sync, extent: Extent) -> Result<Vec<Reader>> {
-    let ranges = ranges(extent.blocks, sync.load.control().server_version());
+    let ranges = ranges(extent.blocks, sync.staging.control().server_version());
     let all = ranges.into_iter().map(async |range| {
         let connection = Arc::new(open(sync).await?);
         Ok(Reader { connection, range })
@@ -124,7 +124,7 @@ fn ranges(blocks: u64, server_version: u32) -> Vec<Range> {
 }
 
 fn select(sync: &Sync, (from, to): Range) -> String {
-    let columns = sync.load.columns().iter();
+    let columns = sync.staging.plan.columns.iter();
     let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
     let mut conditions = Vec::new();
     conditions.extend(from.map(|block| format!("t.ctid operator(pg_catalog.>=) '({block},0)'")));
@@ -139,7 +139,7 @@ fn select(sync: &Sync, (from, to): Range) -> String {
     format!(
         "copy (select t.ctid, {} from {} t{condition}) to stdout (format binary)",
         columns.join(", "),
-        sync.load.table().sql_name
+        sync.staging.table.sql_name
     )
 }
 

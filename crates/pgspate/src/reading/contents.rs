@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use super::Watch;
-use super::reading::Reading;
+use super::{Reading, Watch};
 use crate::format::{Contents, Cutter};
-use crate::ledger::{Done, Identity, JobRecord};
-use crate::plan::Plan;
+use crate::ledger::Done;
+use crate::plan::RowPlan;
 use crate::source::Input;
 use crate::{Error, Kind, Place, Result};
 
@@ -18,7 +17,7 @@ impl Reading {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub(super) fn read_contents(&self, plan: &Plan) -> Result<Contents> {
+    pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<Contents> {
         let mut contents = Contents::new(self.inputs.len());
         let mut cutter = self.cutter(plan, &Arc::default());
         while let Some(chunk) = cutter.next()? {
@@ -31,7 +30,7 @@ impl Reading {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub(super) fn holds(&self, plan: &Plan, done: &Done) -> Result<bool> {
+    pub(crate) fn holds(&self, plan: &RowPlan, done: &Done) -> Result<bool> {
         let mut left = done.chunks();
         let mut cutter = self.cutter(plan, &Arc::default());
         while left > 0 {
@@ -51,7 +50,7 @@ impl Reading {
     ///
     /// # Errors
     /// When one was changed meanwhile.
-    pub(super) fn check_unchanged(&self, plan: &Plan, read: &Contents) -> Result<()> {
+    pub(crate) fn check_unchanged(&self, plan: &RowPlan, read: &Contents) -> Result<()> {
         for (nth, input) in self.inputs.iter().enumerate() {
             if input.is_unchanged()? {
                 continue;
@@ -67,7 +66,7 @@ impl Reading {
         Ok(())
     }
 
-    fn content_of(&self, plan: &Plan, nth: usize) -> Result<Contents> {
+    fn content_of(&self, plan: &RowPlan, nth: usize) -> Result<Contents> {
         let mut contents = Contents::new(self.inputs.len());
         let mut cutter = self.open_one(plan, nth)?;
         while let Some(chunk) = cutter.next()? {
@@ -76,20 +75,9 @@ impl Reading {
         Ok(contents)
     }
 
-    fn open_one(&self, plan: &Plan, nth: usize) -> Result<Box<dyn Cutter>> {
+    fn open_one(&self, plan: &RowPlan, nth: usize) -> Result<Box<dyn Cutter>> {
         self.open(nth, plan.chunk_bytes, &self.mapping(plan), &Watch::default())
     }
-}
-
-/// What reading the sources says of a job that is finished and may have loaded them.
-pub(super) fn is_of_job(
-    reading: &Reading,
-    plan: &Plan,
-    identity: &Identity,
-    record: &JobRecord,
-) -> Result<bool> {
-    let contents = reading.read_contents(plan)?;
-    Ok(record.has_read(identity, &contents))
 }
 
 fn changed(input: &Input) -> Error {

@@ -1,43 +1,65 @@
-//! What the inputs are, and how they become chunks and rows.
+//! An input: what is read, how, and what a sample of it says.
+//!
+//! Sources are found, the first megabyte is looked at, and format, columns and types are told from
+//! it; then the whole is cut into chunks and encoded, as a plan of rows says. It is for whoever
+//! fills a table or a stage: `load`, `sync`, and `apply` for the first rows of a slot.
+//!
+//! It keeps true that an input is cut the same way each time it is read, that all inputs have the
+//! format and the columns of the first, and that one that was changed meanwhile is an error.
+//!
+//! It must never know what its rows are for: no lanes, no stages, no commits, no jobs.
 
-use std::borrow::Cow;
+mod contents;
+mod look;
+mod options;
+mod program;
+mod sample;
+mod survey;
+mod watch;
+
 use std::sync::Arc;
 
 use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
+use tokio_postgres::error::SqlState;
 
-use super::watch::Watch;
-use super::{Options, program, sample};
-use crate::copy::Job;
+pub use look::{dialect, schema};
+pub use options::{InputOrigin, Options};
+pub use sample::BYTES as SAMPLE_BYTES;
+pub(crate) use survey::{Survey, is_locked, missing, name_user, parse_name};
+pub use watch::Watch;
+
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
 use crate::format::delimited::{
     self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, Layout, MapFields,
-    first_line, parse_records,
 };
 use crate::format::json::{CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions};
 use crate::format::memory::{Batches, BatchesCutter};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
-use crate::format::sniff::{Format, Sniffed, sniff};
+use crate::format::sniff::{Format, Sniffed};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
-use crate::plan::{InputFacts, Plan, Route, match_fields};
+use crate::plan::{InputFacts, Route, RowPlan, match_fields};
 use crate::source::Input;
 use crate::target::{PgType, Table};
 use crate::{Error, Kind, Result};
 
 /// The inputs and what was found out about them.
 #[derive(Clone)]
-pub(super) struct Reading {
-    pub(super) inputs: Arc<[Input]>,
+pub(crate) struct Reading {
+    pub(crate) inputs: Arc<[Input]>,
     /// What they are, from the first one.
-    pub(super) sniffed: Sniffed,
+    pub(crate) sniffed: Sniffed,
     shape: Shape,
     /// The columns that `--create` would make.
-    pub(super) inferred: Vec<(String, String)>,
+    pub(crate) inferred: Vec<(String, String)>,
     header_overridden: bool,
     /// The first input's header as it stands there.
     header_line: Vec<u8>,
 }
+
+/// Makes an encoder for a lane.
+pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>;
 
 /// How records are found and read.
 #[derive(Clone)]
@@ -53,13 +75,13 @@ enum Shape {
     },
     Columns {
         schema: SchemaRef,
-        origin: Origin,
+        origin: BatchOrigin,
     },
 }
 
 /// Where record batches come from.
 #[derive(Clone)]
-enum Origin {
+enum BatchOrigin {
     /// A file that is read at random.
     File,
     /// A stream of Arrow IPC.
@@ -69,43 +91,8 @@ enum Origin {
 }
 
 impl Reading {
-    /// Looks at the first input that tells what they are. `known` are the columns of the table, if
-    /// there is one already; `decode` turns names in the input's encoding into text.
-    pub(super) fn of(
-        inputs: Vec<Input>,
-        known: Option<&[String]>,
-        options: &Options,
-        decode: &dyn Fn(&[u8]) -> Result<String>,
-    ) -> Result<Reading> {
-        let inputs: Arc<[Input]> = inputs.into();
-        if let Some(batches) = &options.batches {
-            return Ok(Reading::of_program(inputs, batches, options));
-        }
-        let Some((input, sample)) = sample::telling(&inputs)? else {
-            return Err(Error::new(Kind::Source, "all inputs are empty"));
-        };
-        look(&inputs, input, &sample, known, options, decode)
-    }
-
-    /// What a program gives is what it says it is.
-    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &Options) -> Reading {
-        let schema = batches.schema();
-        let mut sniffed = Sniffed::of(Format::Arrow);
-        let columns = schema.fields().len();
-        let s = if columns == 1 { "" } else { "s" };
-        sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
-        Reading {
-            inputs,
-            sniffed,
-            inferred: batches.types(),
-            shape: Shape::Columns { schema, origin: Origin::Program(Arc::clone(batches)) },
-            header_overridden: options.columns.is_some(),
-            header_line: Vec::new(),
-        }
-    }
-
     /// What plans depend on.
-    pub(super) fn facts(&self) -> InputFacts {
+    pub(crate) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
             Shape::Delimited { names, .. } => (names.clone(), None),
             Shape::Json { keys } => (Some(keys.clone()), None),
@@ -114,7 +101,7 @@ impl Reading {
                 let names = fields.clone().map(|field| field.name().clone()).collect();
                 let types: Vec<Field> = fields.map(|field| field.as_ref().clone()).collect();
                 let by_position =
-                    matches!(origin, Origin::Program(batches) if !batches.has_names());
+                    matches!(origin, BatchOrigin::Program(batches) if !batches.has_names());
                 ((!by_position).then_some(names), Some(types))
             }
         };
@@ -130,16 +117,16 @@ impl Reading {
         }
     }
 
-    pub(super) fn is_stream(&self) -> bool {
+    pub(crate) fn is_stream(&self) -> bool {
         self.inputs.iter().any(Input::is_stream)
     }
 
-    pub(super) fn stored_bytes(&self) -> Option<u64> {
+    pub(crate) fn stored_bytes(&self) -> Option<u64> {
         self.inputs.iter().map(Input::stored_bytes).sum()
     }
 
     /// The cutter over all inputs, from the start.
-    pub(super) fn cutter(&self, plan: &Plan, watch: &Arc<Watch>) -> Box<dyn Cutter> {
+    pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<Watch>) -> Box<dyn Cutter> {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.mapping(plan);
@@ -151,7 +138,7 @@ impl Reading {
         let open: OpenCutter = Box::new(move |nth| {
             let input = &reading.inputs[nth];
             let cutter = match &reading.shape {
-                Shape::Columns { origin: Origin::Program(batches), .. } => {
+                Shape::Columns { origin: BatchOrigin::Program(batches), .. } => {
                     let cutter = |it| BatchesCutter::new(names.tell(it), nth).of_program();
                     batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
@@ -162,7 +149,7 @@ impl Reading {
         Box::new(ChainCutter::new(self.inputs.len(), open))
     }
 
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         nth: usize,
         chunk_bytes: usize,
@@ -187,7 +174,7 @@ impl Reading {
                 let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
                 Box::new(JsonCutter::new(vec![one], limits))
             }
-            Shape::Columns { schema, origin: Origin::Stream } => {
+            Shape::Columns { schema, origin: BatchOrigin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
                 same_schema(schema, &cutter.schema())?;
                 Box::new(cutter)
@@ -208,7 +195,7 @@ impl Reading {
     }
 
     /// The type of the table's column that each column of record batches goes to.
-    fn types(&self, plan: &Plan) -> Vec<Option<PgType>> {
+    fn types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
         let Shape::Columns { schema, .. } = &self.shape else { return Vec::new() };
         let mut types = vec![None; schema.fields().len()];
         for column in &plan.columns {
@@ -241,7 +228,7 @@ impl Reading {
     }
 
     /// From each input's own header to the plan's columns.
-    pub(super) fn mapping(&self, plan: &Plan) -> MapFields {
+    pub(crate) fn mapping(&self, plan: &RowPlan) -> MapFields {
         let trailing = match &self.shape {
             Shape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,
@@ -268,13 +255,13 @@ impl Reading {
     }
 
     /// Makes encoders for lanes.
-    pub(super) fn encoder(
+    pub(crate) fn encoder(
         &self,
-        plan: &Plan,
+        plan: &RowPlan,
         table: &Table,
         server_version: u32,
         ignore_unknown: bool,
-    ) -> Result<Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>> {
+    ) -> Result<MakeEncoder> {
         match &self.shape {
             Shape::Delimited { dialect, .. } => {
                 let dialect = dialect.clone();
@@ -301,12 +288,12 @@ impl Reading {
     }
 
     /// What a file of records must begin with so that it is loaded as the inputs are.
-    pub(super) fn reject_header(&self) -> &[u8] {
+    pub(crate) fn reject_header(&self) -> &[u8] {
         &self.header_line
     }
 
     /// The format of a file of records: that of the inputs, or JSON in place of record batches.
-    pub(super) fn reject_format(&self) -> Format {
+    pub(crate) fn reject_format(&self) -> Format {
         match &self.shape {
             Shape::Delimited { .. } => self.sniffed.format,
             Shape::Json { .. } | Shape::Columns { .. } => Format::Json,
@@ -314,7 +301,7 @@ impl Reading {
     }
 
     /// How the first input's records are laid out.
-    fn first_layout(&self, plan: &Plan) -> Layout {
+    fn first_layout(&self, plan: &RowPlan) -> Layout {
         let field_of: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
         let eol = Eol::from(self.sniffed.line_end);
         Layout { eol, fields: field_of.len(), field_of }
@@ -322,7 +309,7 @@ impl Reading {
 
     fn json_options(
         &self,
-        plan: &Plan,
+        plan: &RowPlan,
         table: &Table,
         keys: &[String],
         ignore_unknown: bool,
@@ -350,7 +337,7 @@ impl Reading {
     }
 
     /// What of the reading changes the rows or the chunks, by name.
-    pub(super) fn identity(&self) -> Map<String, Value> {
+    pub(crate) fn identity(&self) -> Map<String, Value> {
         let mut options = Map::new();
         let mut add = |name: &str, value: Value| options.insert(name.to_owned(), value);
         add("format", self.sniffed.format.name().into());
@@ -368,8 +355,13 @@ impl Reading {
         options
     }
 
-    /// Takes in a key of JSON that the sample lacks; whether it is new.
-    pub(super) fn add_key(&mut self, key: &str) -> bool {
+    /// After an error about a key of JSON that names a column but is not in the sample: takes it
+    /// in, if the input can be read again. Whether it did.
+    pub(crate) fn learn_key(&mut self, error: &Error) -> bool {
+        let key = error.place().and_then(|place| place.column.as_deref());
+        let (Some(key), Kind::Plan, false) = (key, error.kind(), self.is_stream()) else {
+            return false;
+        };
         match &mut self.shape {
             Shape::Json { keys } if !keys.iter().any(|known| known == key) => {
                 keys.push(key.to_owned());
@@ -379,117 +371,18 @@ impl Reading {
         }
     }
 
+    /// What the inputs are called in an error's message.
+    pub(crate) fn title(&self) -> String {
+        match &*self.inputs {
+            [only] => format!("\"{}\"", only.name()),
+            [first, rest @ ..] => format!("\"{}\" and {} more", first.name(), rest.len()),
+            [] => "nothing".to_owned(),
+        }
+    }
+
     /// The inputs' names.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.inputs.iter().map(|input| input.name().to_owned()).collect()
-    }
-}
-
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("binary_sql", &self.binary_sql).finish_non_exhaustive()
-    }
-}
-
-fn look(
-    inputs: &Arc<[Input]>,
-    input: &Input,
-    sample: &[u8],
-    table: Option<&[String]>,
-    options: &Options,
-    decode: &dyn Fn(&[u8]) -> Result<String>,
-) -> Result<Reading> {
-    let complete = sample.len() < sample::BYTES;
-    if sample.is_empty() && options.read.format.is_none() {
-        let hint = "Name the format with `--format` to load an empty input as no rows.";
-        return Err(named(Error::new(Kind::Source, "the input is empty").hint(hint), input));
-    }
-    // Names that the user gives are as good as the table's own.
-    let known = options.columns.as_deref().or(table);
-    let lines = &*counted_lines(sample, options);
-    let sniffed = sniff(input.name(), lines, complete, known, &options.read)
-        .map_err(|error| named(error, input))?;
-    let wants_columns = table.is_none();
-    let mut header_line = Vec::new();
-    let (shape, inferred) = match sniffed.format {
-        Format::Csv | Format::Tsv | Format::Text => {
-            let dialect = dialect(&sniffed, options);
-            let eol = Eol::from(sniffed.line_end);
-            let body = &lines[sniffed.mark_bytes.min(lines.len())..];
-            // A header alone will do where the table is there.
-            let limit = if wants_columns { sample::ROWS } else { 1 };
-            let mut rows = parse_records(&dialect, eol, body, complete, limit);
-            let (mut names, mut header) = (None, None);
-            if sniffed.header && !rows.is_empty() {
-                first_line(&dialect, eol, body).clone_into(&mut header_line);
-                if !header_line.ends_with(eol.bytes()) {
-                    header_line.extend_from_slice(eol.bytes());
-                }
-                let mut first = rows.remove(0);
-                first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
-                let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
-                header = Some(infer::column_names(raw_names(&first)));
-                let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
-                names = Some(infer::column_names(decoded?));
-            }
-            let inferred = sample::columns(names.as_deref(), &rows, options.columns.as_deref());
-            (Shape::Delimited { dialect, names, header }, inferred)
-        }
-        Format::Json => {
-            let columns = infer::columns_of_json(sample);
-            let keys = columns.iter().map(|column| column.name.clone()).collect();
-            let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
-            (Shape::Json { keys }, inferred.collect())
-        }
-        format @ (Format::Parquet | Format::Arrow) => {
-            let is_stream = format == Format::Arrow && !is_arrow_file(sample);
-            let origin = if is_stream { Origin::Stream } else { Origin::File };
-            columnar(&schema(input, sample, format)?, origin)
-        }
-    };
-    let header_overridden = options.columns.is_some();
-    let inputs = Arc::clone(inputs);
-    Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
-}
-
-/// The columns of an input of Parquet or Arrow that begins with `sample`. Blocks.
-///
-/// # Errors
-/// It cannot be read, or is not of this format.
-pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
-    let name = input.name();
-    Ok(match format {
-        Format::Parquet => Arc::clone(ParquetFile::open(name, input.ranges()?)?.schema()),
-        _ if is_arrow_file(sample) => Arc::clone(ArrowFile::open(name, input.ranges()?)?.schema()),
-        _ => {
-            let start = Box::new(std::io::Cursor::new(sample.to_vec()));
-            ArrowStreamCutter::open(name, start, 0)?.schema()
-        }
-    })
-}
-
-fn is_arrow_file(sample: &[u8]) -> bool {
-    sample.starts_with(b"ARROW1")
-}
-
-fn columnar(schema: &SchemaRef, origin: Origin) -> (Shape, Vec<(String, String)>) {
-    let inferred = crate::encode::arrow::schema_types(schema);
-    (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
-}
-
-/// How delimited text is read of which this was found out.
-pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
-    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
-    let is_text = base.family == Family::Text;
-    Dialect {
-        delimiter: sniffed.delimiter,
-        quote: if is_text { None } else { sniffed.quote },
-        escape: if is_text { base.escape } else { sniffed.escape },
-        null: sniffed.null.clone().into_bytes(),
-        comment: options.comment,
-        skip_blank_lines: options.skip_blank_lines,
-        trailing_delimiter: sniffed.trailing_delimiter,
-        family: base.family,
     }
 }
 
@@ -502,7 +395,7 @@ fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Column {
     }
 }
 
-fn batch_columns(plan: &Plan) -> Result<Vec<BatchColumn>> {
+fn batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
     let column = |column: &crate::plan::PlannedColumn| match &column.route {
         Route::Batch(encoder) => Ok(BatchColumn {
             name: column.name.clone(),
@@ -540,26 +433,19 @@ fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(raw).collect()
 }
 
-/// The sample without lines that are passed over.
-fn counted_lines<'a>(sample: &'a [u8], options: &Options) -> Cow<'a, [u8]> {
-    if options.comment.is_none() && !options.skip_blank_lines {
-        return Cow::Borrowed(sample);
-    }
-    let is_counted = |line: &&[u8]| match *line {
-        [first, ..] if options.comment == Some(*first) => false,
-        [b'\n' | b'\r'] | b"\r\n" => !options.skip_blank_lines,
-        _ => true,
-    };
-    let is_cr = !sample.contains(&b'\n');
-    let end = if is_cr { b'\r' } else { b'\n' };
-    Cow::Owned(
-        sample.split_inclusive(|byte| *byte == end).filter(is_counted).collect::<Vec<_>>().concat(),
-    )
-}
-
 /// Adds the input's name to an error's place.
 fn named(error: Error, input: &Input) -> Error {
     let mut place = error.place().cloned().unwrap_or_default();
     place.source.get_or_insert_with(|| input.name().to_owned());
     error.at(place)
+}
+
+/// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.
+pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
+    let is_utf8 = plan.encoding.is_none();
+    let is_encoding = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
+    if !is_encoding || error.to_string().contains("0x00") {
+        return error;
+    }
+    error.hint("Name the encoding of the input with `--encoding`, LATIN1 for example.")
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 
 use crate::format::memory::BatchIter;
-use crate::plan::Plan;
+use crate::plan::RowPlan;
 
 /// What fields are called, and the columns that they go to.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Names(Arc<[(String, String)]>);
+pub(crate) struct Names(Arc<[(String, String)]>);
 
 impl Names {
     /// Of rows of this schema.
-    pub(super) fn of(schema: &Schema, plan: &Plan) -> Names {
+    pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> Names {
         let names = plan.columns.iter().filter_map(|column| {
             let field = schema.fields().get(column.field)?;
             Some((field.name().clone(), column.name.clone()))
@@ -23,7 +23,7 @@ impl Names {
 
     /// The same batches, whose errors name columns as the server's do: a field may have no name of
     /// its own.
-    pub(super) fn tell(&self, batches: BatchIter) -> BatchIter {
+    pub(crate) fn tell(&self, batches: BatchIter) -> BatchIter {
         let names = self.clone();
         Box::new(batches.map(move |batch| {
             batch.map_err(|error| {

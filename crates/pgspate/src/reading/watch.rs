@@ -33,7 +33,7 @@ impl Watch {
     }
 
     /// Before the input is read from its start (again).
-    pub(super) fn start_over(&self, total: Option<u64>) {
+    pub(crate) fn start_over(&self, total: Option<u64>) {
         self.read.lock().expect("no panic while held").clear();
         *self.total.lock().expect("no panic while held") = total;
         self.copy.start_over();

@@ -1,0 +1,174 @@
+//! A look at the first bytes: what the inputs are, and the columns that they have.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+
+use super::options::{InputOrigin, Options};
+use super::{BatchOrigin, Reading, Shape, named, raw_names, sample};
+use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
+use crate::format::delimited::{Dialect, Eol, Family, first_line, parse_records};
+use crate::format::infer;
+use crate::format::memory::Batches;
+use crate::format::parquet::ParquetFile;
+use crate::format::sniff::{Format, Sniffed, sniff};
+use crate::source::Input;
+use crate::{Error, Kind, Result};
+
+impl Reading {
+    /// Looks at the first input that tells what they are. `known` are the columns of the table, if
+    /// there is one already; `decode` turns names in the input's encoding into text.
+    pub(crate) fn of(
+        inputs: Vec<Input>,
+        known: Option<&[String]>,
+        options: &Options,
+        decode: &dyn Fn(&[u8]) -> Result<String>,
+    ) -> Result<Reading> {
+        let inputs: Arc<[Input]> = inputs.into();
+        if let InputOrigin::Batches(batches) = &options.origin {
+            return Ok(Reading::of_program(inputs, batches, options));
+        }
+        let Some((input, sample)) = sample::telling(&inputs)? else {
+            return Err(Error::new(Kind::Source, "all inputs are empty"));
+        };
+        look(&inputs, input, &sample, known, options, decode)
+    }
+
+    /// What a program gives is what it says it is.
+    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &Options) -> Reading {
+        let schema = batches.schema();
+        let mut sniffed = Sniffed::of(Format::Arrow);
+        let columns = schema.fields().len();
+        let s = if columns == 1 { "" } else { "s" };
+        sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
+        Reading {
+            inputs,
+            sniffed,
+            inferred: batches.types(),
+            shape: Shape::Columns { schema, origin: BatchOrigin::Program(Arc::clone(batches)) },
+            header_overridden: options.rows.columns.is_some(),
+            header_line: Vec::new(),
+        }
+    }
+}
+
+fn look(
+    inputs: &Arc<[Input]>,
+    input: &Input,
+    sample: &[u8],
+    table: Option<&[String]>,
+    options: &Options,
+    decode: &dyn Fn(&[u8]) -> Result<String>,
+) -> Result<Reading> {
+    let complete = sample.len() < sample::BYTES;
+    if sample.is_empty() && options.read.format.is_none() {
+        let hint = "Name the format with `--format` to load an empty input as no rows.";
+        return Err(named(Error::new(Kind::Source, "the input is empty").hint(hint), input));
+    }
+    // Names that the user gives are as good as the table's own.
+    let known = options.rows.columns.as_deref().or(table);
+    let lines = &*counted_lines(sample, options);
+    let sniffed = sniff(input.name(), lines, complete, known, &options.read)
+        .map_err(|error| named(error, input))?;
+    let wants_columns = table.is_none();
+    let mut header_line = Vec::new();
+    let (shape, inferred) = match sniffed.format {
+        Format::Csv | Format::Tsv | Format::Text => {
+            let dialect = dialect(&sniffed, options);
+            let eol = Eol::from(sniffed.line_end);
+            let body = &lines[sniffed.mark_bytes.min(lines.len())..];
+            // A header alone will do where the table is there.
+            let limit = if wants_columns { sample::ROWS } else { 1 };
+            let mut rows = parse_records(&dialect, eol, body, complete, limit);
+            let (mut names, mut header) = (None, None);
+            if sniffed.header && !rows.is_empty() {
+                first_line(&dialect, eol, body).clone_into(&mut header_line);
+                if !header_line.ends_with(eol.bytes()) {
+                    header_line.extend_from_slice(eol.bytes());
+                }
+                let mut first = rows.remove(0);
+                first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
+                let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
+                header = Some(infer::column_names(raw_names(&first)));
+                let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
+                names = Some(infer::column_names(decoded?));
+            }
+            let inferred =
+                sample::columns(names.as_deref(), &rows, options.rows.columns.as_deref());
+            (Shape::Delimited { dialect, names, header }, inferred)
+        }
+        Format::Json => {
+            let columns = infer::columns_of_json(sample);
+            let keys = columns.iter().map(|column| column.name.clone()).collect();
+            let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
+            (Shape::Json { keys }, inferred.collect())
+        }
+        format @ (Format::Parquet | Format::Arrow) => {
+            let is_stream = format == Format::Arrow && !is_arrow_file(sample);
+            let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
+            columnar(&schema(input, sample, format)?, origin)
+        }
+    };
+    let header_overridden = options.rows.columns.is_some();
+    let inputs = Arc::clone(inputs);
+    Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
+}
+
+/// The columns of an input of Parquet or Arrow that begins with `sample`. Blocks.
+///
+/// # Errors
+/// It cannot be read, or is not of this format.
+pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
+    let name = input.name();
+    Ok(match format {
+        Format::Parquet => Arc::clone(ParquetFile::open(name, input.ranges()?)?.schema()),
+        _ if is_arrow_file(sample) => Arc::clone(ArrowFile::open(name, input.ranges()?)?.schema()),
+        _ => {
+            let start = Box::new(std::io::Cursor::new(sample.to_vec()));
+            ArrowStreamCutter::open(name, start, 0)?.schema()
+        }
+    })
+}
+
+fn is_arrow_file(sample: &[u8]) -> bool {
+    sample.starts_with(b"ARROW1")
+}
+
+fn columnar(schema: &SchemaRef, origin: BatchOrigin) -> (Shape, Vec<(String, String)>) {
+    let inferred = crate::encode::arrow::schema_types(schema);
+    (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
+}
+
+/// How delimited text is read of which this was found out.
+pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
+    let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
+    let is_text = base.family == Family::Text;
+    Dialect {
+        delimiter: sniffed.delimiter,
+        quote: if is_text { None } else { sniffed.quote },
+        escape: if is_text { base.escape } else { sniffed.escape },
+        null: sniffed.null.clone().into_bytes(),
+        comment: options.comment,
+        skip_blank_lines: options.skip_blank_lines,
+        trailing_delimiter: sniffed.trailing_delimiter,
+        family: base.family,
+    }
+}
+
+/// The sample without lines that are passed over.
+fn counted_lines<'a>(sample: &'a [u8], options: &Options) -> Cow<'a, [u8]> {
+    if options.comment.is_none() && !options.skip_blank_lines {
+        return Cow::Borrowed(sample);
+    }
+    let is_counted = |line: &&[u8]| match *line {
+        [first, ..] if options.comment == Some(*first) => false,
+        [b'\n' | b'\r'] | b"\r\n" => !options.skip_blank_lines,
+        _ => true,
+    };
+    let is_cr = !sample.contains(&b'\n');
+    let end = if is_cr { b'\r' } else { b'\n' };
+    Cow::Owned(
+        sample.split_inclusive(|byte| *byte == end).filter(is_counted).collect::<Vec<_>>().concat(),
+    )
+}
