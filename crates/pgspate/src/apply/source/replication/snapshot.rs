@@ -85,9 +85,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Makes a slot for pgoutput and takes over the snapshot of where it begins, unless `stop` comes
-    /// first: the server waits for transactions that are open. Must run inside a tokio runtime with
-    /// I/O and time.
+    /// Makes a slot for pgoutput and takes over the snapshot of where it begins, unless `stop`
+    /// comes first: the server waits for transactions that are open. Must run inside a tokio
+    /// runtime with I/O and time.
     ///
     /// # Errors
     /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: the slot is there already,
