@@ -10,17 +10,13 @@ pub mod care;
 pub mod copy;
 pub mod doctor;
 mod job;
-pub mod ledger;
 pub mod load;
-pub mod measure;
 pub mod plan;
 pub mod reading;
-mod server;
-pub mod session;
 pub(crate) mod stage;
 pub mod sync;
-pub mod target;
 pub mod tune;
 
 pub use pgspate_base::{Error, Kind, Place, Result, file, numbers};
 pub use pgspate_input::{encode, format, source};
+pub use pgspate_target::{self as target, ledger, measure, session};

@@ -11,8 +11,7 @@ use super::maxwell::{named, names};
 use super::room::Room;
 use super::shape::{Tables, cells, overlay};
 use super::{Decode, Types};
-use crate::Result;
-use crate::{Event, Name, Op, Position};
+use crate::{Event, Name, Op, Position, Result};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Latin1, json_strings: false };
 /// Flink's.

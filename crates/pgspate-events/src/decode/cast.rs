@@ -6,8 +6,7 @@
 use super::binary::{base64, bytea, from_hex, latin1};
 use super::json::{Fields, Items, Json, malformed};
 use super::room::check_len;
-use crate::Result;
-use crate::Value;
+use crate::{Result, Value};
 
 /// The families of types that formats spell in ways of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, is_nothing, malformed, object};
 use super::shape::{Table, Tables, cells, overlay};
 use super::{Decode, Types};
-use crate::Result;
-use crate::{Event, Name, Op, Position, Row};
+use crate::{Event, Name, Op, Position, Result, Row};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: true };
 

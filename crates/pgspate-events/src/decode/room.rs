@@ -3,8 +3,7 @@
 //! A few bytes of a record may be an event of many columns or a number of many digits.
 
 use super::json::malformed;
-use crate::{Error, Result};
-use crate::{Event, Value};
+use crate::{Error, Event, Result, Value};
 
 /// Bytes that one record becomes, at most; its own bytes are bounded likewise. Tests reach it with
 /// less.

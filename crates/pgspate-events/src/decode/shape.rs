@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::Types;
 use super::json::{Json, Str, malformed};
 use super::room::Room;
-use crate::{Error, Kind, Result};
-use crate::{Name, Row, Value};
+use crate::{Error, Kind, Name, Result, Row, Value};
 
 /// Tables kept at most; more than that and all are forgotten.
 const TABLES_MAX: usize = 16_384;

@@ -11,8 +11,7 @@ use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
 use super::room::Room;
 use super::shape::{Spelled, Table, Tables};
 use super::{Decode, Grouping, Types};
-use crate::Result;
-use crate::{Event, Op, Position, Row, Value};
+use crate::{Event, Op, Position, Result, Row, Value};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
 

@@ -21,8 +21,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 use super::headers::Headers;
 use super::remote::{changed, same_tag, short};
 use super::{Options, fault, name, root_cause};
-use crate::Secret;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, Secret};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

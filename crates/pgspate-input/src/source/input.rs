@@ -19,8 +19,7 @@ use super::ranges::{FileRanges, RemoteRanges};
 use super::remote::{Remote, changed};
 use super::steady::FileVersion;
 use super::{Compression, Ranges, Reader, error_of, fault, name};
-use crate::Secret;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, Secret};
 
 /// What is asked of an object to look at its first bytes.
 const PEEK_RANGE_BYTES: u64 = 64 << 10;

@@ -14,8 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectStore};
 use super::http::{Body, HttpObject};
 use super::store::Scheme;
 use super::{fault, store};
-use crate::Secret;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, Secret};
 
 /// An object in a store, or behind a URL.
 #[derive(Debug)]

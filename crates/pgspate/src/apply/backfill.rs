@@ -22,14 +22,13 @@ use super::source::slot::{Filling, Slot};
 use super::watch::Watch;
 use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
-use crate::ledger::{Mark, digest};
-use crate::load;
+use pgspate_target::ledger::{Mark, digest};
 use crate::plan::RowRequest;
 use crate::reading::{self, InputOrigin};
-use crate::session::LOOK;
+use pgspate_target::session::LOOK;
 use crate::source::Input;
-use crate::target::{Unlogged, under_users_path};
-use crate::{Error, Kind, Result};
+use pgspate_target::{Unlogged, under_users_path};
+use crate::{Error, Kind, Result, load};
 use pgspate_events::Lsn;
 
 /// Pieces of 256 KiB that may wait for the load.

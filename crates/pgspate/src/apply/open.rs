@@ -12,8 +12,8 @@ use super::source::replication::Replication;
 use super::source::slot::{Begin, Slot, is_active};
 use super::write::Writer;
 use crate::Result;
-use crate::ledger::Mark;
-use crate::session::{Patience, stopped};
+use pgspate_target::ledger::Mark;
+use pgspate_target::session::{Patience, stopped};
 
 /// How long the source may take to notice that the session which read the slot before is gone: a
 /// host that lost its power does not say so, and `wal_sender_timeout` is a minute by default.

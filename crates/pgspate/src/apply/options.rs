@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::route::UnknownColumns;
-use crate::session::Limits;
 use crate::source::{self, Input};
 use pgspate_events::decode::{DecodeOptions, Format};
+use pgspate_target::session::Limits;
 
 /// What to apply, and how.
 #[derive(Debug, Clone)]

@@ -12,9 +12,9 @@ use super::source::kafka::{Partition, Topics};
 use super::source::replication::PublishedTable;
 use super::source::slot::{Begin, Slot};
 use crate::Result;
-use crate::ledger::{self, Mark};
 use crate::source::Input;
-use crate::target::connect::Dsn;
+use pgspate_target::connect::Dsn;
+use pgspate_target::ledger::{self, Mark};
 
 /// What a run would do.
 #[derive(Debug, Clone, Serialize)]

@@ -24,11 +24,11 @@ use super::source::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
 use super::source::{Reached, Source};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
-use crate::ledger::Mark;
-use crate::session::stopped;
 use crate::source::Input;
-use crate::target::connect::Dsn;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Dsn;
+use pgspate_target::ledger::Mark;
+use pgspate_target::session::stopped;
 
 /// Pieces of input that may wait.
 const PIECES_AHEAD: usize = 8;

@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 use super::patient::Patient;
 use crate::Result;
 use crate::plan::{Plan, care};
-use crate::target::connect::Connection;
-use crate::target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error, under_users_path};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error, under_users_path};
 
 /// Below so many values a sequence is moved by taking them, which no other session can be
 /// overtaken by; above, nobody takes as many between one look and the next.

@@ -10,8 +10,8 @@ use super::restore::{self, Restorer};
 use super::{Caring, after};
 use crate::copy::{Commit, Outcome};
 use crate::job::Persistent;
-use crate::ledger::{self, Change};
-use crate::session::Patience;
+use pgspate_target::ledger::{self, Change};
+use pgspate_target::session::Patience;
 use crate::{Error, Result};
 
 /// How long a load that has failed waits for locks on its table.

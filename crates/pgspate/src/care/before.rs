@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::{Caring, indexes};
 use crate::job::Persistent;
-use crate::ledger::{self, Change, JobId};
+use pgspate_target::ledger::{self, Change, JobId};
 use crate::plan::When;
 use crate::{Error, Kind, Result};
 

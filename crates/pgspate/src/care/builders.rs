@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 
 use super::patient::Patient;
 use crate::Result;
-use crate::target::connect::Connection;
+use pgspate_target::connect::Connection;
 
 /// Connections that build at the same time, where the server's processors cannot be counted: each
 /// takes `maintenance_work_mem`. Measured on two processors with three indexes of 2.4 M rows: 3.9 s

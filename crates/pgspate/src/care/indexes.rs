@@ -5,12 +5,12 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::ledger::{self, JobId, NewChange};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{Choice, Plan, Request, When};
-use crate::target::connect::Connection;
-use crate::target::{AUTOVACUUM, Ask, Recipe, Table, Upkeep, server_error, users};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{self, JobId, NewChange};
+use pgspate_target::{AUTOVACUUM, Ask, Recipe, Table, Upkeep, server_error, users};
 
 /// How long to wait for the table, during which others wait behind us: not long where the indexes
 /// may as well stay.

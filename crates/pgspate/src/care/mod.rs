@@ -24,11 +24,11 @@ pub(crate) use shadow::destination;
 
 use crate::copy::Progress;
 use crate::job::{JobSession, OwnSession, Persistent};
-use crate::ledger::{Found, Seal};
+use pgspate_target::ledger::{Found, Seal};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{InputFacts, Method, Plan, Request};
-use crate::session::Stop;
-use crate::target::{Session, Table, Upkeep};
+use pgspate_target::session::Stop;
+use pgspate_target::{Session, Table, Upkeep};
 use crate::{Error, Kind, Result};
 use patient::Patient;
 

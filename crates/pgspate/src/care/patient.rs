@@ -1,8 +1,8 @@
 //! What work on a table that may take hours is done with.
 
 use crate::copy::Progress;
-use crate::session::Stop;
-use crate::target::connect::Dsn;
+use pgspate_target::connect::Dsn;
+use pgspate_target::session::Stop;
 
 /// Where sessions are opened, who is shown what is done, and what ends it.
 #[derive(Clone)]

@@ -15,10 +15,10 @@ use tokio_postgres::error::SqlState;
 use super::builders::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::copy::Progress;
-use crate::ledger::{self, Change};
-use crate::session::Timeouts;
-use crate::target::connect::{Connection, Dsn};
-use crate::target::{
+use pgspate_target::ledger::{self, Change};
+use pgspate_target::session::Timeouts;
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::{
     Ask, DEFINITION_SETTINGS, Parameter, PresentNames, Recipe, present_names, server_error, users,
 };
 use crate::{Error, Kind, Result};

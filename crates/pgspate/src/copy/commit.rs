@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::lane::Finished;
 use super::{Destination, Job, LaneSession};
-use crate::ledger::{check_no_keys_down, read_done};
-use crate::target::connect::Connection;
-use crate::target::{Ask, server_error};
+use pgspate_target::ledger::{check_no_keys_down, read_done};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// How long a transaction may take to come to its end after its connection was lost.

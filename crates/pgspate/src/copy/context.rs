@@ -4,7 +4,7 @@
 
 use super::Job;
 use crate::Error;
-use crate::target::Refusal;
+use pgspate_target::Refusal;
 
 /// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
 #[derive(Debug, Default, PartialEq)]

@@ -5,8 +5,8 @@ use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
 use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
-use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
 
 /// Copies rows in binary, without header and trailer. As many must be taken.
 pub(crate) async fn binary(

@@ -18,9 +18,9 @@ use super::stream::{BEGIN, Stream, Tally, refused_copy};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
-use crate::session::{LOOK, Patience};
-use crate::target::connect::Connection;
+use pgspate_target::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
+use pgspate_target::session::{LOOK, Patience};
+use pgspate_target::connect::Connection;
 use crate::{Error, Kind, Result};
 
 /// From the thread to the task.

@@ -23,9 +23,9 @@ mod stream;
 use std::sync::Arc;
 
 use crate::format::{ChunkEncoder, Contents, Mode};
-use crate::ledger::{Done, JobId};
-use crate::session::Limits;
-use crate::target::connect::Connection;
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{Done, JobId};
+use pgspate_target::session::Limits;
 
 pub(crate) use commit::DURABLY;
 pub use progress::{Progress, Snapshot, Waiting};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::session::Sessions;
 use super::shared::Shared;
 use super::{Commit, Waiting};
-use crate::target::Ask;
+use pgspate_target::Ask;
 
 /// Short loads end before the first look, and pay nothing for it.
 const INTERVAL: Duration = Duration::from_millis(400);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use crate::session::Stop;
+use pgspate_target::session::Stop;
 
 /// Counters that lanes write and the progress line reads.
 #[derive(Debug, Default)]

@@ -12,12 +12,12 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Statement};
 
 use super::{Job, Limits};
-use crate::ledger::share_sql;
-use crate::session::Timeouts;
 use crate::stage::Stage;
-use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{server_error, use_users_path};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::{Connection, Dsn, Question};
+use pgspate_target::ledger::share_sql;
+use pgspate_target::session::Timeouts;
+use pgspate_target::{server_error, use_users_path};
 
 /// Opens connections to the target.
 #[derive(Debug, Clone)]

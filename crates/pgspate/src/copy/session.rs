@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use tokio::task::AbortHandle;
 
 use super::stream::Tally;
-use crate::target::connect::Canceller;
+use pgspate_target::connect::Canceller;
 
 /// What the server has confirmed in a lane's session, however that ends.
 #[derive(Debug, Default)]

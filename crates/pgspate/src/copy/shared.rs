@@ -11,8 +11,8 @@ use super::lane::Finished;
 use super::pipe::Pipe;
 use super::{Commit, Job, Lanes, Progress, RejectsMax};
 use crate::format::{Chunk, Contents, Cutter};
-use crate::ledger::Reject;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::Reject;
 
 /// What went wrong, and with which chunk.
 #[derive(Debug)]

@@ -20,10 +20,10 @@ use super::stream::refused_copy;
 use super::{Job, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode, is_of_row};
-use crate::ledger::Reject;
-use crate::target::connect::Connection;
-use crate::target::server_error;
 use crate::{Error, Kind, Place, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::Reject;
+use pgspate_target::server_error;
 
 /// Rows that wait to be written: what a refusal may cost once more.
 const QUEUE_BYTES: usize = 1 << 20;

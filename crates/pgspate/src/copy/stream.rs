@@ -19,10 +19,10 @@ use super::session::Confirmed;
 use super::shared::{Failure, Refused, RefusedBy, Shared};
 use super::{Commit, Ready};
 use crate::format::{Chunk, Mode};
-use crate::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
-use crate::target::connect::Connection;
-use crate::target::{Refusal, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
+use pgspate_target::{Refusal, server_error};
 
 /// What binary COPY data begin and end with.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";

@@ -3,7 +3,7 @@
 use super::finding::Check;
 use super::scene::{Found, Scene};
 use crate::numbers::seconds;
-use crate::server::{Flavour, words};
+use pgspate_target::server::{Flavour, words};
 
 const CHECKPOINTS: Check = Check {
     id: "checkpoints",

@@ -9,9 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::target::Ask;
-use crate::target::connect::Connection;
 use crate::tune::Machine;
+use pgspate_target::Ask;
+use pgspate_target::connect::Connection;
 
 const DISKS: &str = "/proc/diskstats";
 /// What Linux calls a sector there, whatever the disk's are.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 
 use super::scene::{Scene, attempt, schema_of};
-use crate::server::GIB;
+use pgspate_target::server::GIB;
 
 /// What may be read for all tables, in seconds and bytes; and for one that was asked for.
 const ALL: (u64, u64) = (10, GIB);

@@ -115,7 +115,7 @@ impl Check {
     /// Tables, each with whether the role may read it, that could not be judged for want of their
     /// columns' statistics: there are none, or they are not shown to this role.
     pub(super) fn without_statistics(&self, role: &str, tables: &[(String, bool)]) -> Vec<Finding> {
-        let role = crate::target::quote_ident(role);
+        let role = pgspate_target::quote_ident(role);
         let finding = |is_readable: bool, why: &str| {
             let mine = tables.iter().filter(|(_, readable)| *readable == is_readable);
             let mut names: Vec<&str> = mine.map(|(name, _)| name.as_str()).collect();

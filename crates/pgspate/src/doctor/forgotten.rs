@@ -5,8 +5,8 @@
 
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene};
-use crate::ledger::{self, Change};
 use crate::{Result, tune};
+use pgspate_target::ledger::{self, Change};
 
 const FORGOTTEN: Check = Check {
     id: "not-put-back",
@@ -23,7 +23,7 @@ const SET: &str =
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let mut found = Vec::new();
     if let Err(error) = look(scene, &mut found).await {
-        let role = crate::target::quote_ident(&scene.rights.role).into_owned();
+        let role = pgspate_target::quote_ident(&scene.rights.role).into_owned();
         let finding = FORGOTTEN.cannot_see(error.to_string());
         found.push(
             finding

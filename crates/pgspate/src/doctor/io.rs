@@ -3,9 +3,9 @@
 use super::disk::Traffic;
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene};
-use crate::measure::{Difference, Measurement};
 use crate::numbers::thousands;
-use crate::server::Flavour;
+use pgspate_target::measure::{Difference, Measurement};
+use pgspate_target::server::Flavour;
 
 const TIMES: Check = Check {
     id: "io-times",

@@ -87,13 +87,13 @@ fn add_key(finding: Finding, row: &Row, table: &str) -> Finding {
              as long as all indexes take."
         ));
     }
-    let name = crate::target::truncate_ident(row.get(6));
+    let name = pgspate_target::truncate_ident(row.get(6));
     let name = format!("{}_pkey", &name[..name.floor_char_boundary(50)]);
-    let name = crate::target::quote_ident(&name);
+    let name = pgspate_target::quote_ident(&name);
     let brief = "Adding the constraint locks everybody out for a moment";
     match (index, has_id) {
         (Some(index), _) => {
-            let index = crate::target::quote_ident(&index);
+            let index = pgspate_target::quote_ident(&index);
             finding
                 .advice(format!("{WHY} {brief}."))
                 .run(format!("alter table {table} add primary key using index {index};"))

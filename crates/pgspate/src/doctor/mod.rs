@@ -39,14 +39,14 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-pub use crate::server::Flavour;
 pub use finding::{Check, Finding, Verdict};
+pub use pgspate_target::server::Flavour;
 
-use crate::measure::{Measurement, server_version};
-use crate::target::connect::Connection;
-use crate::target::{Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
 use disk::Disk;
+use pgspate_target::connect::Connection;
+use pgspate_target::measure::{Measurement, server_version};
+use pgspate_target::{Table, quote_ident, server_error};
 use scene::{Found, Scene};
 use storage::Volume;
 use waits::Waits;
@@ -126,7 +126,7 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
         options,
         version: server_version(client).await,
         flavour: Flavour::of(client).await,
-        settings: crate::server::read(client).await?,
+        settings: pgspate_target::server::read(client).await?,
         rights: scene::rights(client).await?,
         table,
         sampled: now.since(&before),

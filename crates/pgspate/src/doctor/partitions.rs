@@ -6,7 +6,7 @@ use super::finding::{Check, Finding};
 use super::repartition::{Bounds, Column, Large};
 use super::scene::{Found, Scene, count};
 use crate::numbers::{bytes, thousands};
-use crate::target::quote_ident;
+use pgspate_target::quote_ident;
 
 const PARTITIONS: Check = Check {
     id: "partitioning",

@@ -3,7 +3,7 @@
 //! Its indexes and keys become parts of those of the whole, as they are the same, and its foreign
 //! keys likewise, so that nothing is read again. Sequences go on where they are.
 
-use crate::target::{quote_ident, quote_literal, truncate_ident};
+use pgspate_target::{quote_ident, quote_literal, truncate_ident};
 
 /// A table in one piece, and what is brought over.
 pub(super) struct Large<'a> {

@@ -7,10 +7,10 @@ use super::disk::Traffic;
 use super::tempfiles::TempFiles;
 use super::waits::Waits;
 use super::{Finding, Options};
-use crate::measure::{Difference, Measurement};
-use crate::server::{Flavour, Settings};
-use crate::target::{quote_ident, server_error};
 use crate::{Error, Result};
+use pgspate_target::measure::{Difference, Measurement};
+use pgspate_target::server::{Flavour, Settings};
+use pgspate_target::{quote_ident, server_error};
 
 /// What a check gives, or why the server did not answer it.
 pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;

@@ -73,7 +73,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let mut found: Vec<_> = rows.iter().filter_map(finding).collect();
     if let Some(first) = hidden.first() {
         let text = format!("{} sequences of {} hide their value", hidden.len(), rows.len());
-        let role = crate::target::quote_ident(&scene.rights.role).into_owned();
+        let role = pgspate_target::quote_ident(&scene.rights.role).into_owned();
         let sql = format!("grant select on sequence {first} to {role};");
         found.push(SEQUENCES.cannot_see(text).run(sql));
     }

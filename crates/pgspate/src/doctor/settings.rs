@@ -3,8 +3,8 @@
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, count};
 use crate::numbers::bytes;
-use crate::server::{Flavour, words};
-use crate::target::quote_ident;
+use pgspate_target::quote_ident;
+use pgspate_target::server::{Flavour, words};
 
 const FSYNC: Check = Check {
     id: "fsync",

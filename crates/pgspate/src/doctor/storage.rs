@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, attempt};
 use crate::numbers::{bytes, rate, seconds, thousands};
-use crate::server::Flavour;
+use pgspate_target::server::Flavour;
 
 const STORAGE: Check = Check {
     id: "storage-limits",

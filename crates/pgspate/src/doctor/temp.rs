@@ -7,8 +7,8 @@ use super::scene::{Found, Scene, attempt};
 use super::storage::data_bytes;
 use super::tempfiles::{Closed, names};
 use crate::numbers::{bytes, rate, seconds, thousands};
-use crate::server::{Flavour, words};
-use crate::target::quote_ident;
+use pgspate_target::quote_ident;
+use pgspate_target::server::{Flavour, words};
 
 const TEMP: Check = Check {
     id: "temporary-files",

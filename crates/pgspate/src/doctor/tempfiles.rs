@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use super::disk::{Disk, free_bytes};
 use super::scene::SINCE;
-use crate::target::Ask;
+use pgspate_target::Ask;
 
 /// Columns: the database, its files and their bytes, and for how many hours that was counted.
 const DATABASES: &str = "\

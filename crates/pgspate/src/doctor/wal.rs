@@ -4,7 +4,7 @@ use super::checkpoints::larger_wal_size;
 use super::finding::Check;
 use super::scene::{Found, Scene};
 use crate::numbers::{bytes, thousands};
-use crate::server::{Flavour, compression, words};
+use pgspate_target::server::{Flavour, compression, words};
 
 const IMAGES: Check = Check {
     id: "full-page-images",

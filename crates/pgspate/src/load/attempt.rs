@@ -11,10 +11,10 @@ use crate::copy::{
 };
 use crate::format::Mode;
 use crate::job::Persistent;
-use crate::ledger::Opened;
+use pgspate_target::ledger::Opened;
 use crate::plan::{Method, Plan};
-use crate::session::Patience;
-use crate::target::Table;
+use pgspate_target::session::Patience;
+use pgspate_target::Table;
 use crate::{Error, Kind, Result, care};
 
 impl Load {

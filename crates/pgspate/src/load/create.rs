@@ -2,8 +2,8 @@
 
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing;
-use crate::target::connect::Connection;
-use crate::target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
 use crate::{Error, Kind, Place, Result};
 
 /// A table that a load makes before it writes the first row.
@@ -145,7 +145,7 @@ pub(super) async fn widen(
 }
 
 /// The column that a value did not fit, and the type that it would fit.
-fn wider<'a>(table: &'a Table, error: &Error) -> Option<(&'a crate::target::Column, ColumnType)> {
+fn wider<'a>(table: &'a Table, error: &Error) -> Option<(&'a pgspate_target::Column, ColumnType)> {
     // Class 22 is "data exception": a value of the wrong form or size.
     if !error.sqlstate()?.code().starts_with("22") {
         return None;

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, create};
 use crate::copy::{is_about_one_row, is_keys_down};
-use crate::ledger::{self, KeysDown};
+use pgspate_target::ledger::{self, KeysDown};
 use crate::reading::hint_encoding;
 use crate::{Error, Kind};
 

@@ -26,12 +26,12 @@ use crate::Result;
 use crate::care::{self, Caring};
 use crate::copy::{Commit, Early, Outcome, RejectsMax};
 use crate::job::{JobSession, OwnSession, Persistent};
-use crate::ledger::Found;
-use crate::measure::wal_position;
+use pgspate_target::ledger::Found;
+use pgspate_target::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
 use crate::reading::{self, Reading};
-use crate::session::Limits;
-use crate::target::{Session, Table};
+use pgspate_target::session::Limits;
+use pgspate_target::{Session, Table};
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]

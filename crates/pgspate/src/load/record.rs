@@ -6,10 +6,10 @@ use tokio_postgres::Client;
 use super::{Load, Watch, create};
 use crate::copy::Outcome;
 use crate::job::{JobSession, Persistent};
-use crate::ledger::{self, Begun, Found, Identity, SourcePrint};
+use pgspate_target::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
 use crate::reading::Reading;
-use crate::target::{Session, Table, Unlogged, server_error};
+use pgspate_target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
 
 /// What the load is known by, if its plan keeps a ledger. Blocks.
@@ -245,7 +245,7 @@ mod tests {
 
     use crate::load::{Options, Watch, prepare};
     use crate::reading;
-    use crate::target::connect::{Dsn, Environment};
+    use pgspate_target::connect::{Dsn, Environment};
 
     #[test]
     fn what_another_run_has_written_since_it_was_looked_at_is_counted() {

@@ -15,8 +15,8 @@ use futures_util::TryStreamExt;
 use super::Load;
 use crate::file::open_own;
 use crate::format::sniff::Format;
-use crate::ledger::{self, JobId, RejectRecord};
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{self, JobId, RejectRecord};
 
 /// Keeps other loads from writing the same file, for as long as it lives.
 #[derive(Debug)]

@@ -6,10 +6,9 @@
 use super::{Load, Options};
 use crate::Result;
 use crate::copy::Around;
-use crate::ledger;
 use crate::plan::{AtOnce, Method, Wish};
-use crate::target::connect::Connection;
-use crate::target::{Bonds, Reference, Table};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Bonds, Reference, Table, ledger};
 
 /// What was asked for, with the facts that it depends on. No table: it is made for the load.
 pub(super) async fn wish(

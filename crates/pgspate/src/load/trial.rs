@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use super::Load;
 use crate::Result;
 use crate::copy::{Early, Ready, refused_copy};
-use crate::ledger::Found;
+use pgspate_target::ledger::Found;
 
 impl Load {
     /// Whether something is changed before the first COPY, or that one is late, as the first row

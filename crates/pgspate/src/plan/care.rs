@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::{AtOnce, Method, PlannedColumn, Request};
 use crate::copy::Commit;
-use crate::target::{Index, IndexKind, Table, Upkeep};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Index, IndexKind, Table, Upkeep};
 
 /// Whether to do something that is a matter of judgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use super::{InputFacts, RowRequest};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
-use crate::target::{Column, PgType, Session, Table, TypeKind};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Column, PgType, Session, Table, TypeKind};
 
 /// A column that the load writes.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use super::{InputFacts, LANES_MAX, Request};
 use crate::copy::Lanes;
-use crate::target::Table;
+use pgspate_target::Table;
 
 /// Below this many stored bytes a second connection costs more than it brings.
 const ONE_LANE_BYTES: u64 = 1 << 20;

@@ -24,7 +24,7 @@ pub use rows::{RowPlan, RowRequest};
 use crate::Result;
 use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
-use crate::target::{IndexKind, Session, Table};
+use pgspate_target::{IndexKind, Session, Table};
 
 /// The most lanes that are used unasked.
 pub const LANES_MAX: usize = 8;

@@ -4,7 +4,7 @@
 //! read and to write.
 
 use super::{Method, Plan};
-use crate::target::IndexKind;
+use pgspate_target::IndexKind;
 
 impl Plan {
     /// The same in words, for people who have to tell others.

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use super::{InputFacts, Plan, Request};
 use crate::copy::{Commit, Lanes};
-use crate::target::{Bonds, Reference, Table};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Bonds, Reference, Table};
 
 /// Below this many stored bytes one transaction is done before a shadow table is made.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -271,7 +271,7 @@ mod tests {
             indexes: vec![("t_pkey".to_owned(), true)],
             partitions: 0,
             row_security: false,
-            unlogged: crate::target::Unlogged::No,
+            unlogged: pgspate_target::Unlogged::No,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
 use crate::format::Mode;
-use crate::target::{Session, Table, quote_ident};
+use pgspate_target::{Session, Table, quote_ident};
 use crate::{Error, Kind, Result};
 
 /// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.

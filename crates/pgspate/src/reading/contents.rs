@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Reading, Watch};
 use crate::format::{Contents, Cutter};
-use crate::ledger::Done;
+use pgspate_target::ledger::Done;
 use crate::plan::RowPlan;
 use crate::source::Input;
 use crate::{Error, Kind, Place, Result};

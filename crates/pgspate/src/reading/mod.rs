@@ -41,8 +41,8 @@ use crate::format::sniff::{Format, Sniffed};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
 use crate::plan::{InputFacts, Route, RowPlan, match_fields};
 use crate::source::Input;
-use crate::target::{PgType, Table};
 use crate::{Error, Kind, Result};
+use pgspate_target::{PgType, Table};
 
 /// The inputs and what was found out about them.
 #[derive(Clone)]

@@ -11,12 +11,11 @@ use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, Options, Reading};
 use crate::job::OwnSession;
-use crate::ledger;
 use crate::plan::RowRequest;
-use crate::session::Limits;
+use pgspate_target::session::Limits;
 use crate::source::{self, Input};
-use crate::target::connect::{Connection, Dsn, Question};
-use crate::target::{Ask, Session, Table, begin_pinned, read_session, server_error, users};
+use pgspate_target::connect::{Connection, Dsn, Question};
+use pgspate_target::{Ask, Session, Table, begin_pinned, ledger, read_session, server_error, users};
 use crate::{Error, Kind, Result};
 
 /// What is known before anything is planned.
@@ -175,7 +174,7 @@ async fn decode(connection: &Connection, encoding: Option<&str>, name: &[u8]) ->
 fn table_name(given: Option<&str>, inputs: &[Input]) -> String {
     let derived = || {
         let first = inputs.first().map_or("data", Input::name);
-        crate::target::quote_ident(&crate::format::infer::table_name(first)).into_owned()
+        pgspate_target::quote_ident(&crate::format::infer::table_name(first)).into_owned()
     };
     given.map_or_else(derived, str::to_owned)
 }

@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::copy;
-use crate::session::Stop;
-use crate::source;
+use crate::{copy, source};
+use pgspate_target::session::Stop;
 
 /// Shared between a load and whoever shows its progress.
 #[derive(Debug, Default)]

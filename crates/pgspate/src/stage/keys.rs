@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::target::{Ask, Column, Table, TypeKind, server_error};
+use pgspate_target::{Ask, Column, Table, TypeKind, server_error};
 
 /// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
 /// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,

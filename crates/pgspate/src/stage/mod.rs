@@ -14,7 +14,7 @@ pub(crate) use referrers::referrers;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use crate::target::{Ask, Table, quote_ident, server_error};
+use pgspate_target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
 
 /// The table, as statements name it.

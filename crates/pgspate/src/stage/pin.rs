@@ -7,8 +7,8 @@
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use crate::measure::{self, StatementCost};
-use crate::target::Ask;
+use pgspate_target::Ask;
+use pgspate_target::measure::{self, StatementCost};
 
 /// For the transaction alone.
 pub(crate) const SETTINGS: &str = "\

@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::target::{Ask, Table, server_error, untrusted_owner_sql};
+use pgspate_target::{Ask, Table, server_error, untrusted_owner_sql};
 
 /// A referring table is read only if this role may read all of its rows and trusts its owners, as
 /// reading runs functions of an owner as this role. Otherwise every row counts as referred to.

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use crate::target::connect::Connection;
-use crate::target::{Ask, Table, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Ask, Table, server_error};
 
 /// Memory for the smaller side of a comparison, as the transactions set it.
 const HASH_BYTES: u64 = 512 << 20;

@@ -10,8 +10,8 @@ use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
-use crate::target::{Column, Table, quote_ident, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Column, Table, quote_ident, server_error};
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
 /// it, none of which can be NULL, that finds equal what the columns' types do. A table's index does

@@ -10,10 +10,10 @@ use tokio_postgres::error::SqlState;
 
 use super::Sync;
 use super::statements::{DIFF, PART, STAYS, Statements, TID, list};
-use crate::measure::StatementCost;
 use crate::stage::{pin, referrers};
-use crate::target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
+use pgspate_target::measure::StatementCost;
+use pgspate_target::{Ask, Table, quote_ident, server_error};
 
 /// Rows that are deleted and inserted again, as they were.
 const MOVED: &str = "pg_temp.pgspate_moved";

@@ -33,13 +33,13 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{LaneSession, Outcome};
-use crate::measure::Measurement;
+use pgspate_target::measure::Measurement;
 use crate::plan::When;
 use crate::reading::{self, InputOrigin, Watch};
-use crate::session::{Limits, Patience};
+use pgspate_target::session::{Limits, Patience};
 use crate::stage::{self, keys, space::Space};
-use crate::target::connect::{Connection, Dsn};
-use crate::target::distributed_by;
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::distributed_by;
 use crate::{Error, Kind, Result};
 use ahead::{Ahead, Extent, Held};
 use columns::Columns;

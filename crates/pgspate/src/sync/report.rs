@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::measure::{Bill, Difference, StatementCost};
+use pgspate_target::measure::{Bill, Difference, StatementCost};
 
 /// What a sync did.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use super::columns::SyncColumn;
 use crate::Result;
-use crate::target::{Table, quote_ident, server_error};
+use pgspate_target::{Table, quote_ident, server_error};
 
 /// Types of which a value may be spelled as the moment it is read at: `now`, `today`. Sessions
 /// read at different moments.

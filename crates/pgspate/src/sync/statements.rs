@@ -291,7 +291,7 @@ impl Statements<'_> {
     pub(super) fn scope_columns(&self) -> Vec<&SyncColumn> {
         let Scope::By(names) = self.scope else { return Vec::new() };
         let find = |name: &String| {
-            let quoted = crate::target::quote_ident(name);
+            let quoted = pgspate_target::quote_ident(name);
             self.columns.all().find(|column| column.name == quoted)
         };
         names.iter().filter_map(find).collect()

@@ -12,7 +12,7 @@ use super::statements::Statements;
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::reading::Watch;
-use crate::target::server_error;
+use pgspate_target::server_error;
 use crate::{Error, Result};
 
 /// The transactions.

@@ -4,9 +4,8 @@ use std::time::Instant;
 
 use super::Report;
 use crate::Result;
-use crate::measure;
-use crate::target::connect::Connection;
-use crate::target::server_error;
+use pgspate_target::connect::Connection;
+use pgspate_target::{measure, server_error};
 
 /// From here on the right can be granted, too.
 const HAS_MAINTAIN: u32 = 170_000;

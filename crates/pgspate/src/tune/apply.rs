@@ -17,10 +17,10 @@ use tokio_postgres::error::SqlState;
 use super::server::{self, MARKER, Mark, alter, alter_mark, auto_conf, marker, reload};
 use super::way_back::{Doing, WayBack};
 use super::{Advice, Proposal, rights};
-use crate::ledger::{self, Change, JobId, NewChange, SETTING};
-use crate::target::connect::Connection;
-use crate::target::server_error;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{self, Change, JobId, NewChange, SETTING};
+use pgspate_target::server_error;
 
 /// Settings are no load's: they have this number in the ledger.
 const JOB: JobId = JobId(0);
@@ -104,7 +104,7 @@ async fn set<'a>(
         alter(client, it.name, Some(&it.value)).await?;
     }
     reload(client).await?;
-    let now = crate::server::read(client).await?;
+    let now = pgspate_target::server::read(client).await?;
     let follows = |it: &Proposal| now.get(it.name).is_some_and(|now| now.value == it.bare_value);
     Ok(proposals.iter().filter(|it| !follows(it)).map(|it| it.name).collect())
 }
@@ -160,7 +160,7 @@ async fn put_back(client: &Client) -> Result<Applied> {
     reload(client).await?;
     // Only now is it certain that all of it counts.
     count(client).await?;
-    let now = crate::server::read(client).await?;
+    let now = pgspate_target::server::read(client).await?;
     let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::shown);
     let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
     let kept = others.iter().map(|it| it.name.to_owned()).collect();

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Advice, Proposal};
 use crate::Result;
-use crate::server::Flavour;
+use pgspate_target::server::Flavour;
 
 /// Where settings are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

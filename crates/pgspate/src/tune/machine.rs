@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::server::{Flavour, Settings};
-use crate::target::Ask;
-use crate::target::connect::Connection;
+use pgspate_target::Ask;
+use pgspate_target::connect::Connection;
+use pgspate_target::server::{Flavour, Settings};
 
 /// What is assumed where nothing is known: so little that it is never too much.
 const MEMORY_ASSUMED: u64 = 4 << 30;

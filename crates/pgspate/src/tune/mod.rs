@@ -20,11 +20,11 @@ pub use emit::{Form, emit};
 pub use machine::Machine;
 pub(crate) use server::{MARKER, Mark, mark};
 
-use crate::ledger::Change;
-use crate::measure::server_version;
-use crate::server::Flavour;
-use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::Change;
+use pgspate_target::measure::server_version;
+use pgspate_target::server::Flavour;
 
 /// All that `tune` ever changes.
 pub const NAMES: [&str; 9] = [
@@ -87,7 +87,7 @@ pub async fn advise(
 ) -> Result<Advice> {
     let client = &connection.client;
     let flavour = Flavour::of(client).await;
-    let now = crate::server::read(client).await?;
+    let now = pgspate_target::server::read(client).await?;
     let is_here = flavour.has_alter_system() && Machine::is_here(connection).await;
     let machine = Machine::find(memory_bytes, cpus, is_here, flavour, &now);
     let proposals = settings::propose(&machine, flavour, &now);

@@ -5,9 +5,9 @@
 use tokio_postgres::Client;
 
 use super::server::MARKER;
-use crate::measure::server_version;
-use crate::target::{quote_ident, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::measure::server_version;
+use pgspate_target::{quote_ident, server_error};
 
 /// What the role is and may, in the order of [`check`]. A ledger that is not there yet is made in
 /// a schema of its own, or in an empty one of that name.

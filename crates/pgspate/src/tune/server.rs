@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use crate::ledger::{Change, SETTING};
-use crate::target::{quote_literal, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{Change, SETTING};
+use pgspate_target::{quote_literal, server_error};
 
 /// A setting without a use: where the way back is, in the words of [`marker`].
 pub(crate) const MARKER: &str = "pgspate.tuned";

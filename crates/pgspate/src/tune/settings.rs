@@ -1,7 +1,7 @@
 //! Which settings a bulk load wants, why, and what they cost.
 
 use super::{Machine, Proposal, UNTOUCHED};
-use crate::server::{Flavour, GIB, MIB, Setting, Settings, compression, words};
+use pgspate_target::server::{Flavour, GIB, MIB, Setting, Settings, compression, words};
 
 /// What a setting should be.
 enum Wanted {

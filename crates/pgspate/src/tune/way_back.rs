@@ -4,9 +4,9 @@
 //! and values, and a statement is made of one of [`NAMES`] and a literal.
 
 use super::{NAMES, Proposal};
-use crate::ledger::{Change, NewChange, SETTING};
-use crate::target::quote_literal;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{Change, NewChange, SETTING};
+use pgspate_target::quote_literal;
 
 /// What was between a statement and the value that `apply` has set, before values alone were
 /// recorded.

@@ -5,10 +5,9 @@
 
 use super::message::{Message, Source, find};
 use super::{Debezium, check_moved, has_absent};
-use crate::Result;
 use crate::decode::Types;
 use crate::decode::json::{Json, Str, malformed};
-use crate::{Event, Op, Position};
+use crate::{Event, Op, Position, Result};
 
 /// Names of fields that are added with `add.fields`, after their two underscores.
 const ADDED: [&str; 34] = [

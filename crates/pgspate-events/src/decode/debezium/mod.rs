@@ -27,8 +27,7 @@ use super::json::{Json, Str, is_nothing, malformed};
 use super::moments::Unit;
 use super::shape::{Table, Tables, cells};
 use super::{Decode, Grouping, KeyedRecord, Types};
-use crate::Result;
-use crate::{Event, Name, Op, Position, Row, Value};
+use crate::{Event, Name, Op, Position, Result, Row, Value};
 
 /// What cannot be read from the records.
 #[derive(Debug, Clone, Default)]

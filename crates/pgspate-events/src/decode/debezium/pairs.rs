@@ -10,9 +10,8 @@ use super::super::json::Json;
 use super::super::shape::cells;
 use super::message::{Message, find};
 use super::{Debezium, has_absent};
-use crate::Result;
 use crate::decode::Grouping;
-use crate::{Event, Name, Op, Row, Value};
+use crate::{Event, Name, Op, Result, Row, Value};
 
 /// A row that was deleted by the last event.
 #[derive(Debug)]

@@ -9,8 +9,7 @@ use super::super::json::{Fields, Json, Str, malformed, object};
 use super::super::moments::{self, Unit};
 use super::kind::Kind;
 use super::placeholder::Placeholder;
-use crate::Value;
-use crate::{Error, Result};
+use crate::{Error, Result, Value};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
 

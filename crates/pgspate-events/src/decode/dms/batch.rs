@@ -8,9 +8,8 @@ use arrow_schema::DataType;
 use super::super::cast::{Form, text};
 use super::super::json::malformed;
 use super::{Dms, unnamed};
-use crate::Result;
 use crate::decode::Types;
-use crate::{Event, Name, Op, Position, Row, Value};
+use crate::{Event, Name, Op, Position, Result, Row, Value};
 use pgspate_input::encode::arrow::Write;
 use pgspate_input::encode::arrow::text::{bytes, scalar, write_hex, writer};
 

@@ -11,9 +11,8 @@ use super::super::cast::Form;
 use super::super::json::{Json, Str, malformed, object};
 use super::super::shape::cells;
 use super::{Dms, SPELLING};
-use crate::Result;
 use crate::decode::Types;
-use crate::{Event, Name, Op, Position, Row};
+use crate::{Event, Name, Op, Position, Result, Row};
 
 /// The columns that a table's rows have had.
 #[derive(Debug, Default)]

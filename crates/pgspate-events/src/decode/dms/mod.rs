@@ -15,8 +15,7 @@ use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, malformed};
 use super::shape::Tables;
 use super::{Decode, Types};
-use crate::{Event, Name, Op, Position, Value};
-use crate::{Kind, Result};
+use crate::{Event, Kind, Name, Op, Position, Result, Value};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
 

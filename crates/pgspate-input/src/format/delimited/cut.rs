@@ -15,8 +15,7 @@ use super::lines::{
 };
 use super::{Dialect, Eol, Layout, MapFields, records};
 use crate::format::{Chunk, ChunkData, Cutter};
-use crate::source;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, Kind, Place, Result, source};
 
 /// How far to look for the record edge at first. Small in tests, which then always read on.
 const SLACK: usize = if cfg!(test) { 5 } else { 64 << 10 };

@@ -14,9 +14,9 @@ use crate::apply::options::Options;
 use crate::apply::route::{Router, StandAt};
 use crate::apply::source::{Position, SourceNames, words};
 use crate::apply::watch::Watch;
-use crate::ledger::{DeadLetter, Mark};
 use crate::{Error, Kind, Place, Result};
 use pgspate_events::Event;
+use pgspate_target::ledger::{DeadLetter, Mark};
 
 /// Between which events of the source the next one comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

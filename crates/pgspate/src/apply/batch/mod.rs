@@ -24,7 +24,7 @@ pub(crate) use received::SlotFeed;
 
 use super::route::Facts;
 use super::source::Reached;
-use crate::ledger::{DeadLetter, Mark, PartMove};
+use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
 use pgspate_events::decode::{self, Decode, Format};
 use pgspate_events::log::Log;
 

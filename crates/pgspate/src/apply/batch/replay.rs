@@ -2,8 +2,8 @@
 
 use super::Builder;
 use crate::apply::source::Position;
-use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::Mark;
 
 /// How much of what is read was read by a run before.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use tokio_postgres::Client;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
-use crate::target::{
-    Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
-    use_users_path,
-};
 use crate::{Error, Kind, Result};
 use pgspate_events::canon::Canon;
 use pgspate_events::fold::Keying;
+use pgspate_target::{
+    Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
+    use_users_path,
+};
 
 /// A column that can be written.
 #[derive(Debug, Clone)]

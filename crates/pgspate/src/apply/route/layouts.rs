@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Facts, UnknownColumns};
-use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
 use pgspate_events::{Row, Value};
+use pgspate_target::quote_ident;
 
 /// More kinds of rows are not kept: rows of many columns of which each gives others have a great
 /// many.

@@ -19,15 +19,15 @@ pub(crate) use names::Names;
 pub(crate) use order::{circle, parents_first};
 
 use super::source::Gauge;
-use crate::session::{Limits, Patience, Timeouts, heeding, stopped};
-use crate::target::connect::{Connection, Dsn};
-use crate::target::{Session, read_session};
 use crate::{Error, Kind, Result};
 use layouts::Target;
 use pgspate_events::decode::{Types, plain};
 use pgspate_events::fold;
 use pgspate_events::log::{Change, Log, RowAt};
 use pgspate_events::{Event, Name, Op, Row, Stand};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::session::{Limits, Patience, Timeouts, heeding, stopped};
+use pgspate_target::{Session, read_session};
 
 /// What the server calls the session.
 const NAME: &str = "pgspate apply";

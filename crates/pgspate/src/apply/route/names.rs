@@ -3,9 +3,9 @@
 //! A pattern is a table's name with or without its schema; `*` stands for any characters, once in
 //! each of both. Without a schema it means tables of that name in any schema.
 
-use crate::target::{LEDGER_SCHEMA, check_schema, quote_ident};
 use crate::{Error, Kind, Result};
 use pgspate_events::Name;
+use pgspate_target::{LEDGER_SCHEMA, check_schema, quote_ident};
 
 /// `--map` and `--tables`.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,7 @@
 //! What tells the records of one stream from those of another, and how far they were taken.
 
 use super::{Position, SourceNames};
-use crate::ledger::Mark;
+use pgspate_target::ledger::Mark;
 use pgspate_events::Stand;
 
 /// Tells the records of a stream so far from others. The ledger keeps it: it stays as it is.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::session::Stop;
 use pgspate_events::Lsn;
+use pgspate_target::session::Stop;
 
 /// How far a stream has come, by its source's measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

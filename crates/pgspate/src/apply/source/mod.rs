@@ -20,9 +20,9 @@ pub use gauge::Lag;
 pub(crate) use gauge::{Gauge, Reached};
 pub(crate) use names::SourceNames;
 
-use crate::ledger::{Mark, PartMove};
 use crate::{Error, Result};
 use pgspate_events::Stand;
+use pgspate_target::ledger::{Mark, PartMove};
 
 /// Where the pieces of a source go.
 pub(crate) type Pieces<T> = SyncSender<Result<T>>;

@@ -17,14 +17,13 @@ use tokio_postgres::{Client, Statement};
 use super::is_of_data;
 use super::round::{self, Does, Part, Step};
 use super::session::Session;
-use crate::apply::batch::Batch;
-use crate::apply::batch::Prepared;
+use crate::apply::batch::{Batch, Prepared};
 use crate::apply::route::Facts;
 use crate::apply::write::Counts;
 use crate::apply::write::statements::Source;
-use crate::ledger::Stream;
-use crate::target::connect::Connection;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::Stream;
 
 /// Larger batches are staged, however few rows they have: parameters are in memory as a whole.
 const BYTES_MAX: usize = 4 << 20;

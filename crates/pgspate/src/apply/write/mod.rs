@@ -21,11 +21,11 @@ use super::batch::Batch;
 use super::source::SourceNames;
 use super::watch::Watch;
 use crate::copy::is_about_a_row;
-use crate::ledger::{self, DeadLetter, Stream};
-use crate::session::{Limits, Patience};
-use crate::target::connect::Dsn;
-use crate::target::{Refusal, Unlogged};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Dsn;
+use pgspate_target::ledger::{self, DeadLetter, Stream};
+use pgspate_target::session::{Limits, Patience};
+use pgspate_target::{Refusal, Unlogged};
 
 /// How the writer works.
 #[derive(Debug, Clone)]

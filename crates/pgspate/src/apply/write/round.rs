@@ -11,8 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::session::Session;
 use crate::apply::batch::Prepared;
-use crate::apply::route::Facts;
-use crate::apply::route::parents_first;
+use crate::apply::route::{Facts, parents_first};
 use crate::apply::watch::Watch;
 use crate::apply::write::Counts;
 use crate::apply::write::statements::{Source, Statements};

@@ -8,10 +8,10 @@ use super::Settings;
 use crate::Result;
 use crate::apply::route::Facts;
 use crate::apply::write::statements;
-use crate::session::Timeouts;
 use crate::stage::{TEMP_BUFFERS, pin};
-use crate::target::connect::Connection;
-use crate::target::use_users_path;
+use pgspate_target::connect::Connection;
+use pgspate_target::session::Timeouts;
+use pgspate_target::use_users_path;
 
 /// Whatever the statistics say, a few rows are looked up in an index, one by one. A plan made so is
 /// not left for later batches, as statements of larger ones are not kept.

@@ -19,11 +19,11 @@ use crate::apply::batch::{Batch, Prepared, no_event, prepare};
 use crate::apply::source::{SourceNames, words};
 use crate::apply::watch::Watch;
 use crate::apply::write::Counts;
-use crate::ledger::DeadLetter;
 use crate::{Error, Kind, Place, Result};
 use pgspate_events::Op;
 use pgspate_events::decode::plain;
 use pgspate_events::fold;
+use pgspate_target::ledger::DeadLetter;
 
 /// A batch that is written.
 pub(super) struct Sifting<'a> {

@@ -7,8 +7,8 @@
 
 use crate::apply::batch::{Given, Prepared, What};
 use crate::apply::route::{Facts, FactsColumn};
-use crate::ledger::TRANSACTION;
-use crate::target::quote_ident;
+use pgspate_target::ledger::TRANSACTION;
+use pgspate_target::quote_ident;
 
 const WHAT: &str = "\"pgspate what\"";
 const GIVEN: &str = "\"pgspate given\"";

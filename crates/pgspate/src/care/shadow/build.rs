@@ -12,10 +12,10 @@ use super::{BEGIN, Caring};
 use crate::care::builders::{BUILDERS_MAX, Builders};
 use crate::copy::Lanes;
 use crate::job::Persistent;
-use crate::ledger::{self, JobId};
-use crate::session::{LOOK, Timeouts, heeding, stopped};
-use crate::target::connect::Connection;
-use crate::target::{Ask, server_error};
+use pgspate_target::ledger::{self, JobId};
+use pgspate_target::session::{LOOK, Timeouts, heeding, stopped};
+use pgspate_target::connect::Connection;
+use pgspate_target::{Ask, server_error};
 use crate::{Error, Kind, Result};
 
 /// One attempt to get the lock: as long as others are made to queue behind it.

@@ -9,10 +9,10 @@ use tokio_postgres::Client;
 
 use super::BEGIN;
 use super::recipe::{self, Names, write};
-use crate::ledger::{JobId, shadow};
-use crate::target::likeness::{differences, likeness};
-use crate::target::{Ask, Refusal, server_error};
 use crate::{Error, Kind};
+use pgspate_target::ledger::{JobId, shadow};
+use pgspate_target::likeness::{differences, likeness};
+use pgspate_target::{Ask, Refusal, server_error};
 
 /// How long the trial waits for a lock.
 const TRIAL_LOCK: &str = "set local lock_timeout = '1s'";

@@ -11,10 +11,10 @@ mod recipe;
 use tokio_postgres::error::SqlState;
 
 use super::Caring;
-use crate::ledger::{self, JobId, Opened, shadow};
+use pgspate_target::ledger::{self, JobId, Opened, shadow};
 use crate::plan::{Method, Plan, Replace};
-use crate::target::likeness::{Property, likeness};
-use crate::target::{Table, ends_session, fixed, server_error};
+use pgspate_target::likeness::{Property, likeness};
+use pgspate_target::{Table, ends_session, fixed, server_error};
 use crate::{Error, Kind, Result};
 use exchange::Refused;
 use recipe::Names;

@@ -1,12 +1,12 @@
 //! The statements that make a shadow table like the table, written by the server from what its
 //! catalog has.
 //!
-//! Whatever they miss, [`likeness`](crate::target::likeness) finds before the tables are
+//! Whatever they miss, [`likeness`](pgspate_target::likeness) finds before the tables are
 //! exchanged. Every query is asked without a search path, so that all names are complete.
 
 use tokio_postgres::Client;
 
-use crate::target::{Ask, Table, quote_ident, quote_literal};
+use pgspate_target::{Ask, Table, quote_ident, quote_literal};
 
 /// The table and its shadow by all the names that statements need.
 #[derive(Debug, Clone)]

@@ -3,19 +3,18 @@
 mod random;
 mod refusals;
 
-use crate::copy::{Commit, Copying, Destination};
-use crate::session::Limits;
+use pgspate_target::session::Limits;
 use std::sync::Arc;
 
 use pgspate_embedded::testing::{self, TestDb};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::copy::{Connect, Early, Lanes};
+use crate::copy::{Commit, Connect, Copying, Destination, Early, Lanes};
 use crate::format::Cutter;
 use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
-use crate::target::connect::{Dsn, Environment};
-use crate::target::use_users_path;
+use pgspate_target::connect::{Dsn, Environment};
+use pgspate_target::use_users_path;
 
 /// A database, and a session in it.
 struct Session {

@@ -13,8 +13,8 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::scene::tuples;
-use crate::target::{Table, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Table, server_error};
 
 /// Cells of a picture at most: 64 in a row, 32 rows.
 const CELLS_MAX: u64 = 2048;

@@ -4,7 +4,7 @@ use tokio_postgres::{Client, Row};
 
 use super::{Look, Share};
 use crate::Result;
-use crate::target::{Table, quote_ident, server_error};
+use pgspate_target::{Table, quote_ident, server_error};
 
 /// Pages looked at, at most: 512 MiB, which takes a few seconds.
 const PAGES_MAX: u64 = 65_536;
@@ -187,7 +187,7 @@ mod tests {
     use pgspate_embedded::testing;
 
     use super::*;
-    use crate::target::connect::{Dsn, Environment};
+    use pgspate_target::connect::{Dsn, Environment};
 
     /// Cells of 16 pages, of which two are looked at, in each of the ways.
     #[tokio::test(flavor = "multi_thread")]

@@ -20,14 +20,14 @@ pub(super) use read::{connect, read};
 use super::statements::{IS_IN, Scope, TID, UNMET};
 use super::{Sync, write};
 use crate::copy::fill;
-use crate::measure::Measurement;
 use crate::plan::When;
-use crate::session::Timeouts;
 use crate::stage::known::{Known, Recognition};
 use crate::stage::pin;
-use crate::target::connect::Connection;
-use crate::target::{Ask, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::measure::Measurement;
+use pgspate_target::session::Timeouts;
+use pgspate_target::{Ask, server_error};
 
 /// Smaller tables are compared before sessions to read them are there.
 const BLOCKS_MIN: u64 = 256;

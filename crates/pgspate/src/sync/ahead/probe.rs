@@ -9,9 +9,9 @@ use crate::encode::Encoded;
 use crate::stage::known::Known;
 use crate::stage::{NAME, pin};
 use crate::sync::Sync;
-use crate::target::connect::Connection;
-use crate::target::{quote_ident, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::{quote_ident, server_error};
 
 /// Of a hundred rows, so many have to be in the table as they are. Where fewer are, what would be
 /// staged about them costs more than what need not be staged.

@@ -13,9 +13,9 @@ use super::{BEGIN, Extent, ROWS_MAX, open, recognition};
 use crate::copy::{BINARY_HEADER, BINARY_TRAILER};
 use crate::stage::known::{Known, Recognition, Seen};
 use crate::sync::{Scope, Sync};
-use crate::target::connect::Connection;
-use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::quote_ident;
 
 /// A session reads at least so many blocks.
 const BLOCKS_EACH: u64 = 1024;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::read::{Partition, Taken, TopicSource};
 use crate::apply::source::Pieces;
-use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::Mark;
 
 /// Nobody has any.
 pub(crate) enum Topics {}

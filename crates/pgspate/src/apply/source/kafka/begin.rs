@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::address::Address;
 use super::client::{Answers, Client, bounds, client, partitions};
 use super::read::{Partition, is_another, name, next_of};
-use crate::ledger::Mark;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::Mark;
 
 /// Topics, and what their brokers say of them.
 pub(crate) struct Topics {

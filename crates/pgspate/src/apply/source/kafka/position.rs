@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::read::{Partition, next_of, source_of};
 use crate::Result;
 use crate::apply::source::{Digest, Position, Reached, SourceNames, Trail};
-use crate::ledger::{Mark, PartMove};
+use pgspate_target::ledger::{Mark, PartMove};
 use pgspate_events::Stand;
 
 /// How often places are written where there are no events.

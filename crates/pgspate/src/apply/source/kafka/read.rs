@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{TopicPosition, Topics};
 use crate::apply::source::{Gauge, Pieces, Source};
-use crate::ledger::{Mark, PartMove};
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{Mark, PartMove};
 
 /// Reads topics.
 pub(crate) struct TopicSource {

@@ -11,9 +11,9 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use crate::session::{self, Timeouts};
-use crate::target::connect::{Connection, Dsn, Walsender};
-use crate::target::quote_ident;
+use pgspate_target::session::{self, Timeouts};
+use pgspate_target::connect::{Connection, Dsn, Walsender};
+use pgspate_target::quote_ident;
 use crate::{Error, Kind, Result};
 use pgspate_events::{Lsn, Name};
 

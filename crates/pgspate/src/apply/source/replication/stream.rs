@@ -16,11 +16,11 @@ use tokio_postgres::error::SqlState;
 use super::EPOCH_SECS;
 use super::pgoutput::Pgoutput;
 use super::read::Read;
-use crate::target::connect::{Connection, Dsn, Walsender};
-use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
 use pgspate_events::decode::{Decode, Types};
 use pgspate_events::{Event, Lsn, Name};
+use pgspate_target::connect::{Connection, Dsn, Walsender};
+use pgspate_target::quote_ident;
 
 /// How often the server hears of us at least.
 const STATUS_MAX: Duration = Duration::from_secs(10);

@@ -3,10 +3,10 @@
 use super::Slot;
 use super::filling::Filling;
 use super::timeline::parse;
-use crate::ledger::Mark;
-use crate::target::quote_ident;
 use crate::{Error, Kind, Result};
 use pgspate_events::Lsn;
+use pgspate_target::ledger::Mark;
+use pgspate_target::quote_ident;
 
 /// What comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ mod tests {
     use super::super::Found;
     use super::super::timeline::Timeline;
     use super::*;
-    use crate::target::connect::{Dsn, Environment};
+    use pgspate_target::connect::{Dsn, Environment};
 
     fn slot(confirmed: Option<u64>) -> Slot {
         let env = Environment { user: Some("u".to_owned()), ..Environment::default() };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::target::Table;
+use pgspate_target::Table;
 
 /// What the ledger has as position while rows are copied, before the list.
 const COPYING: &str = "snapshot into ";

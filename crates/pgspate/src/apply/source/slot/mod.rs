@@ -22,10 +22,10 @@ pub(crate) use pump::SlotSource;
 use timeline::digest;
 
 use super::replication::{Address, Confirmer, PublishedTable, check_publication, published};
-use crate::ledger::Mark;
-use crate::target::connect::{Connection, Dsn, Environment};
 use crate::{Error, Kind, Result};
 use pgspate_events::Lsn;
+use pgspate_target::connect::{Connection, Dsn, Environment};
+use pgspate_target::ledger::Mark;
 use timeline::Timeline;
 
 /// What sessions with the source are called.

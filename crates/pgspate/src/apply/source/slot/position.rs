@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Slot;
 use super::timeline::digest;
 use crate::apply::source::{Gauge, Position, Reached, SourceNames};
-use crate::ledger::Mark;
 use pgspate_events::Lsn;
+use pgspate_target::ledger::Mark;
 
 /// A source that is 200 MB ahead, some ten seconds of work, may be half a second more.
 const BEHIND_BYTES_PER_MICRO: u64 = 400;

@@ -16,9 +16,9 @@ use tokio_postgres::error::SqlState;
 use super::{Confirmed, Slot, SlotPosition, is_active};
 use crate::apply::source::replication::{Received, Replication};
 use crate::apply::source::{Gauge, Pieces, Reached, Source};
-use crate::session::{LOOK, Limits, Patience};
 use crate::{Error, Kind, Result};
 use pgspate_events::Lsn;
+use pgspate_target::session::{LOOK, Limits, Patience};
 
 /// How often the server is asked where its log ends, and how long it is left alone after a failure.
 const ASK: Duration = Duration::from_secs(1);

@@ -11,8 +11,8 @@ use super::{Refused, Sifting, check, is_of_data, middle, round, verb};
 use crate::apply::batch::prepare;
 use crate::apply::write::Counts;
 use crate::apply::write::session::Session;
-use crate::ledger::DeadLetter;
 use crate::{Error, Result};
+use pgspate_target::ledger::DeadLetter;
 
 /// Events of one transaction of which each is left out in turn, at most: all others are written
 /// for each of them.

@@ -10,11 +10,11 @@ use crate::apply::Event;
 use crate::apply::route::{Names, Router, StandAt, UnknownColumns};
 use crate::apply::source::replication::Replication;
 use crate::apply::write::Settings;
-use crate::session::Limits;
-use crate::target::connect::{Dsn, Environment};
-use crate::target::use_users_path;
 use pgspate_events::Lsn;
 use pgspate_events::log::Log;
+use pgspate_target::connect::{Dsn, Environment};
+use pgspate_target::session::Limits;
+use pgspate_target::use_users_path;
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
 

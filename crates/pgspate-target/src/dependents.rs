@@ -1,0 +1,282 @@
+//! What is bound to a table by its identity: what would be lost, or be left behind, if another
+//! table of the same name took its place.
+//!
+//! Read before planning, and again under the lock of an exchange; nothing is changed. Each fact is
+//! in words, as it will be told to the user.
+
+use tokio_postgres::{Client, Row};
+
+use super::{Ask, Table, is_trusted_sql, server_error, untrusted_owner_sql};
+use crate::Result;
+
+/// What is bound to a table.
+#[derive(Debug, Clone, Default)]
+pub struct Bonds {
+    /// It has no row, as far as this role may know.
+    pub is_empty: bool,
+    /// Tables inherit from it, which are not its partitions.
+    pub has_children: bool,
+    /// The extension that manages its storage, Citus for example.
+    pub manager: Option<String>,
+    /// Its rows can be written frozen: it keeps them itself, in a heap.
+    pub is_heap: bool,
+    /// Foreign keys of other tables that refer to it.
+    pub references: Vec<Reference>,
+    /// Names of its triggers that a TRUNCATE fires.
+    pub truncate_triggers: Vec<String>,
+    /// Why no other table can take its place, in words; empty where one can.
+    pub fixed: Vec<String>,
+}
+
+/// A foreign key of another table that refers to the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// The other table, as SQL writes it.
+    pub table: String,
+    /// The constraint's name, as SQL writes it.
+    pub name: String,
+    /// What follows the name in `ADD CONSTRAINT`.
+    pub definition: String,
+    /// Its comment.
+    pub comment: Option<String>,
+    /// Whether existing rows were checked, and the constraint's triggers fire as usual.
+    pub is_whole: bool,
+    /// An owner of the other table, or of a part of it, who is not trusted.
+    pub untrusted_owner: Option<String>,
+}
+
+const FACTS: &str = "\
+select exists (select from pg_inherits where inhparent = c.oid) and c.relkind in ('r', 'f'),
+       coalesce(am.amname = 'heap', false) and c.relkind = 'r',
+       array(select tgname::text from pg_trigger t where tgrelid in (
+                 select c.oid union select relid from pg_partition_tree(c.oid))
+               and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1)
+from pg_class c left join pg_am am on am.oid = c.relam where c.oid = $1";
+
+const HEIRS: &str = "select exists (select from pg_inherits where inhparent = c.oid) \
+                     and c.relkind = 'r' from pg_class c where c.oid = $1";
+
+const TIMESCALEDB: &str = "TimescaleDB";
+
+/// Whoever may create schemas can make one that is called like TimescaleDB's.
+const MANAGERS: &str = "\
+select to_regclass('pg_catalog.pg_dist_partition') is not null,
+       exists (select from pg_extension e
+               join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
+                               and d.classid = 'pg_class'::regclass and d.deptype = 'e'
+               join pg_class c on c.oid = d.objid
+               where e.extname = 'timescaledb' and c.relkind = 'r' and {is_trusted}
+                 and c.oid = to_regclass('_timescaledb_catalog.hypertable')),
+       to_regclass('pg_catalog.gp_distribution_policy') is not null";
+
+const CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
+                     where logicalrelid::oid = $1::oid)";
+const TIMESCALE: &str = "select exists (select from _timescaledb_catalog.hypertable h \
+                         join pg_class c on c.relname = h.table_name \
+                         join pg_namespace n on n.oid = c.relnamespace \
+                         and n.nspname = h.schema_name where c.oid = $1::oid)";
+
+/// Of a key between partitioned tables, the constraint that the others belong to. Keys from the
+/// same partitioned table are no reference from elsewhere.
+const REFERENCES: &str = "\
+with recursive upwards(oid, conparentid) as (
+  select oid, conparentid from pg_constraint where contype = 'f' and confrelid in (
+    select $1::oid union select relid from pg_partition_tree($1::oid))
+  union
+  select p.oid, p.conparentid from upwards u join pg_constraint p on p.oid = u.conparentid)
+select quote_ident(n.nspname) || '.' || quote_ident(r.relname), quote_ident(c.conname),
+       pg_get_constraintdef(c.oid), obj_description(c.oid, 'pg_constraint'),
+       c.convalidated and not exists (select from pg_trigger t
+                                      where t.tgconstraint = c.oid and t.tgenabled <> 'O'),
+       {untrusted_owner}
+from pg_constraint c join pg_class r on r.oid = c.conrelid
+join pg_namespace n on n.oid = r.relnamespace
+where c.conparentid = 0 and c.oid in (select oid from upwards)
+  and coalesce(pg_partition_root(c.conrelid), c.conrelid)
+      <> coalesce(pg_partition_root($1::oid), $1::oid)
+order by 1, 2";
+
+impl Bonds {
+    /// Reads what is bound to a table.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn read(client: &Client, table: &Table) -> Result<Bonds> {
+        let what = || server_error(format!("could not look up what depends on {}", table.sql_name));
+        // Without a search path every name in what the server writes is complete.
+        client.batch_execute("begin; set local search_path = ''").await.map_err(what())?;
+        let bonds = read(client, table).await;
+        client.batch_execute("rollback").await.map_err(what())?;
+        bonds.map_err(what())
+    }
+}
+
+/// What keeps rows of the table on several servers, where a place in a page is not one row's.
+///
+/// # Errors
+/// Those of the connection.
+pub async fn distributed_by(client: &Client, table: &Table) -> Result<Option<&'static str>> {
+    let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
+    let manager = manager(client, table.oid).await.map_err(failed)?;
+    Ok(manager.filter(|name| *name != TIMESCALEDB))
+}
+
+/// Whether other tables inherit from a table, which are neither its partitions nor the parts in
+/// which an extension keeps it.
+///
+/// # Errors
+/// Those of the connection.
+pub async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
+    let failed =
+        || server_error(format!("could not look up what inherits from {}", table.sql_name));
+    let has_some = client.ask_one(HEIRS, &[&table.oid]).await.map_err(failed())?.get(0);
+    Ok(has_some && manager(client, table.oid).await.map_err(failed())?.is_none())
+}
+
+/// What keeps the table, if that is not the server itself.
+async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
+    let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+    let facts = client.ask_one(&managers, &[]).await?;
+    let [has_citus, has_timescale, is_greenplum] = [0, 1, 2].map(|nth| facts.get::<_, bool>(nth));
+    if is_greenplum {
+        return Ok(Some("Greenplum"));
+    }
+    for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
+        if has && client.ask_one(sql, &[&oid]).await?.get(0) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::Error> {
+    let oid = table.oid;
+    let facts = client.ask_one(FACTS, &[&oid]).await?;
+    let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
+    let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
+    let references = client.ask_all(&references, &[&oid]).await?;
+    let mut bonds = Bonds {
+        // A role that may write and not read cannot know, and the transaction has to go on.
+        is_empty: false,
+        has_children: facts.get(0),
+        manager: manager(client, oid).await?.map(str::to_owned),
+        is_heap: facts.get(1),
+        references: references.iter().map(reference).collect(),
+        truncate_triggers: facts.get(2),
+        fixed: fixed(client, oid).await?,
+    };
+    let may_read =
+        "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
+    if matches!(table.kind, 'r' | 'p') && client.ask_one(may_read, &[&oid]).await?.get(0) {
+        let look = format!("select not exists (select from {})", table.sql_name);
+        bonds.is_empty = client.ask_one(&look, &[]).await?.get(0);
+    }
+    Ok(bonds)
+}
+
+fn reference(row: &Row) -> Reference {
+    Reference {
+        table: row.get(0),
+        name: row.get(1),
+        definition: row.get(2),
+        comment: row.get(3),
+        is_whole: row.get(4),
+        untrusted_owner: row.get(5),
+    }
+}
+
+/// Why no other table can take this one's place; to be asked without a search path.
+pub async fn fixed(client: &Client, oid: u32) -> Result<Vec<String>, tokio_postgres::Error> {
+    // What depends on partitions and their keys says no more than that they are some.
+    let ordinary = "select relkind = 'r' and not relispartition from pg_class where oid = $1";
+    let is_ordinary = client.ask_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
+    let asked: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
+    let mut all = Vec::new();
+    for sql in asked {
+        all.extend(client.ask_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
+    }
+    Ok(all)
+}
+
+/// Properties that a copy would not have, and rights that making one takes.
+const PROPERTIES: &str = "\
+with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+           where c.oid = $1)
+select 'it is partitioned' from t where relkind = 'p'
+union all select 'it is not an ordinary table' from t where relkind not in ('r', 'p')
+union all select 'it is temporary' from t where relpersistence = 't'
+union all select 'it is a partition' from t where relispartition
+union all select 'it inherits from another table' from t
+  where not relispartition and exists (select from pg_inherits where inhrelid = t.oid)
+union all select 'its type is declared elsewhere' from t where reloftype <> 0
+union all select 'its access method is ' || amname from t join pg_am on pg_am.oid = relam
+  where relkind = 'r' and amname <> 'heap'
+union all select 'trigger ' || quote_ident(tgname) || ' runs when rows are added, or for TRUNCATE'
+  from pg_trigger where tgrelid = $1 and not tgisinternal and tgtype & 36 <> 0
+union all select 'it has constraint trigger ' || quote_ident(tgname) from pg_trigger
+  where tgrelid = $1 and not tgisinternal and tgconstraint <> 0 and tgtype & 36 = 0
+union all select 'it has rule ' || quote_ident(rulename) from pg_rewrite where ev_class = $1
+union all select 'its foreign key ' || quote_ident(conname) || ' refers to itself'
+  from pg_constraint where conrelid = $1 and contype = 'f' and confrelid = $1
+union all select 'its index ' || quote_ident(relname) || ' is not valid' from pg_index
+  join pg_class i on i.oid = indexrelid where indrelid = $1 and not (indisvalid and indisready)
+union all select 'publication ' || quote_ident(pubname) || ' has it' from pg_publication_tables p, t
+  where p.schemaname = t.nspname and p.tablename = t.relname
+union all select 'a subscription fills it' where exists (
+  select from pg_subscription_rel where srrelid = $1)
+union all select 'replication slot ' || quote_ident(slot_name) || ' would not see the exchange'
+  from pg_replication_slots where slot_type = 'logical' and database = current_database()
+union all select 'it has a security label' where exists (
+  select from pg_seclabel where classoid = 'pg_class'::regclass and objoid = $1)
+union all select 'privileges are set on its type' from pg_type where typrelid = $1
+  and typacl is not null
+union all select 'another role than its owner has granted privileges on it' from t where exists (
+  select from aclexplode(relacl) where grantor <> relowner) or exists (
+  select from pg_attribute, aclexplode(attacl) where attrelid = $1 and grantor <> relowner)
+union all select 'this role does not own it' from t where not pg_has_role(relowner, 'USAGE')
+union all select 'its owner may not create tables in schema ' || quote_ident(nspname) from t
+  where not has_schema_privilege(relowner, relnamespace, 'CREATE')
+union all select 'this role may not create tables in schema ' || quote_ident(nspname) from t
+  where not has_schema_privilege(relnamespace, 'CREATE')
+union all select 'this role may not create schemas in the database'
+  where not has_database_privilege(current_database(), 'CREATE')";
+
+/// Whatever depends on the table or its parts and is no part of it. Sequences of serial columns
+/// move on to the table that comes, and what depends on them with them.
+const DEPENDENTS: &str = "\
+with owned(oid, is_identity) as (
+  select d.objid, d.deptype = 'i' from pg_depend d join pg_class s on s.oid = d.objid
+  where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+    and d.refobjid = $1 and d.refobjsubid > 0 and d.deptype in ('a', 'i') and s.relkind = 'S'),
+keys(oid) as (select oid from pg_constraint where conrelid = $1),
+part(classid, objid) as (
+  select 'pg_class'::regclass, $1::oid
+  union select 'pg_class'::regclass, reltoastrelid from pg_class where oid = $1
+  union select 'pg_class'::regclass, indexrelid from pg_index where indrelid in (
+        select unnest(array[oid, reltoastrelid]) from pg_class where oid = $1)
+  union select 'pg_class'::regclass, oid from owned
+  union select 'pg_type'::regclass, unnest(array[c.reltype, t.reltype]) from pg_class c
+        left join pg_class t on t.oid = c.reltoastrelid where c.oid = $1
+  union select 'pg_type'::regclass, reltype from pg_class where oid in (select oid from owned)
+  union select 'pg_type'::regclass, typarray from pg_type where typrelid = $1
+  union select 'pg_attrdef'::regclass, oid from pg_attrdef where adrelid = $1
+  union select 'pg_constraint'::regclass, oid from keys
+  union select 'pg_trigger'::regclass, oid from pg_trigger
+        where tgrelid = $1 or tgconstraint in (select oid from keys)
+  union select 'pg_rewrite'::regclass, oid from pg_rewrite where ev_class = $1
+  union select 'pg_policy'::regclass, oid from pg_policy where polrelid = $1
+  union select 'pg_statistic_ext'::regclass, oid from pg_statistic_ext where stxrelid = $1)
+select distinct case when d.classid = 'pg_rewrite'::regclass
+                     then pg_describe_object('pg_class'::regclass, w.ev_class, 0)
+                     else pg_describe_object(d.classid, d.objid, d.objsubid) end || ' depends on it'
+from pg_depend d join part p on (d.refclassid, d.refobjid) = (p.classid, p.objid)
+left join pg_rewrite w on d.classid = 'pg_rewrite'::regclass and w.oid = d.objid
+where d.classid <> 'pg_publication_rel'::regclass
+  and not exists (select from part q where (q.classid, q.objid) = (d.classid, d.objid))
+  and not exists (select from owned o where o.oid = d.refobjid and not o.is_identity
+                    and d.refclassid = 'pg_class'::regclass)
+union all
+select pg_describe_object(d.refclassid, d.refobjid, 0) || ' has it, or a part of it'
+from pg_depend d join part p on (d.classid, d.objid) = (p.classid, p.objid)
+where d.deptype in ('e', 'x')
+order by 1";

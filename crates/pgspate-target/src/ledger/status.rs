@@ -1,0 +1,139 @@
+//! What the ledger knows, for people.
+
+use serde::Serialize;
+use tokio_postgres::Client;
+
+use super::bound;
+use super::change::{self, Change};
+use super::identity::lock_key;
+use super::{JobId, lock, schema, shadow};
+use crate::{Ask, Error, Kind, Result, server_error};
+
+/// A job as `pgspate status` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct JobStatus {
+    /// Its number.
+    pub job: i64,
+    /// The command: `load`.
+    pub command: String,
+    /// The table, as SQL writes it.
+    pub table: String,
+    /// Names of its sources, the first thousand.
+    pub sources: Vec<String>,
+    /// When it began.
+    pub started: String,
+    /// When it was finished, if it is.
+    pub finished: Option<String>,
+    /// The session that works on it, in words.
+    pub worker: Option<String>,
+    /// The schema of its shadow table, if its rows are in one so far.
+    pub shadow: Option<String>,
+    /// Chunks that are written.
+    pub chunks: i64,
+    /// Rows read, of these chunks.
+    pub rows_in: i64,
+    /// Rows written.
+    pub rows_written: i64,
+    /// Rows set aside.
+    pub rows_rejected: i64,
+    /// What it has changed on the table and not put back: `index "a"`.
+    pub changes: Vec<String>,
+    /// The server has crashed since, and has emptied the table or what of it is unlogged.
+    pub emptied: bool,
+}
+
+const LIST: &str = "\
+select j.job, j.command, j.table_name,
+       array(select source ->> 'name' from jsonb_array_elements(j.sources) as source),
+       j.started::timestamptz(0)::text, j.finished::timestamptz(0)::text, j.key,
+       j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
+       j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0)
+from pgspate.job j left join lateral (
+    select count(*) as chunks, sum(rows_in)::bigint as rows_in,
+           sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
+    from pgspate.ledger l where l.job = j.job and j.finished is null) l on true
+where $1::bigint is null or j.job = $1
+order by j.job";
+
+/// All jobs in the order in which they began, or one of them. Empty where there is no ledger.
+///
+/// # Errors
+/// When the server cannot be asked, or knows no job of that number.
+pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
+    if !schema::exists(client).await? {
+        return match job {
+            None => Ok(Vec::new()),
+            Some(job) => Err(unknown(job)),
+        };
+    }
+    let failed = || server_error("could not read the ledger, schema \"pgspate\"".to_owned());
+    let rows = client.ask_all(LIST, &[&job]).await.map_err(failed())?;
+    if let (true, Some(job)) = (rows.is_empty(), job) {
+        return Err(unknown(job));
+    }
+    let outstanding = change::outstanding(client, job).await?;
+    let (emptied, _) = bound::emptied(client).await?;
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in rows {
+        let finished: Option<String> = row.get(5);
+        let worker = match finished {
+            None => lock::holder(client, lock_key(row.get(6))).await?,
+            Some(_) => None,
+        };
+        let job = JobId(row.get(0));
+        let shadow = shadow::state(client, job).await?.map(|_| shadow::schema_name(job));
+        let changes = outstanding.iter().filter(|it| it.job == job.0);
+        jobs.push(JobStatus {
+            job: job.0,
+            command: row.get(1),
+            table: row.get(2),
+            sources: row.get(3),
+            started: row.get(4),
+            finished,
+            worker,
+            shadow,
+            chunks: row.get(7),
+            rows_in: row.get(8),
+            rows_written: row.get(9),
+            rows_rejected: row.get(10),
+            changes: changes.map(Change::name).collect(),
+            emptied: emptied.contains(&job.0),
+        });
+    }
+    Ok(jobs)
+}
+
+/// Forgets a job. Its rows stay in the table, and its sources can be loaded again; rows in a
+/// shadow table go with it.
+///
+/// # Errors
+/// When there is no such job, or a session works on it.
+pub async fn forget(client: &Client, job: i64) -> Result<()> {
+    let found = list(client, Some(job)).await?;
+    if let Some(worker) = found.first().and_then(|found| found.worker.as_deref()) {
+        let message = format!("job {job} is under way in {worker}");
+        return Err(Error::new(Kind::Ledger, message).hint("Stop it first."));
+    }
+    if let Some(left) = found.first().and_then(|found| found.changes.first()) {
+        let message = format!("job {job} has not put back {left}");
+        return Err(Error::new(Kind::Ledger, message).hint(format!(
+            "Put back what it has changed with `pgspate status --restore {job}`, or give that up \
+             with `delete from pgspate.change where job = {job}`."
+        )));
+    }
+    shadow::drop(client, JobId(job)).await?;
+    let sql = format!(
+        "begin; delete from pgspate.ledger where job = {job}; \
+         delete from pgspate.reject where job = {job}; \
+         delete from pgspate.change where job = {job} and done >= cardinality(steps); \
+         delete from pgspate.job where job = {job} \
+         and not exists (select from pgspate.change where change.job = {job}); commit"
+    );
+    let failed = server_error(format!("could not forget job {job}"));
+    client.batch_execute(&sql).await.map_err(failed)
+}
+
+fn unknown(job: i64) -> Error {
+    Error::new(Kind::Ledger, format!("the ledger of this database has no job {job}"))
+        .hint("`pgspate status` lists those that it has.")
+}

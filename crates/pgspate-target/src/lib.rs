@@ -1,0 +1,55 @@
+//! The server and the table: connecting, and the facts that plans are made from.
+
+mod ask;
+pub mod connect;
+mod dependents;
+mod index;
+pub mod ledger;
+pub mod likeness;
+pub mod measure;
+mod recipe;
+mod search_path;
+pub mod server;
+pub mod session;
+mod settings;
+mod table;
+mod trust;
+mod upkeep;
+
+pub use ask::{Ask, Parameter};
+pub use dependents::{Bonds, Reference, distributed_by, fixed, has_heirs};
+pub use index::{DEFINITION_SETTINGS, Index, IndexKind};
+pub use pgspate_base::{IDENT_BYTES_MAX, Refusal, quote_ident, quote_literal, truncate_ident};
+pub use pgspate_input::types::{PgType, Session, TypeKind};
+pub use recipe::{AUTOVACUUM, PresentNames, Recipe, present_names};
+pub use search_path::{begin_pinned, under_users_path, use_users_path};
+pub use settings::read_session;
+pub use table::{Column, LEDGER_SCHEMA, Table, Trigger, Unlogged, check_schema};
+pub(crate) use trust::is_trusted_sql;
+pub use trust::untrusted_owner_sql;
+pub use upkeep::{Sequence, Upkeep, users};
+
+use tokio_postgres::error::SqlState;
+
+pub(crate) use pgspate_base::{Error, Kind, Place, Result};
+
+/// Whether the server ends the session with such an error, or the connection has failed.
+pub fn ends_session(code: &SqlState) -> bool {
+    code.code().starts_with("08") || code.code().starts_with("57P0")
+}
+
+/// Wraps what the server or the connection said, under a message of ours.
+pub fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Error {
+    move |error| match error.as_db_error() {
+        Some(said) => {
+            let kind = if ends_session(said.code()) { Kind::Connect } else { Kind::Server };
+            let wrapped = Error::new(kind, message);
+            let wrapped = match said.hint() {
+                Some(hint) => wrapped.hint(hint),
+                None => wrapped,
+            };
+            wrapped.because(Refusal::new(said))
+        }
+        None => Error::new(Kind::Connect, message).because(error),
+    }
+}

@@ -1,0 +1,121 @@
+//! Everything about a table but its rows and its identity: what two tables must agree in for one
+//! to take the other's place unnoticed.
+//!
+//! Names in it are complete, so a table is like another only under the same name. What differs
+//! between servers' versions is read where it exists.
+
+use tokio_postgres::Client;
+
+use super::Ask;
+
+/// A property: what it is of, and what it is.
+pub type Property = (String, String);
+
+/// A table's properties, in an order that depends on them alone; to be asked without a search path.
+pub async fn likeness(
+    client: &Client,
+    oid: u32,
+    server_version: u32,
+) -> Result<Vec<Property>, tokio_postgres::Error> {
+    let compression = if server_version >= 140_000 { "a.attcompression" } else { "''" };
+    let columns = COLUMNS.replace(":compression", compression);
+    let mut all = Vec::new();
+    for sql in [TABLE, &columns, CONSTRAINTS, INDEXES, RULES, POLICIES, STATISTICS, SEQUENCES] {
+        let rows = client.ask_all(sql, &[&oid]).await?;
+        all.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
+    }
+    Ok(all)
+}
+
+/// What the two differ in, in words.
+pub fn differences(one: &[Property], other: &[Property]) -> Vec<String> {
+    let lacks = |all: &[Property], it: &Property| !all.contains(it);
+    let mut names: Vec<String> =
+        one.iter().filter(|it| lacks(other, it)).map(|it| it.0.clone()).collect();
+    names.extend(other.iter().filter(|it| lacks(one, it)).map(|it| it.0.clone()));
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+const TABLE: &str = "\
+select 'table', concat_ws('|', c.relkind, c.relpersistence, am.amname, s.spcname, c.relreplident,
+  c.relrowsecurity, c.relforcerowsecurity, pg_get_userbyid(c.relowner),
+  array(select o from unnest(c.reloptions) o order by o),
+  array(select o from unnest(t.reloptions) o order by o),
+  array(select x::text from aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) x
+        order by 1),
+  quote_nullable(obj_description(c.oid, 'pg_class')))
+from pg_class c left join pg_am am on am.oid = c.relam
+left join pg_tablespace s on s.oid = c.reltablespace
+left join pg_class t on t.oid = c.reltoastrelid
+where c.oid = $1";
+
+/// Not the number of dimensions that an array was declared with, which counts for nothing.
+const COLUMNS: &str = "\
+select 'column ' || quote_ident(a.attname), concat_ws('|',
+  row_number() over (order by a.attnum), format_type(a.atttypid, a.atttypmod),
+  a.attcollation::regcollation, a.attnotnull, a.attidentity, a.attgenerated, a.attstorage,
+  :compression, coalesce(a.attstattarget, -1),
+  array(select o from unnest(a.attoptions) o order by o),
+  array(select x::text from aclexplode(a.attacl) x order by 1),
+  quote_nullable(pg_get_expr(d.adbin, d.adrelid)),
+  quote_nullable(col_description(a.attrelid, a.attnum)))
+from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
+order by a.attnum";
+
+const CONSTRAINTS: &str = "\
+select 'constraint ' || quote_ident(c.conname), concat_ws('|', c.contype,
+  pg_get_constraintdef(c.oid), c.condeferrable, c.condeferred, c.convalidated, c.conislocal,
+  c.coninhcount, c.conindid::regclass,
+  array(select tgenabled from pg_trigger where tgconstraint = c.oid order by 1),
+  quote_nullable(obj_description(c.oid, 'pg_constraint')))
+from pg_constraint c where c.conrelid = $1 order by 1, 2";
+
+const INDEXES: &str = "\
+select 'index ' || quote_ident(c.relname), concat_ws('|', pg_get_indexdef(c.oid), i.indisprimary,
+  i.indisclustered, i.indisreplident, i.indisvalid, i.indisready, i.indimmediate, s.spcname,
+  array(select o from unnest(c.reloptions) o order by o),
+  array(select coalesce(attstattarget, -1) from pg_attribute where attrelid = c.oid
+        order by attnum),
+  pg_get_userbyid(c.relowner), quote_nullable(obj_description(c.oid, 'pg_class')))
+from pg_index i join pg_class c on c.oid = i.indexrelid
+left join pg_tablespace s on s.oid = c.reltablespace
+where i.indrelid = $1 order by 1, 2";
+
+const RULES: &str = "\
+select 'trigger ' || quote_ident(tgname), concat_ws('|', pg_get_triggerdef(oid), tgenabled,
+  quote_nullable(obj_description(oid, 'pg_trigger')))
+from pg_trigger where tgrelid = $1 and not tgisinternal
+union all
+select 'rule ' || quote_ident(rulename), concat_ws('|', pg_get_ruledef(oid), ev_enabled)
+from pg_rewrite where ev_class = $1 order by 1, 2";
+
+const POLICIES: &str = "\
+select 'policy ' || quote_ident(polname), concat_ws('|', polcmd, polpermissive,
+  array(select case role when 0 then 'public' else pg_get_userbyid(role) end
+        from unnest(polroles) role order by 1),
+  quote_nullable(pg_get_expr(polqual, polrelid)),
+  quote_nullable(pg_get_expr(polwithcheck, polrelid)),
+  quote_nullable(obj_description(oid, 'pg_policy')))
+from pg_policy where polrelid = $1 order by 1, 2";
+
+const STATISTICS: &str = "\
+select 'statistics ' || quote_ident(stxname), concat_ws('|', pg_get_statisticsobjdef(oid),
+  coalesce(stxstattarget, -1), pg_get_userbyid(stxowner),
+  quote_nullable(obj_description(oid, 'pg_statistic_ext')))
+from pg_statistic_ext where stxrelid = $1 order by 1, 2";
+
+const SEQUENCES: &str = "\
+select 'sequence ' || c.oid::regclass, concat_ws('|', a.attname, d.deptype, c.relpersistence,
+  q.seqtypid::regtype, q.seqstart, q.seqincrement, q.seqmax, q.seqmin, q.seqcache, q.seqcycle,
+  pg_get_userbyid(c.relowner),
+  array(select x::text from aclexplode(coalesce(c.relacl, acldefault('s', c.relowner))) x
+        order by 1),
+  quote_nullable(obj_description(c.oid, 'pg_class')))
+from pg_depend d join pg_class c on c.oid = d.objid join pg_sequence q on q.seqrelid = c.oid
+join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+  and d.refobjid = $1 and d.refobjsubid > 0 and d.deptype in ('a', 'i')
+order by 1, 2";

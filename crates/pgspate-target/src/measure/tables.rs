@@ -1,0 +1,154 @@
+//! Counters and sizes of tables, with their partitions, indexes and toast tables.
+//!
+//! Read by functions over oids rather than from views, so that one query is right for every
+//! version and leaves nothing out.
+
+use serde::Serialize;
+use tokio_postgres::Client;
+
+use crate::Ask;
+
+use super::counters::counters;
+
+counters! {
+    /// What was done to the tables.
+    TableCounters {
+        /// Rows inserted.
+        rows_inserted,
+        /// Rows updated.
+        rows_updated,
+        /// Of these, those for which no index had to be written.
+        rows_updated_hot,
+        /// Of these, those that went to another page (from PostgreSQL 16 on).
+        rows_updated_newpage,
+        /// Rows deleted.
+        rows_deleted,
+        /// Pages of tables that were read.
+        table_blocks_read,
+        /// Pages of tables that were found in the server's cache.
+        table_blocks_hit,
+        /// Pages of indexes that were read.
+        index_blocks_read,
+        /// Pages of indexes that were found in the server's cache.
+        index_blocks_hit,
+        /// Pages of toast tables and their indexes that were read.
+        toast_blocks_read,
+        /// Pages of toast tables and their indexes that were found in the server's cache.
+        toast_blocks_hit,
+        /// Whole scans.
+        scans,
+        /// Runs of VACUUM, by hand or by autovacuum.
+        vacuums,
+    }
+}
+
+impl TableCounters {
+    /// Pages read of whatever belongs to the tables.
+    pub fn blocks_read(&self) -> Option<u64> {
+        Some(self.table_blocks_read? + self.index_blocks_read? + self.toast_blocks_read?)
+    }
+
+    /// Pages of whatever belongs to the tables that were found in the server's cache.
+    pub fn blocks_hit(&self) -> Option<u64> {
+        Some(self.table_blocks_hit? + self.index_blocks_hit? + self.toast_blocks_hit?)
+    }
+}
+
+/// How the tables were at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct TableState {
+    /// Row versions that are seen, as the server estimates them.
+    pub rows_live: Option<u64>,
+    /// Row versions that nobody sees any more, as the server estimates them.
+    pub rows_dead: Option<u64>,
+    /// Bytes of the rows.
+    pub table_bytes: Option<u64>,
+    /// Bytes of the indexes.
+    pub index_bytes: Option<u64>,
+    /// Bytes of values that are too long for their row, with their index.
+    pub toast_bytes: Option<u64>,
+}
+
+/// What was done to the tables between two measurements, and how they were.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct TableDifference {
+    /// What was done, by everybody.
+    pub counted: TableCounters,
+    /// How they were.
+    pub before: TableState,
+    /// How they are.
+    pub after: TableState,
+}
+
+/// The parts are those of which rows are stored.
+const PARTS: &str = "\
+with parts(oid, toast) as (
+    select c.oid, c.reltoastrelid from pg_class c
+    where c.relkind in ('r', 'm', 't')
+      and (c.oid = any($1) or c.oid in (select relid from pg_catalog.unnest($1) as asked(oid),
+                                        pg_partition_tree(asked.oid::regclass))))";
+
+const COUNTED: &str = "\
+select sum(pg_stat_get_tuples_inserted(oid))::int8 as rows_inserted,
+       sum(pg_stat_get_tuples_updated(oid))::int8 as rows_updated,
+       sum(pg_stat_get_tuples_hot_updated(oid))::int8 as rows_updated_hot,
+       sum(pg_stat_get_tuples_deleted(oid))::int8 as rows_deleted,
+       sum(pg_stat_get_blocks_fetched(oid) - pg_stat_get_blocks_hit(oid))::int8
+           as table_blocks_read,
+       sum(pg_stat_get_blocks_hit(oid))::int8 as table_blocks_hit,
+       sum(pg_stat_get_numscans(oid))::int8 as scans,
+       sum(pg_stat_get_vacuum_count(oid) + pg_stat_get_autovacuum_count(oid))::int8 as vacuums,
+       max(i.read) as index_blocks_read, max(i.hit) as index_blocks_hit,
+       max(t.read) as toast_blocks_read, max(t.hit) as toast_blocks_hit,
+       sum(pg_stat_get_live_tuples(oid))::int8 as rows_live,
+       sum(pg_stat_get_dead_tuples(oid))::int8 as rows_dead";
+
+const OF_INDEXES: &str = "\
+from parts,
+     (select coalesce(sum(pg_stat_get_blocks_fetched(indexrelid)
+                          - pg_stat_get_blocks_hit(indexrelid)), 0)::int8 as read,
+             coalesce(sum(pg_stat_get_blocks_hit(indexrelid)), 0)::int8 as hit
+      from parts join pg_index on indrelid = parts.oid) i,
+     (select coalesce(sum(pg_stat_get_blocks_fetched(r.oid)
+                          - pg_stat_get_blocks_hit(r.oid)), 0)::int8 as read,
+             coalesce(sum(pg_stat_get_blocks_hit(r.oid)), 0)::int8 as hit
+      from parts join lateral (select toast as oid where toast <> 0
+                               union all select indexrelid from pg_index
+                               where indrelid = toast) r on true) t
+where current_setting('track_counts')::bool";
+
+const SIZES: &str = "\
+select sum(pg_relation_size(oid))::int8 as table_bytes, sum(pg_indexes_size(oid))::int8
+           as index_bytes,
+       sum(case when toast = 0 then 0 else pg_total_relation_size(toast) end)::int8 as toast_bytes
+from parts";
+
+/// Counters and state of these tables together; `None` if the server refuses.
+pub(super) async fn take(
+    client: &Client,
+    tables: &[u32],
+    version: u32,
+) -> Option<(TableCounters, TableState)> {
+    let newpage = match version {
+        160_000.. => ", sum(pg_stat_get_tuples_newpage_updated(oid))::int8 as rows_updated_newpage",
+        _ => "",
+    };
+    let sql = format!("{PARTS} {COUNTED}{newpage} {OF_INDEXES}");
+    let tables: Vec<u32> = tables.to_vec();
+    let counted = client.ask_one(&sql, &[&tables]).await.ok();
+    let sizes = client.ask_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();
+    if counted.is_none() && sizes.is_none() {
+        return None;
+    }
+    let field = |row: &Option<tokio_postgres::Row>, name: &str| {
+        row.as_ref().and_then(|row| super::counters::named(row, name))
+    };
+    let state = TableState {
+        rows_live: field(&counted, "rows_live"),
+        rows_dead: field(&counted, "rows_dead"),
+        table_bytes: field(&sizes, "table_bytes"),
+        index_bytes: field(&sizes, "index_bytes"),
+        toast_bytes: field(&sizes, "toast_bytes"),
+    };
+    Some((counted.as_ref().map(TableCounters::read).unwrap_or_default(), state))
+}

@@ -1,0 +1,131 @@
+//! Which kind of PostgreSQL it is, and what that kind does not let one do.
+
+use serde::Serialize;
+use tokio_postgres::Client;
+
+/// Kinds of PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flavour {
+    /// As it is released.
+    Plain,
+    /// Amazon RDS.
+    Rds,
+    /// Amazon Aurora.
+    Aurora,
+    /// Google Cloud SQL.
+    CloudSql,
+    /// Azure Database.
+    Azure,
+    /// With Citus.
+    Citus,
+    /// Greenplum.
+    Greenplum,
+    /// With TimescaleDB.
+    Timescale,
+}
+
+/// What tells them apart: functions, roles and settings of the provider, extensions, `version()`.
+const MARKS: &str = "\
+select exists (select from pg_proc where proname = 'aurora_version'),
+       exists (select from pg_settings where name like 'rds.%')
+           or exists (select from pg_roles where rolname = 'rds_superuser'),
+       exists (select from pg_settings where name like 'cloudsql.%')
+           or exists (select from pg_roles where rolname = 'cloudsqlsuperuser'),
+       exists (select from pg_settings where name like 'azure.%')
+           or exists (select from pg_roles where rolname = 'azure_pg_admin'),
+       exists (select from pg_extension where extname = 'citus'),
+       exists (select from pg_extension where extname = 'timescaledb'),
+       version() ilike '%greenplum%'";
+
+impl Flavour {
+    /// Asks the server. What it does not answer, it is not.
+    pub async fn of(client: &Client) -> Flavour {
+        let Ok(row) = client.query_one(MARKS, &[]).await else { return Flavour::Plain };
+        let marks = [
+            (6, Flavour::Greenplum),
+            (0, Flavour::Aurora),
+            (1, Flavour::Rds),
+            (2, Flavour::CloudSql),
+            (3, Flavour::Azure),
+            (4, Flavour::Citus),
+            (5, Flavour::Timescale),
+        ];
+        let found = marks.into_iter().find(|(nth, _)| row.get(*nth));
+        found.map_or(Flavour::Plain, |(_, flavour)| flavour)
+    }
+
+    /// As its makers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Flavour::Plain => "PostgreSQL",
+            Flavour::Rds => "Amazon RDS for PostgreSQL",
+            Flavour::Aurora => "Amazon Aurora PostgreSQL",
+            Flavour::CloudSql => "Cloud SQL for PostgreSQL",
+            Flavour::Azure => "Azure Database for PostgreSQL",
+            Flavour::Citus => "PostgreSQL with Citus",
+            Flavour::Greenplum => "Greenplum",
+            Flavour::Timescale => "PostgreSQL with TimescaleDB",
+        }
+    }
+
+    /// Whether settings of the server are changed by SQL.
+    pub fn has_alter_system(self) -> bool {
+        matches!(self, Flavour::Plain | Flavour::Citus | Flavour::Timescale)
+    }
+
+    /// Where settings of the server are changed.
+    pub fn settings_place(self) -> &'static str {
+        match self {
+            Flavour::Rds => "in the DB parameter group",
+            Flavour::Aurora => "in the DB cluster parameter group",
+            Flavour::CloudSql => "with gcloud sql instances patch --database-flags",
+            Flavour::Azure => "with az postgres flexible-server parameter set",
+            Flavour::Greenplum => "with gpconfig",
+            Flavour::Plain | Flavour::Citus | Flavour::Timescale => "with ALTER SYSTEM",
+        }
+    }
+
+    /// What cannot be done there, and what is different.
+    pub fn peculiarities(self) -> &'static [&'static str] {
+        match self {
+            Flavour::Plain => &[],
+            Flavour::Rds => &[
+                "settings of the server change in the parameter group, not by ALTER SYSTEM",
+                "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from files of the \
+                 server",
+                "wal_level and the disk under the WAL are not yours to choose; the volume's IOPS \
+                 and throughput are (--storage)",
+            ],
+            Flavour::Aurora => &[
+                "only WAL is written to storage, billed in units of 4 KiB; pages never are, so \
+                 checkpoints and full-page images are no cost",
+                "commits wait for four of six copies (IO:XactSync): make them fewer and larger",
+                "unlogged tables and fewer indexes save I/Os; synchronous_commit = off in a \
+                 session hides the wait",
+                "settings of the server change in the cluster's parameter group",
+            ],
+            Flavour::CloudSql => &[
+                "settings of the server are flags of the instance, not ALTER SYSTEM",
+                "no superuser: cloudsqlsuperuser may less; no COPY from files of the server",
+            ],
+            Flavour::Azure => &[
+                "settings of the server are parameters of the instance, not ALTER SYSTEM",
+                "no superuser; extensions have to be allowed in azure.extensions first",
+            ],
+            Flavour::Citus => &[
+                "COPY into a distributed table is routed by the coordinator; sizes and counters \
+                 here are those of this node",
+                "unique constraints and keys have to contain the distribution column",
+            ],
+            Flavour::Greenplum => &[
+                "many checks here ask for what this engine does not have; they say so",
+                "COPY goes through the coordinator; gpfdist loads into all segments at once",
+            ],
+            Flavour::Timescale => &[
+                "a hypertable's rows are in its chunks: sizes and counters are theirs",
+                "rows cannot be written cheaply into compressed chunks: load before compressing",
+            ],
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Facts of a table: its columns and their types, and what makes writing to it slow or special.
+//!
+//! Read once, before planning, with queries that PostgreSQL 13 and newer answer, in one round trip;
+//! nothing is changed. What is stored here is what the catalog said, not what to do about it.
+
+use std::collections::HashMap;
+
+use tokio_postgres::{Client, Row};
+
+use super::search_path::find_table;
+use super::{Ask, server_error};
+use crate::{Error, Kind, Result};
+use pgspate_input::types::{PgType, TypeKind};
+
+/// A table as the catalog describes it.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// Schema, unquoted.
+    pub schema: String,
+    /// Name, unquoted.
+    pub name: String,
+    /// Schema and name as SQL takes them.
+    pub sql_name: String,
+    /// `pg_class.relkind`: `r` table, `p` partitioned, `v` view, `f` foreign.
+    pub kind: char,
+    /// Columns that exist, in order.
+    pub columns: Vec<Column>,
+    /// Enabled triggers that an INSERT fires.
+    pub triggers: Vec<Trigger>,
+    /// Names of foreign keys to other tables.
+    pub foreign_keys: Vec<String>,
+    /// Names of foreign keys to the table itself.
+    pub self_references: Vec<String>,
+    /// Names of indexes, each with whether it enforces uniqueness or exclusion.
+    pub indexes: Vec<(String, bool)>,
+    /// How many leaf partitions it has.
+    pub partitions: i64,
+    /// Whether row security applies to the current role.
+    pub row_security: bool,
+    /// How much of it a crash of the server empties.
+    pub unlogged: Unlogged,
+}
+
+/// How much of a table a crash of the server empties: its unlogged partitions, or itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unlogged {
+    /// Nothing.
+    #[default]
+    No,
+    /// Some of its partitions.
+    Partly,
+    /// All of it.
+    Wholly,
+}
+
+/// Whether any of table `c`, and whether all of it is unlogged; NULL where it has no partitions.
+const UNLOGGED: &str = "\
+(select array[bool_or(p.relpersistence = 'u'), bool_and(p.relpersistence = 'u')]
+ from pg_class p where p.relkind <> 'p' and (p.oid = c.oid or p.oid in
+      (select relid from pg_partition_tree(c.oid) where isleaf)))";
+
+impl Unlogged {
+    fn of(found: &[Option<bool>]) -> Unlogged {
+        match found {
+            [Some(true), Some(true)] => Unlogged::Wholly,
+            [Some(true), _] => Unlogged::Partly,
+            _ => Unlogged::No,
+        }
+    }
+
+    /// That of a table as it is now.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn read(client: &Client, oid: u32) -> Result<Unlogged> {
+        let sql = format!("select {UNLOGGED} from pg_class c where c.oid = $1");
+        let failed = server_error("could not look whether the table is unlogged".to_owned());
+        let row = client.ask_opt(&sql, &[&oid]).await.map_err(failed)?;
+        let found: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
+        Ok(Unlogged::of(&found.unwrap_or_default()))
+    }
+}
+
+/// A column as the catalog describes it.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// Name, unquoted.
+    pub name: String,
+    /// Its type, with modifier.
+    pub ty: PgType,
+    /// `NOT NULL`.
+    pub not_null: bool,
+    /// The default's expression, as SQL.
+    pub default: Option<String>,
+    /// Whether the default calls a volatile function other than `nextval`.
+    pub default_is_volatile: bool,
+    /// Generated from other columns: COPY cannot write it.
+    pub is_generated: bool,
+    /// An identity column.
+    pub is_identity: bool,
+}
+
+/// A trigger that an INSERT fires.
+#[derive(Debug, Clone)]
+pub struct Trigger {
+    /// Name, unquoted.
+    pub name: String,
+    /// For each row rather than each statement.
+    pub for_each_row: bool,
+    /// BEFORE or INSTEAD OF.
+    pub is_before: bool,
+}
+
+const TABLE: &str = "\
+select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
+       quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
+       row_security_active(c.oid)";
+
+const FROM: &str = "\
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = (select oid from it)";
+
+const COLUMNS: &str = "\
+select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
+       a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid),
+       exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
+               join pg_proc p on p.oid = m.id[1]::oid
+               where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
+       format_type(a.atttypid, a.atttypmod)
+from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where a.attrelid = (select oid from it) and a.attnum > 0 and not a.attisdropped
+order by a.attnum";
+
+/// Every type that the table's columns are made of, down to the last element.
+const TYPES: &str = "\
+used(oid) as (
+  select atttypid from pg_attribute
+  where attrelid = (select oid from it) and attnum > 0 and not attisdropped
+  union
+  select part.oid from used join pg_type t on t.oid = used.oid
+  left join pg_range r on r.rngtypid = t.oid
+  cross join lateral (values (t.typelem), (t.typbasetype), (coalesce(r.rngsubtype, 0))) part(oid)
+  where part.oid <> 0)
+select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtypmod,
+       case when t.typcategory = 'A' and t.typlen = -1 and t.oid not in (22, 30)
+            then t.typelem else 0 end,
+       ascii(t.typdelim), coalesce(r.rngsubtype, 0),
+       t.typreceive <> 0
+from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
+
+/// Also those for each row that only a partition has.
+const TRIGGERS: &str = "\
+select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
+where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
+         and tgrelid in (select relid from pg_partition_tree((select oid from it))))
+  and not tgisinternal and tgtype & 4 = 4
+  and tgenabled in ('A', case current_setting('session_replication_role')
+                           when 'replica' then 'R' else 'O' end)
+order by tgname";
+
+/// Also those that only a partition has. A key to any part of the same partitioned table is one
+/// to the table itself.
+const FOREIGN_KEYS: &str = "\
+select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
+                      = coalesce(pg_partition_root(conrelid), conrelid)
+from pg_constraint c
+where contype = 'f'
+  and (conrelid = (select oid from it)
+       or conparentid = 0
+          and conrelid in (select relid from pg_partition_tree((select oid from it))))
+  and not exists (select from pg_constraint p where p.oid = c.conparentid
+                    and p.conrelid = c.conrelid)
+order by conname";
+
+/// Also unique ones that only a partition has.
+const INDEXES: &str = "\
+select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
+from pg_index i join pg_class c on c.oid = i.indexrelid
+where i.indrelid = (select oid from it) or (i.indisunique or i.indisexclusion) and not c.relispartition
+        and i.indrelid in (select relid from pg_partition_tree((select oid from it)))
+order by 1";
+
+impl Table {
+    /// Reads the facts of the table called `name` (as SQL would write it), or `None` if there is
+    /// none on the search path.
+    ///
+    /// # Errors
+    /// What the server refuses: a malformed name, for example.
+    pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
+        let failed = || server_error(format!("could not look up table {name}"));
+        let it = find_table();
+        let table_sql = format!("with {it} {TABLE}, {UNLOGGED} {FROM}");
+        let types_sql = format!("with recursive {it}, {TYPES}");
+        loop {
+            let ask_all = async |sql: &str| client.ask_all(sql, &[&name]).await;
+            let ask = async |sql: &str| ask_all(&format!("with {it} {sql}")).await;
+            let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
+                biased;
+                ask_all(&table_sql),
+                ask_all(&types_sql),
+                ask(COLUMNS),
+                ask(FOREIGN_KEYS),
+                ask(TRIGGERS),
+                ask(INDEXES),
+                ask("select oid from it")
+            );
+            let (table, again) = (table.map_err(failed())?, again.map_err(failed())?);
+            let Some(row) = table.first() else { return Ok(None) };
+            if again.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
+                // Another table has got the name meanwhile, and some of this is about that one.
+                continue;
+            }
+            let types = read_types(&types.map_err(failed())?);
+            let keys = keys.map_err(failed())?;
+            let keys_where = |to_itself: bool| -> Vec<String> {
+                let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
+                keys.map(|key| key.get(0)).collect()
+            };
+            let indexes = indexes.map_err(failed())?;
+            return Ok(Some(Table {
+                oid: row.get(0),
+                schema: row.get(1),
+                name: row.get(2),
+                kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
+                sql_name: row.get(4),
+                columns: (columns.map_err(failed())?.iter())
+                    .map(|row| read_column(row, &types))
+                    .collect(),
+                triggers: triggers.map_err(failed())?.iter().map(read_trigger).collect(),
+                foreign_keys: keys_where(false),
+                self_references: keys_where(true),
+                indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
+                partitions: row.get(5),
+                row_security: row.get(6),
+                unlogged: Unlogged::of(&row.get::<_, Vec<Option<bool>>>(7)),
+            }));
+        }
+    }
+
+    /// The oid of the table called `name`, if there is one on the user's search path. Takes no lock.
+    ///
+    /// # Errors
+    /// What the server refuses.
+    pub async fn find_oid(
+        client: &Client,
+        name: &str,
+    ) -> Result<Option<u32>, tokio_postgres::Error> {
+        let sql = format!("with {} select oid from it", find_table());
+        Ok(client.ask_one(&sql, &[&name]).await?.get(0))
+    }
+
+    /// Refuses a table that no user's rows belong into.
+    ///
+    /// # Errors
+    /// As [`check_schema`].
+    pub fn check_schema(&self) -> Result<()> {
+        check_schema(&self.sql_name, &self.schema)
+    }
+
+    /// Whether two rows can contradict each other: a unique or an exclusion constraint.
+    pub fn has_unique_index(&self) -> bool {
+        self.indexes.iter().any(|(_, is_unique)| *is_unique)
+    }
+}
+
+/// The ledger's schema.
+pub const LEDGER_SCHEMA: &str = "pgspate";
+
+/// Refuses to write into a schema of the server's own, or of pgspate's. `named`: what leads there.
+///
+/// # Errors
+/// Of [`Kind::Usage`] then.
+pub fn check_schema(named: &str, schema: &str) -> Result<()> {
+    let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
+        "the ledger"
+    } else if schema == "information_schema" || schema.starts_with("pg_") {
+        // Names that begin so are the server's own.
+        "the server's catalog"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{named} leads into {whose}, schema \"{schema}\"");
+    Err(Error::new(Kind::Usage, message).hint("Name a table of another schema."))
+}
+
+fn read_column(row: &Row, types: &HashMap<u32, RawType>) -> Column {
+    let (oid, typmod) = (row.get(1), row.get(2));
+    let mut ty = resolve(oid, typmod, types);
+    ty.name = row.get(8);
+    Column {
+        name: row.get(0),
+        ty,
+        not_null: row.get(3),
+        default: row.get(6),
+        default_is_volatile: row.get(7),
+        is_generated: row.get(4),
+        is_identity: row.get(5),
+    }
+}
+
+fn read_trigger(row: &Row) -> Trigger {
+    Trigger { name: row.get(0), for_each_row: row.get(1), is_before: row.get(2) }
+}
+
+/// A row of `pg_type`.
+struct RawType {
+    name: String,
+    typtype: String,
+    base: u32,
+    typmod: i32,
+    element: u32,
+    delimiter: u8,
+    subtype: u32,
+    has_receive: bool,
+}
+
+fn read_types(rows: &[Row]) -> HashMap<u32, RawType> {
+    let raw = |row: &Row| RawType {
+        name: row.get(1),
+        typtype: row.get(2),
+        base: row.get(3),
+        typmod: row.get(4),
+        element: row.get(5),
+        delimiter: row.get::<_, i32>(6) as u8,
+        subtype: row.get(7),
+        has_receive: row.get(8),
+    };
+    rows.iter().map(|row| (row.get(0), raw(row))).collect()
+}
+
+fn resolve(oid: u32, typmod: i32, types: &HashMap<u32, RawType>) -> PgType {
+    let Some(raw) = types.get(&oid) else {
+        return PgType { oid, name: oid.to_string(), typmod, kind: TypeKind::Other };
+    };
+    let kind = match raw.typtype.as_str() {
+        _ if !raw.has_receive => TypeKind::Other,
+        "b" if raw.element != 0 => {
+            TypeKind::Array(Box::new(resolve(raw.element, typmod, types)), raw.delimiter)
+        }
+        "b" => TypeKind::Base,
+        "e" => TypeKind::Enum,
+        "d" => TypeKind::Domain(Box::new(resolve(raw.base, raw.typmod, types))),
+        "r" => TypeKind::Range(Box::new(resolve(raw.subtype, -1, types))),
+        _ => TypeKind::Other,
+    };
+    PgType { oid, name: raw.name.clone(), typmod, kind }
+}
