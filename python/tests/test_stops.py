@@ -19,9 +19,14 @@ import pgspate.aio
 
 
 def run(code, *args, **more):
-    """A program of its own."""
+    """A program of its own, which heeds SIGINT even where these tests run in the background."""
     program = [sys.executable, "-c", textwrap.dedent(code), *args]
-    return subprocess.run(program, capture_output=True, text=True, timeout=120, **more)
+    return subprocess.run(program, capture_output=True, text=True, timeout=120,
+                          preexec_fn=heed_interrupts, **more)
+
+
+def heed_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 STOPPED = """

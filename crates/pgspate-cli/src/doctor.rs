@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use pgspate::doctor::picture::Picture;
-use pgspate::doctor::{self, Examination, Finding, Verdict};
 use pgspate::file::write_whole;
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
+use pgspate_doctor::doctor::picture::Picture;
+use pgspate_doctor::doctor::{self, Examination, Finding, Verdict};
 
 use crate::Answer;
 use crate::errors::Style;

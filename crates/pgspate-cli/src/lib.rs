@@ -105,8 +105,8 @@ pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
 /// What `pgspate doctor` with these arguments finds on a server.
 ///
 /// # Errors
-/// As [`load_options`], and as [`pgspate::doctor::examine`].
-pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate::doctor::Examination> {
+/// As [`load_options`], and as [`pgspate_doctor::doctor::examine`].
+pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate_doctor::doctor::Examination> {
     let args: DoctorArgs = parse(args)?;
     let dsn = dsn.with_stall_timeout(args.stall);
     let connection = dsn.connect("pgspate doctor").await?;

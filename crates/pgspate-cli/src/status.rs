@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use pgspate::ledger::{self, JobStatus, StreamStatus};
 use pgspate::load::Watch;
 use pgspate::target::connect::Dsn;
-use pgspate::tune;
 use pgspate::{Result, care};
+use pgspate_doctor::tune;
 use tokio::runtime::Runtime;
 
 use crate::Answer;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use pgspate::Result;
 use pgspate::target::connect::Connection;
-use pgspate::tune::{self, Advice, Applied};
+use pgspate_doctor::tune::{self, Advice, Applied};
 
 use crate::Answer;
 use crate::doctor::wrapped;

@@ -50,8 +50,8 @@ pub fn use_users_path(is_local: bool) -> String {
     )
 }
 
-/// The statements, to be sent in one message, under the user's path just as it is: what they make is
-/// made in the user's schema.
+/// The statements, to be sent in one message, under the user's path just as it is: what they make
+/// is made in the user's schema.
 pub fn under_users_path(statements: &str) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \

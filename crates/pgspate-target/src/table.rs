@@ -179,7 +179,8 @@ order by conname";
 const INDEXES: &str = "\
 select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
 from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indrelid = (select oid from it) or (i.indisunique or i.indisexclusion) and not c.relispartition
+where i.indrelid = (select oid from it)
+   or (i.indisunique or i.indisexclusion) and not c.relispartition
         and i.indrelid in (select relid from pg_partition_tree((select oid from it)))
 order by 1";
 
@@ -240,7 +241,8 @@ impl Table {
         }
     }
 
-    /// The oid of the table called `name`, if there is one on the user's search path. Takes no lock.
+    /// The oid of the table called `name`, if there is one on the user's search path. Takes no
+    /// lock.
     ///
     /// # Errors
     /// What the server refuses.

@@ -60,8 +60,8 @@ pub struct Sequence {
 /// The sessions that have a lock on the table or its indexes are users of it; those with the
 /// strongest locks first. A role that may not see everything sees less of them.
 const USERS: &str = "\
-select concat('session ', a.pid, ' (', concat_ws(', ', '\"' || nullif(a.application_name, '') || '\"',
-                                                'role ' || a.usename, a.state), ')')
+select concat('session ', a.pid, ' (', concat_ws(
+    ', ', '\"' || nullif(a.application_name, '') || '\"', 'role ' || a.usename, a.state), ')')
 from pg_stat_activity a join (
     select pid, max(array_position(array['AccessShareLock', 'RowShareLock', 'RowExclusiveLock',
         'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',

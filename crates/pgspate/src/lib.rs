@@ -8,14 +8,12 @@
 pub mod apply;
 pub mod care;
 pub mod copy;
-pub mod doctor;
 mod job;
 pub mod load;
 pub mod plan;
 pub mod reading;
 pub(crate) mod stage;
 pub mod sync;
-pub mod tune;
 
 pub use pgspate_base::{Error, Kind, Place, Result, file, numbers};
 pub use pgspate_input::{encode, format, source};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgspate::doctor::Options;
-use pgspate::doctor::storage::Volume;
+use pgspate_doctor::doctor::Options;
+use pgspate_doctor::doctor::storage::Volume;
 
 use super::shared::{CommonArgs, json, server, stall_timeout};
 use super::{Flag, Flagged, part, path, text, value};

@@ -181,7 +181,8 @@ fn choice<V: Clone + Send + Sync + 'static, const N: usize>(
 mod tests {
     use std::fmt::Debug;
 
-    use pgspate::{apply, doctor, load, reading, sync};
+    use pgspate::{apply, load, reading, sync};
+    use pgspate_doctor::doctor;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::value_parser;
-use pgspate::tune::Form;
+use pgspate_doctor::tune::Form;
 
 use super::doctor::size;
 use super::shared::{CommonArgs, json, server, stall_timeout};

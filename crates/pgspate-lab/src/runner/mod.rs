@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use pgspate::measure::Measurement;
 use pgspate::target::connect::{Connection, Dsn};
-use pgspate::{Error, Kind, Result, tune};
+use pgspate::{Error, Kind, Result};
+use pgspate_doctor::tune;
 use pgspate_embedded::{Installation, Step};
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -111,8 +111,8 @@ async fn search<Q: Question>(
     Err(End::Failed(failures))
 }
 
-/// Refuses a pooler that gives every transaction another session. A pooler is tried out once for all
-/// connections.
+/// Refuses a pooler that gives every transaction another session. A pooler is tried out once for
+/// all connections.
 async fn refuse_pooler(
     dsn: &Dsn,
     host: &Host,

@@ -217,9 +217,9 @@ fn full(refusal: &DbError, dsn: &Dsn) -> String {
     };
     let (what, name) = (limit.0, quote_ident(limit.1));
     format!(
-        "Close other connections of this {what}, use fewer lanes with `--lanes`, or raise its limit \
-         with `alter {what} {name} connection limit N`. A load needs one connection besides those \
-         of its lanes."
+        "Close other connections of this {what}, use fewer lanes with `--lanes`, or raise its \
+         limit with `alter {what} {name} connection limit N`. A load needs one connection besides \
+         those of its lanes."
     )
 }
 

@@ -143,7 +143,8 @@ impl Headers {
     }
 }
 
-/// What the headers of a server's messages tell, which come in pieces of `piece` bytes; for fuzzing.
+/// What the headers of a server's messages tell, which come in pieces of `piece` bytes; for
+/// fuzzing.
 pub fn headers_of_server(bytes: &[u8], piece: usize) -> Vec<String> {
     let (mut headers, mut dialog) = (Headers::of_server(), Dialog::default());
     let mut told = Vec::new();

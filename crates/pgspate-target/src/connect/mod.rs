@@ -41,9 +41,9 @@ use tokio_postgres::Client;
 
 use crate::Result;
 
-/// What a session is asked in the round trip in which it is asked who it is. Asked twice where there
-/// is a pooler: the search path is not pinned the first time, so that names have to be qualified, or
-/// the transaction begun by [`begin_pinned`](super::begin_pinned).
+/// What a session is asked in the round trip in which it is asked who it is. Asked twice where
+/// there is a pooler: the search path is not pinned the first time, so that names have to be
+/// qualified, or the transaction begun by [`begin_pinned`](super::begin_pinned).
 pub trait Question: Sync {
     /// What comes of it.
     type Answer: Send;

@@ -1,8 +1,8 @@
 //! What passes over a connection: who owes whom, and since when nothing has moved.
 //!
 //! A tap sits where messages are readable: on the socket, or above TLS. It changes nothing, until
-//! the connection is given up: from then on nothing is sent, and the tap answers every question with
-//! an error that says why.
+//! the connection is given up: from then on nothing is sent, and the tap answers every question
+//! with an error that says why.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -22,14 +22,14 @@ use super::source::slot::{Filling, Slot};
 use super::watch::Watch;
 use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
-use pgspate_target::ledger::{Mark, digest};
 use crate::plan::RowRequest;
 use crate::reading::{self, InputOrigin};
-use pgspate_target::session::LOOK;
 use crate::source::Input;
-use pgspate_target::{Unlogged, under_users_path};
 use crate::{Error, Kind, Result, load};
 use pgspate_events::Lsn;
+use pgspate_target::ledger::{Mark, digest};
+use pgspate_target::session::LOOK;
+use pgspate_target::{Unlogged, under_users_path};
 
 /// Pieces of 256 KiB that may wait for the load.
 const PIECES: usize = 8;

@@ -10,9 +10,9 @@ use super::restore::{self, Restorer};
 use super::{Caring, after};
 use crate::copy::{Commit, Outcome};
 use crate::job::Persistent;
+use crate::{Error, Result};
 use pgspate_target::ledger::{self, Change};
 use pgspate_target::session::Patience;
-use crate::{Error, Result};
 
 /// How long a load that has failed waits for locks on its table.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);

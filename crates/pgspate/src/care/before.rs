@@ -7,9 +7,9 @@ use tokio_postgres::Client;
 
 use super::{Caring, indexes};
 use crate::job::Persistent;
-use pgspate_target::ledger::{self, Change, JobId};
 use crate::plan::When;
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{self, Change, JobId};
 
 /// Between two looks whether keys are back.
 const KEYS_PAUSE: Duration = Duration::from_millis(500);

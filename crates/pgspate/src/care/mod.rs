@@ -24,13 +24,13 @@ pub(crate) use shadow::destination;
 
 use crate::copy::Progress;
 use crate::job::{JobSession, OwnSession, Persistent};
-use pgspate_target::ledger::{Found, Seal};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{InputFacts, Method, Plan, Request};
-use pgspate_target::session::Stop;
-use pgspate_target::{Session, Table, Upkeep};
 use crate::{Error, Kind, Result};
 use patient::Patient;
+use pgspate_target::ledger::{Found, Seal};
+use pgspate_target::session::Stop;
+use pgspate_target::{Session, Table, Upkeep};
 
 /// Where a run stands with what it has changed on its table.
 #[derive(Debug, Default)]

@@ -15,13 +15,13 @@ use tokio_postgres::error::SqlState;
 use super::builders::{BUILDERS_MAX, Builders};
 use super::patient::Patient;
 use crate::copy::Progress;
+use crate::{Error, Kind, Result};
+use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, Change};
 use pgspate_target::session::Timeouts;
-use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::{
     Ask, DEFINITION_SETTINGS, Parameter, PresentNames, Recipe, present_names, server_error, users,
 };
-use crate::{Error, Kind, Result};
 
 /// Sorting takes no less time for more memory than one pass of merging needs; beyond a GiB that
 /// is terabytes.

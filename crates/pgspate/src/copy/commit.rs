@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::lane::Finished;
 use super::{Destination, Job, LaneSession};
-use pgspate_target::ledger::{check_no_keys_down, read_done};
-use pgspate_target::connect::Connection;
-use pgspate_target::{Ask, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{check_no_keys_down, read_done};
+use pgspate_target::{Ask, server_error};
 
 /// How long a transaction may take to come to its end after its connection was lost.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -18,10 +18,10 @@ use super::stream::{BEGIN, Stream, Tally, refused_copy};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
+use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
 use pgspate_target::session::{LOOK, Patience};
-use pgspate_target::connect::Connection;
-use crate::{Error, Kind, Result};
 
 /// From the thread to the task.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ pub(crate) use own::{OwnSession, Persistent};
 
 use crate::Result;
 use crate::copy::Progress;
-use pgspate_target::ledger::{self, Begun, Change, Found, Identity, JobId, Known, Opened, Seal};
 use pgspate_target::connect::Connection;
+use pgspate_target::ledger::{self, Begun, Change, Found, Identity, JobId, Known, Opened, Seal};
 
 /// A run's session and its job, if it keeps a ledger.
 pub(crate) struct JobSession {

@@ -7,8 +7,8 @@ use tokio_postgres::Client;
 
 use crate::Result;
 use crate::copy::Progress;
-use pgspate_target::session::{Limits, Patience};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::session::{Limits, Patience};
 
 /// A run's own session, opened again when it is lost.
 pub(crate) struct OwnSession {

@@ -11,11 +11,11 @@ use crate::copy::{
 };
 use crate::format::Mode;
 use crate::job::Persistent;
-use pgspate_target::ledger::Opened;
 use crate::plan::{Method, Plan};
-use pgspate_target::session::Patience;
-use pgspate_target::Table;
 use crate::{Error, Kind, Result, care};
+use pgspate_target::Table;
+use pgspate_target::ledger::Opened;
+use pgspate_target::session::Patience;
 
 impl Load {
     /// Starts over while that promises to help.

@@ -2,9 +2,9 @@
 
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing;
+use crate::{Error, Kind, Place, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
-use crate::{Error, Kind, Place, Result};
 
 /// A table that a load makes before it writes the first row.
 #[derive(Debug, Clone)]

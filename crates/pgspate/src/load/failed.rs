@@ -7,9 +7,9 @@ use tokio_postgres::error::SqlState;
 
 use super::{Load, Watch, create};
 use crate::copy::{is_about_one_row, is_keys_down};
-use pgspate_target::ledger::{self, KeysDown};
 use crate::reading::hint_encoding;
 use crate::{Error, Kind};
+use pgspate_target::ledger::{self, KeysDown};
 
 impl Load {
     /// The load's error, after the table that was made for it is gone again.

@@ -26,10 +26,10 @@ use crate::Result;
 use crate::care::{self, Caring};
 use crate::copy::{Commit, Early, Outcome, RejectsMax};
 use crate::job::{JobSession, OwnSession, Persistent};
-use pgspate_target::ledger::Found;
-use pgspate_target::measure::wal_position;
 use crate::plan::{Plan, Replace, Request, When};
 use crate::reading::{self, Reading};
+use pgspate_target::ledger::Found;
+use pgspate_target::measure::wal_position;
 use pgspate_target::session::Limits;
 use pgspate_target::{Session, Table};
 

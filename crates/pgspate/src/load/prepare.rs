@@ -6,14 +6,14 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use super::{Load, Options, Watch, create, record, replace};
-use crate::{Result, care};
 use crate::copy::{Early, Lanes};
 use crate::job::JobSession;
-use pgspate_target::ledger::{self, Known};
 use crate::plan::{Plan, Request, RowRequest, Wish};
 use crate::reading::{Survey, is_locked, name_user, parse_name};
+use crate::{Result, care};
 use pgspate_target::Upkeep;
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{self, Known};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
 /// only to look at, and rolled back. Blocks; call it from a thread that is not one of `runtime`'s.

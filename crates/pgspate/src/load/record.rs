@@ -6,11 +6,11 @@ use tokio_postgres::Client;
 use super::{Load, Watch, create};
 use crate::copy::Outcome;
 use crate::job::{JobSession, Persistent};
-use pgspate_target::ledger::{self, Begun, Found, Identity, SourcePrint};
 use crate::plan::{Method, Plan};
 use crate::reading::Reading;
-use pgspate_target::{Session, Table, Unlogged, server_error};
 use crate::{Error, Kind, Result};
+use pgspate_target::ledger::{self, Begun, Found, Identity, SourcePrint};
+use pgspate_target::{Session, Table, Unlogged, server_error};
 
 /// What the load is known by, if its plan keeps a ledger. Blocks.
 pub(super) fn identity(

@@ -3,8 +3,8 @@
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
 use crate::format::Mode;
-use pgspate_target::{Session, Table, quote_ident};
 use crate::{Error, Kind, Result};
+use pgspate_target::{Session, Table, quote_ident};
 
 /// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
 const CHUNK_BYTES: usize = 4 << 20;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::{Reading, Watch};
 use crate::format::{Contents, Cutter};
-use pgspate_target::ledger::Done;
 use crate::plan::RowPlan;
 use crate::source::Input;
 use crate::{Error, Kind, Place, Result};
+use pgspate_target::ledger::Done;
 
 impl Reading {
     /// The digests of all inputs, as they are now. Blocks.

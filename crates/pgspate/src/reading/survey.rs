@@ -12,11 +12,13 @@ use tokio_postgres::error::SqlState;
 use super::{InputOrigin, Options, Reading};
 use crate::job::OwnSession;
 use crate::plan::RowRequest;
-use pgspate_target::session::Limits;
 use crate::source::{self, Input};
-use pgspate_target::connect::{Connection, Dsn, Question};
-use pgspate_target::{Ask, Session, Table, begin_pinned, ledger, read_session, server_error, users};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::{Connection, Dsn, Question};
+use pgspate_target::session::Limits;
+use pgspate_target::{
+    Ask, Session, Table, begin_pinned, ledger, read_session, server_error, users,
+};
 
 /// What is known before anything is planned.
 pub(crate) struct Survey {

@@ -14,8 +14,8 @@ pub(crate) use referrers::referrers;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use pgspate_target::{Ask, Table, quote_ident, server_error};
 use crate::{Error, Result};
+use pgspate_target::{Ask, Table, quote_ident, server_error};
 
 /// The table, as statements name it.
 pub(crate) const NAME: &str = "pg_temp.pgspate_stage";

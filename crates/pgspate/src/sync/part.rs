@@ -10,11 +10,11 @@ use super::doubt::Doubt;
 use super::statements::{DIFF, Scope, Statements};
 use super::{Examples, Report, Sync, ahead, exchange};
 use crate::copy::{DURABLY, LaneSession};
+use crate::stage::pin;
+use crate::{Error, Kind, Result, stage};
 use pgspate_target::ledger::check_no_keys_down;
 use pgspate_target::measure::{Own, StatementCost};
-use crate::stage::pin;
 use pgspate_target::server_error;
-use crate::{Error, Kind, Result, stage};
 
 /// Begins a transaction that sees one state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";

@@ -18,12 +18,12 @@ use crate::format::Mode;
 use crate::job::{OwnSession, Persistent};
 use crate::plan::{RowPlan, RowRequest};
 use crate::reading::{MakeEncoder, Reading, Survey, Watch, hint_encoding, missing, parse_name};
-use pgspate_target::session::Patience;
 use crate::stage::known::Winnower;
 use crate::stage::{self, Stage};
-use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::{Session, Table};
 use crate::{Error, Kind, Result};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::session::Patience;
+use pgspate_target::{Session, Table};
 
 /// Which rows of the input are staged, and in how many sessions.
 pub(super) enum StagedRows {

@@ -12,8 +12,8 @@ use super::statements::Statements;
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
 use crate::reading::Watch;
-use pgspate_target::server_error;
 use crate::{Error, Result};
+use pgspate_target::server_error;
 
 /// The transactions.
 #[derive(Debug, Clone)]

@@ -12,12 +12,12 @@ use super::statements::Scope;
 use super::turns::{self, Committed};
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
+use crate::reading::Watch;
+use crate::{Error, Result, stage};
+use pgspate_target::connect::Connection;
 use pgspate_target::ledger::check_no_keys_down;
 use pgspate_target::measure::{self, Measurement};
-use crate::reading::Watch;
-use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, server_error};
-use crate::{Error, Result, stage};
 
 /// The table's fillfactor; indexes that no query has used and which are not unique, by names and by
 /// columns; updates of the table, and HOT ones.

@@ -3,8 +3,8 @@
 use pgspate::Kind;
 
 use crate::certificates::{Authority, self_signed};
+use crate::server::Server;
 use crate::{Fixture, is_encrypted, plain_server, resolve, tls_server, told};
-use pgspate_target::server::Server;
 
 /// What a connection comes to.
 #[derive(Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use pgspate::format::{Cutter, Mode};
 use pgspate::target::Session;
 
 use crate::load::{Memory, encode, framed, parquet_cutter, pg_type, session};
-use pgspate_target::server::Database;
+use crate::server::Database;
 
 /// The file formats that batches can go through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

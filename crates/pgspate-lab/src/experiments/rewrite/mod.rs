@@ -9,11 +9,11 @@ mod heap;
 mod watcher;
 mod ways;
 
-use pgspate::doctor::picture::Picture as HeapPicture;
 use pgspate::measure::{Difference, PRICE_PER_MILLION};
 use pgspate::target::Table;
 use pgspate::target::connect::Connection;
 use pgspate::{Error, Kind, Result};
+use pgspate_doctor::doctor::picture::Picture as HeapPicture;
 
 use super::ways::{expect, failed};
 use crate::data::{self, meters};

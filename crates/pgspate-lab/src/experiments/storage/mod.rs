@@ -7,8 +7,8 @@
 mod figures;
 mod written;
 
-use pgspate::doctor::storage::{Limits, Volume};
 use pgspate::{Error, Kind, Result};
+use pgspate_doctor::doctor::storage::{Limits, Volume};
 
 use super::bulk;
 use super::bulk::strategies::{self, EACH, ONE, PGSPATE};

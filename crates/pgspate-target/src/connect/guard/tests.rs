@@ -1,3 +1,5 @@
+//! A guard before servers that say nothing.
+
 use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;

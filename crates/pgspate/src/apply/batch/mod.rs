@@ -24,9 +24,9 @@ pub(crate) use received::SlotFeed;
 
 use super::route::Facts;
 use super::source::Reached;
-use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
 use pgspate_events::decode::{self, Decode, Format};
 use pgspate_events::log::Log;
+use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
 
 /// A batch on its way from the reader to the writer.
 #[derive(Debug, Default)]

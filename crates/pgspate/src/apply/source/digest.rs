@@ -1,8 +1,8 @@
 //! What tells the records of one stream from those of another, and how far they were taken.
 
 use super::{Position, SourceNames};
-use pgspate_target::ledger::Mark;
 use pgspate_events::Stand;
+use pgspate_target::ledger::Mark;
 
 /// Tells the records of a stream so far from others. The ledger keeps it: it stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use crate::format::{ChunkData, Cutter};
 use crate::source::{self, Input};
 use crate::{Error, Kind, Result};
 use pgspate_events::Stand;
-use pgspate_target::ledger::Mark;
 
 /// Bytes asked for at once.
 const BLOCK_BYTES: usize = 256 << 10;

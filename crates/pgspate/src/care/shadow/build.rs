@@ -12,11 +12,11 @@ use super::{BEGIN, Caring};
 use crate::care::builders::{BUILDERS_MAX, Builders};
 use crate::copy::Lanes;
 use crate::job::Persistent;
+use crate::{Error, Kind, Result};
+use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId};
 use pgspate_target::session::{LOOK, Timeouts, heeding, stopped};
-use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, server_error};
-use crate::{Error, Kind, Result};
 
 /// One attempt to get the lock: as long as others are made to queue behind it.
 const LOCK_ATTEMPT: Duration = Duration::from_secs(1);

@@ -11,12 +11,12 @@ mod recipe;
 use tokio_postgres::error::SqlState;
 
 use super::Caring;
-use pgspate_target::ledger::{self, JobId, Opened, shadow};
 use crate::plan::{Method, Plan, Replace};
-use pgspate_target::likeness::{Property, likeness};
-use pgspate_target::{Table, ends_session, fixed, server_error};
 use crate::{Error, Kind, Result};
 use exchange::Refused;
+use pgspate_target::ledger::{self, JobId, Opened, shadow};
+use pgspate_target::likeness::{Property, likeness};
+use pgspate_target::{Table, ends_session, fixed, server_error};
 use recipe::Names;
 
 /// How every transaction here begins: names that the server writes are complete, and nothing of

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::read::{Partition, next_of, source_of};
 use crate::Result;
 use crate::apply::source::{Digest, Position, Reached, SourceNames, Trail};
-use pgspate_target::ledger::{Mark, PartMove};
 use pgspate_events::Stand;
+use pgspate_target::ledger::{Mark, PartMove};
 
 /// How often places are written where there are no events.
 const IDLE: Duration = Duration::from_secs(10);

@@ -11,11 +11,11 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use pgspate_target::session::{self, Timeouts};
-use pgspate_target::connect::{Connection, Dsn, Walsender};
-use pgspate_target::quote_ident;
 use crate::{Error, Kind, Result};
 use pgspate_events::{Lsn, Name};
+use pgspate_target::connect::{Connection, Dsn, Walsender};
+use pgspate_target::quote_ident;
+use pgspate_target::session::{self, Timeouts};
 
 /// Bytes of rows that are handed on at a time.
 const PIECE_BYTES: usize = 256 << 10;

@@ -2,7 +2,7 @@
 
 use super::finding::Check;
 use super::scene::{Found, Scene};
-use crate::numbers::seconds;
+use pgspate_base::numbers::seconds;
 use pgspate_target::server::{Flavour, words};
 
 const CHECKPOINTS: Check = Check {

@@ -2,7 +2,7 @@
 
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, count};
-use crate::numbers::bytes;
+use pgspate_base::numbers::bytes;
 use pgspate_target::quote_ident;
 use pgspate_target::server::{Flavour, words};
 

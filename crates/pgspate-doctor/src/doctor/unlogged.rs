@@ -2,7 +2,7 @@
 
 use super::finding::Check;
 use super::scene::{Found, Scene, count};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 
 const UNLOGGED: Check = Check {
     id: "unlogged-tables",

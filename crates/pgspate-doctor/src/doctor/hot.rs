@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::finding::Check;
 use super::scene::{Found, Scene, count};
-use crate::numbers::thousands;
+use pgspate_base::numbers::thousands;
 
 const HOT: Check = Check {
     id: "hot-updates",

@@ -3,7 +3,7 @@
 use super::disk::Traffic;
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene};
-use crate::numbers::thousands;
+use pgspate_base::numbers::thousands;
 use pgspate_target::measure::{Difference, Measurement};
 use pgspate_target::server::Flavour;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, attempt};
-use crate::numbers::{bytes, rate, seconds, thousands};
+use pgspate_base::numbers::{bytes, rate, seconds, thousands};
 use pgspate_target::server::Flavour;
 
 const STORAGE: Check = Check {

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::{Look, Picture};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 
 const GAP: f64 = 2.0;
 const MARGIN: f64 = 24.0;

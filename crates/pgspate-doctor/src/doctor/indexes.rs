@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
 use super::scene::{Found, SINCE, Scene, count};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
     id: "unused-indexes",

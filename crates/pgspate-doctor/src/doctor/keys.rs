@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, count};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 
 const PRIMARY: Check = Check {
     id: "primary-keys",

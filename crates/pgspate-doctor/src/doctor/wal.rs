@@ -3,7 +3,7 @@
 use super::checkpoints::larger_wal_size;
 use super::finding::Check;
 use super::scene::{Found, Scene};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 use pgspate_target::server::{Flavour, compression, words};
 
 const IMAGES: Check = Check {

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::exact::Exact;
 use super::finding::{Check, Finding};
 use super::scene::{FINDINGS_MAX, Found, Scene, count, is_there};
-use crate::numbers::bytes;
+use pgspate_base::numbers::bytes;
 
 const BLOAT: Check = Check {
     id: "bloat",

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::finding::Check;
 use super::keys::ROWS;
 use super::scene::{Found, Scene, is_there};
-use crate::numbers::thousands;
+use pgspate_base::numbers::thousands;
 
 const SEQUENCES: Check = Check {
     id: "sequences",

@@ -1,12 +1,13 @@
 //! Applies proposals by `ALTER SYSTEM`, and puts back what was.
 //!
 //! The way back of every setting is committed to the ledger before the first setting is changed.
-//! Settings are the whole server's, and a ledger is one database's. So a marker beside the settings,
-//! [`MARKER`], names the database to all others. It also says which rows of the ledger are of this
-//! `apply`: rows of an earlier one may have stayed, and another role may have added some. Every
-//! session sees the marker from before the first setting is changed until the last is back. Without
-//! the marker nothing is put back, whatever a ledger says. Each step can be done any number of
-//! times, so both ways may be interrupted anywhere. What somebody else has set meanwhile stays.
+//! Settings are the whole server's, and a ledger is one database's. So a marker beside the
+//! settings, [`MARKER`], names the database to all others. It also says which rows of the ledger
+//! are of this `apply`: rows of an earlier one may have stayed, and another role may have added
+//! some. Every session sees the marker from before the first setting is changed until the last is
+//! back. Without the marker nothing is put back, whatever a ledger says. Each step can be done any
+//! number of times, so both ways may be interrupted anywhere. What somebody else has set meanwhile
+//! stays.
 
 use std::ops::RangeInclusive;
 

@@ -9,7 +9,7 @@ use super::exact::Exact;
 use super::finding::{Check, Finding};
 use super::indexes::{WRITES, writes};
 use super::scene::{FINDINGS_MAX, Found, Scene, count, is_there};
-use crate::numbers::bytes;
+use pgspate_base::numbers::bytes;
 
 const OVERSIZED: Check = Check {
     id: "oversized-indexes",

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::finding::{Check, Finding};
 use super::repartition::{Bounds, Column, Large};
 use super::scene::{Found, Scene, count};
-use crate::numbers::{bytes, thousands};
+use pgspate_base::numbers::{bytes, thousands};
 use pgspate_target::quote_ident;
 
 const PARTITIONS: Check = Check {

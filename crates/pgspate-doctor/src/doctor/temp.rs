@@ -6,7 +6,7 @@ use super::finding::{Check, Finding};
 use super::scene::{Found, Scene, attempt};
 use super::storage::data_bytes;
 use super::tempfiles::{Closed, names};
-use crate::numbers::{bytes, rate, seconds, thousands};
+use pgspate_base::numbers::{bytes, rate, seconds, thousands};
 use pgspate_target::quote_ident;
 use pgspate_target::server::{Flavour, words};
 
