@@ -4,7 +4,8 @@
 //! [`run`] carries out each combination of levels as often as is asked, in an order that nobody
 //! chose, each time from the same starting state, and writes a line for each to `results.jsonl`;
 //! what has its line is not run again. [`report`] makes one page of the lines. What is measured is
-//! measured alike for all contenders, and what is unfavourable to pgspate stays.
+//! measured alike for all contenders, and what is unfavourable to pgspate stays. The engine is one
+//! contender among others: it knows nothing of being measured.
 
 pub mod data;
 mod dataset;

@@ -1,4 +1,14 @@
-//! The server and the table: connecting, and the facts that plans are made from.
+//! The server that is written to, and the facts of its tables.
+//!
+//! - [`connect`]: connections as libpq makes them, and a guard that ends silent ones.
+//! - [`session`]: how one waits for a server.
+//! - [`Table`], [`Index`], [`Upkeep`], [`Recipe`]: what a table is, and how to make its parts again.
+//! - [`measure`] and [`server`]: counters, sizes, settings, the kind of server.
+//! - [`ledger`]: what has been done to a database, kept in the database itself.
+//!
+//! Every session begins with its search path pinned, and reads only relations whose owners are
+//! trusted. What is unsure after a fault is asked of the ledger. Nothing here knows of inputs and
+//! formats, or writes a row of the user's.
 
 mod ask;
 pub mod connect;
