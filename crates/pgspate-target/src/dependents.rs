@@ -66,8 +66,7 @@ select to_regclass('pg_catalog.pg_dist_partition') is not null,
                                and d.classid = 'pg_class'::regclass and d.deptype = 'e'
                join pg_class c on c.oid = d.objid
                where e.extname = 'timescaledb' and c.relkind = 'r' and {is_trusted}
-                 and c.oid = to_regclass('_timescaledb_catalog.hypertable')),
-       to_regclass('pg_catalog.gp_distribution_policy') is not null";
+                 and c.oid = to_regclass('_timescaledb_catalog.hypertable'))";
 
 const CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
                      where logicalrelid::oid = $1::oid)";
@@ -137,10 +136,7 @@ pub async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
 async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
     let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
     let facts = client.ask_one(&managers, &[]).await?;
-    let [has_citus, has_timescale, is_greenplum] = [0, 1, 2].map(|nth| facts.get::<_, bool>(nth));
-    if is_greenplum {
-        return Ok(Some("Greenplum"));
-    }
+    let [has_citus, has_timescale] = [0, 1].map(|nth| facts.get::<_, bool>(nth));
     for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
         if has && client.ask_one(sql, &[&oid]).await?.get(0) {
             return Ok(Some(name));

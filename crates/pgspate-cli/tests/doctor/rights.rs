@@ -61,17 +61,3 @@ fn nothing_is_written() {
     assert_eq!(state(), before);
     assert_eq!(db.query(next), Vec::<Vec<Option<String>>>::new());
 }
-
-/// As Greenplum 6, which is older than these roles.
-#[test]
-fn a_server_without_predefined_roles() {
-    let server = testing::server("");
-    let dsn = server.dsn();
-    crate::run::ask(&dsn, "create role plain login");
-    let sql = "update pg_authid set rolname = 'gone' where rolname = 'pg_read_all_stats'";
-    crate::run::ask(&dsn, sql);
-    for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
-        let run = doctor(&dsn, "--watch 100ms");
-        assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
-    }
-}

@@ -196,11 +196,8 @@ pub(super) async fn attempt(client: &Client, sql: &str) -> Option<Row> {
 }
 
 pub(crate) async fn rights(client: &Client) -> Result<Rights> {
-    // The role is one that servers before PostgreSQL 10, as Greenplum 6, do not have.
-    let sql = "select current_user::text, coalesce( \
-               (select pg_has_role(current_user, oid, 'usage') from pg_roles \
-                where rolname = 'pg_read_all_stats'), \
-               (select rolsuper from pg_roles where rolname = current_user), false)";
+    let sql = "select current_user::text, \
+               pg_has_role(current_user, 'pg_read_all_stats', 'usage')";
     let failed = server_error("could not look up the role's rights".to_owned());
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
     Ok(Rights { role: row.get(0), reads_stats: row.get(1) })

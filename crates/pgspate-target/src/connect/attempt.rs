@@ -22,7 +22,7 @@ use super::socket::{Address, Route};
 use super::tap::Traffic;
 use super::tls::Tls;
 use super::tls_settings::Mode;
-use crate::Result;
+use crate::{Error, Kind, Result};
 
 /// What one attempt does about encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +89,9 @@ async fn search<Q: Question>(
                 }
             };
             let failure = match within(dsn.timeouts.connect, dsn, tried).await {
+                Ok(Ok((connection, _))) if connection.is_too_old() => {
+                    return Err(End::Broken(too_old(&connection)));
+                }
                 Ok(Ok((connection, answer))) if !connection.is_pooled() => {
                     return Ok((connection, answer));
                 }
@@ -109,6 +112,13 @@ async fn search<Q: Question>(
         }
     }
     Err(End::Failed(failures))
+}
+
+/// The refusal of a server whose answers nobody has tried.
+fn too_old(connection: &Connection) -> Error {
+    let version = connection.parameter("server_version").unwrap_or_default();
+    let message = format!("{} runs PostgreSQL {version}", connection.place());
+    Error::new(Kind::Server, message).hint("pgspate needs PostgreSQL 13 or newer.")
 }
 
 /// Refuses a pooler that gives every transaction another session. A pooler is tried out once for

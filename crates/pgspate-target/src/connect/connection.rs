@@ -28,6 +28,8 @@ use crate::{Ask, Error, Kind, Result, search_path};
 const NOTICES_MAX: usize = 256;
 /// Bytes of a notice's message, detail or hint kept at most.
 const NOTICE_BYTES_MAX: usize = 4096;
+/// The oldest version that works, as `server_version_num` has it.
+const VERSION_MIN: u32 = 130_000;
 /// How long a farewell or a cancel request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -204,6 +206,11 @@ impl Connection {
     /// The server's version as `server_version_num` has it: 150018 for 15.18. 0 if it is unknown.
     pub fn server_version(&self) -> u32 {
         self.parameter("server_version").map_or(0, version_number)
+    }
+
+    /// Whether it is older than any version that pgspate knows. One that does not tell is not.
+    pub(super) fn is_too_old(&self) -> bool {
+        (1..VERSION_MIN).contains(&self.server_version())
     }
 
     /// A parameter as the server reported it when the session began: `server_version`,

@@ -1,12 +1,11 @@
 //! The schema `pgspate`: made on first need, in the database that the rows go to.
 
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::bound;
 use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use super::{bound, identity};
 use crate::{Ask, Error, Kind, Result, server_error};
 use pgspate_base::Secret;
 
@@ -39,15 +38,6 @@ alter table pgspate.dead_letter add column if not exists role name not null defa
 
 /// Makes the ledger's key, by the server: so it is in no statement that a log may keep.
 const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_random_uuid()::text";
-
-/// The same before version 13, which cannot do so.
-fn old_secret() -> Result<String> {
-    let mut bytes = [0; 32];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| Error::new(Kind::Ledger, "could not make a key for the ledger"))?;
-    Ok(format!("'{}'", identity::hex(&bytes)))
-}
 
 /// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
 /// sources and options were; a key has at most one job that is not finished. `ledger.position` is
@@ -193,7 +183,6 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 
 /// Brings a ledger of an earlier version up to this one.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
-    let secret = new_secret(client).await?;
     let found = LedgerSchema::read(client).await?;
     let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
     let later = [
@@ -206,7 +195,7 @@ async fn upgrade(client: &Client, from: i32) -> Result<()> {
     }
     let sql = format!(
         "begin; {}; \
-         update pgspate.version set version = {VERSION}, secret = {secret} \
+         update pgspate.version set version = {VERSION}, secret = {SECRET} \
          where version < {VERSION}; \
          alter table pgspate.version alter column secret set not null; commit",
         parts.join("; ")
@@ -216,16 +205,6 @@ async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let message = format!("could not bring the ledger from version {from} to {VERSION}");
     Err(server_error(message)(error)
         .hint("It was made by an earlier pgspate. Have its owner run any `pgspate load` once."))
-}
-
-/// An expression that makes a key.
-async fn new_secret(client: &Client) -> Result<String> {
-    let failed = server_error("could not look for the server's version".to_owned());
-    let look = "select pg_catalog.current_setting('server_version_num')::int >= 130000";
-    match client.ask_one(look, &[]).await.map_err(failed)?.get(0) {
-        true => Ok(SECRET.to_owned()),
-        false => old_secret(),
-    }
 }
 
 /// The key by which what sources' names leave out is hashed.
@@ -249,10 +228,9 @@ pub async fn ensure(client: &Client) -> Result<()> {
     let has_schema = LedgerSchema::read(client).await?.is_there;
     // Not "if not exists", for which a role must be one that may make schemas.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
-    let secret = new_secret(client).await?;
     let sql = format!(
         "begin; {schema} {MAKE}; {MAKE_STREAMS}; {}; {}; \
-         insert into pgspate.version values ({VERSION}, {secret}); commit",
+         insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         bound::MAKE,
         [POLICIES, STREAM_POLICIES, bound::POLICIES].map(policies::sql).join("; ")
     );

@@ -19,13 +19,11 @@ pub enum Flavour {
     Azure,
     /// With Citus.
     Citus,
-    /// Greenplum.
-    Greenplum,
     /// With TimescaleDB.
     Timescale,
 }
 
-/// What tells them apart: functions, roles and settings of the provider, extensions, `version()`.
+/// What tells them apart: functions, roles and settings of the provider, extensions.
 const MARKS: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'rds.%')
@@ -35,15 +33,13 @@ select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'azure.%')
            or exists (select from pg_roles where rolname = 'azure_pg_admin'),
        exists (select from pg_extension where extname = 'citus'),
-       exists (select from pg_extension where extname = 'timescaledb'),
-       version() ilike '%greenplum%'";
+       exists (select from pg_extension where extname = 'timescaledb')";
 
 impl Flavour {
     /// Asks the server. What it does not answer, it is not.
     pub async fn of(client: &Client) -> Flavour {
         let Ok(row) = client.query_one(MARKS, &[]).await else { return Flavour::Plain };
         let marks = [
-            (6, Flavour::Greenplum),
             (0, Flavour::Aurora),
             (1, Flavour::Rds),
             (2, Flavour::CloudSql),
@@ -64,7 +60,6 @@ impl Flavour {
             Flavour::CloudSql => "Cloud SQL for PostgreSQL",
             Flavour::Azure => "Azure Database for PostgreSQL",
             Flavour::Citus => "PostgreSQL with Citus",
-            Flavour::Greenplum => "Greenplum",
             Flavour::Timescale => "PostgreSQL with TimescaleDB",
         }
     }
@@ -81,7 +76,6 @@ impl Flavour {
             Flavour::Aurora => "in the DB cluster parameter group",
             Flavour::CloudSql => "with gcloud sql instances patch --database-flags",
             Flavour::Azure => "with az postgres flexible-server parameter set",
-            Flavour::Greenplum => "with gpconfig",
             Flavour::Plain | Flavour::Citus | Flavour::Timescale => "with ALTER SYSTEM",
         }
     }
@@ -117,10 +111,6 @@ impl Flavour {
                 "COPY into a distributed table is routed by the coordinator; sizes and counters \
                  here are those of this node",
                 "unique constraints and keys have to contain the distribution column",
-            ],
-            Flavour::Greenplum => &[
-                "many checks here ask for what this engine does not have; they say so",
-                "COPY goes through the coordinator; gpfdist loads into all segments at once",
             ],
             Flavour::Timescale => &[
                 "a hypertable's rows are in its chunks: sizes and counters are theirs",

@@ -92,12 +92,8 @@ struct Transaction {
     server_since: String,
 }
 
-/// The lane's transaction, if it has written anything. `None` too on servers before 13, which do
-/// not tell.
+/// The lane's transaction, if it has written anything.
 async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
-    if connection.server_version() < 130_000 {
-        return Ok(None);
-    }
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
     let row = connection.client.ask_one(sql, &[]).await.map_err(failed)?;

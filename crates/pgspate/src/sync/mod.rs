@@ -200,10 +200,6 @@ async fn sort_columns(staging: &Staging, options: &Options) -> Result<Columns> {
         );
         return Err(Error::new(Kind::Plan, message).hint("Name such a key with `--key`."));
     }
-    if let (Some("Greenplum"), true) = (keeper, options.keeps_last) {
-        return Err(Error::new(Kind::Plan, "Greenplum keeps no order of staged rows")
-            .hint("Leave `--keep last` out, and each key in the source once."));
-    }
     let operators = keys::operators(client, table).await?;
     let (written, ignored) = (&staging.plan.columns, &options.ignored);
     let columns = Columns::sort(table, written, &key, ignored, &lenient, &operators)?;

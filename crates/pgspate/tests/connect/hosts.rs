@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgspate::Kind;
 
-use crate::{ask, plain_server, resolve, tls_server, told};
+use crate::{ask, password, plain_server, resolve, tls_server, told};
 
 #[tokio::test]
 async fn a_socket_is_used_without_tls() {
@@ -154,6 +154,47 @@ async fn connect_timeout_ends_a_wait_at_any_stage() {
     });
     futures_util::future::join_all(tried).await;
     impostors.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Between client and server, which says that it is PostgreSQL 12.
+async fn aged(server: u16) -> u16 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = tokio::net::TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_server, mut to_server) = server.split();
+        let forward = tokio::io::copy(&mut from_client, &mut to_server);
+        let back = async {
+            let (mut piece, name) = (vec![0; 1 << 16], b"server_version\0");
+            while let Ok(len @ 1..) = from_server.read(&mut piece).await {
+                let at = piece[..len].windows(name.len()).position(|bytes| bytes == name);
+                if let Some(at) = at {
+                    piece[at + name.len()..][..2].copy_from_slice(b"12");
+                }
+                to_client.write_all(&piece[..len]).await?;
+            }
+            std::io::Result::Ok(())
+        };
+        let _ = tokio::join!(forward, back);
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_server_older_than_any_that_is_known_is_refused() {
+    let fixture = plain_server();
+    let port = aged(fixture.server.port()).await;
+    let text = format!(
+        "host=127.0.0.1 port={port} user=scram dbname=postgres sslmode=disable {}",
+        password()
+    );
+    let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
+    let said = told(&error);
+    assert!(said.contains(" runs PostgreSQL 12."), "{said}");
+    assert!(said.contains("pgspate needs PostgreSQL 13 or newer."), "{said}");
 }
 
 #[tokio::test]

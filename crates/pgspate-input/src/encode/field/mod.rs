@@ -184,10 +184,6 @@ fn base_family(ty: &PgType, session: &Session, has_typmod: bool) -> Result<Famil
         25 | 1042 | 1043 | 114 => Family::Bytes,
         26 => Family::Oid,
         650 => Family::Cidr,
-        // Before version 12 a float4 was read as a double and then rounded once more.
-        700 if session.server_version < 120_000 => {
-            return Err(format!("type {} is rounded twice by servers before 12", ty.name));
-        }
         700 => Family::Float4,
         701 => Family::Float8,
         774 => Family::Macaddr8,
@@ -198,10 +194,6 @@ fn base_family(ty: &PgType, session: &Session, has_typmod: bool) -> Result<Famil
         1700 => Family::Numeric(session.server_version >= 140_000),
         2950 => Family::Uuid,
         3802 => Family::Jsonb,
-        // Servers before 10 could be built with dates and times in floating point.
-        1082 | 1083 | 1114 | 1184 | 1186 | 1266 if session.server_version < 100_000 => {
-            return Err(format!("the binary form of type {} varies before version 10", ty.name));
-        }
         1082 => Family::Date(zones),
         1083 => Family::Time,
         1114 => Family::Timestamp(zones),

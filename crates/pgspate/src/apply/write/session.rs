@@ -19,10 +19,8 @@ const BY_INDEX: &str = "\
 set local jit = off; set local enable_nestloop = on; set local enable_hashjoin = off; \
 set local enable_mergejoin = off; set local enable_seqscan = off";
 
-/// What is kept is planned once. Servers before 12 do not have the setting.
-const PLAN_ONCE: &str = "\
-select set_config(name, 'force_generic_plan', false) from pg_settings \
-where name = 'plan_cache_mode'";
+/// What is kept is planned once.
+const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
 /// The stage of a table.
 pub(super) struct Staged {
