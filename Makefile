@@ -31,8 +31,9 @@ help:
 	@echo 'make dist       the command with its licences, manual page and completions'
 	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
 
+# Without the lab, which takes as long to build as the engine and is no part of what is shown.
 demo:
-	$(CARGO) build --release -p pgspate-cli
+	$(CARGO) build --release -p pgspate-cli --no-default-features
 	@sh examples/demo.sh
 
 test: test-rust test-python

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::flags::{ApplyArgs, DoctorArgs, FromFlags, LoadArgs, StallArgs, SyncArgs, TuneArgs};
+#[cfg(feature = "lab")]
 use crate::lab::LabArgs;
 
 /// The fastest safe way to write into PostgreSQL.
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     /// Set a server up for a bulk load, and put it back
     Tune(FromFlags<TuneArgs>),
     /// Measure ways of writing on a server of your own, and make a page of it
+    #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Say what the ledger knows of loads, finished or not
     Status(StatusArgs),

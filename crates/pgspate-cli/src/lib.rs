@@ -10,6 +10,7 @@ mod doctor;
 mod errors;
 mod flags;
 mod generate;
+#[cfg(feature = "lab")]
 mod lab;
 mod load;
 mod metrics;
@@ -61,6 +62,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Apply(args) => apply::run(args.0, style),
         Command::Doctor(args) => doctor::run(args.0, style),
         Command::Tune(args) => tune::run(&args.0, style),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(args, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action } => server::run(action, style).map(yes),

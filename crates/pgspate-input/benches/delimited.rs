@@ -102,15 +102,7 @@ impl Input {
 }
 
 fn column(oid: u32) -> Column {
-    let session = Session {
-        server_version: 180_000,
-        date_style: "ISO, MDY".into(),
-        time_zone: "UTC".into(),
-        interval_style: "postgres".into(),
-        server_encoding: "UTF8".into(),
-        client_encoding: "UTF8".into(),
-        array_nulls: true,
-    };
+    let session = Session::of_version(180_000);
     let ty = PgType { oid, name: oid.to_string(), typmod: -1, kind: TypeKind::Base };
     let encoder = FieldEncoder::new(&ty, &session).ok();
     Column { name: "c".into(), encoder, force_null: false, force_not_null: false }

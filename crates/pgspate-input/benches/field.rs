@@ -88,15 +88,7 @@ fn columns() -> Vec<(&'static str, u32, Column)> {
 }
 
 fn bench(c: &mut Criterion) {
-    let session = Session {
-        server_version: 180_000,
-        date_style: "ISO, MDY".into(),
-        time_zone: "UTC".into(),
-        interval_style: "postgres".into(),
-        server_encoding: "UTF8".into(),
-        client_encoding: "UTF8".into(),
-        array_nulls: true,
-    };
+    let session = Session::of_version(180_000);
     let mut group = c.benchmark_group("field");
     let mut out = Vec::with_capacity(FIELDS as usize * 64);
     for (name, oid, column) in columns() {

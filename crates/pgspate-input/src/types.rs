@@ -58,3 +58,19 @@ pub struct Session {
     /// `array_nulls`. Off, as old applications may still have it, NULL in an array is text.
     pub array_nulls: bool,
 }
+
+impl Session {
+    /// A session of a server of this `server_version_num` on which nothing has been changed, in UTC
+    /// and UTF8: for what is encoded without a server.
+    pub fn of_version(server_version: u32) -> Session {
+        Session {
+            server_version,
+            date_style: "ISO, MDY".to_owned(),
+            time_zone: "UTC".to_owned(),
+            interval_style: "postgres".to_owned(),
+            server_encoding: "UTF8".to_owned(),
+            client_encoding: "UTF8".to_owned(),
+            array_nulls: true,
+        }
+    }
+}

@@ -227,15 +227,7 @@ fn a_key_that_was_left_out_is_about_no_row() {
 
 #[test]
 fn rows_are_binary_while_the_encoders_take_them() {
-    let session = Session {
-        server_version: 150_000,
-        date_style: "ISO, MDY".into(),
-        time_zone: "UTC".into(),
-        interval_style: "postgres".into(),
-        server_encoding: "UTF8".into(),
-        client_encoding: "UTF8".into(),
-        array_nulls: true,
-    };
+    let session = Session::of_version(150_000);
     let column = |name: &str, oid, ty| JsonColumn {
         name: name.into(),
         field: Some(FieldEncoder::new(&base(oid, ty), &session).unwrap()),

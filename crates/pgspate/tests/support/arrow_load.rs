@@ -74,15 +74,7 @@ pub(crate) fn framed(rows: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn session(time_zone: &str) -> Session {
-    Session {
-        server_version: 150_000,
-        date_style: "ISO, MDY".to_owned(),
-        time_zone: time_zone.to_owned(),
-        interval_style: "postgres".to_owned(),
-        server_encoding: "UTF8".to_owned(),
-        client_encoding: "UTF8".to_owned(),
-        array_nulls: true,
-    }
+    Session { time_zone: time_zone.to_owned(), ..Session::of_version(150_000) }
 }
 
 const OIDS: &[(&str, u32, u32)] = &[

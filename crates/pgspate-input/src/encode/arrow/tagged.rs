@@ -306,18 +306,6 @@ mod tests {
         (790, "money"),
     ];
 
-    fn session(server_version: u32) -> Session {
-        Session {
-            server_version,
-            date_style: "ISO, MDY".to_owned(),
-            time_zone: "UTC".to_owned(),
-            interval_style: "postgres".to_owned(),
-            server_encoding: "UTF8".to_owned(),
-            client_encoding: "UTF8".to_owned(),
-            array_nulls: true,
-        }
-    }
-
     fn values() -> (ArrayRef, usize) {
         let mut values = TaggedBuilder::default();
         for int in [0, 7, -1, 32_767, 32_768, -32_769, 1 << 31, i64::MAX, i64::MIN] {
@@ -343,7 +331,7 @@ mod tests {
 
     fn encoder(oid: u32, name: &str, server_version: u32) -> ColumnEncoder {
         let ty = PgType { oid, name: name.to_owned(), typmod: -1, kind: TypeKind::Base };
-        ColumnEncoder::new(&tagged_field("a"), &ty, &session(server_version)).unwrap()
+        ColumnEncoder::new(&tagged_field("a"), &ty, &Session::of_version(server_version)).unwrap()
     }
 
     #[test]
@@ -368,15 +356,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_server_with_other_moments_reads_them_itself() {
-        let (array, rows) = values();
-        let stamps = encoder(1114, "timestamp", 90_600);
-        let put = stamps.bind(&array).unwrap();
-        assert!((0..rows - 1).all(|row| !put.put(row, &mut Vec::new())));
-        assert!(put.put(rows - 1, &mut Vec::new()));
     }
 
     #[test]

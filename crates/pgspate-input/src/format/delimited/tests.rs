@@ -59,15 +59,7 @@ fn text_column(name: &str) -> Column {
 }
 
 fn session() -> Session {
-    Session {
-        server_version: 180_000,
-        date_style: "ISO, MDY".into(),
-        time_zone: "UTC".into(),
-        interval_style: "postgres".into(),
-        server_encoding: "UTF8".into(),
-        client_encoding: "UTF8".into(),
-        array_nulls: true,
-    }
+    Session::of_version(180_000)
 }
 
 impl Setup {

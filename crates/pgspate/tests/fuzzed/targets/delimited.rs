@@ -53,15 +53,7 @@ impl Setup {
     }
 
     fn column(&self, nth: usize) -> Column {
-        let session = Session {
-            server_version: 180_000,
-            date_style: "ISO, MDY".into(),
-            time_zone: "UTC".into(),
-            interval_style: "postgres".into(),
-            server_encoding: "UTF8".into(),
-            client_encoding: "UTF8".into(),
-            array_nulls: true,
-        };
+        let session = Session::of_version(180_000);
         let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
         Column {
             name: format!("c{nth}"),
