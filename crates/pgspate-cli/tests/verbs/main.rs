@@ -28,9 +28,16 @@ mod trial;
 mod wire;
 mod work;
 
+use std::time::Duration;
+
 use chance::{Chance, long_run};
+use plan::{At, Fault, Plan};
+use proxy::Proxy;
 use record::run_all;
+use run::finish;
+use scene::{Scene, is_done};
 use trial::{Sort, Trial};
+use wire::Side;
 use work::WORKS;
 
 /// So many trials of each sort for each command, at messages of chance.
@@ -80,6 +87,24 @@ fn deaths() {
 fn sessions_that_hold_locks_are_lost() {
     let trials = ["load-create lose@443", "sync-ahead lose@416"];
     run_all(trials.map(|trial| trial.parse().unwrap()).to_vec());
+}
+
+/// All sessions are lost at once while the rows that the table lacks are staged, and the server can
+/// be reached: all rows are staged instead, and the sync goes on to its end.
+#[test]
+fn a_sync_that_loses_all_its_sessions_goes_on() {
+    let mut scene = Scene::new();
+    let nth = WORKS.iter().position(|work| work.name == "sync-ahead").unwrap();
+    let (work, wanted) = (&WORKS[nth], scene.baseline(nth).state);
+    scene.reset(work);
+    let rows = At::Kind(Side::Client, b'd', 1);
+    let plan = Plan::new(Fault::Cut, rows).away(Duration::ZERO);
+    let proxy = Proxy::start(&scene.server.dsn(), Some(plan));
+    let run = finish(scene.start(work, &proxy.dsn()));
+    assert!(proxy.has_fired());
+    assert!(is_done(work, &run), "{:?} {}\n{}", run.status, run.stderr, proxy.log());
+    assert_eq!(scene.state(), wanted);
+    assert_eq!(scene.left_over(), "");
 }
 
 /// `PGSPATE_TEST_FAULTS_REPLAY='WORK SORT@MESSAGE'`: that trial, ten times.

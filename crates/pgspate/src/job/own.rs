@@ -63,7 +63,8 @@ pub(crate) trait Persistent {
     /// Waits until the server may be back, and comes back.
     ///
     /// # Errors
-    /// `interrupted`, if the server stays away for too long; or what coming back was refused with.
+    /// `interrupted`, if the server stays away for too long; what coming back was refused with; or
+    /// of [`Kind::Cancelled`](crate::Kind::Cancelled).
     fn wait(
         &mut self,
         interrupted: crate::Error,
@@ -77,6 +78,7 @@ pub(crate) trait Persistent {
                 Err(error) => return Err(error),
             }
         }
+        progress.stop.check()?;
         Err(interrupted)
     }
 

@@ -103,7 +103,10 @@ impl Staging {
             match attempt {
                 Ok(End::Done(outcome, sessions)) => return Ok((outcome, sessions)),
                 Ok(End::LanesConflict) => {
-                    return Err(Error::new(Kind::Bug, "one lane waits for itself"));
+                    return Err(Error::new(
+                        Kind::Server,
+                        "the sessions of the stage wait for each other",
+                    ));
                 }
                 // Where the table was read ahead, what was known of it is known no more.
                 Ok(End::Interrupted(error)) if self.ahead().is_none() => {
@@ -158,6 +161,16 @@ impl Staging {
                 },
             },
         })
+    }
+
+    /// Connects the run's own session anew where it was lost.
+    pub(super) fn come_back(&mut self) -> Result<()> {
+        self.own.come_back()
+    }
+
+    /// The same, for as long as lanes would try.
+    pub(super) fn find_back(&mut self, watch: &Watch) -> Result<()> {
+        self.own.again(&watch.copy, OwnSession::come_back)
     }
 
     fn failed(&self, error: Error) -> Error {
