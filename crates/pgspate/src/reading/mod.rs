@@ -7,7 +7,7 @@
 //! It keeps true that an input is cut the same way each time it is read, that all inputs have the
 //! format and the columns of the first, and that one that was changed meanwhile is an error.
 //!
-//! It must never know what its rows are for: no lanes, no stages, no commits, no jobs.
+//! It must never know what becomes of its rows: nothing is sent or committed here.
 
 mod contents;
 mod look;
