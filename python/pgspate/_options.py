@@ -36,9 +36,9 @@ def words(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
             value = {True: "yes", False: "no"}.get(value, value)
         if value is True:
             arguments.append(flag)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and name in ("map", "source_option"):
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
-        elif isinstance(value, Iterable) and not isinstance(value, str):
+        elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
             arguments += [flag + "=" + item for item in value]
         elif value is not None and value is not False:
             text = os.fspath(value) if isinstance(value, os.PathLike) else value

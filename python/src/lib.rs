@@ -108,10 +108,12 @@ fn sync_doubt(
 /// Applies a stream of changes; gives the report as JSON.
 #[pyfunction(name = "apply")]
 fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let ((mut options, made), to, caller) = streamed(py, given, asked)?;
+    let ((mut options, metrics, made), to, caller) = streamed(py, given, asked)?;
     let desk = caller.desk.clone();
     caller.run(py, move |work: &Work<apply::Watch>| {
         at_server(to, |dsn, runtime| {
+            let serve = |at| pgspate_cli::serve_metrics(at, &work.watch, runtime);
+            let _metrics = metrics.map(serve).transpose()?;
             let Some(name) = made else {
                 let apply = apply::prepare(options, dsn, runtime)?;
                 work.begin_to_write()?;

@@ -1,5 +1,6 @@
 //! What a call asks for: the command's own arguments, and the data beside them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -115,13 +116,15 @@ fn take(
     Ok(None)
 }
 
-/// The options of `apply`; and what events are called that Python makes, if any are.
+/// The options of `apply`; where its metrics are served; and what events are called that Python
+/// makes, if any are.
 pub(crate) fn streamed<'py>(
     py: Python<'py>,
     given: Given<'py>,
     asked: Asked<'py>,
-) -> PyResult<Ready<'py, (apply::Options, Option<String>), Events>> {
-    let mut options = pgspate_cli::apply_options(&asked.0).map_err(|error| raise(py, &error))?;
+) -> PyResult<Ready<'py, (apply::Options, Option<SocketAddr>, Option<String>), Events>> {
+    let asked_for = pgspate_cli::apply_options(&asked.0);
+    let (mut options, metrics) = asked_for.map_err(|error| raise(py, &error))?;
     let desk = Desk::with_room(EVENT_BATCHES);
     let Given(kind, data, name) = given;
     let (mut events, mut made) = (None, None);
@@ -133,7 +136,7 @@ pub(crate) fn streamed<'py>(
         made = Some(name);
     }
     let (to, caller) = asked.caller(events, desk);
-    Ok(((options, made), to, caller))
+    Ok(((options, metrics, made), to, caller))
 }
 
 impl<'py> Asked<'py> {

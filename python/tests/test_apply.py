@@ -8,7 +8,9 @@ import datetime as dt
 import enum
 import json
 import queue
+import socket
 import threading
+import urllib.request
 import uuid
 from decimal import Decimal
 
@@ -233,3 +235,26 @@ def test_asynchronous_rows_are_cancelled(db, dsn):
     asyncio.run(cancel())
     assert state == ["waits", "ended"]
     assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_metrics_are_served_while_events_are_applied(dsn, parts):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "127.0.0.1:%d" % free.getsockname()[1]
+    pages = []
+
+    def events():
+        yield from EVENTS
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
+            pages.append(page.read().decode())
+
+    pgspate.apply(events(), to=dsn, metrics=address)
+    assert "pgspate_apply_events_total" in pages[0]
+
+
+@pytest.mark.parametrize("option", ["plan", "json", "quiet"])
+def test_what_is_for_a_terminal_is_refused(dsn, parts, option):
+    with pytest.raises(pgspate.UsageError, match=f"`{option}` is an option of the command"):
+        asyncio.run(pgspate.aio.apply(EVENTS, to=dsn, **{option: True}))
+    with pytest.raises(pgspate.UsageError, match=f"`{option}` is an option of the command"):
+        asyncio.run(pgspate.aio.load([(1, "bolt")], "parts", to=dsn, **{option: True}))
+    assert parts() == []

@@ -25,6 +25,7 @@ mod target;
 mod tune;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 use clap::{Args as _, FromArgMatches, Parser};
 use pgspate::target::connect::Dsn;
@@ -35,6 +36,7 @@ use flags::{ApplyArgs, DoctorArgs, Flagged, FromFlags, LoadArgs, SyncArgs, TuneA
 
 pub use errors::embedded;
 pub use load::runtime;
+pub use metrics::{Server, serve as serve_metrics};
 
 /// How a command that did what it should ended.
 pub(crate) enum Answer {
@@ -85,7 +87,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// # Errors
 /// Kind `Usage` for what the command would not take.
 pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
-    Ok(parse::<LoadArgs>(args)?.options)
+    let args: LoadArgs = parse(args)?;
+    args.common.check_program()?;
+    Ok(args.options)
 }
 
 /// What the arguments of `pgspate sync` ask for, without the words `pgspate sync`.
@@ -93,15 +97,20 @@ pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
 /// # Errors
 /// As [`load_options`].
 pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
-    Ok(parse::<SyncArgs>(args)?.options)
+    let args: SyncArgs = parse(args)?;
+    args.common.check_program()?;
+    Ok(args.options)
 }
 
-/// What the arguments of `pgspate apply` ask for, without the words `pgspate apply`.
+/// What the arguments of `pgspate apply` ask for, without the words `pgspate apply`; and where
+/// [`serve_metrics`] is to serve them, if anywhere.
 ///
 /// # Errors
 /// As [`load_options`].
-pub fn apply_options(args: &[String]) -> Result<pgspate::apply::Options> {
-    Ok(parse::<ApplyArgs>(args)?.options)
+pub fn apply_options(args: &[String]) -> Result<(pgspate::apply::Options, Option<SocketAddr>)> {
+    let args: ApplyArgs = parse(args)?;
+    args.common.check_program()?;
+    Ok((args.options, args.metrics))
 }
 
 /// What `pgspate doctor` with these arguments finds on a server.

@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests at a time; others wait.
 const REQUESTS_MAX: usize = 16;
 
-/// Serves until it is dropped.
-pub(crate) struct Server(JoinHandle<()>);
+/// Serves metrics until it is dropped.
+pub struct Server(JoinHandle<()>);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -33,11 +33,11 @@ impl Drop for Server {
     }
 }
 
-/// Starts to serve.
+/// Starts to serve the metrics of the stream that is watched, at `http://ADDRESS/metrics`.
 ///
 /// # Errors
 /// An address that cannot be listened on.
-pub(crate) fn serve(address: SocketAddr, watch: &Arc<Watch>, runtime: &Handle) -> Result<Server> {
+pub fn serve(address: SocketAddr, watch: &Arc<Watch>, runtime: &Handle) -> Result<Server> {
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
         Error::new(Kind::Usage, format!("could not listen on {address}"))
             .hint("Name another address with `--metrics`.")

@@ -8,6 +8,7 @@ use pgspate::plan::When;
 use pgspate::reading::{self, InputOrigin};
 use pgspate::session::Limits;
 use pgspate::source;
+use pgspate::{Error, Kind, Result};
 
 use super::source_option::SourceOption;
 use super::{Flag, Flagged, choice, part, switch, text, under, value, values};
@@ -19,6 +20,22 @@ pub(crate) struct CommonArgs {
     pub(crate) plan: bool,
     pub(crate) json: bool,
     pub(crate) quiet: bool,
+}
+
+impl CommonArgs {
+    /// Refuses what is for people at a terminal, and would be passed over where a program gives it.
+    pub(crate) fn check_program(&self) -> Result<()> {
+        let given = [("plan", self.plan), ("json", self.json), ("quiet", self.quiet)];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let message = format!("`{name}` is an option of the command alone");
+                Err(Error::new(Kind::Usage, message).hint(
+                    "`pgspate.plan` shows what a load would do, and every call gives a report.",
+                ))
+            }
+        }
+    }
 }
 
 fn to(help: &'static str) -> Flag<CommonArgs> {

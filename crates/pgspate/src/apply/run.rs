@@ -3,6 +3,7 @@
 //! Three threads: one reads, one makes batches, and the caller's writes them. What goes wrong on
 //! one of them ends the others, and is told when what came before it is committed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -21,7 +22,7 @@ use super::route::{Facts, Names, Router};
 use super::source::kafka::{self, TopicPosition, TopicSource, Topics};
 use super::source::lines::{LinePosition, LineSource};
 use super::source::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
-use super::source::{Reached, Source};
+use super::source::{Pieces, Reached, Source};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
 use crate::source::Input;
@@ -188,7 +189,7 @@ impl Run<'_> {
         let wiring = Wiring { options, router, names, batches, watch: Arc::clone(watch) };
         let feed = feed(wiring, writer.mark());
         let reading = std::thread::spawn(move || {
-            source.read(&piece_tx);
+            read_all(&mut source, &piece_tx);
             source
         });
         let feeding = std::thread::spawn(move || batch::run(feed, &piece_rx));
@@ -236,6 +237,14 @@ impl Run<'_> {
     }
 }
 
+/// Reads the source. A reader that dies says so, as its silence would pass for the end of the input.
+fn read_all<S: Source>(source: &mut S, pieces: &Pieces<S::Piece>) {
+    if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
+        // Nobody listens any more where the run has ended for another reason.
+        let _ = pieces.send(Err(died()));
+    }
+}
+
 /// After the last commit: the source hears of it. A thread that reads a silent pipe is left to
 /// itself.
 ///
@@ -245,8 +254,11 @@ fn end<S: Source>(reading: JoinHandle<S>) -> Result<()> {
     if !S::HEEDS_STOP {
         return Ok(());
     }
-    let died = |_| Error::new(Kind::Bug, "the thread that reads the source died");
-    reading.join().map(S::close).map_err(died)
+    reading.join().map(S::close).map_err(|_| died())
+}
+
+fn died() -> Error {
+    Error::new(Kind::Bug, "the thread that reads the source died")
 }
 
 fn write_all(
@@ -285,6 +297,26 @@ fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Dying;
+
+    impl Source for Dying {
+        type Position = LinePosition;
+        type Piece = ();
+
+        fn read(&mut self, _: &Pieces<()>) {
+            panic!("on purpose");
+        }
+
+        fn close(self) {}
+    }
+
+    #[test]
+    fn a_reader_that_dies_says_so() {
+        let (pieces, read) = sync_channel(1);
+        read_all(&mut Dying, &pieces);
+        assert_eq!(read.recv().unwrap().unwrap_err().kind(), Kind::Bug);
+    }
 
     #[test]
     fn a_dead_reader_is_no_end_of_the_stream() {

@@ -51,6 +51,12 @@ impl<S: Default> Trail<S> {
     pub(crate) fn after(digest: Digest) -> Trail<S> {
         Trail { digest, last: Default::default(), whole: Default::default() }
     }
+
+    /// Tells what the ledger is to keep next from what it keeps, although no record has come.
+    pub(crate) fn advance(&mut self) {
+        self.digest.mix(1);
+        (self.last.1, self.whole.1) = (self.digest, self.digest);
+    }
 }
 
 impl<S: Copy + Default + Send + Into<Stand>> Position for Trail<S> {

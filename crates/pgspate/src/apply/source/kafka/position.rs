@@ -164,6 +164,10 @@ impl Position for TopicPosition {
                 moves.push(PartMove { part: part.name.clone(), from, to });
             }
         }
+        if !has_events && !moves.is_empty() {
+            // An attempt to write them is told from one that has written them by the mark alone.
+            self.trail.advance();
+        }
         (self.is_due, self.moved) = (false, Instant::now());
         moves
     }
@@ -213,5 +217,20 @@ mod tests {
         let moves = state.moves(false);
         assert_eq!((moves[0].to.ordinal, moves[0].to.source.as_str()), (5, "offset 4"));
         assert!(state.moves(true).is_empty());
+    }
+    /// By its mark alone a commit is known to have happened.
+    #[test]
+    fn moves_without_events_change_the_mark() {
+        let (mut state, names) = (position(0), SourceNames::new(vec!["t/0".to_owned()]));
+        let mut marks = vec![state.mark(0, &names)];
+        for number in 0..2 {
+            let (topic, mark) = ("t".to_owned(), None);
+            let found = Partition { topic, number, mark, next: 0, reads_again: false, end: 0 };
+            state.add(found).unwrap();
+            assert!(state.hand_on(true));
+            assert_eq!(state.moves(false).len(), 1);
+            marks.push(state.mark(0, &names));
+        }
+        assert!(marks[0] != marks[1] && marks[1] != marks[2], "{marks:?}");
     }
 }
