@@ -174,7 +174,8 @@ mod tests {
         let rows = load.reading.rows;
         assert_eq!(rows.columns, Some(words(&["a,b", "c"])));
         assert_eq!((rows.force_null, rows.force_not_null), (words(&["a,b"]), words(&["c"])));
-        let (apply, _) = apply_options(&words(&["--tables=a,b", "--dms-columns=c,d", "-"])).unwrap();
+        let (apply, _) =
+            apply_options(&words(&["--tables=a,b", "--dms-columns=c,d", "-"])).unwrap();
         assert_eq!(
             (apply.tables, apply.decode.dms.columns),
             (words(&["a,b"]), Some(words(&["c,d"])))
