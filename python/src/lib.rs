@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 
 use errors::raise;
 use events::EventBytes;
-use options::{Asked, Given, WithSource, streamed};
+use options::{Applying, Asked, Given, WithSource, streamed};
 use work::{Stop, Unwatched, Work};
 
 /// Loads; gives the report as JSON.
@@ -108,7 +108,7 @@ fn sync_doubt(
 /// Applies a stream of changes; gives the report as JSON.
 #[pyfunction(name = "apply")]
 fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let ((mut options, metrics, made), to, caller) = streamed(py, given, asked)?;
+    let (Applying { mut options, metrics, made }, to, caller) = streamed(py, given, asked)?;
     let desk = caller.desk.clone();
     caller.run(py, move |work: &Work<apply::Watch>| {
         at_server(to, |dsn, runtime| {

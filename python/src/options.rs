@@ -116,13 +116,21 @@ fn take(
     Ok(None)
 }
 
-/// The options of `apply`; where its metrics are served; and what events are called that Python
-/// makes, if any are.
+/// What `apply` is asked for.
+pub(crate) struct Applying {
+    pub(crate) options: apply::Options,
+    /// Where metrics are served.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// What events are called that Python makes, if any are.
+    pub(crate) made: Option<String>,
+}
+
+/// What a call of `apply` asks for, with its events.
 pub(crate) fn streamed<'py>(
     py: Python<'py>,
     given: Given<'py>,
     asked: Asked<'py>,
-) -> PyResult<Ready<'py, (apply::Options, Option<SocketAddr>, Option<String>), Events>> {
+) -> PyResult<Ready<'py, Applying, Events>> {
     let asked_for = pgspate_cli::apply_options(&asked.0);
     let (mut options, metrics) = asked_for.map_err(|error| raise(py, &error))?;
     let desk = Desk::with_room(EVENT_BATCHES);
@@ -136,7 +144,7 @@ pub(crate) fn streamed<'py>(
         made = Some(name);
     }
     let (to, caller) = asked.caller(events, desk);
-    Ok(((options, metrics, made), to, caller))
+    Ok((Applying { options, metrics, made }, to, caller))
 }
 
 impl<'py> Asked<'py> {

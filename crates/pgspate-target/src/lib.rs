@@ -2,7 +2,8 @@
 //!
 //! - [`connect`]: connections as libpq makes them, and a guard that ends silent ones.
 //! - [`session`]: how one waits for a server.
-//! - [`Table`], [`Index`], [`Upkeep`], [`Recipe`]: what a table is, and how to make its parts again.
+//! - [`Table`], [`Index`], [`Upkeep`], [`Recipe`]: what a table is, and how to make its parts
+//!   again.
 //! - [`measure`] and [`server`]: counters, sizes, settings, the kind of server.
 //! - [`ledger`]: what has been done to a database, kept in the database itself.
 //!

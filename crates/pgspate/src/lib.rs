@@ -2,8 +2,8 @@
 //!
 //! [`load`], [`sync`] and [`apply`] are thin: each turns its input into chunks or staged rows and
 //! hands them on. [`reading`] is an input, [`plan`] decides how its records become rows and gives
-//! its reasons, [`copy`] takes every row to the server over lanes, and [`care`] does to a table what
-//! makes that fast and puts it back. Beneath are `pgspate-input`, `pgspate-events` and
+//! its reasons, [`copy`] takes every row to the server over lanes, and [`care`] does to a table
+//! what makes that fast and puts it back. Beneath are `pgspate-input`, `pgspate-events` and
 //! `pgspate-target`, whose parts are named here too: [`source`], [`mod@format`], [`encode`],
 //! [`target`], [`ledger`].
 //!

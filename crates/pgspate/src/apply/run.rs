@@ -237,7 +237,7 @@ impl Run<'_> {
     }
 }
 
-/// Reads the source. A reader that dies says so, as its silence would pass for the end of the input.
+/// Reads the source. A reader that dies says so: its silence would pass for the end of the input.
 fn read_all<S: Source>(source: &mut S, pieces: &Pieces<S::Piece>) {
     if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
         // Nobody listens any more where the run has ended for another reason.
