@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgspate::copy::Waiting;
+use pgspate::session::stopped;
 use pgspate::target::PgType;
 use pgspate::{Error, Kind, Result, apply, load};
 use pyo3::prelude::*;
@@ -70,7 +71,7 @@ impl<W: Watch> Work<W> {
     pub(crate) fn begin_to_write(&self) -> Result<()> {
         match self.stage.compare_exchange(BEGINS, WRITES, SeqCst, SeqCst) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::new(Kind::Cancelled, "stopped by the user")),
+            Err(_) => Err(stopped()),
         }
     }
 
@@ -85,7 +86,7 @@ impl<W: Watch> Work<W> {
                 return done;
             }
             if self.stage.load(SeqCst) == ABANDONED {
-                return Err(Error::new(Kind::Cancelled, "stopped by the user"));
+                return Err(stopped());
             }
         }
     }
@@ -189,7 +190,7 @@ impl<'py, M: Make> Caller<'py, M> {
             return Ok(());
         }
         if self.stop.as_ref().is_some_and(|stop| stop.get().0.load(SeqCst)) {
-            return Err(raise(py, &Error::new(Kind::Cancelled, "stopped by the user")));
+            return Err(raise(py, &stopped()));
         }
         if let Some(progress) = self.progress.as_ref().filter(|_| shown.elapsed() >= SHOWN) {
             *shown = Instant::now();

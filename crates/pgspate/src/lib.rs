@@ -1,11 +1,15 @@
 //! The engine of pgspate: moving rows into PostgreSQL fast and exactly.
 //!
 //! [`load`], [`sync`] and [`apply`] are thin: each turns its input into chunks or staged rows and
-//! hands them on. [`reading`] is an input, [`plan`] decides how its records become rows and gives
-//! its reasons, [`copy`] takes every row to the server over lanes, and [`care`] does to a table
-//! what makes that fast and puts it back. Beneath are `pgspate-input`, `pgspate-events` and
-//! `pgspate-target`, whose parts are named here too: [`source`], [`mod@format`], [`encode`],
-//! [`target`], [`ledger`].
+//! hands them on.
+//!
+//! - [`reading`] is an input.
+//! - [`plan`] decides how its records become rows, and gives its reasons.
+//! - [`copy`] takes every row to the server over lanes.
+//! - [`care`] does to a table what makes that fast, and puts it back.
+//!
+//! Beneath are `pgspate-input`, `pgspate-events` and `pgspate-target`. Their parts are named here
+//! too: [`source`], [`mod@format`], [`encode`], [`target`], [`ledger`].
 //!
 //! Every row is written once, whatever dies when, or is set aside with its place. Nothing here
 //! prints, reads arguments, or knows which program it is a part of.

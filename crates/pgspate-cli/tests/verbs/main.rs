@@ -89,8 +89,8 @@ fn sessions_that_hold_locks_are_lost() {
     run_all(trials.map(|trial| trial.parse().unwrap()).to_vec());
 }
 
-/// All sessions are lost at once while the rows that the table lacks are staged, and the server can
-/// be reached: all rows are staged instead, and the sync goes on to its end.
+/// All sessions are lost at once, while the rows that the table lacks are staged. The server can be
+/// reached. So all rows are staged instead, and the sync goes on to its end.
 #[test]
 fn a_sync_that_loses_all_its_sessions_goes_on() {
     let mut scene = Scene::new();

@@ -16,6 +16,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The statement that has a session wait for locks so long, and for nothing else.
+    pub fn session_sql(&self) -> String {
+        Timeouts::OfSession.off_with_lock_timeout(self.lock_timeout_millis())
+    }
+
     /// As the server's setting takes it.
     pub fn lock_timeout_millis(&self) -> i32 {
         i32::try_from(self.lock_timeout.as_millis()).unwrap_or(i32::MAX)
@@ -55,7 +60,7 @@ impl Timeouts {
     }
 
     /// The same, and how long to wait for a lock, in milliseconds; 0 is for ever.
-    pub fn off_but_for_locks(self, lock_timeout_millis: i32) -> String {
+    pub fn off_with_lock_timeout(self, lock_timeout_millis: i32) -> String {
         let local = if self == Timeouts::OfTransaction { "local " } else { "" };
         format!("set {local}lock_timeout = {lock_timeout_millis}; {}", self.off())
     }

@@ -1,10 +1,12 @@
 //! Streams of changes, applied to tables through temporary tables, exactly once.
 //!
-//! A source gives events, each with its position (`source/`). They are routed to tables of the
-//! target (`route/`), gathered in batches and folded to what is left of them, per key and column by
-//! column (`batch/`), and written (`write/`): deletes, updates and inserts run as one transaction
-//! with the position in the stream, so that no event is lost or doubled. `run.rs` ties these
-//! together.
+//! - `source/` gives events, each with its position.
+//! - `route/` finds the target's table of each event.
+//! - `batch/` gathers events, and folds them by key and column by column to what is left of them.
+//! - `write/` writes a batch: deletes, updates and inserts.
+//!
+//! A batch and its position in the stream are one transaction, so that no event is lost or doubled.
+//! `run.rs` ties these together.
 
 mod backfill;
 mod batch;

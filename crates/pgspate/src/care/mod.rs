@@ -1,12 +1,12 @@
 //! What is done to a table for speed, its record, and its way back.
 //!
-//! Indexes and constraints are dropped and built again, autovacuum is switched off and on, a shadow
-//! table is filled and exchanged for the table, and rows are counted after the last one. All of it
-//! is for a run that writes many rows; the plan says what is to be done, and this does it.
+//! Indexes and constraints are dropped and built again. Autovacuum is switched off and on. A shadow
+//! table is filled and exchanged for the table. After the last row the table is analyzed. All of it
+//! is for a run that writes many rows: the plan says what is to be done, and this does it.
 //!
-//! It keeps true that whatever is changed is in the ledger in the same transaction, with the way
-//! back; that a run ends only when everything is back, also when it fails; and that where this
-//! cannot be done, the error says how, and [`restore()`] does it later, from the ledger alone.
+//! Whatever is changed is in the ledger in the same transaction, with the way back. A run ends only
+//! when everything is back, also when it fails. Where this cannot be done the error says how, and
+//! [`restore()`] does it later, from the ledger alone.
 //!
 //! It must never know where rows come from, what format they have, or how they reach the table.
 

@@ -16,7 +16,6 @@ use crate::stage::Stage;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::{Connection, Dsn, Question};
 use pgspate_target::ledger::share_sql;
-use pgspate_target::session::Timeouts;
 use pgspate_target::{server_error, use_users_path};
 
 /// Opens connections to the target.
@@ -111,7 +110,7 @@ impl Ready {
 /// Commits but for the last need not reach the disk. What a row makes the server run is run under
 /// the user's search path.
 pub(super) fn limits(limits: &Limits) -> String {
-    let timeouts = Timeouts::OfSession.off_but_for_locks(limits.lock_timeout_millis());
+    let timeouts = limits.session_sql();
     format!("set synchronous_commit = off; {timeouts}; {}", use_users_path(false))
 }
 

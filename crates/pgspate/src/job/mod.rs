@@ -1,9 +1,8 @@
 //! A run's job: the session that holds it, and what the ledger has of it.
 //!
-//! It is for whoever writes rows and has something to remember of it: it opens the job, holds its
-//! lock, finds the way back after a lost connection, and says what is written by then. Whatever is
-//! unsure after a fault is read from the ledger. It knows neither what is read nor how it is
-//! written, and nothing of the table but its name.
+//! A run that writes rows opens its job here, and holds the job's lock. After a lost connection it
+//! connects anew, and the ledger says what is written by then. This room knows neither what is
+//! read nor how it is written, and nothing of the table but its name.
 
 mod own;
 

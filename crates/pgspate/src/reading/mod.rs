@@ -1,11 +1,11 @@
 //! An input: what is read, how, and what a sample of it says.
 //!
-//! Sources are found, the first megabyte is looked at, and format, columns and types are told from
-//! it; then the whole is cut into chunks and encoded, as a plan of rows says. It is for whoever
-//! fills a table or a stage: `load`, `sync`, and `apply` for the first rows of a slot.
+//! Sources are found, and the first megabyte is looked at: it tells format, columns and types. Then
+//! the whole is cut into chunks and encoded, as a plan of rows says. `load` and `sync` fill a table
+//! or a stage from it, and so does `apply` with the first rows of a slot.
 //!
-//! It keeps true that an input is cut the same way each time it is read, that all inputs have the
-//! format and the columns of the first, and that one that was changed meanwhile is an error.
+//! An input is cut the same way each time it is read. All inputs have the format and the columns of
+//! the first. An input that was changed meanwhile is an error.
 //!
 //! It must never know what becomes of its rows: nothing is sent or committed here.
 

@@ -33,6 +33,7 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{LaneSession, Outcome};
+use crate::job::{OwnSession, Persistent};
 use crate::plan::When;
 use crate::reading::{self, InputOrigin, Watch};
 use crate::stage::{self, keys, space::Space};
@@ -301,7 +302,7 @@ impl Sync {
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
         let done = self.run_held(extent, &holder, watch, started);
         // What has lost the holder may have lost this session, too.
-        let _ = self.staging.come_back();
+        let _ = self.staging.own.reconnect();
         let limit = self.options.limits.stall_timeout;
         runtime.block_on(async {
             let unlocked = timeout(limit, write::unlock(&holder, self)).await;
@@ -382,7 +383,8 @@ impl Sync {
         let staged = self.stage(watch);
         let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         let stage_seconds = started.elapsed().as_secs_f64();
-        self.staging.find_back(watch).map_err(|error| self.failed(error))?;
+        let found = self.staging.own.again(&watch.copy, OwnSession::come_back);
+        found.map_err(|error| self.failed(error))?;
         let mut patience = Patience::new(self.options.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();

@@ -163,16 +163,6 @@ impl Staging {
         })
     }
 
-    /// Connects the run's own session anew where it was lost.
-    pub(super) fn come_back(&mut self) -> Result<()> {
-        self.own.come_back()
-    }
-
-    /// The same, for as long as lanes would try.
-    pub(super) fn find_back(&mut self, watch: &Watch) -> Result<()> {
-        self.own.again(&watch.copy, OwnSession::come_back)
-    }
-
     fn failed(&self, error: Error) -> Error {
         let message =
             format!("could not sync {} with {}", self.table.sql_name, self.reading.title());

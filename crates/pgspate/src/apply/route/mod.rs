@@ -26,7 +26,7 @@ use pgspate_events::fold;
 use pgspate_events::log::{Change, Log, RowAt};
 use pgspate_events::{Event, Name, Op, Row, Stand};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{Limits, Patience, Timeouts, heeding, stopped};
+use pgspate_target::session::{Limits, Patience, heeding, stopped};
 use pgspate_target::{Session, read_session};
 
 /// What the server calls the session.
@@ -35,7 +35,7 @@ const NAME: &str = "pgspate apply";
 /// Opens the session that looks at tables.
 async fn open(dsn: &Dsn, limits: &Limits) -> Result<Connection> {
     let connection = dsn.connect(NAME).await?;
-    let timeouts = Timeouts::OfSession.off_but_for_locks(limits.lock_timeout_millis());
+    let timeouts = limits.session_sql();
     let set = connection.client.batch_execute(&timeouts).await;
     set.map_err(|error| connection.explain("could not set up the session", error))?;
     Ok(connection)

@@ -1,7 +1,7 @@
 //! Sources of events: files, replication slots of PostgreSQL, topics of Kafka.
 //!
-//! A source reads on a thread of its own and hands on pieces, in which every event, or record that
-//! is yet to be decoded, has its position by the source's own measure: a line, a place in a
+//! A source reads on a thread of its own and hands on pieces. A piece has events, or records that
+//! are yet to be decoded. Each has its position by the source's own measure: a line, a place in a
 //! server's log, an offset. Nothing here knows of batches, of the target's tables or of rows.
 
 mod digest;

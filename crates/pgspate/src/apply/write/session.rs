@@ -10,7 +10,6 @@ use crate::apply::route::Facts;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, pin};
 use pgspate_target::connect::Connection;
-use pgspate_target::session::Timeouts;
 use pgspate_target::use_users_path;
 
 /// Whatever the statistics say, a few rows are looked up in an index, one by one. A plan made so is
@@ -100,7 +99,7 @@ impl Session {
         };
         let sql = format!(
             "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
-            Timeouts::OfSession.off_but_for_locks(settings.limits.lock_timeout_millis()),
+            settings.limits.session_sql(),
             BY_INDEX.replace("set local", "set")
         );
         session.run(&sql, "set up the session").await?;

@@ -78,7 +78,7 @@ impl Caring<'_> {
         let complete = async {
             let client = self.job.client();
             let timeout = self.job.own.limits.lock_timeout_millis();
-            let limits = Timeouts::OfTransaction.off_but_for_locks(timeout);
+            let limits = Timeouts::OfTransaction.off_with_lock_timeout(timeout);
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
             let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
@@ -278,7 +278,7 @@ impl Caring<'_> {
 
 /// Nothing ends what is under way but its end.
 fn unlimited() -> String {
-    Timeouts::OfTransaction.off_but_for_locks(0)
+    Timeouts::OfTransaction.off_with_lock_timeout(0)
 }
 
 /// A transaction that began before the last row was committed.

@@ -26,7 +26,6 @@ use crate::stage::pin;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
-use pgspate_target::session::Timeouts;
 use pgspate_target::{Ask, server_error};
 
 /// Smaller tables are compared before sessions to read them are there.
@@ -118,9 +117,7 @@ impl Extent {
 pub(super) async fn open(sync: &Sync) -> Result<Connection> {
     let session = sync.staging.own.dsn.connect("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
-    let millis = sync.options.limits.lock_timeout_millis();
-    let timeouts = Timeouts::OfSession.off_but_for_locks(millis);
-    session.client.batch_execute(&timeouts).await.map_err(failed)?;
+    session.client.batch_execute(&sync.options.limits.session_sql()).await.map_err(failed)?;
     Ok(session)
 }
 

@@ -103,7 +103,7 @@ impl Snapshot {
         let connection = dsn.connect("pgspate").await?;
         let mut exporter = dsn.walsender(&connection, "pgspate").await?;
         // Rows are read for as long as that takes, and the snapshot is kept while others are read.
-        let unlimited = Timeouts::OfSession.off_but_for_locks(0);
+        let unlimited = Timeouts::OfSession.off_with_lock_timeout(0);
         exporter.command(&unlimited, what).await?;
         let done = connection.client.batch_execute(&unlimited).await;
         done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
