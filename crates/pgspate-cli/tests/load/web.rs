@@ -264,9 +264,9 @@ fn what_is_not_shown_of_a_url_tells_jobs_apart() {
     // The same rows from another place are other rows.
     let jan = load("key=jan");
     assert!(!jan.contains("jan"), "{jan}");
-    load("key=feb");
+    load("key=jun");
     assert_eq!(count(&case), "20 10 a");
-    for (query, job) in [("key=jan", 1), ("key=feb", 2)] {
+    for (query, job) in [("key=jan", 1), ("key=jun", 2)] {
         let said = load(query);
         assert!(said.contains(&format!("job {job} has loaded this")), "{said}");
     }
@@ -279,6 +279,7 @@ fn what_is_not_shown_of_a_url_tells_jobs_apart() {
     let args = ["?key=mar", "?key=apr"].map(|query| web.url() + query).join(" ");
     case.load(&format!("{args} --table t")).success();
     assert_eq!(count(&case), "50 10 a");
+    // Words that no digest in hex spells by chance.
     let kept = "select string_agg(sources::text, ' ') from pgspate.job";
-    assert!(!["jan", "feb", "mar"].iter().any(|it| case.value(kept).contains(it)));
+    assert!(!["jan", "jun", "mar", "apr"].iter().any(|it| case.value(kept).contains(it)));
 }
