@@ -13,6 +13,8 @@ use crate::{Ask, Error, Kind, Result, server_error};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for lanes of this run, which have closed their connections.
 const LOST_PATIENCE: Duration = Duration::from_secs(1);
+/// The same for lanes of an earlier run that have no transaction.
+const IDLE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// That `l` of pg_locks is the lock of key $1, and held.
@@ -65,41 +67,53 @@ pub fn share_sql(key: i64) -> String {
 ///
 /// # Errors
 /// Of [`Kind::Ledger`] when one of them stays.
-pub async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
+pub(super) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
     // Lanes of this run are opened after its first session. A role that is not shown when a session
     // began does not wait for it.
-    let earlier = "l.pid <> pg_backend_pid() \
-           and a.backend_start < (select backend_start from pg_stat_activity \
-                                  where pid = pg_backend_pid())";
-    outlast(client, key, earlier, PATIENCE).await
+    let earlier = "a.backend_start < (select backend_start from pg_stat_activity \
+                                      where pid = pg_backend_pid())";
+    outlast(client, key, earlier, PATIENCE, IDLE_PATIENCE).await
 }
 
-/// The same for all lanes, of this run too: none of them is connected any more. The server may not
-/// have noticed that, and their locks would be waited for.
+/// The same for all lanes, of this run too: none that writes is connected any more. The server may
+/// not have noticed that, and their locks would be waited for.
 ///
 /// # Errors
 /// Of [`Kind::Ledger`] when one of them stays.
 pub async fn outlast_lost_lanes(client: &Client, key: i64) -> Result<()> {
-    outlast(client, key, "l.pid <> pg_backend_pid()", LOST_PATIENCE).await
+    outlast(client, key, "true", LOST_PATIENCE, Duration::ZERO).await
 }
 
-async fn outlast(client: &Client, key: i64, which: &str, patience: Duration) -> Result<()> {
+/// Waits for lanes that have a transaction as long as `patience`, then terminates them. One that is
+/// idle is waited for as long as `idle_patience`: it may be about to read what its client has sent.
+/// After that it is harmless, and may be this run's own, opened before its first row.
+async fn outlast(
+    client: &Client,
+    key: i64,
+    which: &str,
+    patience: Duration,
+    idle_patience: Duration,
+) -> Result<()> {
     let key = lanes_key(key);
-    let earlier = format!(
-        "from pg_locks l join pg_stat_activity a on a.pid = l.pid where {IS_HELD} and {which}"
+    let lanes = format!(
+        "from pg_locks l join pg_stat_activity a on a.pid = l.pid \
+         where {IS_HELD} and l.pid <> pg_backend_pid() and {which} \
+           and ($2 or a.state is distinct from 'idle')"
     );
     let failed = || server_error("could not look for an earlier run of this load".to_owned());
-    let count = format!("select count(*) {earlier}");
-    let end = format!("select pg_terminate_backend(l.pid) {earlier}");
+    let count = format!("select count(*) {lanes}");
+    let end = format!("select pg_terminate_backend(l.pid) {lanes}");
     let (started, mut is_ended) = (std::time::Instant::now(), false);
     loop {
-        let count: i64 = client.ask_one(&count, &[&key]).await.map_err(failed())?.get(0);
+        let counts_idle = started.elapsed() < idle_patience;
+        let asked = client.ask_one(&count, &[&key, &counts_idle]).await;
+        let count: i64 = asked.map_err(failed())?.get(0);
         if count == 0 {
             return Ok(());
         }
         if started.elapsed() > patience && !is_ended {
             // Another role's may not be ended.
-            let _ = client.ask_all(&end, &[&key]).await;
+            let _ = client.ask_all(&end, &[&key, &false]).await;
             is_ended = true;
         }
         if started.elapsed() > patience + PATIENCE {

@@ -33,7 +33,7 @@ pub use job::{
     is_finished, is_taken, move_to, open, read_done, reread_done,
 };
 pub use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};
-pub use lock::{hold, outlast_lanes, outlast_lost_lanes, share_sql};
+pub use lock::{hold, outlast_lost_lanes, share_sql};
 pub use parts::{PartMove, read_parts};
 pub use reject::{Reject, RejectRecord, insert as insert_rejects, rejects};
 pub use schema::{ensure, is_there, secret};

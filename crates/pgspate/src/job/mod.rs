@@ -170,7 +170,7 @@ impl JobSession {
         let Some(key) = identity.map(Identity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
             ledger::hold(client, key).await?;
-            ledger::outlast_lanes(client, key).await
+            ledger::outlast_lost_lanes(client, key).await
         })
     }
 

@@ -8,6 +8,7 @@ mod authentication;
 mod certificates;
 mod downgrade;
 mod hosts;
+mod lanes;
 mod revocation;
 #[path = "../support/server.rs"]
 mod server;
