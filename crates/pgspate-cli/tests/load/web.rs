@@ -9,7 +9,7 @@ use crate::support::{Case, Run, finish, session, spawn, wait_until};
 
 /// How the server says where a body ends.
 #[derive(Clone, Copy, PartialEq)]
-enum Framing {
+pub(crate) enum Framing {
     Length,
     Chunked,
     /// With the connection.
@@ -29,13 +29,13 @@ struct Page {
 }
 
 /// A server on loopback, which ends with the process.
-struct Web {
+pub(crate) struct Web {
     address: SocketAddr,
     page: Arc<Mutex<Page>>,
 }
 
 impl Web {
-    fn start(framing: Framing, body: impl Into<Vec<u8>>) -> Web {
+    pub(crate) fn start(framing: Framing, body: impl Into<Vec<u8>>) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let page = Page { framing, body: body.into(), cut: None, headers: "", first: None };
@@ -63,7 +63,7 @@ impl Web {
         change(&mut self.page.lock().unwrap());
     }
 
-    fn load(&self, case: &Case, args: &str) -> Run {
+    pub(crate) fn load(&self, case: &Case, args: &str) -> Run {
         case.load(&format!("{} --table t --quiet {args}", self.url()))
     }
 }
