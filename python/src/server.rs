@@ -22,7 +22,7 @@ impl Throwaway {
     #[new]
     fn new(py: Python<'_>, settings: &str) -> PyResult<Throwaway> {
         let builder = embedded::Throwaway::builder().conf(settings);
-        let server = py.detach(|| builder.start(&embedded::silent)).map_err(|e| failed(py, e))?;
+        let server = py.detach(|| builder.start(&embedded::silent)).map_err(|e| raise(py, &e))?;
         let (dsn, url) = (server.passfile_dsn(), server.tcp_dsn_for("postgres"));
         let pid = std::process::id();
         Ok(Throwaway { server: Mutex::new(Some(server)), dsn, url, pid })
@@ -71,16 +71,12 @@ pub(crate) fn start_server(py: Python<'_>) -> PyResult<(String, String, bool)> {
         server.start(&embedded::silent)?;
         Ok((server.dsn()?, server.tcp_dsn()?, !ran))
     });
-    started.map_err(|error| failed(py, error))
+    started.map_err(|error| raise(py, &error))
 }
 
 /// Stops it.
 #[pyfunction]
 pub(crate) fn stop_server(py: Python<'_>) -> PyResult<()> {
     let stopped = py.detach(|| embedded::Server::open()?.stop(&embedded::silent));
-    stopped.map(drop).map_err(|error| failed(py, error))
-}
-
-fn failed(py: Python<'_>, error: embedded::Error) -> PyErr {
-    raise(py, &pgspate_cli::embedded(error))
+    stopped.map(drop).map_err(|error| raise(py, &error))
 }

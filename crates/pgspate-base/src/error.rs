@@ -182,6 +182,17 @@ impl Error {
         source.downcast_ref::<Refusal>().or_else(|| source.downcast_ref::<Error>()?.refusal())
     }
 
+    /// Message and causes on one line, for test failures and logs.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            text += &format!(": {cause}");
+            next = cause.source();
+        }
+        text
+    }
+
     fn cause(&self) -> Option<&Error> {
         self.0.source.as_deref()?.downcast_ref::<Error>()
     }

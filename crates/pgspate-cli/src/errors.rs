@@ -93,17 +93,3 @@ pub(crate) fn render(error: &Error, style: Style) -> String {
 pub(crate) fn status(error: &Error) -> u8 {
     if error.kind() == Kind::Cancelled { 130 } else { 2 }
 }
-
-/// An error of the embedded server as one of ours.
-pub fn embedded(error: pgspate_embedded::Error) -> Error {
-    let hint = error.hint().map(str::to_owned);
-    let wrapped = Error::new(Kind::Connect, error.to_string());
-    let wrapped = match hint {
-        Some(hint) => wrapped.hint(hint),
-        None => wrapped,
-    };
-    match error.source() {
-        Some(source) => wrapped.because(source.to_string()),
-        None => wrapped,
-    }
-}

@@ -34,7 +34,6 @@ use pgspate::{Error, Kind, Result};
 use args::{Args, Command};
 use flags::{ApplyArgs, DoctorArgs, Flagged, FromFlags, LoadArgs, SyncArgs, TuneArgs};
 
-pub use errors::embedded;
 pub use load::runtime;
 pub use metrics::{Server, serve as serve_metrics};
 

@@ -4,39 +4,39 @@ use pgspate::{Error, Kind, Result};
 use pgspate_embedded::{Server, State, Status};
 
 use crate::args::ServerAction;
-use crate::errors::{Style, embedded};
+use crate::errors::Style;
 use crate::load::print_json;
 use crate::output::{data, say, say_line};
 use crate::target::show;
 
 pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
-    let server = Server::open().map_err(embedded)?;
+    let server = Server::open()?;
     let progress = |step: &pgspate_embedded::Step| show(step, false, style);
     match action {
         ServerAction::Start => {
-            let status = server.start(&progress).map_err(embedded)?;
+            let status = server.start(&progress)?;
             say(describe(&status));
-            say_line(format!("open it with  {}", server.psql_command().map_err(embedded)?));
+            say_line(format!("open it with  {}", server.psql_command()?));
         }
         ServerAction::Stop => {
-            let was_running = server.stop(&progress).map_err(embedded)?;
+            let was_running = server.stop(&progress)?;
             say_line(if was_running { "stopped" } else { "it was not running" });
         }
         ServerAction::Status { json } => {
-            let status = server.status().map_err(embedded)?;
+            let status = server.status()?;
             match json {
                 true => print_json(&status)?,
                 false => data(describe(&status))?,
             }
         }
         ServerAction::Dsn => {
-            let status = server.status().map_err(embedded)?;
+            let status = server.status()?;
             if status.state != State::Running {
                 let message = "the embedded PostgreSQL is not running";
                 let hint = "Start it with `pgspate server start`.";
                 return Err(Error::new(Kind::Connect, message).hint(hint));
             }
-            data(server.dsn().map_err(embedded)? + "\n")?;
+            data(server.dsn()? + "\n")?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use pgspate::Result;
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{Server, Step};
 
-use crate::errors::{Style, embedded};
+use crate::errors::Style;
 use crate::output::say_line;
 
 /// A server, and how a person opens it.
@@ -23,8 +23,8 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
         let psql = dsn.psql_command();
         return Ok(Target { dsn, psql });
     }
-    let server = Server::open().map_err(embedded)?;
-    let status = server.start(&|step: &Step| show(step, quiet, style)).map_err(embedded)?;
+    let server = Server::open()?;
+    let status = server.start(&|step: &Step| show(step, quiet, style))?;
     if !quiet {
         let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
         let folder = status.data_folder.map(|path| format!(" (data in {})", path.display()));
@@ -32,8 +32,8 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Tar
         say_line(style.dim(&note));
     }
     // With the password itself, so that PGPASSWORD, which is another server's, does not count.
-    let conninfo = server.secret_dsn().map_err(embedded)?;
-    let psql = server.psql_command().map_err(embedded)?;
+    let conninfo = server.secret_dsn()?;
+    let psql = server.psql_command()?;
     let dsn = Dsn::resolve(Some(&conninfo), &environment)?.expect("a conninfo was given");
     Ok(Target { dsn, psql })
 }

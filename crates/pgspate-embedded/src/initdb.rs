@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::account::Account;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::Installation;
 use crate::folder::Folder;
 use crate::{folder, launch};
@@ -73,7 +73,7 @@ pub(crate) fn include_settings(data: &Path, name: &str) -> Result<()> {
         let mut file = folder.open_file("postgresql.conf", OFlags::WRONLY | OFlags::APPEND)?;
         file.write_all(line.as_bytes())
     };
-    append().map_err(|e| Error::file("write", &path, e))
+    append().map_err(|e| error::file("write", &path, e))
 }
 
 /// What the server stores instead of a password: `SCRAM-SHA-256$4096:…`.
@@ -96,7 +96,7 @@ pub(crate) fn set_password(
     // A statement that fails does not change the exit status.
     match said.lines().find(|line| line.contains("ERROR:")) {
         Some(line) => {
-            Err(Error::new("could not set the password of PostgreSQL").because(Error::new(line)))
+            Err(error::new("could not set the password of PostgreSQL").because(error::new(line)))
         }
         None => Ok(()),
     }
@@ -107,7 +107,7 @@ pub(crate) fn set_password(
 pub(crate) fn distrust_socket(data: &Path, account: Option<&Account>) -> Result<()> {
     const NAME: &str = "pg_hba.conf";
     let folder = Folder::open(data)?;
-    let bytes = folder.read(NAME).map_err(|e| Error::file("read", &data.join(NAME), e))?;
+    let bytes = folder.read(NAME).map_err(|e| error::file("read", &data.join(NAME), e))?;
     let before = String::from_utf8_lossy(&bytes);
     let after = distrusting(&before);
     if after == before { Ok(()) } else { folder.write(NAME, after.as_bytes(), account) }

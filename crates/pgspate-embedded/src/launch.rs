@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::account::Account;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::Installation;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ pub(crate) fn run(command: Command, what: &str) -> Result<Output> {
 
 /// As [`run`], with a short text as the command's standard input.
 pub(crate) fn run_with_input(mut command: Command, what: &str, input: &str) -> Result<Output> {
-    let failed = || Error::new(format!("could not {what}"));
+    let failed = || error::new(format!("could not {what}"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = || {
         let mut child = command.spawn()?;
@@ -56,7 +56,7 @@ pub(crate) fn run_with_input(mut command: Command, what: &str, input: &str) -> R
     };
     let output = run();
     let output = output
-        .map_err(|e| failed().because(Error::file("run", Path::new(command.get_program()), e)))?;
+        .map_err(|e| failed().because(error::file("run", Path::new(command.get_program()), e)))?;
     if output.status.success() {
         return Ok(output);
     }
@@ -65,7 +65,7 @@ pub(crate) fn run_with_input(mut command: Command, what: &str, input: &str) -> R
         "" => output.status.to_string(),
         said => said.to_string(),
     };
-    Err(failed().because(Error::new(said)))
+    Err(failed().because(error::new(said)))
 }
 
 /// Whether a server takes connections, asked over its socket or else its port.

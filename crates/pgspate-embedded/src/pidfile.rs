@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::account::Account;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::folder::Folder;
 use crate::process;
 
@@ -63,7 +63,7 @@ pub(crate) fn disarm_stale(data: &Path, account: Option<&Account>) -> Result<()>
     let folder = Folder::open(data)?;
     let text = match folder.read(NAME) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::file("read", &data.join(NAME), e)),
+        Err(e) => return Err(error::file("read", &data.join(NAME), e)),
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
     };
     match parse(&text) {

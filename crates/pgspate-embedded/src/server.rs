@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::account::Account;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::{Installation, locate_major, wanted_major};
 use crate::folder::Folder;
 use crate::home::Home;
@@ -147,13 +147,13 @@ impl Server {
         let _lock = self.lock()?;
         let Some(pid) = self.status()?.pid else { return Ok(false) };
         progress(&Step::Stopping);
-        let failed = || Error::new("could not stop the embedded PostgreSQL");
+        let failed = || error::new("could not stop the embedded PostgreSQL");
         sys::signal(pid, libc::SIGINT).map_err(|e| failed().because(e))?;
         if process::wait_for_end(pid, STOP_LIMIT) {
             return Ok(true);
         }
         let seconds = STOP_LIMIT.as_secs();
-        Err(failed().because(Error::new(format!("process {pid} runs on after {seconds} s"))))
+        Err(failed().because(error::new(format!("process {pid} runs on after {seconds} s"))))
     }
 
     /// What the server is doing. Changes nothing.
@@ -250,8 +250,8 @@ impl Server {
         let status = self.status()?;
         match status.port {
             Some(port) if status.state == State::Running => Ok((status, port)),
-            _ => Err(Error::new("the embedded PostgreSQL is not running")
-                .with_hint("Start it with `pgspate server start`.")),
+            _ => Err(error::new("the embedded PostgreSQL is not running")
+                .hint("Start it with `pgspate server start`.")),
         }
     }
 
@@ -276,7 +276,7 @@ impl Server {
     fn lock(&self) -> Result<File> {
         let path = self.home.root.join("lock-server");
         let file = folder::lock_file(&path)?;
-        file.lock().map_err(|e| Error::file("lock", &path, e))?;
+        file.lock().map_err(|e| error::file("lock", &path, e))?;
         Ok(file)
     }
 
@@ -308,7 +308,7 @@ impl Server {
     fn majors(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.home.root) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(Error::file("read", &self.home.root, e)),
+            Err(e) => return Err(error::file("read", &self.home.root, e)),
             Ok(entries) => entries,
         };
         self.home.require_own()?;
@@ -330,7 +330,7 @@ impl Server {
         write_passfile(paths, &password)?;
         initdb::make_data_folder(found, &paths.staging, &password, true, account)?;
         fs::rename(paths.staging.join("data"), &paths.data)
-            .map_err(|e| Error::file("create", &paths.data, e))?;
+            .map_err(|e| error::file("create", &paths.data, e))?;
         folder::remove_tree(&paths.staging)
     }
 
@@ -348,7 +348,7 @@ impl Server {
         distrust_earlier(paths, account, None)?;
         if folder::log_end(&paths.log) > LOG_BYTES_MAX {
             let old = paths.run.join("log.old");
-            fs::rename(&paths.log, &old).map_err(|e| Error::file("write", &old, e))?;
+            fs::rename(&paths.log, &old).map_err(|e| error::file("write", &old, e))?;
         }
         let fits = paths.run.as_os_str().len() <= folder::SOCKET_FOLDER_BYTES_MAX;
         let sockets = fits.then_some(paths.run.as_path());
@@ -377,8 +377,8 @@ impl Server {
             } else {
                 let message = format!("could not start PostgreSQL {}", found.version);
                 let hint = format!("The whole log is in \"{}\".", paths.log.display());
-                let cause = Error::new(launch::log_says(&tail));
-                return Err(Error::new(message).because(cause).with_hint(hint));
+                let cause = error::new(launch::log_says(&tail));
+                return Err(error::new(message).because(cause).hint(hint));
             }
         }
     }
@@ -428,7 +428,7 @@ impl Server {
 fn write_passfile(paths: &Paths, password: &str) -> Result<()> {
     folder::write_private(&paths.password, dsn::passfile_line(password).as_bytes(), None)?;
     let sync = File::open(&paths.password).and_then(|file| file.sync_all());
-    sync.map_err(|e| Error::file("write", &paths.password, e))
+    sync.map_err(|e| error::file("write", &paths.password, e))
 }
 
 /// Changes data of an earlier version, which trusted whoever reached the socket, once: its password
@@ -440,7 +440,7 @@ fn distrust_earlier(paths: &Paths, account: Option<&Account>, pid: Option<i32>) 
     }
     initdb::distrust_socket(&paths.data, account)?;
     if let Some(pid) = pid {
-        let failed = |e| Error::new("could not reload the embedded PostgreSQL").because(e);
+        let failed = |e| error::new("could not reload the embedded PostgreSQL").because(e);
         sys::signal(pid, libc::SIGHUP).map_err(failed)?;
     }
     write_passfile(paths, dsn::password_in(&text))
@@ -449,7 +449,7 @@ fn distrust_earlier(paths: &Paths, account: Option<&Account>, pid: Option<i32>) 
 fn read_passfile(paths: &Paths) -> Result<String> {
     folder::read_secret(&paths.password).map_err(|e| match paths.password.exists() {
         true => e,
-        false => e.with_hint(
+        false => e.hint(
             "Stop the server with `pgspate server stop` and start it with `pgspate server start`: \
              it gets a new password.",
         ),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::account::Account;
 use crate::clone::clone_data_folder;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::Installation;
 use crate::{folder, initdb, sys};
 
@@ -30,7 +30,7 @@ pub(crate) fn make_data_folder(
     };
     let lock_path = cache.join("lock");
     let lock = folder::lock_file(&lock_path)?;
-    let lock_failed = |e| Error::file("lock", &lock_path, e);
+    let lock_failed = |e| error::file("lock", &lock_path, e);
     let template = cache.join(key(found, account));
     let mut is_last_try = false;
     loop {
@@ -56,7 +56,7 @@ fn open_cache(base: &Path, account: Option<&Account>) -> Result<Option<PathBuf>>
     let mode = if account.is_some() { 0o711 } else { 0o700 };
     // An error shows itself in the next lines.
     let _ = DirBuilder::new().mode(mode).create(&cache);
-    let facts = fs::symlink_metadata(&cache).map_err(|e| Error::file("create", &cache, e))?;
+    let facts = fs::symlink_metadata(&cache).map_err(|e| error::file("create", &cache, e))?;
     let is_ours = facts.is_dir() && facts.uid() == own && facts.mode() & 0o022 == 0;
     Ok(is_ours.then_some(cache))
 }
@@ -86,7 +86,7 @@ fn copy(template: &Path, parent: &Path) -> Result<String> {
     let files = clone_data_folder(&template.join("data"), &to)?;
     if recorded_files(template) != Some(files) {
         folder::remove_tree(&to)?;
-        return Err(Error::new(format!("\"{}\" is not whole", template.display())));
+        return Err(error::new(format!("\"{}\" is not whole", template.display())));
     }
     Ok(password)
 }

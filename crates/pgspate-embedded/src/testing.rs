@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio_postgres::NoTls;
 
 use crate::dsn;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::{Installation, locate, locate_major, wanted_major};
 use crate::progress::{Progress, silent};
 use crate::throwaway::{Builder, Throwaway};
@@ -134,22 +134,22 @@ pub(crate) fn run_sql(dsn: &str, sql: &str) -> Result<()> {
 fn query_sql(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     let work = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| Error::new("could not start a runtime").because(e))?;
+        let runtime = runtime.map_err(|e| error::new("could not start a runtime").because(e))?;
         runtime.block_on(query(dsn, sql))
     };
     std::thread::scope(|scope| scope.spawn(work).join())
-        .unwrap_or_else(|_| Err(Error::new("the thread that talks to the server panicked")))
+        .unwrap_or_else(|_| Err(error::new("the thread that talks to the server panicked")))
 }
 
 async fn query(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
-    let no_connection = |e| Error::new("could not connect to the tests' server").because(said(&e));
+    let no_connection = |e| error::new("could not connect to the tests' server").because(said(&e));
     let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.map_err(no_connection)?;
     let connection = tokio::spawn(connection);
     let answer = client.simple_query(sql).await;
     drop(client);
     // Waited for, so that no session is left when the next statement is about its database.
     let _ = connection.await;
-    let refused = |e| Error::new("the server refused a test's statement").because(said(&e));
+    let refused = |e| error::new("the server refused a test's statement").because(said(&e));
     let messages = answer.map_err(refused)?;
     let rows = messages.iter().filter_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::account::{Account, blocked_at};
 use crate::clone::clone_for;
-use crate::error::{Error, Result};
+use crate::error::{self, Result};
 use crate::find::{Installation, locate};
 use crate::pidfile::{PidFile, disarm_stale};
 use crate::progress::{Progress, Step};
@@ -154,7 +154,7 @@ impl Builder {
         let private = fs::Permissions::from_mode(0o700);
         let mut temporary = tempfile::Builder::new();
         let folder = temporary.prefix("pgspate-").permissions(private).tempdir_in(&base);
-        let folder = folder.map_err(|e| Error::file("create a folder in", &base, e))?.keep();
+        let folder = folder.map_err(|e| error::file("create a folder in", &base, e))?.keep();
         // From here on, dropping the value cleans up whatever was reached.
         let mut server = Throwaway {
             found,
@@ -300,7 +300,7 @@ impl Throwaway {
     /// The server is not running, or its processes do not end.
     pub fn kill(&self) -> Result<()> {
         let mut postmaster = self.postmaster();
-        let failed = || Error::new("could not kill the server");
+        let failed = || error::new("could not kill the server");
         let mut child = postmaster.take().ok_or_else(|| failed().because("it is not running"))?;
         let children = process::kill_with_children(child.id() as i32);
         let children = children.map_err(|e| failed().because(e))?;
@@ -327,7 +327,7 @@ impl Throwaway {
     fn end(&self, signal: i32, limit: Duration) -> Result<()> {
         let mut postmaster = self.postmaster();
         let Some(child) = postmaster.as_mut() else { return Ok(()) };
-        let failed = || Error::new("could not stop the server");
+        let failed = || error::new("could not stop the server");
         if child.try_wait().map_err(|e| failed().because(e))?.is_none() {
             let pid = child.id() as i32;
             sys::signal(pid, signal).map_err(|e| failed().because(e))?;
@@ -360,7 +360,7 @@ impl Throwaway {
         folder::write_private(&data.join("pg_hba.conf"), hba.as_bytes(), account)?;
         for (name, content) in &wishes.files {
             if Path::new(name).file_name() != Some(name.as_ref()) {
-                return Err(Error::new(format!("\"{name}\" is not a plain file name")));
+                return Err(error::new(format!("\"{name}\" is not a plain file name")));
             }
             folder::write_private(&data.join(name), content, account)?;
         }
@@ -370,7 +370,7 @@ impl Throwaway {
     /// Starts the process and waits until it is ready; returns its port.
     fn launch(&self, fixed_port: Option<u16>) -> Result<u16> {
         let (data, log) = (self.data_folder(), self.log());
-        let failed = || Error::new(format!("could not start PostgreSQL {}", self.found.version));
+        let failed = || error::new(format!("could not start PostgreSQL {}", self.found.version));
         let (mut ports, mut waits) = (0, 0);
         loop {
             let port = fixed_port.map_or_else(folder::free_port, Ok)?;
@@ -391,7 +391,7 @@ impl Throwaway {
                 waits += 1;
                 std::thread::sleep(Duration::from_millis(250));
             } else {
-                return Err(failed().because(Error::new(launch::log_says(&tail))));
+                return Err(failed().because(error::new(launch::log_says(&tail))));
             }
         }
     }
@@ -399,8 +399,8 @@ impl Throwaway {
     fn spawn(&self, port: u16) -> Result<Child> {
         let log = self.log();
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
-        let file = file.map_err(|e| Error::file("open", &log, e))?;
-        let copy = file.try_clone().map_err(|e| Error::file("open", &log, e))?;
+        let file = file.map_err(|e| error::file("open", &log, e))?;
+        let copy = file.try_clone().map_err(|e| error::file("open", &log, e))?;
         let mut command = launch::command(&self.found, "postgres", self.account.as_ref());
         command.arg("-D").arg(self.data_folder());
         // On the command line, so that neither settings nor a copied folder can change them.
@@ -409,7 +409,7 @@ impl Throwaway {
         command.arg("-c").arg(format!("unix_socket_directories={sockets}"));
         // A group of its own: Ctrl-C in the terminal is for us, and we stop the server.
         command.stdout(file).stderr(copy).process_group(0);
-        command.spawn().map_err(|e| Error::file("run", &self.found.program("postgres"), e))
+        command.spawn().map_err(|e| error::file("run", &self.found.program("postgres"), e))
     }
 
     /// `false` if it ended instead, or was ended because it took too long.
@@ -459,7 +459,7 @@ fn watch(folder: &Path) -> Result<Child> {
     let mut command = Command::new("sh");
     command.args(["-c", WATCHDOG, "sh"]).arg(folder).current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().map_err(|e| Error::file("run", Path::new("sh"), e))
+    command.spawn().map_err(|e| error::file("run", Path::new("sh"), e))
 }
 
 /// The temporary folder, or `/tmp` when that one is closed to the server or its path too long
@@ -473,7 +473,7 @@ fn temporary_folder(account: Option<&Account>) -> Result<PathBuf> {
     let choices = [std::env::temp_dir(), PathBuf::from("/tmp")];
     let real = choices.iter().filter_map(|path| path.canonicalize().ok());
     real.into_iter().find(fits).ok_or_else(|| {
-        Error::new("there is no temporary folder that a server could use")
-            .with_hint("Set TMPDIR to a folder with a short path that all users can reach.")
+        error::new("there is no temporary folder that a server could use")
+            .hint("Set TMPDIR to a folder with a short path that all users can reach.")
     })
 }

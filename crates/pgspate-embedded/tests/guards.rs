@@ -47,7 +47,7 @@ impl Own {
     #[track_caller]
     fn refusal(&self) -> (String, String) {
         let error = self.server.start(&silent).unwrap_err();
-        (error.chain(), error.hint().unwrap_or_default().to_string())
+        (error.chain(), error.hint_text().unwrap_or_default().to_string())
     }
 }
 
@@ -348,7 +348,7 @@ fn a_lost_password_is_replaced_at_the_next_start() {
     let old = own.server.secret_dsn().unwrap();
     fs::remove_file(own.path("password-N")).unwrap();
     let error = own.server.dsn().unwrap_err();
-    assert!(error.hint().unwrap().contains("gets a new password"));
+    assert!(error.hint_text().unwrap().contains("gets a new password"));
     assert!(own.server.start(&silent).is_err());
     own.server.stop(&silent).unwrap();
     own.start();

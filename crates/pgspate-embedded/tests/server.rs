@@ -61,7 +61,7 @@ fn it_starts_survives_a_restart_and_stops() {
     assert_eq!(server.status().unwrap().state, State::Absent);
     assert!(!server.stop(&silent).unwrap());
     let error = server.dsn().unwrap_err();
-    assert_eq!(error.hint(), Some("Start it with `pgspate server start`."));
+    assert_eq!(error.hint_text(), Some("Start it with `pgspate server start`."));
 
     let status = own.start();
     assert_eq!(status.state, State::Running);
@@ -161,7 +161,7 @@ fn a_server_that_cannot_start_says_why() {
     fs::write(&path, "shared_buffers = 'nonsense'\n").unwrap();
     let error = own.server.start(&silent).unwrap_err();
     assert!(error.chain().contains("shared_buffers"), "{}", error.chain());
-    assert!(error.hint().unwrap().contains("log"));
+    assert!(error.hint_text().unwrap().contains("log"));
     fs::write(&path, "").unwrap();
     assert_eq!(own.start().state, State::Running);
 }

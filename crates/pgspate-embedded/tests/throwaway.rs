@@ -156,7 +156,7 @@ fn a_clone_is_a_server_of_its_own() {
     let copy = temp.path().join("copy");
     let error = clone_data_folder(&server.data_folder(), &copy).unwrap_err();
     assert!(error.to_string().ends_with("its server is running"));
-    assert!(error.hint().is_some() && !copy.exists());
+    assert!(error.hint_text().is_some() && !copy.exists());
     server.stop().unwrap();
     assert!(clone_data_folder(&server.data_folder(), &copy).unwrap() > 500);
     server.restart().unwrap();

@@ -68,9 +68,9 @@ pub(crate) fn dsn(server: &Throwaway) -> Result<Dsn> {
 }
 
 /// An error of the embedded server as one of ours.
-pub(crate) fn embedded(error: pgspate_embedded::Error) -> Error {
+pub(crate) fn embedded(error: Error) -> Error {
     let wrapped = Error::new(Kind::Connect, error.chain());
-    match error.hint() {
+    match error.hint_text() {
         Some(hint) => wrapped.hint(hint),
         None => wrapped,
     }

@@ -1,19 +1,16 @@
-//! One session with a server: its client, its notices, its identity, its end.
+//! One session with a server: its client, its identity, its end.
 //!
-//! A task drives the socket as long as the [`Connection`] lives and no longer. Notices are kept in
-//! bounded memory. Why a connection ended is kept too, so that the first statement that trips over
-//! it can say it.
+//! A task drives the socket as long as the [`Connection`] lives and no longer. Notices are passed
+//! over. Why a connection ended is kept, so that the first statement that trips over it can say it.
 
-use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::NoTls;
-use tokio_postgres::{AsyncMessage, CancelToken, Client, SimpleQueryMessage};
+use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
 
 use super::Question;
 use super::failure::{os_words, words};
@@ -24,37 +21,13 @@ use super::tap::Traffic;
 use super::tls::Connector;
 use crate::{Ask, Error, Kind, Result, search_path};
 
-/// Notices kept at most; more push out the oldest.
-const NOTICES_MAX: usize = 256;
-/// Bytes of a notice's message, detail or hint kept at most.
-const NOTICE_BYTES_MAX: usize = 4096;
 /// The oldest version that works, as `server_version_num` has it.
 const VERSION_MIN: u32 = 130_000;
 /// How long a farewell or a cancel request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A message that the server sent beside its answers, as `raise notice` does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// `NOTICE`, `WARNING`, `INFO`; in the server's language.
-    pub severity: String,
-    /// The SQLSTATE.
-    pub code: String,
-    /// The message, cut where it is longer than 4 KiB.
-    pub message: String,
-    /// Detail, likewise.
-    pub detail: Option<String>,
-    /// Hint, likewise.
-    pub hint: Option<String>,
-}
-
-/// What the driving task leaves for its connection.
-#[derive(Default)]
-struct Mailbox {
-    notices: VecDeque<Notice>,
-    dropped: u64,
-    ended: Option<(Option<SqlState>, String)>,
-}
+/// Why a connection has ended, once it has: the server's SQLSTATE, if it sent one, and the reason.
+type Ended = Arc<Mutex<Option<(Option<SqlState>, String)>>>;
 
 /// A session with a server. Dropping it closes the socket; [`Connection::close`] says farewell
 /// first.
@@ -67,7 +40,7 @@ pub struct Connection {
     route: Route,
     parameters: Vec<(&'static str, String)>,
     standing: Standing,
-    mailbox: Arc<Mutex<Mailbox>>,
+    ended: Ended,
     traffic: Traffic,
     /// `None` where silence has no limit.
     pub(super) guard: Option<Guarded>,
@@ -124,8 +97,8 @@ impl Connection {
         let value = |name| driver.parameter(name).map(str::to_owned);
         let parameters: Vec<_> =
             REPORTED.iter().filter_map(|&name| Some((name, value(name)?))).collect();
-        let mailbox = Arc::<Mutex<Mailbox>>::default();
-        let driver = drive(driver, mailbox.clone(), traffic.clone());
+        let ended = Ended::default();
+        let driver = drive(driver, ended.clone(), traffic.clone());
         let driver = Driver(tokio::spawn(driver));
         Connection {
             client,
@@ -135,7 +108,7 @@ impl Connection {
             route: route.clone(),
             parameters,
             standing: Standing::default(),
-            mailbox,
+            ended,
             traffic: traffic.clone(),
             guard,
             driver,
@@ -231,13 +204,6 @@ impl Connection {
         self.is_local
     }
 
-    /// Takes the notices that came since the last call, oldest first, and how many were lost
-    /// because more than 256 waited.
-    pub fn take_notices(&self) -> (Vec<Notice>, u64) {
-        let mut mailbox = lock(&self.mailbox);
-        (mailbox.notices.drain(..).collect(), std::mem::take(&mut mailbox.dropped))
-    }
-
     /// The backend of another session with the same server.
     pub(super) fn backend_of(&self, other: &Traffic) -> Backend {
         match &self.standing.backend {
@@ -306,7 +272,7 @@ impl Connection {
             let code = refusal.code().clone();
             if gone {
                 // The statements after this one learn no more than that the connection is closed.
-                lock(&self.mailbox).ended = Some((Some(code.clone()), words(refusal)));
+                *lock(&self.ended) = Some((Some(code.clone()), words(refusal)));
             }
             let cause = Error::new(kind, words(refusal)).with_sqlstate(code);
             let error = Error::new(kind, message).because(cause);
@@ -315,7 +281,7 @@ impl Connection {
                 None => error,
             };
         }
-        let ended = lock(&self.mailbox).ended.clone();
+        let ended = lock(&self.ended).clone();
         if !error.is_closed() && ended.is_none() && !self.client.is_closed() {
             return Error::new(Kind::Bug, message).because(error);
         }
@@ -380,25 +346,14 @@ impl std::fmt::Debug for Connection {
 }
 
 /// Moves bytes between client and server until either is gone.
-async fn drive<T>(
-    mut driver: tokio_postgres::Connection<Socket, T>,
-    mailbox: Arc<Mutex<Mailbox>>,
-    traffic: Traffic,
-) where
+async fn drive<T>(mut driver: tokio_postgres::Connection<Socket, T>, ended: Ended, traffic: Traffic)
+where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    loop {
-        match poll_fn(|cx| driver.poll_message(cx)).await {
-            Some(Ok(AsyncMessage::Notice(notice))) => keep(&mailbox, &notice),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                // Before `driver` goes and its statements notice: they will want to know why.
-                let given_up = traffic.verdict().map(|reason| (None, reason));
-                lock(&mailbox).ended = Some(given_up.unwrap_or_else(|| ending(&error)));
-                return;
-            }
-            None => return,
-        }
+    if let Err(error) = (&mut driver).await {
+        // Before `driver` goes and its statements notice: they will want to know why.
+        let given_up = traffic.verdict().map(|reason| (None, reason));
+        *lock(&ended) = Some(given_up.unwrap_or_else(|| ending(&error)));
     }
 }
 
@@ -416,28 +371,8 @@ fn ending(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
     (error.code().cloned(), reason)
 }
 
-fn keep(mailbox: &Mutex<Mailbox>, notice: &DbError) {
-    let notice = Notice {
-        severity: notice.severity().to_owned(),
-        code: notice.code().code().to_owned(),
-        message: cut(notice.message()),
-        detail: notice.detail().map(cut),
-        hint: notice.hint().map(cut),
-    };
-    let mut mailbox = lock(mailbox);
-    if mailbox.notices.len() == NOTICES_MAX {
-        mailbox.notices.pop_front();
-        mailbox.dropped += 1;
-    }
-    mailbox.notices.push_back(notice);
-}
-
-fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(NOTICE_BYTES_MAX)].to_owned()
-}
-
-fn lock(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
-    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `15.18 (Debian ...)`, `9.6.24`, `18beta1` as numbers that compare.

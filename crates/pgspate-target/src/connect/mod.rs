@@ -30,7 +30,7 @@ mod uri;
 mod verify;
 mod walsender;
 
-pub use connection::{Canceller, Connection, Notice};
+pub use connection::{Canceller, Connection};
 pub use dsn::{Dsn, STALL_TIMEOUT};
 pub use environment::Environment;
 #[doc(hidden)]
