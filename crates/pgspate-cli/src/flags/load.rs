@@ -42,13 +42,13 @@ fn rows() -> Vec<Flag<Options>> {
     vec![
         switch("create", |it: &mut Options| it.create = true)
             .help("Make the table when it is missing, with the types that the input needs"),
-        value("replace", "HOW", replace(), |it: &mut Options, how| it.replace = Some(how))
+        value("replace", "HOW", replace(), |it: &mut Options, how| it.plan.replace = Some(how))
             .with(|arg| arg.num_args(0..=1).require_equals(true).default_missing_value("auto"))
             .help(
                 "The input's rows instead of those that the table has, which stay until all are \
                  there",
             ),
-        switch("atomic", |it: &mut Options| it.atomic = true)
+        switch("atomic", |it: &mut Options| it.plan.atomic = true)
             .help("All rows become visible at once, or with --replace instead of the old ones"),
     ]
 }
@@ -59,14 +59,14 @@ fn lanes() -> Flag<Options> {
         Ok(lanes @ 1..=64) => Ok(Some(lanes)),
         _ => Err("expected auto, or a number from 1 to 64"),
     };
-    value("lanes", "N", number, |it: &mut Options, lanes| it.lanes = lanes)
+    value("lanes", "N", number, |it: &mut Options, lanes| it.plan.lanes = lanes)
         .default("auto")
         .help("Connections that load at the same time: a number, or auto")
 }
 
 fn safety() -> Vec<Flag<Options>> {
     let flags = vec![
-        value("commit", "COMMIT", commit(), |it: &mut Options, commit| it.commit = commit)
+        value("commit", "COMMIT", commit(), |it: &mut Options, commit| it.plan.commit = commit)
             .default("auto")
             .help("When to commit: at the end, with each chunk, or auto by the size of the input"),
         value("rejects", "FILE", path(), |it: &mut Options, file| it.rejects = Some(file))
@@ -78,7 +78,7 @@ fn safety() -> Vec<Flag<Options>> {
         .help("Stop when more rows are refused than this: a number, or a share such as 0.5%"),
         switch("restart", |it: &mut Options| it.restart = true)
             .help("Begin anew, whatever the ledger says of earlier runs; what they wrote stays"),
-        switch("no-ledger", |it: &mut Options| it.no_ledger = true).help(
+        switch("no-ledger", |it: &mut Options| it.plan.no_ledger = true).help(
             "Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for",
         ),
     ];
@@ -89,21 +89,21 @@ fn safety() -> Vec<Flag<Options>> {
 fn care() -> Vec<Flag<Options>> {
     let flags = vec![
         value("rebuild-indexes", "WHEN", when(), |it: &mut Options, when| {
-            it.rebuild_indexes = when
+            it.plan.rebuild_indexes = when
         })
         .default("auto")
         .help(
             "Drop indexes and foreign keys for the load and make them again: auto where that pays",
         ),
         value("pause-autovacuum", "WHEN", when(), |it: &mut Options, when| {
-            it.pause_autovacuum = when
+            it.plan.pause_autovacuum = when
         })
         .default("auto")
         .help("Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on"),
-        value("analyze", "WHEN", when(), |it: &mut Options, when| it.analyze = when)
+        value("analyze", "WHEN", when(), |it: &mut Options, when| it.plan.analyze = when)
             .default("auto")
             .help("Run ANALYZE afterwards: auto when a tenth of the rows is new"),
-        switch("vacuum", |it: &mut Options| it.vacuum = true)
+        switch("vacuum", |it: &mut Options| it.plan.vacuum = true)
             .help("Run VACUUM (FREEZE, ANALYZE) afterwards"),
     ];
     under("Table", flags)

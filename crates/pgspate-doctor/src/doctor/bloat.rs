@@ -78,10 +78,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     found.sort_by(|a: &Finding, b| b.weight.total_cmp(&a.weight));
     found.truncate(FINDINGS_MAX);
     found.extend(BLOAT.without_statistics(&scene.rights.role, &unknown));
-    if found.is_empty() {
-        found.push(BLOAT.ok(format!("{} tables of {} or more", rows.len(), bytes(8 << 20))));
-    }
-    Ok(found)
+    Ok(BLOAT.found(found, format!("{} tables of {} or more", rows.len(), bytes(8 << 20))))
 }
 
 fn size(row: &Row) -> f64 {

@@ -43,11 +43,7 @@ order by is_part, pg_stat_get_tuples_inserted(oid) desc limit 20";
 /// Tables with such triggers or defaults.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let rows = scene.tables(TABLES, &[]).await?;
-    let mut found: Vec<_> = rows.iter().map(finding).collect();
-    if found.is_empty() {
-        found.push(COPYING.ok("none"));
-    }
-    Ok(found)
+    Ok(COPYING.found(rows.iter().map(finding), "none"))
 }
 
 fn finding(row: &Row) -> super::Finding {

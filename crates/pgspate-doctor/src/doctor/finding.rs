@@ -92,6 +92,16 @@ impl Check {
         self.finds(Verdict::Ok, evidence)
     }
 
+    /// What was found, or that nothing is wrong.
+    pub(super) fn found(
+        &self,
+        found: impl IntoIterator<Item = Finding>,
+        nothing: impl Into<String>,
+    ) -> Vec<Finding> {
+        let found: Vec<_> = found.into_iter().collect();
+        if found.is_empty() { vec![self.ok(nothing)] } else { found }
+    }
+
     /// It costs something.
     pub(super) fn note(&self, evidence: impl Into<String>) -> Finding {
         self.finds(Verdict::Note, evidence)

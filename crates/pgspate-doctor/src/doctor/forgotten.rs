@@ -31,10 +31,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
                 .run(format!("grant select on all tables in schema pgspate to {role};")),
         );
     }
-    if found.is_empty() {
-        found.push(FORGOTTEN.ok("nothing"));
-    }
-    Ok(found)
+    Ok(FORGOTTEN.found(found, "nothing"))
 }
 
 async fn look(scene: &Scene<'_>, found: &mut Vec<Finding>) -> Result<()> {

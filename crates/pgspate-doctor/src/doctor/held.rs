@@ -49,11 +49,9 @@ order by 3 desc limit 20";
 /// Sessions, prepared transactions and slots that hold an old snapshot.
 pub(super) async fn check(scene: &Scene<'_>) -> Found {
     let rows = scene.client.query(HOLDERS, &[&AGE_MIN]).await?;
-    if rows.is_empty() {
-        let limit = thousands(AGE_MIN.unsigned_abs());
-        return Ok(vec![HELD.ok(format!("no snapshot is older than {limit} transactions"))]);
-    }
-    Ok(rows.iter().map(finding).collect())
+    let limit = thousands(AGE_MIN.unsigned_abs());
+    let nothing = format!("no snapshot is older than {limit} transactions");
+    Ok(HELD.found(rows.iter().map(finding), nothing))
 }
 
 fn finding(row: &Row) -> super::Finding {

@@ -36,10 +36,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     };
     let sql = TABLES.replace("NEWPAGE", newpage);
     let rows = scene.tables(&sql, &[&UPDATES_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![HOT.ok("at least half of each table's updates are HOT")]);
-    }
-    Ok(rows.iter().map(finding).collect())
+    Ok(HOT.found(rows.iter().map(finding), "at least half of each table's updates are HOT"))
 }
 
 fn finding(row: &Row) -> super::Finding {

@@ -79,10 +79,7 @@ pub(super) async fn superfluous(scene: &Scene<'_>) -> Found {
             kept.push(finding);
         }
     }
-    if kept.is_empty() {
-        kept.push(DUPLICATE.ok("none"));
-    }
-    found.extend(kept);
+    found.extend(DUPLICATE.found(kept, "none"));
     Ok(found)
 }
 
@@ -90,9 +87,6 @@ pub(super) async fn superfluous(scene: &Scene<'_>) -> Found {
 async fn unused(scene: &Scene<'_>) -> Found {
     let sql = UNUSED_INDEXES.replace("WRITES", WRITES).replace("SINCE", SINCE);
     let rows = scene.tables(&sql, &[&UNUSED_BYTES_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![UNUSED.ok("none of a megabyte or more")]);
-    }
     let finding = |row: &Row| {
         let (index, table): (String, String) = (row.get(0), row.get(1));
         let (size, (cost, written)) = (count(row, 2), writes(row, 3));
@@ -113,7 +107,7 @@ async fn unused(scene: &Scene<'_>) -> Found {
             )
             .run(format!("drop index concurrently {index};"))
     };
-    Ok(rows.iter().map(finding).collect())
+    Ok(UNUSED.found(rows.iter().map(finding), "none of a megabyte or more"))
 }
 
 /// `b` can do what `a` does. Of two that are equal the one that enforces nothing goes, or the one

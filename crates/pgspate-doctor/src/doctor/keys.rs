@@ -56,9 +56,6 @@ order by WHOLE desc limit 20";
 /// Tables without a primary key.
 pub(super) async fn primary(scene: &Scene<'_>) -> Found {
     let rows = scene.tables(&WITHOUT_KEY.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![PRIMARY.ok("every table has one")]);
-    }
     let finding = |row: &Row| {
         let table: String = row.get(0);
         let (rows, size) = (count(row, 1), count(row, 3));
@@ -69,7 +66,7 @@ pub(super) async fn primary(scene: &Scene<'_>) -> Found {
         let finding = PRIMARY.note(text).on(&table).count("rows", rows).weighs(size as f64);
         add_key(finding, row, &table)
     };
-    Ok(rows.iter().map(finding).collect())
+    Ok(PRIMARY.found(rows.iter().map(finding), "every table has one"))
 }
 
 /// What makes a primary key of what there is, with as little locked as can be.
@@ -142,9 +139,6 @@ order by 6 desc, c.relpages desc limit 20";
 /// Foreign keys without an index.
 pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
     let rows = scene.tables(&WITHOUT_INDEX.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![FOREIGN.ok("each has one, or its table is small")]);
-    }
     let finding = |row: &Row| {
         let (name, table): (String, String) = (row.get(0), row.get(1));
         let (columns, other): (String, String) = (row.get(2), row.get(4));
@@ -179,5 +173,5 @@ pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
             .advice(advice)
             .run(format!("create index{how} on {table} ({columns});"))
     };
-    Ok(rows.iter().map(finding).collect())
+    Ok(FOREIGN.found(rows.iter().map(finding), "each has one, or its table is small"))
 }

@@ -84,10 +84,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     found.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     found.truncate(FINDINGS_MAX);
     found.extend(OVERSIZED.without_statistics(&scene.rights.role, &unknown));
-    if found.is_empty() {
-        found.push(OVERSIZED.ok(format!("{} btrees of {} or more", rows.len(), bytes(8 << 20))));
-    }
-    Ok(found)
+    Ok(OVERSIZED.found(found, format!("{} btrees of {} or more", rows.len(), bytes(8 << 20))))
 }
 
 fn finding(row: &Row, why: &str) -> Finding {

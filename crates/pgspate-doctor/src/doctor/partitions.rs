@@ -168,10 +168,7 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     scene.client.batch_execute("set local search_path = ''").await?;
     let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY);
     let rows = scene.tables(&sql, &[&least_sql]).await?;
-    if rows.is_empty() {
-        return Ok(vec![PARTITIONS.ok(format!("none of {} or more", bytes(least)))]);
-    }
-    Ok(rows.iter().map(finding).collect())
+    Ok(PARTITIONS.found(rows.iter().map(finding), format!("none of {} or more", bytes(least))))
 }
 
 const GOOD: &str = "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay \

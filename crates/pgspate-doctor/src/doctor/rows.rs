@@ -39,9 +39,6 @@ order by pg_stat_get_dead_tuples(c.oid) desc limit 20";
 /// Tables of which a fifth or more is dead.
 pub(super) async fn dead(scene: &Scene<'_>) -> Found {
     let rows = scene.tables(DEAD_ROWS, &[&DEAD_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![DEAD.ok("no table has a fifth of dead rows")]);
-    }
     let finding = |row: &tokio_postgres::Row| {
         let (table, is_off): (String, bool) = (row.get(0), row.get(4));
         let (live, dead, size) = (count(row, 1), count(row, 2), count(row, 3));
@@ -79,7 +76,7 @@ pub(super) async fn dead(scene: &Scene<'_>) -> Found {
             )),
         }
     };
-    Ok(rows.iter().map(finding).collect())
+    Ok(DEAD.found(rows.iter().map(finding), "no table has a fifth of dead rows"))
 }
 
 const NEVER_VACUUMED: &str = "\
@@ -94,9 +91,6 @@ order by ABOUT desc limit 20";
 /// Tables that have been inserted into, and never vacuumed.
 pub(super) async fn never(scene: &Scene<'_>) -> Found {
     let rows = scene.tables(NEVER_VACUUMED, &[&ROWS_MIN]).await?;
-    if rows.is_empty() {
-        return Ok(vec![NEVER.ok("no table of rows that are only inserted")]);
-    }
     let finding = |row: &tokio_postgres::Row| {
         let table: String = row.get(0);
         let (live, size) = (count(row, 1), count(row, 2));
@@ -112,5 +106,5 @@ pub(super) async fn never(scene: &Scene<'_>) -> Found {
             )
             .run(format!("vacuum (freeze, analyze) {table};"))
     };
-    Ok(rows.iter().map(finding).collect())
+    Ok(NEVER.found(rows.iter().map(finding), "no table of rows that are only inserted"))
 }

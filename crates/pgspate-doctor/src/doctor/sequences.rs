@@ -77,14 +77,10 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
         let sql = format!("grant select on sequence {first} to {role};");
         found.push(SEQUENCES.cannot_see(text).run(sql));
     }
-    if found.is_empty() {
-        let which = if rows.len() < SEQUENCES_MAX { "" } else { " of the largest tables" };
-        found.push(SEQUENCES.ok(format!(
-            "{} sequences{which} that end before bigint does, all with room",
-            rows.len()
-        )));
-    }
-    Ok(found)
+    let which = if rows.len() < SEQUENCES_MAX { "" } else { " of the largest tables" };
+    let all = rows.len();
+    let nothing = format!("{all} sequences{which} that end before bigint does, all with room");
+    Ok(SEQUENCES.found(found, nothing))
 }
 
 fn finding(row: &Row) -> Option<super::Finding> {

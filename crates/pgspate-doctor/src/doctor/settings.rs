@@ -153,11 +153,8 @@ pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
         let finding = SYNCHRONOUS_COMMIT.worse(role.is_none(), text).on(whose).advice(advice);
         found.push(finding.run(format!("{sql} synchronous_commit;")));
     }
-    if found.is_empty() {
-        let value = scene.setting("synchronous_commit").unwrap_or("unknown");
-        found.push(SYNCHRONOUS_COMMIT.ok(format!("synchronous_commit is {value}")));
-    }
-    Ok(found)
+    let value = scene.setting("synchronous_commit").unwrap_or("unknown");
+    Ok(SYNCHRONOUS_COMMIT.found(found, format!("synchronous_commit is {value}")))
 }
 
 const LARGEST_INDEX: &str = "\

@@ -6,8 +6,8 @@
 //! but for TRUNCATE.
 
 use super::cast::{Bytes, Form, Spelling};
-use super::json::{Json, Str, is_nothing, malformed, object};
-use super::maxwell::{named, names};
+use super::json::{Json, is_nothing, malformed};
+use super::mysql::Record;
 use super::room::Room;
 use super::shape::{Tables, cells, overlay};
 use super::{Decode, Types};
@@ -46,20 +46,6 @@ pub struct Canal {
     table: Option<Name>,
 }
 
-/// The fields of a message that mean something here.
-#[derive(Default)]
-struct Message<'a> {
-    ty: Option<Str<'a>>,
-    database: Option<Str<'a>>,
-    table: Option<Str<'a>>,
-    data: Option<Json<'a>>,
-    old: Option<Json<'a>>,
-    key: Option<Vec<Str<'a>>>,
-    is_ddl: bool,
-    /// It says of what types the source's columns are.
-    has_types: bool,
-}
-
 impl Canal {
     /// A decoder at the beginning of a stream.
     pub fn new() -> Canal {
@@ -73,15 +59,14 @@ impl Canal {
 
     fn rows(
         &mut self,
-        message: &Message<'_>,
+        message: &Record<'_>,
         op: Op,
         types: &dyn Types,
         events: &mut Vec<Event>,
     ) -> Result<()> {
-        let table = named(&mut self.tables, message.database, message.table, &self.table)?;
+        let table = message.table(&mut self.tables, &self.table)?;
         let spelling = if message.has_types { SPELLING } else { TYPELESS };
-        let key = message.key.as_deref().filter(|key| !key.is_empty());
-        let shared = key.map(|key| table.key(key)).transpose()?;
+        let shared = message.key(table)?;
         let name = table.name.clone();
         let event = |new, old| Event {
             table: name.clone(),
@@ -129,7 +114,7 @@ impl Decode for Canal {
         if is_nothing(record) {
             return Ok(());
         }
-        let message = Message::read(record)?;
+        let message = Record::read(record)?;
         let Some(ty) = message.ty else {
             return Err(malformed("a message of Canal's has a \"type\", this one has none"));
         };
@@ -153,29 +138,5 @@ impl Decode for Canal {
     /// With `binlog_row_image` of minimal or noblob.
     fn leaves_out(&self) -> bool {
         true
-    }
-}
-
-impl<'a> Message<'a> {
-    fn read(record: &'a [u8]) -> Result<Message<'a>> {
-        let mut fields = object(record)?;
-        let mut found = Message::default();
-        while let Some((key, value)) = fields.next()? {
-            match value {
-                Json::String(value) if key.is("type") => found.ty = Some(value),
-                Json::String(value) if key.is("database") => found.database = Some(value),
-                Json::String(value) if key.is("table") => found.table = Some(value),
-                _ if key.is("data") => found.data = Some(value),
-                _ if key.is("old") => found.old = Some(value),
-                _ if key.is("pkNames") => found.key = Some(names(value)?),
-                _ if key.is("isDdl") => {
-                    found.is_ddl = value == Json::Bool(true);
-                    found.has_types = true;
-                }
-                _ if key.is("mysqlType") || key.is("sqlType") => found.has_types = true,
-                _ => {}
-            }
-        }
-        Ok(found)
     }
 }

@@ -5,7 +5,8 @@
 //! says so.
 
 use super::cast::{Bytes, Form, Spelling};
-use super::json::{Json, Str, is_nothing, malformed, object};
+use super::json::{Json, Str, is_nothing, malformed};
+use super::mysql::Record;
 use super::shape::{Table, Tables, cells, overlay};
 use super::{Decode, Types};
 use crate::{Event, Name, Op, Position, Result, Row};
@@ -18,21 +19,6 @@ pub struct Maxwell {
     tables: Tables<Form>,
     /// Of records that name none.
     table: Option<Name>,
-}
-
-/// The fields of a record that mean something here.
-#[derive(Default)]
-struct Record<'a> {
-    ty: Option<Str<'a>>,
-    database: Option<Str<'a>>,
-    table: Option<Str<'a>>,
-    data: Option<Json<'a>>,
-    old: Option<Json<'a>>,
-    key: Option<Vec<Str<'a>>>,
-    xid: Option<Box<str>>,
-    /// It says where in its transaction it stands.
-    is_inside: bool,
-    is_last: bool,
 }
 
 impl Maxwell {
@@ -48,14 +34,13 @@ impl Maxwell {
 
     fn event(&mut self, record: &Record<'_>, op: Op, types: &dyn Types) -> Result<Event> {
         let Some(data) = record.data else { return Err(malformed("a row has no \"data\"")) };
-        let table = named(&mut self.tables, record.database, record.table, &self.table)?;
-        let key = record.key.as_deref().filter(|key| !key.is_empty());
+        let table = record.table(&mut self.tables, &self.table)?;
         let event = Event {
             table: table.name.clone(),
             op,
             new: None,
             old: None,
-            key: key.map(|key| table.key(key)).transpose()?,
+            key: record.key(table)?,
             position: Position { transaction: record.xid.clone(), ..Position::default() },
             ends_transaction: record.is_last || !record.is_inside,
         };
@@ -100,61 +85,6 @@ impl Decode for Maxwell {
     fn leaves_out(&self) -> bool {
         true
     }
-}
-
-impl<'a> Record<'a> {
-    fn read(record: &'a [u8]) -> Result<Record<'a>> {
-        let mut fields = object(record)?;
-        let mut found = Record::default();
-        while let Some((key, value)) = fields.next()? {
-            match value {
-                Json::String(value) if key.is("type") => found.ty = Some(value),
-                Json::String(value) if key.is("database") => found.database = Some(value),
-                Json::String(value) if key.is("table") => found.table = Some(value),
-                _ if key.is("data") => found.data = Some(value),
-                _ if key.is("old") => found.old = Some(value),
-                _ if key.is("xid") => found.xid = value.word()?.map(Into::into),
-                _ if key.is("xoffset") => found.is_inside = true,
-                _ if key.is("commit") => found.is_last = value == Json::Bool(true),
-                _ if key.is("primary_key_columns") => found.key = Some(names(value)?),
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// The table of a record, or the one that is said for those that name none.
-pub(super) fn named<'t>(
-    tables: &'t mut Tables<Form>,
-    database: Option<Str<'_>>,
-    table: Option<Str<'_>>,
-    other: &Option<Name>,
-) -> Result<&'t mut Table<Form>> {
-    match (table, other) {
-        (Some(table), _) => {
-            let schema = database.map(Str::text).transpose()?;
-            Ok(tables.of(schema.as_deref(), &table.text()?, 0))
-        }
-        (None, Some(name)) => Ok(tables.of(name.schema.as_deref(), &name.table, 0)),
-        (None, None) => {
-            Err(malformed("a record does not name its table")
-                .hint("Name it with `--source-table`."))
-        }
-    }
-}
-
-/// A list of names.
-pub(super) fn names<'a>(list: Json<'a>) -> Result<Vec<Str<'a>>> {
-    let mut found = Vec::new();
-    let Some(mut items) = list.array() else { return Ok(found) };
-    while let Some(item) = items.next()? {
-        match item {
-            Json::String(name) => found.push(name),
-            _ => return Err(malformed("expected the name of a key's column to be a string")),
-        }
-    }
-    Ok(found)
 }
 
 fn row(table: &mut Table<Form>, row: Json<'_>, types: &dyn Types) -> Result<Row> {

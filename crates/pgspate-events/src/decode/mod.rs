@@ -11,6 +11,7 @@ mod dms;
 mod json;
 mod maxwell;
 mod moments;
+mod mysql;
 pub mod plain;
 mod room;
 mod shape;

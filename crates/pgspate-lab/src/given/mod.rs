@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides};
 use pgspate::load;
-use pgspate::plan::When;
+use pgspate::plan::{self, When};
 use pgspate::reading;
 use pgspate::source;
 use pgspate::target::quote_ident;
@@ -111,8 +111,7 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)>
         },
         table: Some(name.clone()),
         create: true,
-        no_ledger: true,
-        analyze: When::Never,
+        plan: plan::Options { no_ledger: true, analyze: When::Never, ..plan::Options::default() },
         ..load::Options::default()
     };
     let report = ground.load(options).map_err(|error| {

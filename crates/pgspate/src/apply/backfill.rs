@@ -22,7 +22,7 @@ use super::source::slot::{Filling, Slot};
 use super::watch::Watch;
 use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
-use crate::plan::RowRequest;
+use crate::plan::{self, RowRequest};
 use crate::reading::{self, InputOrigin};
 use crate::source::Input;
 use crate::{Error, Kind, Result, load};
@@ -317,9 +317,12 @@ impl Copying<'_> {
                 ..reading::Options::default()
             },
             table: Some(facts.table.sql_name.clone()),
-            // The source has no key twice, so that no two lanes wait for each other.
-            lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
-            no_ledger: true,
+            plan: plan::Options {
+                // The source has no key twice, so that no two lanes wait for each other.
+                lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
+                no_ledger: true,
+                ..plan::Options::default()
+            },
             limits: self.run.options.limits,
             ..load::Options::default()
         };

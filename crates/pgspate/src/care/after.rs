@@ -3,13 +3,13 @@
 //! None of it can make a load that is in fail, but for a vacuum that was asked for: what could not
 //! be done is a warning, with the SQL that does it.
 
+use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::patient::Patient;
+use super::Caring;
 use crate::Result;
-use crate::plan::{Plan, care};
-use pgspate_target::connect::Connection;
-use pgspate_target::{Ask, Sequence, Table, Upkeep, quote_ident, server_error, under_users_path};
+use crate::plan::care;
+use pgspate_target::{Ask, Sequence, Table, quote_ident, server_error, under_users_path};
 
 /// Below so many values a sequence is moved by taking them, which no other session can be
 /// overtaken by; above, nobody takes as many between one look and the next.
@@ -23,89 +23,90 @@ pub(crate) struct After {
     /// Why it was done, or not.
     pub(crate) counted_reason: &'static str,
     pub(crate) seconds: f64,
-    /// Sequences that were moved, each with its last value.
-    pub(crate) sequences: Vec<(String, i64)>,
+    pub(crate) sequences: Vec<MovedSequence>,
     pub(crate) warnings: Vec<String>,
 }
 
-/// What it is done with.
-pub(super) struct Subject<'a> {
-    pub(super) table: &'a Table,
-    pub(super) upkeep: &'a Upkeep,
-    pub(super) plan: &'a Plan,
-    pub(super) patient: Patient<'a>,
+/// A sequence that was moved past what was loaded.
+#[derive(Debug, Clone, Serialize)]
+pub struct MovedSequence {
+    /// Its name, as SQL writes it.
+    pub name: String,
+    /// Its last value now.
+    pub value: i64,
 }
 
-/// Does it. `written` are all rows of the load.
-///
-/// # Errors
-/// When a vacuum that was asked for was refused, or the connection was lost.
-pub(super) async fn run(
-    connection: &Connection,
-    subject: &Subject<'_>,
-    written: u64,
-    lost_statistics: bool,
-) -> Result<After> {
-    let Subject { table, upkeep, plan, patient } = subject;
-    let care = &plan.care;
-    let progress = patient.progress;
-    let client = &connection.client;
-    let mut after = After::default();
-    for (column, name) in &care.sequences {
-        let Some(sequence) = upkeep.sequences.iter().find(|it| it.name == *name) else { continue };
-        match advance(client, table, sequence).await {
-            Ok(None) => {}
-            Ok(Some(value)) => after.sequences.push((name.clone(), value)),
-            Err(error) if error.is_retryable() => return Err(error),
-            Err(error) => {
-                let what = error.to_string();
-                let column = quote_ident(column);
-                let (name, table) = (literal(name), &table.sql_name);
-                let furthest = sequence.furthest();
-                after.warnings.push(format!(
-                    "{what}; run `select setval('{name}', {furthest}({column})) from {table}`"
-                ));
-            }
-        }
-    }
-    let started = std::time::Instant::now();
-    if care.vacuum {
-        progress.set_phase(Some("vacuum".to_owned()));
-        let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
-        let what = format!("could not vacuum {}", table.sql_name);
-        patient.stop.run(connection, &sql, &what).await?;
-        (after.counted, after.counted_reason) = (Some("vacuum (freeze, analyze)"), "as asked");
-    } else {
-        match care::analyze(
-            care.analyze,
-            table,
-            upkeep,
-            written,
-            lost_statistics,
-            plan.at_once.as_ref(),
-        ) {
-            Err(reason) => after.counted_reason = reason,
-            Ok(reason) => {
-                after.counted_reason = reason;
-                progress.set_phase(Some("analyze".to_owned()));
-                let name = &table.sql_name;
-                // Nothing is worth a long wait for a lock here.
-                let sql = under_users_path(&format!(
-                    "set local lock_timeout = '10s'; set local statement_timeout = 0; \
-                     analyze {name}"
-                ));
-                let what = format!("could not analyze {name}");
-                match patient.stop.run(connection, &sql, &what).await {
-                    Ok(()) => after.counted = Some("analyze"),
-                    Err(error) if error.is_retryable() => return Err(error),
-                    Err(error) => after.warnings.push(told(&error)),
+impl Caring<'_> {
+    /// Counts, vacuums and moves sequences. `written` are all rows of the load.
+    ///
+    /// # Errors
+    /// When a vacuum that was asked for was refused, or the connection was lost.
+    pub(super) async fn follow_up(&self, written: u64) -> Result<After> {
+        let Caring { table, plan, progress, .. } = self;
+        let (upkeep, connection) = (&self.standing.upkeep, self.job.connection());
+        let care = &plan.care;
+        let client = &connection.client;
+        let mut after = After::default();
+        for (column, name) in &care.sequences {
+            let Some(sequence) = upkeep.sequences.iter().find(|it| it.name == *name) else {
+                continue;
+            };
+            match advance(client, table, sequence).await {
+                Ok(None) => {}
+                Ok(Some(value)) => {
+                    after.sequences.push(MovedSequence { name: name.clone(), value })
+                }
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    let what = error.to_string();
+                    let column = quote_ident(column);
+                    let (name, table) = (literal(name), &table.sql_name);
+                    let furthest = sequence.furthest();
+                    after.warnings.push(format!(
+                        "{what}; run `select setval('{name}', {furthest}({column})) from {table}`"
+                    ));
                 }
             }
         }
+        let started = std::time::Instant::now();
+        if care.vacuum {
+            progress.set_phase(Some("vacuum".to_owned()));
+            let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
+            let what = format!("could not vacuum {}", table.sql_name);
+            progress.stop.run(connection, &sql, &what).await?;
+            (after.counted, after.counted_reason) = (Some("vacuum (freeze, analyze)"), "as asked");
+        } else {
+            match care::analyze(
+                care.analyze,
+                table,
+                upkeep,
+                written,
+                self.standing.lost_statistics,
+                plan.at_once.as_ref(),
+            ) {
+                Err(reason) => after.counted_reason = reason,
+                Ok(reason) => {
+                    after.counted_reason = reason;
+                    progress.set_phase(Some("analyze".to_owned()));
+                    let name = &table.sql_name;
+                    // Nothing is worth a long wait for a lock here.
+                    let sql = under_users_path(&format!(
+                        "set local lock_timeout = '10s'; set local statement_timeout = 0; \
+                         analyze {name}"
+                    ));
+                    let what = format!("could not analyze {name}");
+                    match progress.stop.run(connection, &sql, &what).await {
+                        Ok(()) => after.counted = Some("analyze"),
+                        Err(error) if error.is_retryable() => return Err(error),
+                        Err(error) => after.warnings.push(told(&error)),
+                    }
+                }
+            }
+        }
+        progress.set_phase(None);
+        after.seconds = started.elapsed().as_secs_f64();
+        Ok(after)
     }
-    progress.set_phase(None);
-    after.seconds = started.elapsed().as_secs_f64();
-    Ok(after)
 }
 
 /// The message and its cause.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::Caring;
 use super::indexes::{self, Taken};
 use super::restore::{self, Restorer};
-use super::{Caring, after};
 use crate::copy::{Commit, Outcome};
 use crate::job::Persistent;
 use crate::{Error, Result};
@@ -66,15 +66,7 @@ impl Caring<'_> {
         let written = outcome.rows_written + before;
         self.standing.is_finishing = true;
         self.standing.done.after = self.again(self.progress, |caring| {
-            let subject = after::Subject {
-                table: caring.table,
-                upkeep: &caring.standing.upkeep,
-                plan: caring.plan,
-                patient: caring.patient(true),
-            };
-            let lost_statistics = caring.standing.lost_statistics;
-            let work = after::run(caring.job.connection(), &subject, written, lost_statistics);
-            let done = caring.job.own.runtime.block_on(work);
+            let done = caring.job.own.runtime.block_on(caring.follow_up(written));
             caring.progress.set_phase(None);
             done
         })?;
@@ -97,7 +89,7 @@ impl Caring<'_> {
         let restorer = Restorer {
             runtime: &self.job.own.runtime,
             control: self.job.connection(),
-            patient: self.patient(is_going_on),
+            work: self.work(is_going_on),
             lock_patience: match is_going_on {
                 true => Some(limit).filter(|limit| !limit.is_zero()),
                 false => Some(LOCK_PATIENCE),

@@ -87,10 +87,10 @@ impl Caring<'_> {
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
         let guards_rows = is_new
             && !self.standing.upkeep.is_empty
-            && self.request.rebuild_indexes != When::Always
+            && self.request.options.rebuild_indexes != When::Always
             && left.iter().any(Change::refuses);
         // A copy of the table is one of all its indexes.
-        let must_be_back = self.request.rebuild_indexes == When::Never
+        let must_be_back = self.request.options.rebuild_indexes == When::Never
             || guards_rows
             || self.request.rejects
             || self.plan.at_once.is_some();
@@ -133,7 +133,8 @@ impl Caring<'_> {
 
     /// Whether the user would rather have no load than one without changes to the table.
     fn insists(&self) -> bool {
-        [self.request.rebuild_indexes, self.request.pause_autovacuum].contains(&When::Always)
+        [self.request.options.rebuild_indexes, self.request.options.pause_autovacuum]
+            .contains(&When::Always)
     }
 
     fn leave_table(&mut self, why: String) {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use futures_util::future::try_join_all;
 
-use super::patient::Patient;
+use super::TableWork;
 use crate::Result;
 use pgspate_target::connect::Connection;
 
@@ -16,7 +16,7 @@ pub(super) const BUILDERS_MAX: usize = 4;
 
 /// What builds.
 pub(super) struct Builders<'a> {
-    pub(super) patient: Patient<'a>,
+    pub(super) work: TableWork<'a>,
     /// What their sessions are called.
     pub(super) application_name: &'a str,
     pub(super) count: usize,
@@ -42,7 +42,7 @@ impl Builders<'_> {
         let builder = async |nth: usize| {
             let own = match (nth, self.first) {
                 (0, Some(_)) => None,
-                _ => match self.patient.dsn.connect(self.application_name).await {
+                _ => match self.work.dsn.connect(self.application_name).await {
                     Ok(connection) => Some(connection),
                     Err(error) if nth == 0 => return Err(error),
                     // The others do the work of one for which there is no room.
@@ -63,7 +63,7 @@ impl Builders<'_> {
             }
         };
         let ended = try_join_all((0..self.count).map(builder)).await;
-        self.patient.progress.set_phase(None);
+        self.work.progress.set_phase(None);
         ended?;
         Ok(done.into_inner().expect("no panic while held"))
     }
@@ -73,6 +73,6 @@ impl Builders<'_> {
         let mut names = names.lock().expect("no panic while held");
         change(&mut names);
         let phase = (!names.is_empty()).then(|| format!("building {}", names.join(", ")));
-        self.patient.progress.set_phase(phase);
+        self.work.progress.set_phase(phase);
     }
 }

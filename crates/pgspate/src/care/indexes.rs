@@ -45,7 +45,8 @@ async fn alter_within(
 ) -> Result<(Care, Upkeep)> {
     let (client, table) = (&connection.client, facts.table);
     let failed = || server_error(format!("could not drop the indexes of {}", table.sql_name));
-    let is_asked = [ask.rebuild_indexes, ask.pause_autovacuum].contains(&When::Always);
+    let is_asked =
+        [ask.options.rebuild_indexes, ask.options.pause_autovacuum].contains(&When::Always);
     let turn = if is_asked { LOCK_ASKED } else { LOCK_AUTO };
     // A table option is set beside readers and writers.
     let mode =

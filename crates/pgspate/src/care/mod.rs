@@ -15,10 +15,10 @@ mod back;
 mod before;
 mod builders;
 mod indexes;
-mod patient;
 mod restore;
 mod shadow;
 
+pub use after::MovedSequence;
 pub use restore::restore;
 pub(crate) use shadow::destination;
 
@@ -27,7 +27,7 @@ use crate::job::{JobSession, OwnSession, Persistent};
 use crate::plan::care::{Care, Facts};
 use crate::plan::{InputFacts, Method, Plan, Request};
 use crate::{Error, Kind, Result};
-use patient::Patient;
+use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{Found, Seal};
 use pgspate_target::session::Stop;
 use pgspate_target::{Session, Table, Upkeep};
@@ -73,6 +73,17 @@ pub(crate) struct Caring<'a> {
     pub(crate) progress: &'a Progress,
 }
 
+/// What work on a table that may take hours is done with.
+#[derive(Clone)]
+struct TableWork<'a> {
+    /// Where sessions are opened.
+    dsn: &'a Dsn,
+    /// Shows what is done.
+    progress: &'a Progress,
+    /// The user's wish to stop, or another that nobody has, where it is not to count.
+    stop: Stop,
+}
+
 impl Persistent for Caring<'_> {
     fn own(&self) -> &OwnSession {
         &self.job.own
@@ -111,9 +122,9 @@ impl Caring<'_> {
         }
     }
 
-    fn patient(&self, heeds_cancel: bool) -> Patient<'_> {
+    fn work(&self, heeds_cancel: bool) -> TableWork<'_> {
         let stop = if heeds_cancel { self.progress.stop.clone() } else { Stop::default() };
-        Patient { dsn: &self.job.own.dsn, progress: self.progress, stop }
+        TableWork { dsn: &self.job.own.dsn, progress: self.progress, stop }
     }
 
     /// Whether a crash of the server has taken some of the chunks, which can be loaded again.

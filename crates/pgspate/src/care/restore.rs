@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::TableWork;
 use super::builders::{BUILDERS_MAX, Builders};
-use super::patient::Patient;
 use crate::copy::Progress;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::{Connection, Dsn};
@@ -35,7 +35,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Restorer<'a> {
     pub(super) runtime: &'a Handle,
     pub(super) control: &'a Connection,
-    pub(super) patient: Patient<'a>,
+    pub(super) work: TableWork<'a>,
     /// How long to wait for locks; for as long as it takes by default.
     pub(super) lock_patience: Option<Duration>,
 }
@@ -61,7 +61,7 @@ impl Restorer<'_> {
     /// The first refusal, after everything else is back.
     pub(super) fn run(&self, changes: Vec<Change>) -> Result<()> {
         let result = self.runtime.block_on(self.put_back(changes));
-        self.patient.progress.set_phase(None);
+        self.work.progress.set_phase(None);
         result
     }
 
@@ -87,7 +87,7 @@ impl Restorer<'_> {
             let usual = Some(means.settings.as_str()).filter(|_| !scarce.contains(&change.order()));
             let ways: Vec<&str> = usual.into_iter().chain(WAYS_ALONE).collect();
             while change.step().is_some() {
-                self.patient.progress.set_phase(Some(format!("putting back {}", change.name())));
+                self.work.progress.set_phase(Some(format!("putting back {}", change.name())));
                 match self.step_somehow(change.clone(), &ways).await {
                     Ok(after) => change = after,
                     Err(error) => {
@@ -138,7 +138,7 @@ impl Restorer<'_> {
     /// Builds indexes beside each other, each as far as that goes.
     async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Built>>> {
         let builders = Builders {
-            patient: self.patient.clone(),
+            work: self.work.clone(),
             application_name: "pgspate load: building indexes",
             count: means.builders,
             first: Some(self.control),
@@ -169,7 +169,7 @@ impl Restorer<'_> {
         let failed = || server_error(what.clone());
         connection.client.batch_execute(&Timeouts::OfSession.off()).await.map_err(failed())?;
         loop {
-            self.patient.stop.check()?;
+            self.work.stop.check()?;
             let Some(step) = written(&connection.client, &change).await? else {
                 // Its table is no more.
                 return Ok(change.after_step());
@@ -180,8 +180,8 @@ impl Restorer<'_> {
             );
             let sql = format!("{}; {}; commit", step.sql, step.count);
             // Apart: the server reads all of a message before it does any of it.
-            let done = match self.patient.stop.run(connection, &begin, &what).await {
-                Ok(()) => self.patient.stop.run(connection, &sql, &what).await,
+            let done = match self.work.stop.run(connection, &begin, &what).await {
+                Ok(()) => self.work.stop.run(connection, &sql, &what).await,
                 refused => refused,
             };
             let Err(error) = done else { return Ok(change.after_step()) };
@@ -189,7 +189,7 @@ impl Restorer<'_> {
                 return Err(error);
             }
             connection.client.batch_execute("rollback").await.map_err(failed())?;
-            self.patient.stop.check()?;
+            self.work.stop.check()?;
             let code = error.sqlstate().cloned();
             if ledger::is_renamed(&error) {
                 continue;
@@ -226,7 +226,7 @@ impl Restorer<'_> {
             let message = format!("could not put back {name}: {who} uses the table");
             return Err(Error::new(Kind::Server, message).because(error));
         }
-        self.patient.progress.set_phase(Some(format!("{name} waits for {who}")));
+        self.work.progress.set_phase(Some(format!("{name} waits for {who}")));
         tokio::time::sleep(LOCK_PAUSE).await;
         Ok(())
     }
@@ -372,7 +372,7 @@ pub fn restore(
     let restorer = Restorer {
         runtime,
         control: &control,
-        patient: Patient { dsn, progress, stop: progress.stop.clone() },
+        work: TableWork { dsn, progress, stop: progress.stop.clone() },
         lock_patience: None,
     };
     restorer.run(changes.clone())?;

@@ -5,36 +5,22 @@ use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
 use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
+use crate::format::Mode;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 
-/// Copies rows in binary, without header and trailer. As many must be taken.
-pub(crate) async fn binary(
+/// Copies rows, of which as many must be taken. Those in binary are without header and trailer.
+pub(crate) async fn copy(
     connection: &Connection,
     statement: &Statement,
+    mode: Mode,
     rows: &[u8],
     count: u64,
 ) -> Result<()> {
-    let pieces = [BINARY_HEADER, rows, BINARY_TRAILER];
-    copy(connection, statement, &pieces, count).await
-}
-
-/// Copies rows as text.
-pub(crate) async fn text(
-    connection: &Connection,
-    statement: &Statement,
-    rows: &[u8],
-    count: u64,
-) -> Result<()> {
-    copy(connection, statement, &[rows], count).await
-}
-
-async fn copy(
-    connection: &Connection,
-    statement: &Statement,
-    parts: &[&[u8]],
-    count: u64,
-) -> Result<()> {
+    let parts: &[&[u8]] = match mode {
+        Mode::Binary => &[BINARY_HEADER, rows, BINARY_TRAILER],
+        Mode::Text => &[rows],
+    };
     let refused = |error| refused_copy(connection, error);
     let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(refused)?;
     let mut sink = Box::pin(sink);

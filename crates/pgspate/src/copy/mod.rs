@@ -212,18 +212,25 @@ pub struct Outcome {
     pub chunks: u64,
     /// Chunks that the ledger had already.
     pub chunks_before: u64,
-    /// Seconds that all lanes together spent reading and cutting.
-    pub source_seconds: f64,
-    /// Seconds that all lanes together spent encoding.
-    pub encode_seconds: f64,
-    /// Seconds that all lanes together waited for the connection to take bytes.
-    pub send_seconds: f64,
-    /// Seconds from the last row to the last commit.
-    pub commit_seconds: f64,
+    /// What took how long.
+    pub stages: Stages,
     /// Bytes of COPY data sent.
     pub bytes_sent: u64,
     /// Digests of the inputs, where there is a ledger to keep them.
     pub contents: Contents,
+}
+
+/// Seconds that the lanes together spent in each stage.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Stages {
+    /// Reading and cutting.
+    pub source: f64,
+    /// Encoding.
+    pub encode: f64,
+    /// Waiting for the network and the server to take bytes.
+    pub server: f64,
+    /// From the last row to the last commit, of the whole load.
+    pub commit: f64,
 }
 
 /// A session of a lane, and the rows that it has written.

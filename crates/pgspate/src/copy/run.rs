@@ -12,7 +12,7 @@ use super::monitor::Monitor;
 use super::session::Sessions;
 use super::settle::settle;
 use super::shared::{Failure, Shared};
-use super::{Commit, Destination, End, Job, Lanes, Outcome, Progress};
+use super::{Commit, Destination, End, Job, Lanes, Outcome, Progress, Stages};
 use crate::format::Cutter;
 use crate::{Error, Kind, Result};
 
@@ -87,7 +87,8 @@ pub fn run(
         let may_go_on = job.ledger.is_some() && !job.is_stream && error.is_retryable();
         return if may_go_on { Ok(End::Interrupted(error)) } else { Err(error) };
     }
-    let [source, encode, send] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
+    let [source, encode, server] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
+    let stages = Stages { source, encode, server, commit: started.elapsed().as_secs_f64() };
     let outcome = Outcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
         rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
@@ -96,10 +97,7 @@ pub fn run(
         lanes: finished.iter().filter(|lane| lane.tally.chunks > 0).count(),
         chunks: shared.chunks(),
         chunks_before: shared.skipped(),
-        source_seconds: source,
-        encode_seconds: encode,
-        send_seconds: send,
-        commit_seconds: started.elapsed().as_secs_f64(),
+        stages,
         bytes_sent: progress.sent.load(Relaxed),
         contents,
     };

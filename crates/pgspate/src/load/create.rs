@@ -1,8 +1,10 @@
 //! `--create`: the table that the input seems to need, and wider columns when it needs more.
 
+use serde::Serialize;
+
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
 
@@ -16,7 +18,7 @@ pub struct NewTable {
 }
 
 /// A column that had to become wider, because of one value.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Widened {
     /// The column.
     pub column: String,
@@ -24,8 +26,8 @@ pub struct Widened {
     pub from: String,
     /// Its type now.
     pub to: String,
-    /// Where the value is.
-    pub place: Option<Place>,
+    /// Where the value is that did not fit.
+    pub place: Option<String>,
 }
 
 /// All types that columns are given, to find one by its name.
@@ -140,7 +142,7 @@ pub(super) async fn widen(
         format!("alter table {target} alter column {quoted} type {to} using {quoted}::text::{to}");
     let failed = server_error(format!("could not widen column {quoted}"));
     connection.client.batch_execute(&sql).await.map_err(failed)?;
-    let place = error.place().cloned();
+    let place = error.place().map(ToString::to_string);
     Ok(Some(Widened { column: column.name.clone(), from, to: to.to_owned(), place }))
 }
 

@@ -24,9 +24,9 @@ pub use report::{PlanReport, Report};
 
 use crate::Result;
 use crate::care::{self, Caring};
-use crate::copy::{Commit, Early, Outcome, RejectsMax};
+use crate::copy::{Early, Outcome, RejectsMax};
 use crate::job::{JobSession, OwnSession, Persistent};
-use crate::plan::{Plan, Replace, Request, When};
+use crate::plan::{self, Plan, Request};
 use crate::reading::{self, Reading};
 use pgspate_target::ledger::Found;
 use pgspate_target::measure::wal_position;
@@ -40,14 +40,10 @@ pub struct Options {
     pub reading: reading::Options,
     /// The table, as SQL writes it; by default named after the first source.
     pub table: Option<String>,
-    /// So many lanes; chosen by measuring otherwise.
-    pub lanes: Option<usize>,
+    /// How the table is loaded.
+    pub plan: plan::Options,
     /// Make the table when it is missing.
     pub create: bool,
-    /// When to commit; by the size of the input otherwise.
-    pub commit: Option<Commit>,
-    /// Keep no ledger: in one piece, not resumable, and as often as it is asked for.
-    pub no_ledger: bool,
     /// Begin anew, whatever the ledger says of earlier runs.
     pub restart: bool,
     /// The file for rows that are refused; the load stops at the first one otherwise.
@@ -56,18 +52,6 @@ pub struct Options {
     pub rejects_max: Option<RejectsMax>,
     /// How long to wait for what may never come.
     pub limits: Limits,
-    /// The input's rows instead of those that the table has.
-    pub replace: Option<Replace>,
-    /// All rows become visible at once.
-    pub atomic: bool,
-    /// Whether to drop indexes and make them again.
-    pub rebuild_indexes: When,
-    /// Whether to switch autovacuum off for the table meanwhile.
-    pub pause_autovacuum: When,
-    /// Whether to run ANALYZE afterwards.
-    pub analyze: When,
-    /// Run VACUUM (FREEZE, ANALYZE) afterwards.
-    pub vacuum: bool,
 }
 
 /// A load that is ready to run.

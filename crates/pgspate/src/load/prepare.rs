@@ -8,11 +8,11 @@ use tokio_postgres::Client;
 use super::{Load, Options, Watch, create, record, replace};
 use crate::copy::{Early, Lanes};
 use crate::job::JobSession;
-use crate::plan::{Plan, Request, RowRequest, Wish};
+use crate::plan::{Plan, Request};
 use crate::reading::{Survey, is_locked, name_user, parse_name};
 use crate::{Result, care};
 use pgspate_target::Upkeep;
-use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, Known};
 
 /// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
@@ -85,9 +85,15 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
             (table, Some(new))
         }
     };
-    let mut request = request(&options, rows, connection);
     let existing = new_table.is_none().then_some(&table);
-    request.wish = runtime.block_on(replace::wish(&options, connection, existing))?;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let request = Request {
+        options: options.plan.clone(),
+        rows,
+        shared_cores: connection.is_local().then(cores),
+        rejects: options.rejects.is_some(),
+        bonds: runtime.block_on(replace::bonds(&options, connection, existing))?,
+    };
     let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = limit_lanes(plan.lanes, free_connections?);
     let load = Load {
@@ -105,24 +111,6 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
         care: care::Standing::default(),
     };
     Ok((load, has_ledger))
-}
-
-/// What plans depend on besides facts.
-fn request(options: &Options, rows: RowRequest, connection: &Connection) -> Request {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    Request {
-        rows,
-        lanes: options.lanes,
-        commit: options.commit,
-        ledger: !options.no_ledger,
-        rejects: options.rejects.is_some(),
-        wish: Wish::default(),
-        shared_cores: connection.is_local().then(cores),
-        rebuild_indexes: options.rebuild_indexes,
-        pause_autovacuum: options.pause_autovacuum,
-        analyze: options.analyze,
-        vacuum: options.vacuum,
-    }
 }
 
 fn limit_lanes(lanes: Lanes, free: i64) -> Lanes {

@@ -6,24 +6,21 @@
 use super::{Load, Options};
 use crate::Result;
 use crate::copy::Around;
-use crate::plan::{AtOnce, Method, Wish};
+use crate::plan::{AtOnce, Method};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Bonds, Reference, Table, ledger};
 
-/// What was asked for, with the facts that it depends on. No table: it is made for the load.
-pub(super) async fn wish(
+/// What is bound to the table, if rows are to become visible at once. No table: it is made for the
+/// load.
+pub(super) async fn bonds(
     options: &Options,
     connection: &Connection,
     table: Option<&Table>,
-) -> Result<Wish> {
-    if options.replace.is_none() && !options.atomic {
-        return Ok(Wish::default());
+) -> Result<Option<Bonds>> {
+    match table.filter(|_| options.plan.replace.is_some() || options.plan.atomic) {
+        Some(table) => Bonds::read(&connection.client, table).await.map(Some),
+        None => Ok(None),
     }
-    let bonds = match table {
-        Some(table) => Some(Bonds::read(&connection.client, table).await?),
-        None => None,
-    };
-    Ok(Wish { replace: options.replace, atomic: options.atomic, bonds })
 }
 
 impl Load {

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::{Load, Watch, Widened};
-use crate::copy::{Lanes, Outcome};
+use crate::care::MovedSequence;
+use crate::copy::{Lanes, Outcome, Stages};
 use crate::format::Mode;
 use crate::plan::{AtOnce, Choice, Method, way};
 
@@ -219,47 +220,12 @@ pub struct Report {
     /// Sequences that were moved.
     pub sequences: Vec<MovedSequence>,
     /// Columns that had to become wider.
-    pub widened: Vec<WidenedReport>,
+    pub widened: Vec<Widened>,
     /// What slowed it down.
     pub warnings: Vec<String>,
     /// Which job had loaded all of it, and when, in words.
     #[serde(skip)]
     pub loaded_already: Option<String>,
-}
-
-/// A sequence that was moved past what was loaded.
-#[derive(Debug, Clone, Serialize)]
-pub struct MovedSequence {
-    /// Its name, as SQL writes it.
-    pub name: String,
-    /// Its last value now.
-    pub value: i64,
-}
-
-/// Seconds that the lanes together spent in each stage.
-#[derive(Debug, Clone, Serialize)]
-pub struct Stages {
-    /// Reading and cutting.
-    pub source: f64,
-    /// Encoding.
-    pub encode: f64,
-    /// Waiting for the network and the server to take bytes.
-    pub server: f64,
-    /// Committing, of the whole load.
-    pub commit: f64,
-}
-
-/// A widened column.
-#[derive(Debug, Clone, Serialize)]
-pub struct WidenedReport {
-    /// The column.
-    pub column: String,
-    /// Its type at first.
-    pub from: String,
-    /// Its type now.
-    pub to: String,
-    /// Where the value is that did not fit.
-    pub place: Option<String>,
 }
 
 impl Report {
@@ -271,22 +237,9 @@ impl Report {
         seconds: f64,
         wal_bytes: Option<u64>,
     ) -> Report {
-        let stages = Stages {
-            source: outcome.source_seconds,
-            encode: outcome.encode_seconds,
-            server: outcome.send_seconds,
-            commit: outcome.commit_seconds,
-        };
-        let widened = widened.into_iter().map(|it| WidenedReport {
-            column: it.column,
-            from: it.from,
-            to: it.to,
-            place: it.place.map(|place| place.to_string()),
-        });
         let (job, rows_before) = load.job.before();
         let done = &load.care.done;
         let (plan, after) = (&load.plan.warnings, &done.after);
-        let moved = after.sequences.iter().cloned();
         Report {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
@@ -310,15 +263,15 @@ impl Report {
             job,
             rows_before,
             seconds,
-            stages,
+            stages: outcome.stages,
             wal_bytes,
             rebuilt: done.rebuilt.clone(),
             rebuild_seconds: done.rebuild_seconds,
             counted: after.counted,
             counted_reason: after.counted_reason,
             counted_seconds: after.seconds,
-            sequences: moved.map(|(name, value)| MovedSequence { name, value }).collect(),
-            widened: widened.collect(),
+            sequences: after.sequences.clone(),
+            widened,
             warnings: [plan, &load.job.warnings, &after.warnings]
                 .into_iter()
                 .flatten()

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{AtOnce, Method, PlannedColumn, Request};
+use super::{AtOnce, Method, Options, PlannedColumn, Request};
 use crate::copy::Commit;
 use crate::{Error, Kind, Result};
 use pgspate_target::{Index, IndexKind, Table, Upkeep};
@@ -94,7 +94,7 @@ impl Care {
         written: &[PlannedColumn],
         ask: &Request,
     ) -> Result<Care> {
-        let (drops, indexes_reason) = match rebuild(facts, ask)? {
+        let (drops, indexes_reason) = match rebuild(facts, &ask.options)? {
             Ok(reason) => (true, reason),
             Err(reason) => (false, reason),
         };
@@ -109,9 +109,9 @@ impl Care {
             indexes: facts.upkeep.indexes.iter().map(choice).collect(),
             rebuilds: drops,
             indexes_reason,
-            autovacuum_pause: pause(facts, ask)?,
-            analyze: ask.analyze,
-            vacuum: ask.vacuum,
+            autovacuum_pause: pause(facts, &ask.options)?,
+            analyze: ask.options.analyze,
+            vacuum: ask.options.vacuum,
             sequences: moved.map(|it| (it.column.clone(), it.name.clone())).collect(),
         })
     }
@@ -138,7 +138,7 @@ impl Care {
 }
 
 /// Why indexes of the table are dropped (`Ok`), or why none is (`Err`).
-fn rebuild(facts: &Facts<'_>, ask: &Request) -> Result<Result<String, String>> {
+fn rebuild(facts: &Facts<'_>, ask: &Options) -> Result<Result<String, String>> {
     if facts.upkeep.indexes.is_empty() {
         return Ok(Err("there is none".to_owned()));
     }
@@ -205,7 +205,7 @@ fn leaves_room(facts: &Facts<'_>, input_bytes: u64) -> bool {
 /// Why this index stays where others are dropped.
 fn stays(index: &Index, facts: &Facts<'_>, ask: &Request) -> Option<String> {
     let reason = |text: &str| Some(text.to_owned());
-    let is_auto = ask.rebuild_indexes == When::Auto;
+    let is_auto = ask.options.rebuild_indexes == When::Auto;
     let is_key = !matches!(index.kind, IndexKind::Plain | IndexKind::ForeignKey);
     match index.kind {
         IndexKind::Plain => None,
@@ -233,7 +233,7 @@ fn can_take_back(facts: &Facts<'_>) -> bool {
 }
 
 /// Why autovacuum is switched off for the table, if it is.
-fn pause(facts: &Facts<'_>, ask: &Request) -> Result<Option<String>> {
+fn pause(facts: &Facts<'_>, ask: &Options) -> Result<Option<String>> {
     let is_off = |set: &Option<String>| {
         let off = ["off", "false", "no", "0", "n", "f", "of", "fal", "fals", "fa"];
         set.as_deref().is_some_and(|it| off.contains(&it.to_ascii_lowercase().as_str()))

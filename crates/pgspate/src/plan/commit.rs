@@ -18,7 +18,7 @@ pub(super) fn choose(
     if request.rejects {
         return Ok(Commit::EachChunk);
     }
-    match request.commit {
+    match request.options.commit {
         Some(Commit::EachChunk) if !has_ledger => {
             let why = if input.is_fleeting {
                 "the input cannot be read again later"
@@ -48,10 +48,12 @@ pub(super) fn choose(
 pub(super) fn check_rejects(request: &Request, one_statement: Option<&str>) -> Result<()> {
     let (why, hint) = match one_statement {
         Some(why) => (why, "Load without `--rejects`: the first row that is refused is named."),
-        None if request.commit == Some(Commit::AtEnd) => {
+        None if request.options.commit == Some(Commit::AtEnd) => {
             ("each chunk is committed on its own", "Leave `--commit end` out.")
         }
-        None if !request.ledger => ("they are kept in the ledger", "Leave `--no-ledger` out."),
+        None if request.options.no_ledger => {
+            ("they are kept in the ledger", "Leave `--no-ledger` out.")
+        }
         None => return Ok(()),
     };
     let message = format!("rows cannot be set aside: {why}");

@@ -23,7 +23,7 @@ pub(super) fn choose(
             format!("one COPY statement: trigger \"{}\" runs once per statement", trigger.name);
         return (Lanes::Fixed(1), reason, true);
     }
-    let asked = request.lanes.filter(|lanes| *lanes > 1);
+    let asked = request.options.lanes.filter(|lanes| *lanes > 1);
     if let (Some(trigger), None) = (table.triggers.first(), asked) {
         let reason = format!(
             "one COPY statement: trigger \"{}\" may depend on the rows before; `--lanes N` if not",
@@ -35,7 +35,7 @@ pub(super) fn choose(
         let reason = "what two lanes wait for on the foreign server cannot be seen from here";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }
-    if let Some(lanes) = request.lanes {
+    if let Some(lanes) = request.options.lanes {
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }
     if input.is_stream && table.has_unique_index() {

@@ -18,13 +18,13 @@ use arrow_schema::Field;
 pub use care::{Care, Choice, When};
 pub use columns::{PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
-pub use replace::{AtOnce, Method, Replace, Wish};
+pub use replace::{AtOnce, Method, Replace};
 pub use rows::{RowPlan, RowRequest};
 
 use crate::Result;
 use crate::copy::{Commit, Lanes};
 use crate::format::Mode;
-use pgspate_target::{IndexKind, Session, Table};
+use pgspate_target::{Bonds, IndexKind, Session, Table};
 
 /// The most lanes that are used unasked.
 pub const LANES_MAX: usize = 8;
@@ -49,31 +49,43 @@ pub struct InputFacts {
     pub stored_bytes: Option<u64>,
 }
 
-/// What the user asked for, as far as plans depend on it.
+/// What the user may say of how a table is loaded.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// How fields go to columns.
-    pub rows: RowRequest,
-    /// So many lanes.
+pub struct Options {
+    /// So many lanes; chosen by measuring otherwise.
     pub lanes: Option<usize>,
-    /// The processors that the server shares with us, if it is on this machine.
-    pub shared_cores: Option<usize>,
-    /// When to commit.
+    /// When to commit; by the size of the input otherwise.
     pub commit: Option<Commit>,
-    /// Whether a ledger is to be kept.
-    pub ledger: bool,
-    /// Whether rows that are refused are to be set aside.
-    pub rejects: bool,
-    /// Whether rows are to become visible at once, and what of.
-    pub wish: Wish,
+    /// Keep no ledger: in one piece, not resumable, and as often as it is asked for.
+    pub no_ledger: bool,
+    /// The input's rows instead of those that the table has.
+    pub replace: Option<Replace>,
+    /// All rows become visible at once.
+    pub atomic: bool,
     /// Whether to drop indexes and make them again.
     pub rebuild_indexes: When,
     /// Whether to switch autovacuum off for the table meanwhile.
     pub pause_autovacuum: When,
-    /// Whether to count values afterwards.
+    /// Whether to run ANALYZE afterwards.
     pub analyze: When,
-    /// Whether to vacuum and freeze afterwards.
+    /// Run VACUUM (FREEZE, ANALYZE) afterwards.
     pub vacuum: bool,
+}
+
+/// All that was asked for, as far as plans depend on it.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// How the table is loaded.
+    pub options: Options,
+    /// How fields go to columns.
+    pub rows: RowRequest,
+    /// The processors that the server shares with us, if it is on this machine.
+    pub shared_cores: Option<usize>,
+    /// Whether rows that are refused are to be set aside.
+    pub rejects: bool,
+    /// What is bound to the table, if rows are to become visible at once; `None` for a table that
+    /// is made for the load.
+    pub bonds: Option<Bonds>,
 }
 
 /// What a load will do, and why.
@@ -118,8 +130,8 @@ impl Plan {
     ) -> Result<Plan> {
         let mut rows = RowPlan::make(table, session, input, &request.rows)?;
         // Rows that are set aside are kept there.
-        let ledger = request.ledger && (!input.is_fleeting || request.rejects);
-        let at_once = replace::choose(table, &request.wish, input, ledger)?;
+        let ledger = !request.options.no_ledger && (!input.is_fleeting || request.rejects);
+        let at_once = replace::choose(table, request, input, ledger)?;
         let written = replace::written(table, at_once.as_ref());
         let (lanes, lanes_reason, one_statement) = lanes::choose(&written, input, request);
         if one_statement {

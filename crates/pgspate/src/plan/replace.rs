@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{InputFacts, Plan, Request};
+use super::{InputFacts, Options, Plan, Request};
 use crate::copy::{Commit, Lanes};
 use crate::{Error, Kind, Result};
 use pgspate_target::{Bonds, Reference, Table};
@@ -16,17 +16,6 @@ const SMALL_BYTES: u64 = 1 << 20;
 
 /// The reasons that are told; more are counted.
 const REASONS_MAX: usize = 3;
-
-/// What the user asked for, and what is bound to the table.
-#[derive(Debug, Clone, Default)]
-pub struct Wish {
-    /// The input's rows instead of the old ones, by this method.
-    pub replace: Option<Replace>,
-    /// All rows become visible at once.
-    pub atomic: bool,
-    /// What is bound to the table; `None` for a table that is made for the load.
-    pub bonds: Option<Bonds>,
-}
 
 /// How old rows are to be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,30 +66,25 @@ impl AtOnce {
     }
 }
 
-impl Wish {
-    fn is_none(&self) -> bool {
-        self.replace.is_none() && !self.atomic
-    }
-}
-
 /// The method, if there has to be one.
 pub(super) fn choose(
     table: &Table,
-    wish: &Wish,
+    request: &Request,
     input: &InputFacts,
     has_ledger: bool,
 ) -> Result<Option<AtOnce>> {
-    if wish.is_none() {
+    let Options { replace, atomic, .. } = request.options;
+    if replace.is_none() && !atomic {
         return Ok(None);
     }
     let none = Bonds::default();
-    let bonds = wish.bonds.as_ref().unwrap_or(&none);
-    if wish.replace.is_some() {
+    let bonds = request.bonds.as_ref().unwrap_or(&none);
+    if replace.is_some() {
         refuse(table, bonds)?;
     }
-    let obstacle = obstacle(wish, bonds, has_ledger, input);
+    let obstacle = obstacle(request, bonds, has_ledger, input);
     let is_small = input.stored_bytes.is_some_and(|bytes| bytes < SMALL_BYTES);
-    let (method, reason) = match (wish.replace, obstacle) {
+    let (method, reason) = match (replace, obstacle) {
         (Some(Replace::Swap), Some(why)) => {
             let message = format!("no other table can take the place of {}: {why}", table.sql_name);
             return Err(Error::new(Kind::Plan, message)
@@ -115,13 +99,13 @@ pub(super) fn choose(
             (Method::Swap, reason.to_owned())
         }
     };
-    let replaces = wish.replace.is_some();
+    let replaces = replace.is_some();
     let is_whole = matches!(method, Method::OneTransaction) && replaces;
     Ok(Some(AtOnce {
         method,
         reason,
         replaces,
-        is_strict: wish.atomic,
+        is_strict: atomic,
         freeze: is_whole && bonds.is_heap && bonds.manager.is_none(),
         references: if is_whole { bonds.references.clone() } else { Vec::new() },
     }))
@@ -167,14 +151,19 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
 }
 
 /// Why a shadow table will not do, if so.
-fn obstacle(wish: &Wish, bonds: &Bonds, has_ledger: bool, input: &InputFacts) -> Option<String> {
-    if wish.bonds.is_none() {
+fn obstacle(
+    request: &Request,
+    bonds: &Bonds,
+    has_ledger: bool,
+    input: &InputFacts,
+) -> Option<String> {
+    if request.bonds.is_none() {
         return Some("the table is made for this load".to_owned());
     }
     if let Some(manager) = &bonds.manager {
         return Some(format!("{manager} manages the table"));
     }
-    if wish.replace.is_none() && !bonds.is_empty {
+    if request.options.replace.is_none() && !bonds.is_empty {
         return Some("rows are added to those that the table has".to_owned());
     }
     if !has_ledger {
@@ -214,7 +203,7 @@ impl Plan {
                                the table takes that in one transaction only";
                 return Err(Error::new(Kind::Plan, message).hint("Leave `--rejects` out."));
             }
-            if request.commit == Some(Commit::EachChunk) {
+            if request.options.commit == Some(Commit::EachChunk) {
                 let message = "chunks cannot be committed one by one: all rows are to be visible \
                                at once, and the table takes that in one transaction only";
                 return Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."));
@@ -225,7 +214,7 @@ impl Plan {
                 "everything is one transaction".clone_into(&mut self.lanes_reason);
             }
         }
-        let bonds = request.wish.bonds.clone().unwrap_or_default();
+        let bonds = request.bonds.clone().unwrap_or_default();
         if at_once.method == Method::OneTransaction && at_once.replaces {
             self.warnings.extend(warnings(&at_once, &bonds));
         }
@@ -284,13 +273,18 @@ mod tests {
     }
 
     fn chosen(bonds: Bonds, replace: Option<Replace>) -> Result<AtOnce> {
-        let wish = Wish { replace, atomic: true, bonds: Some(bonds) };
+        let wish = request(replace, true, bonds);
         choose(&table('r'), &wish, &input(), true).map(|it| it.expect("it was asked for"))
+    }
+
+    fn request(replace: Option<Replace>, atomic: bool, bonds: Bonds) -> Request {
+        let options = Options { replace, atomic, ..Options::default() };
+        Request { options, bonds: Some(bonds), ..Request::default() }
     }
 
     #[test]
     fn nothing_that_was_not_asked_for() {
-        let wish = Wish { bonds: Some(heap()), ..Wish::default() };
+        let wish = request(None, false, heap());
         assert!(choose(&table('r'), &wish, &input(), true).unwrap().is_none());
     }
 
@@ -308,7 +302,7 @@ mod tests {
         let error = chosen(bound("a view"), Some(Replace::Swap)).unwrap_err();
         assert!(error.to_string().contains("public.t: a view"), "{error}");
 
-        let wish = Wish { replace: Some(Replace::Auto), atomic: false, bonds: Some(heap()) };
+        let wish = request(Some(Replace::Auto), false, heap());
         let without_ledger = choose(&table('r'), &wish, &input(), false).unwrap().unwrap();
         assert_eq!(without_ledger.method, Method::OneTransaction);
         let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
@@ -340,7 +334,7 @@ mod tests {
 
     #[test]
     fn what_is_not_replaced() {
-        let wish = Wish { replace: Some(Replace::Auto), atomic: false, bonds: Some(heap()) };
+        let wish = request(Some(Replace::Auto), false, heap());
         assert!(choose(&table('v'), &wish, &input(), true).is_err());
         assert!(chosen(Bonds { has_children: true, ..heap() }, Some(Replace::Auto)).is_err());
         let key = Reference {

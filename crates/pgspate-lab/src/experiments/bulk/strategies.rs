@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::try_join_all;
 use pgspate::load;
-use pgspate::plan::{RowRequest, When};
+use pgspate::plan::{self, RowRequest, When};
 use pgspate::reading;
 use pgspate::source::{Input, error_of};
 use pgspate::target::connect::Connection;
@@ -109,7 +109,7 @@ fn pgspate(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Resul
             },
             table: Some(ground.table(&quote_ident(&table.name))),
             // Nobody else does one.
-            analyze: When::Never,
+            plan: plan::Options { analyze: When::Never, ..plan::Options::default() },
             restart: true,
             ..load::Options::default()
         };

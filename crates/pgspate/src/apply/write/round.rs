@@ -16,6 +16,7 @@ use crate::apply::watch::Watch;
 use crate::apply::write::Counts;
 use crate::apply::write::statements::{Source, Statements};
 use crate::copy::fill;
+use crate::format::Mode;
 use crate::{Error, Kind, Result};
 
 /// Up to so many rows are looked up one by one.
@@ -359,11 +360,13 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
     let Some(staged) = staged else { return Err(Error::new(Kind::Bug, "there is no stage")) };
     let (binary, text) = (staged.binary.clone(), staged.text.clone());
     let connection = &session.connection;
-    if binary_rows > 0 {
-        fill::binary(connection, &binary, &encoded.binary, binary_rows).await.map_err(failed)?;
-    }
-    if text_rows > 0 {
-        fill::text(connection, &text, &encoded.text, text_rows).await.map_err(failed)?;
+    for (mode, statement, rows, count) in [
+        (Mode::Binary, &binary, &encoded.binary, binary_rows),
+        (Mode::Text, &text, &encoded.text, text_rows),
+    ] {
+        if count > 0 {
+            fill::copy(connection, statement, mode, rows, count).await.map_err(failed)?;
+        }
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::job::Persistent;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId};
-use pgspate_target::session::{LOOK, Timeouts, heeding, stopped};
+use pgspate_target::session::{LOOK, Timeouts};
 use pgspate_target::{Ask, server_error};
 
 /// One attempt to get the lock: as long as others are made to queue behind it.
@@ -69,7 +69,7 @@ impl Caring<'_> {
             client.batch_execute("rollback").await?;
             Ok(indexes)
         };
-        let indexes = self.cancellable(build)?;
+        let indexes = self.cancellable(self.incomplete(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
             Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
@@ -88,7 +88,7 @@ impl Caring<'_> {
             client.batch_execute(&analyze).await?;
             Ok(())
         };
-        self.cancellable(complete).map_err(|error| self.hint_line(error))
+        self.cancellable(self.incomplete(), complete).map_err(|error| self.hint_line(error))
     }
 
     /// For rows that contradict each other or other tables: how to be told which.
@@ -107,9 +107,9 @@ impl Caring<'_> {
             Lanes::Fixed(lanes) => lanes,
             Lanes::Auto(_, most) => most,
         };
-        let patient = self.patient(true);
+        let work = self.work(true);
         let builders = Builders {
-            patient: patient.clone(),
+            work: work.clone(),
             application_name: &format!("pgspate load {}", self.table.name),
             count: indexes.len().min(most).min(BUILDERS_MAX),
             first: None,
@@ -120,7 +120,7 @@ impl Caring<'_> {
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
             let sql = format!("{BEGIN}; {}; {sql}; commit", unlimited());
-            patient.stop.run(connection, &sql, &what).await
+            work.stop.run(connection, &sql, &what).await
         });
         self.job.own.runtime.block_on(built).map(drop)
     }
@@ -181,7 +181,7 @@ impl Caring<'_> {
     fn take_place(&self, job: JobId, names: &Names, chunks: u64) -> Result<bool> {
         let limit = self.job.own.limits.lock_timeout;
         let started = Instant::now();
-        let what = || format!("could not put the new rows of {} in place", names.table);
+        let what = format!("could not put the new rows of {} in place", names.table);
         loop {
             let attempt = async {
                 let client = self.job.client();
@@ -196,20 +196,19 @@ impl Caring<'_> {
                 }
                 exchanged
             };
-            let error = match self.cancellable_refused(attempt)? {
+            let error = match self.cancellable(what.clone(), attempt) {
                 Ok(Some(sums)) => return self.reconcile(&sums).map(|()| true),
                 Ok(None) => return Ok(false),
                 Err(error) => error,
             };
-            let Refused::Server(refused) = &error else { return Err(error.into_error(what())) };
             let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
-            let is_lock = refused.code().is_some_and(|code| codes.contains(code));
-            if is_lock && (limit.is_zero() || started.elapsed() < limit) {
-                self.progress.stop.pause(LOCK_PAUSE)?;
-                continue;
+            if !error.sqlstate().is_some_and(|code| codes.contains(code)) {
+                return Err(error);
             }
-            let error = error.into_error(what());
-            return Err(if is_lock { self.name_blockers(error, names) } else { error });
+            if !limit.is_zero() && started.elapsed() >= limit {
+                return Err(self.name_blockers(error, names));
+            }
+            self.progress.stop.pause(LOCK_PAUSE)?;
         }
     }
 
@@ -260,19 +259,14 @@ impl Caring<'_> {
     }
 
     /// Runs what can be refused, and has the server end it when the user stops the load.
-    fn cancellable<T>(&self, work: impl Future<Output = Result<T, Refused>>) -> Result<T> {
-        let done = self.cancellable_refused(work)?;
-        done.map_err(|refused| refused.into_error(self.incomplete()))
-    }
-
-    fn cancellable_refused<T>(
+    fn cancellable<T>(
         &self,
+        what: String,
         work: impl Future<Output = Result<T, Refused>>,
-    ) -> Result<Result<T, Refused>> {
-        let is_cancelled = || self.progress.is_cancelled();
+    ) -> Result<T> {
         let sessions = [self.job.connection().canceller()];
-        let done = self.job.own.runtime.block_on(heeding(is_cancelled, &sessions, work));
-        if done.is_err() && is_cancelled() { Err(stopped()) } else { Ok(done) }
+        let work = async { work.await.map_err(|refused| refused.into_error(what)) };
+        self.job.own.runtime.block_on(self.progress.stop.heed(&sessions, work))
     }
 }
 

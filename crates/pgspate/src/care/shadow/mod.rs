@@ -88,13 +88,13 @@ impl Caring<'_> {
     /// Plans anew for one transaction.
     fn do_without_shadow(&mut self, refused: &Refused) -> Result<()> {
         let why = format!("a copy of the table would not be exact: {refused}");
-        if self.request.wish.replace == Some(Replace::Swap) {
+        if self.request.options.replace == Some(Replace::Swap) {
             let message = format!("no other table can take the place of {}", self.plan.table);
             return Err(Error::new(Kind::Plan, message)
                 .because(Error::new(Kind::Plan, why))
                 .hint("With `--replace` alone it is done in one transaction."));
         }
-        if let Some(bonds) = &mut self.request.wish.bonds {
+        if let Some(bonds) = &mut self.request.bonds {
             bonds.fixed.insert(0, why.clone());
         }
         *self.plan = Plan::make(self.table, self.session, &self.input, self.request)?;

@@ -20,6 +20,7 @@ pub(super) use read::{connect, read};
 use super::statements::{IS_IN, Scope, TID, UNMET};
 use super::{Sync, write};
 use crate::copy::fill;
+use crate::format::Mode;
 use crate::plan::When;
 use crate::stage::known::{Known, Recognition};
 use crate::stage::pin;
@@ -185,7 +186,7 @@ pub(super) async fn tell(connection: &Connection, known: &Known) -> Result<bool>
         count += 1;
         is_all_in &= is_in;
     }
-    fill::binary(connection, &statement, &rows, count).await?;
+    fill::copy(connection, &statement, Mode::Binary, &rows, count).await?;
     if count * FEW < known.len() as u64 {
         // They are looked up in the table's order.
         client.batch_execute("set local random_page_cost = 1.1").await.map_err(failed())?;

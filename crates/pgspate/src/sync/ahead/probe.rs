@@ -6,6 +6,7 @@ use super::read::copy_out;
 use super::recognition;
 use crate::copy::fill;
 use crate::encode::Encoded;
+use crate::format::Mode;
 use crate::stage::known::Known;
 use crate::stage::{NAME, pin};
 use crate::sync::Sync;
@@ -39,13 +40,14 @@ pub(in crate::sync) async fn pays(
 
 /// How many of the rows the table has; `None` if no index finds them.
 async fn find(sync: &Sync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
+    let rows = first.binary_rows;
     let failed = || server_error("could not look for the first rows".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
     sync.staging.stage.make(&session.client).await?;
     let copy = format!("copy {NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
-    fill::binary(session, &statement, &first.binary, first.binary_rows).await?;
+    fill::copy(session, &statement, Mode::Binary, &first.binary, rows).await?;
     let matches = sync.build().matches("t", "s");
     let query =
         format!("select t.ctid, {columns} from {NAME} s join {} t on {matches}", sync.table());
