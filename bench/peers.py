@@ -17,7 +17,6 @@ MODULES = {
     "duckdb": "duckdb_extension_postgres_scanner",
     "adbc": "adbc_driver_postgresql",
     "psycopg": "psycopg",
-    "sqlalchemy": "sqlalchemy",
 }
 
 

@@ -7,18 +7,18 @@ rows a second; the lines say how many there were.
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import adbc_driver_postgresql.dbapi
-import meters
 import pgspate.sqlalchemy
 import polars
 import psycopg
@@ -28,17 +28,34 @@ import sqlalchemy
 from datasets import LINEITEM, create_table
 from places import Places, find_pg_bin
 from server import Server
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 # The peers are programs of their own, in a folder that is no package.
 sys.path.append(str(Path(__file__).parent / "peers"))
 from copy_adbc import arrow_type  # noqa: E402
-from night import Prediction, orm  # noqa: E402
 
 TUPLES = 600_000
 TO_SQL_ROWS = 20_000
 MERGED_METERS = 12
 MERGED_ROWS = 3_000
+METERS = "use_prediction"
+CREATE_METERS = (
+    f"create table {METERS} (meter int, occurred timestamp, prediction numeric(12, 3), "
+    "primary key (meter, occurred))"
+)
+
+
+class Base(DeclarativeBase):
+    """What SQLAlchemy's mappings are made from."""
+
+
+class Prediction(Base):
+    """A row of the meters' table, as an ORM has it."""
+
+    __tablename__ = METERS
+    meter: Mapped[int] = mapped_column(primary_key=True)
+    occurred: Mapped[datetime] = mapped_column(primary_key=True)
+    prediction: Mapped[Decimal]
 
 
 class Bench:
@@ -164,14 +181,14 @@ def measure_tuples(bench: Bench, table: pyarrow.Table) -> None:
         bench.load("pgspate.load, iterator of tuples", len(rows), lambda: by_pgspate(iter(rows)))
 
 
-def measure_meters(bench: Bench, folder: Path, count: int) -> None:
+def measure_meters(bench: Bench, count: int) -> None:
     """A night's results, meter by meter, as mapped objects."""
-    before, night = (read_meters(path) for path in meters.make(folder, count, MERGED_ROWS, 1))
+    before, night = make_night(count, MERGED_ROWS)
 
     def fresh() -> None:
-        bench.server.sql(f"drop table if exists {meters.TABLE}; {meters.CREATE}")
+        bench.server.sql(f"drop table if exists {METERS}; {CREATE_METERS}")
         rows = [row for of_meter in before.values() for row in of_meter]
-        pgspate.load(rows, meters.TABLE, to=bench.to)
+        pgspate.load(rows, METERS, to=bench.to)
         bench.server.sql("checkpoint")
 
     def objects(rows: list) -> list[Prediction]:
@@ -180,7 +197,7 @@ def measure_meters(bench: Bench, folder: Path, count: int) -> None:
     def is_as_meant(some: list[int]) -> None:
         meant = sum(row[2] for meter in some for row in night[meter])
         [[found]] = bench.server.sql(
-            f"select sum(prediction) from {meters.TABLE} where meter <= {max(some)}")
+            f"select sum(prediction) from {METERS} where meter <= {max(some)}")
         if Decimal(found) != meant:
             raise SystemExit("error: the table is not as the night's results are")
 
@@ -196,7 +213,7 @@ def measure_meters(bench: Bench, folder: Path, count: int) -> None:
     fresh()
     with bench.timed("the scope read, then merge", sum(len(night[it]) for it in some)):
         for meter in some:
-            orm(bench.engine, meter, night[meter])
+            merge_known(bench.engine, meter, night[meter])
     is_as_meant(some)
     fresh()
     some = some[: max(1, len(some) // 3)]
@@ -217,14 +234,38 @@ def merge_each(engine: sqlalchemy.Engine, meter: int, rows: list[Prediction]) ->
         session.commit()
 
 
-def read_meters(path: Path) -> dict[int, list]:
-    """Rows by meter."""
-    rows: dict[int, list] = {}
-    for line in path.read_text().splitlines()[1:]:
-        meter, occurred, prediction = line.split(",")
-        row = (int(meter), datetime.fromisoformat(occurred), Decimal(prediction))
-        rows.setdefault(row[0], []).append(row)
-    return rows
+def merge_known(engine: sqlalchemy.Engine, meter: int, rows: list) -> None:
+    """The meter's rows are read at once, so that merging an object asks nothing more."""
+    with Session(engine) as session:
+        found = session.scalars(sqlalchemy.select(Prediction).where(Prediction.meter == meter))
+        old = {row.occurred: row for row in found}
+        for row in rows:
+            of_night = Prediction(meter=row[0], occurred=row[1], prediction=row[2])
+            if row[1] in old:
+                session.merge(of_night)
+            else:
+                session.add(of_night)
+        for gone in old.keys() - {row[1] for row in rows}:
+            session.delete(old[gone])
+        session.commit()
+
+
+def make_night(meters: int, rows: int) -> tuple[dict[int, list], dict[int, list]]:
+    """Each meter's rows before and after a night: 15 % dropped, as many added, 43 % changed."""
+    chance = random.Random(41)
+    before, after = {}, {}
+
+    def row(meter: int, occurred: datetime) -> tuple[int, datetime, Decimal]:
+        return meter, occurred, Decimal(chance.randrange(10_000_000)) / 1000
+
+    for meter in range(1, meters + 1):
+        dropped, changed = rows * 15 // 100, rows * 43 // 100
+        times = [datetime(2026, 1, 1) + at * timedelta(minutes=15) for at in range(rows + dropped)]
+        before[meter] = [row(meter, at) for at in times[:rows]]
+        kept = chance.sample(before[meter], rows - dropped)
+        new = [row(meter, at) for at in [old[1] for old in kept[:changed]] + times[rows:]]
+        after[meter] = sorted(kept[changed:] + new)
+    return before, after
 
 
 def main() -> None:
@@ -245,7 +286,7 @@ def main() -> None:
         for against, work in (
             ("psql \\copy of csv", lambda bench: measure_tables(bench, table, args.lineitem)),
             ("psycopg write_row, text", lambda bench: measure_tuples(bench, table)),
-            ("merge of each object", lambda bench: measure_meters(bench, args.cache, args.meters)),
+            ("merge of each object", lambda bench: measure_meters(bench, args.meters)),
         ):
             bench = Bench(server, args.rounds)
             work(bench)
