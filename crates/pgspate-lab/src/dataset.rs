@@ -23,7 +23,7 @@ pub enum Data {
     /// Seven files in IMDb's shape, made by the lab.
     #[default]
     Imdb,
-    /// Eight files in TPC-H's shape, made by the lab; scale factor 10 at scale 1.
+    /// TPC-H's eight tables in files, made by the lab; scale factor 10 at scale 1.
     Tpch,
     /// Files of the user's own.
     Files,

@@ -1,7 +1,8 @@
 //! Generated data: shaped like what others measured with, and the same for the same seed.
 //!
 //! Every row depends on the seed and its number alone, so that rows can be made in any order, by
-//! any number of threads, and never have to be held. All rows are COPY text: fields between tabs,
+//! any number of threads, and never have to be held; TPC-H's are made one after the other, and are
+//! the same for all seeds. All rows are COPY text: fields between tabs,
 //! `\N` for NULL, and no other backslash, so that a tab-separated reader sees the same fields.
 
 pub mod accounts;

@@ -12,7 +12,7 @@ use pgspate::measure::Measurement;
 use pgspate::{Error, Kind, Result};
 
 use super::ways::{failed, number};
-use crate::data::{self, scaled, tpch};
+use crate::data::{self, tpch};
 use crate::report::figure::Figure;
 use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
 use clients::{Answers, Work};
@@ -43,9 +43,17 @@ const WORK_MEM_MIN: u64 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Temp;
 
+/// The table that is read.
+const TABLE: data::Table = tpch::TABLES[0];
+
+/// TPC-H's scale factor at a scale.
+fn factor(scale: f64) -> f64 {
+    scale.max(tpch::FACTOR_MIN)
+}
+
 /// Bytes of the table, about.
 fn table_bytes(scale: f64) -> u64 {
-    scaled(tpch::ROWS, scale) * ROW_BYTES
+    data::scaled(tpch::LINES, factor(scale)) * ROW_BYTES
 }
 
 fn work_mem_kb(trial: &Trial, scale: f64) -> u64 {
@@ -162,9 +170,9 @@ impl Experiment for Temp {
         ground.block_on(async {
             let client = &connection.client;
             let wrong = failed(&connection, "make the table");
-            client.batch_execute(tpch::CREATE).await.map_err(&wrong)?;
-            let mut rows = tpch::rows(ground.scale(), ground.seed());
-            data::copy(client, tpch::TABLE, &mut rows).await?;
+            client.batch_execute(TABLE.create).await.map_err(&wrong)?;
+            let mut rows = TABLE.all(factor(ground.scale()), ground.seed());
+            data::copy(client, TABLE.name, &mut *rows).await?;
             let bystander = "create table bystander (id bigint)";
             client.batch_execute(bystander).await.map_err(&wrong)?;
             client.batch_execute("vacuum analyze lineitem").await.map_err(&wrong)
@@ -183,7 +191,7 @@ impl Experiment for Temp {
             query: trial.level(QUERY).to_owned(),
             work_mem_kb: work_mem_kb(trial, ground.scale()),
             tablespace: space.as_ref().map(|_| space::NAME),
-            rows: scaled(tpch::ROWS, ground.scale()),
+            rows: TABLE.rows_at(factor(ground.scale())),
             has_bystander: trial.is(LIMIT, SMALL_LIMIT),
         };
         let before = temp_bytes(ground)?;
