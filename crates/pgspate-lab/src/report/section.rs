@@ -325,8 +325,8 @@ fn loaded(conditions: &Conditions) -> Vec<String> {
     match conditions.data.kind {
         Data::Imdb => Vec::new(),
         Data::Tpch => vec![format!(
-            "TPC-H's eight tables at scale factor {}, with comments from a shorter text: no result of \
-             that benchmark",
+            "TPC-H's eight tables at scale factor {}, with comments from a shorter text: no result \
+             of that benchmark",
             tpch::factor(conditions.scale)
         )],
         Data::Files => conditions.data.tables.iter().map(table).collect(),
