@@ -5,7 +5,7 @@
 # that are there are left as they are. Usage: demo.sh [the pgspate to run]
 set -eu
 cd "$(dirname "$0")/.."
-pgspate=${1:-${CARGO_TARGET_DIR:-target}/release/pgspate}
+pgspate=${1:-${CARGO_TARGET_DIR:-target}/demo/pgspate}
 case $pgspate in
 /*) ;;
 *) pgspate=$PWD/$pgspate ;;
