@@ -3,7 +3,6 @@
 //! Text is taken as it is, dicts are written as JSON. An event is handed over as soon as the engine
 //! has nothing left to do, however long the next one takes.
 
-use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
 
 use pgspate::target::PgType;
@@ -209,18 +208,7 @@ fn wrong(message: &str) -> Fault {
 
 /// Text as a string of JSON.
 fn string(text: &str, out: &mut String) {
-    out.push('"');
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => {
-                out.push('\\');
-                out.push(char);
-            }
-            '\u{0}'..='\u{1f}' => drop(write!(out, "\\u{:04x}", u32::from(char))),
-            _ => out.push(char),
-        }
-    }
-    out.push('"');
+    out.push_str(&serde_json::Value::from(text).to_string());
 }
 
 /// Events as bytes that the engine reads.

@@ -18,7 +18,7 @@ use pyo3::types::{PyIterator, PyList, PyTuple};
 use crate::column::Column;
 use crate::desk::Desk;
 use crate::infer::infer;
-use crate::shape::{ROWS_AHEAD, Shape};
+use crate::shape::{ROWS_AHEAD, Shape, shape};
 use crate::spell::Speller;
 use crate::work::Make;
 
@@ -123,7 +123,7 @@ impl Rows {
             ahead.push_back(row?);
         }
         let given = columns.is_some();
-        let (mut shape, names) = Shape::of(py, &ahead, columns, ignore_unknown)?;
+        let (mut shape, names) = shape(py, &ahead, columns, ignore_unknown)?;
         let has_names = given || shape.has_names(ahead.front())?;
         let fields: Vec<_> = names.iter().map(|name| tagged_field(name)).collect();
         let schema = Arc::new(Schema::new(fields));

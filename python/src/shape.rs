@@ -27,16 +27,6 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// What the rows are, from the first ones, and what their values are called.
-    pub(crate) fn of(
-        py: Python<'_>,
-        ahead: &VecDeque<Bound<'_, PyAny>>,
-        columns: Option<Vec<String>>,
-        ignore_unknown: bool,
-    ) -> PyResult<(Shape, Vec<String>)> {
-        shape(py, ahead, columns, ignore_unknown)
-    }
-
     /// Whether the rows name their values, as `first` shows.
     pub(crate) fn has_names(&self, first: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         match self {
@@ -141,7 +131,8 @@ fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option
     Ok(Some(py.import("operator")?.getattr(kind)?.call1(names)?.unbind()))
 }
 
-fn shape(
+/// What the rows are, from the first ones, and what their values are called.
+pub(crate) fn shape(
     py: Python<'_>,
     ahead: &VecDeque<Bound<'_, PyAny>>,
     columns: Option<Vec<String>>,

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use pgspate::encode::arrow::text::write_hex;
 use pgspate::encode::arrow::write_float8;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, Kind};
@@ -328,12 +329,9 @@ fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), 
     };
     match to {
         Target::Bytes => {
-            const DIGITS: &[u8; 16] = b"0123456789abcdef";
-            out.push_str("\\x");
-            for byte in bytes {
-                out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-                out.push(char::from(DIGITS[usize::from(byte & 15)]));
-            }
+            let mut hex = Vec::with_capacity(2 + 2 * bytes.len());
+            write_hex(bytes, &mut hex);
+            out.push_str(&String::from_utf8_lossy(&hex));
             Ok(())
         }
         // What encoders of JSON give.

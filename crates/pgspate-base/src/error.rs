@@ -118,6 +118,15 @@ impl Error {
         self
     }
 
+    /// Adds what the user can do, if there is anything.
+    #[must_use]
+    pub fn hint_if(self, hint: Option<impl Into<String>>) -> Error {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
     /// Adds to what the user can do already.
     #[must_use]
     pub fn hint_also(self, more: &str) -> Error {
@@ -134,10 +143,10 @@ impl Error {
         self
     }
 
-    /// Gives it the SQLSTATE that the server would have reported.
+    /// Gives it the SQLSTATE that the server would have reported, if there is one.
     #[must_use]
-    pub fn with_sqlstate(mut self, code: SqlState) -> Error {
-        self.0.sqlstate = Some(code);
+    pub fn with_sqlstate(mut self, code: impl Into<Option<SqlState>>) -> Error {
+        self.0.sqlstate = code.into().or(self.0.sqlstate);
         self
     }
 

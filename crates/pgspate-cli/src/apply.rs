@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pgspate::Result;
 use pgspate::apply::{self, Plan, Report, Watch};
+use pgspate::numbers::{bytes, seconds, short, thousands};
 
 use crate::errors::Style;
 use crate::flags::{ApplyArgs, CommonArgs};
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
-use crate::numbers::{bytes, seconds, short, thousands};
 use crate::output::{say, say_line};
 use crate::progress::ProgressLine;
 use crate::{Answer, metrics, target};

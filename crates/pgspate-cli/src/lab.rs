@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
+use pgspate::numbers::{clock, seconds};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate::{Error, Kind, Result};
 use pgspate_lab::report::{self, Digest};
@@ -19,7 +20,6 @@ use crate::doctor::wrapped;
 use crate::errors::Style;
 use crate::flags::{FromFlags, StallArgs};
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
-use crate::numbers::{clock, seconds};
 use crate::output::{data, draw_line, say_line};
 use crate::target::show;
 

@@ -14,7 +14,6 @@ mod generate;
 mod lab;
 mod load;
 mod metrics;
-mod numbers;
 mod output;
 mod progress;
 mod server;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use pgspate::apply;
 use pgspate::copy::{Snapshot, Waiting};
 use pgspate::load::Watch;
+use pgspate::numbers::{bytes, clock, rate, seconds, short};
 
-use crate::numbers::{bytes, clock, rate, seconds, short};
 use crate::output::draw_line;
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -26,23 +26,48 @@ pub(crate) struct ProgressLine {
 impl ProgressLine {
     /// Starts drawing, if stderr is a terminal and the user wants it.
     pub(crate) fn start(table: &str, watch: &Arc<Watch>, quiet: bool) -> ProgressLine {
-        let (table, watch) = (table.to_owned(), Arc::clone(watch));
-        ProgressLine::start_with(quiet, move |stop| draw(&table, &watch, stop))
+        let (table, watch, started) = (table.to_owned(), Arc::clone(watch), Instant::now());
+        ProgressLine::start_with(quiet, move |speed| {
+            let snapshot = watch.copy.snapshot();
+            let (stored, total) = watch.stored_bytes();
+            speed.update(snapshot.bytes, stored);
+            let total = total.filter(|_| started.elapsed() > Duration::from_secs(1));
+            let left = total.and_then(|total| {
+                let left = total.saturating_sub(stored) as f64 / speed.stored_rate;
+                (left.is_finite() && left < 1e7).then(|| Duration::from_secs_f64(left))
+            });
+            render(&table, &snapshot, speed.rate, left)
+        })
     }
 
     /// The same for a stream of changes.
     pub(crate) fn start_stream(stream: &str, watch: &Arc<apply::Watch>, quiet: bool) -> Self {
         let (stream, watch) = (stream.to_owned(), Arc::clone(watch));
-        ProgressLine::start_with(quiet, move |stop| draw_stream(&stream, &watch, stop))
+        ProgressLine::start_with(quiet, move |speed| {
+            let progress = watch.progress();
+            speed.update(progress.events, progress.bytes);
+            render_stream(&stream, &progress, speed.rate)
+        })
     }
 
-    fn start_with(quiet: bool, draw: impl FnOnce(&AtomicBool) + Send + 'static) -> ProgressLine {
+    /// Starts drawing what `line` gives, again and again.
+    fn start_with(
+        quiet: bool,
+        mut line: impl FnMut(&mut Speed) -> String + Send + 'static,
+    ) -> ProgressLine {
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || draw(&stop))
-        });
-        ProgressLine { stop, thread }
+        let is_over = Arc::clone(&stop);
+        let draw = move || {
+            let looked = Instant::now();
+            let mut speed = Speed { bytes: 0, stored: 0, looked, rate: 0.0, stored_rate: 0.0 };
+            while !is_over.load(Relaxed) {
+                draw_line(&line(&mut speed));
+                std::thread::park_timeout(INTERVAL);
+            }
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        };
+        let is_drawn = !quiet && std::io::stderr().is_terminal();
+        ProgressLine { stop, thread: is_drawn.then(|| std::thread::spawn(draw)) }
     }
 }
 
@@ -55,37 +80,6 @@ impl Drop for ProgressLine {
             let _ = thread.join();
         }
     }
-}
-
-fn draw(table: &str, watch: &Watch, stop: &AtomicBool) {
-    let started = Instant::now();
-    let mut speed = Speed { bytes: 0, stored: 0, looked: started, rate: 0.0, stored_rate: 0.0 };
-    while !stop.load(Relaxed) {
-        let snapshot = watch.copy.snapshot();
-        let (stored, total) = watch.stored_bytes();
-        speed.update(snapshot.bytes, stored);
-        let left = total.filter(|_| started.elapsed() > Duration::from_secs(1)).and_then(|total| {
-            let left = total.saturating_sub(stored) as f64 / speed.stored_rate;
-            (left.is_finite() && left < 1e7).then(|| Duration::from_secs_f64(left))
-        });
-        let line = render(table, &snapshot, speed.rate, left);
-        draw_line(&line);
-        std::thread::park_timeout(INTERVAL);
-    }
-    let _ = write!(std::io::stderr(), "\r\x1b[K");
-}
-
-fn draw_stream(stream: &str, watch: &apply::Watch, stop: &AtomicBool) {
-    let started = Instant::now();
-    let mut speed = Speed { bytes: 0, stored: 0, looked: started, rate: 0.0, stored_rate: 0.0 };
-    while !stop.load(Relaxed) {
-        let progress = watch.progress();
-        speed.update(progress.events, progress.bytes);
-        let line = render_stream(stream, &progress, speed.rate);
-        draw_line(&line);
-        std::thread::park_timeout(INTERVAL);
-    }
-    let _ = write!(std::io::stderr(), "\r\x1b[K");
 }
 
 fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f64) -> String {

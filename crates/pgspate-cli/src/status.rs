@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use pgspate::ledger::{self, JobStatus, StreamStatus};
 use pgspate::load::Watch;
+use pgspate::numbers::thousands;
 use pgspate::target::connect::Dsn;
 use pgspate::{Result, care};
 use pgspate_doctor::tune;
@@ -14,7 +15,6 @@ use crate::Answer;
 use crate::args::StatusArgs;
 use crate::errors::Style;
 use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
-use crate::numbers::thousands;
 use crate::output::{data, say_line};
 use crate::target;
 

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use pgspate::load::Report;
+use pgspate::numbers::{bytes, rate, seconds, thousands};
 
 use crate::errors::Style;
-use crate::numbers::{bytes, rate, seconds, thousands};
 
 /// From so many rows on it is said how long counting them took: about a tenth of a second.
 const COUNTED_ROWS: u64 = 500_000;

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pgspate::Result;
+use pgspate::numbers::{bytes, dollars, seconds, thousands};
 use pgspate::sync::{self, Report};
 
 use crate::Answer;
 use crate::errors::Style;
 use crate::flags::{CommonArgs, SyncArgs};
 use crate::load::{Start, print_json, start};
-use crate::numbers::{bytes, dollars, seconds, thousands};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
 

@@ -107,6 +107,13 @@ pub struct Event {
 }
 
 impl Event {
+    /// A change from the old row to the new one, after which a commit may follow. Nothing else is
+    /// known of it.
+    pub(crate) fn of(table: Arc<Name>, op: Op, old: Option<Row>, new: Option<Row>) -> Event {
+        let (key, position) = (None, Position::default());
+        Event { table, op, new, old, key, position, ends_transaction: true }
+    }
+
     /// About how many bytes of memory it takes.
     pub(crate) fn held_bytes(&self) -> usize {
         let rows = [&self.new, &self.old].into_iter().flatten();

@@ -70,8 +70,5 @@ pub(crate) fn dsn(server: &Throwaway) -> Result<Dsn> {
 /// An error of the embedded server as one of ours.
 pub(crate) fn embedded(error: Error) -> Error {
     let wrapped = Error::new(Kind::Connect, error.chain());
-    match error.hint_text() {
-        Some(hint) => wrapped.hint(hint),
-        None => wrapped,
-    }
+    wrapped.hint_if(error.hint_text())
 }

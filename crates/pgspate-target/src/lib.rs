@@ -55,10 +55,7 @@ pub fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Er
         Some(said) => {
             let kind = if ends_session(said.code()) { Kind::Connect } else { Kind::Server };
             let wrapped = Error::new(kind, message);
-            let wrapped = match said.hint() {
-                Some(hint) => wrapped.hint(hint),
-                None => wrapped,
-            };
+            let wrapped = wrapped.hint_if(said.hint());
             wrapped.because(Refusal::new(said))
         }
         None => Error::new(Kind::Connect, message).because(error),

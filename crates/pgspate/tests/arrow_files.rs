@@ -215,12 +215,8 @@ fn large_row_groups_are_cut() {
         assert_eq!(sizes(cutter.as_mut(), 600_000), want);
         let file = ParquetFile::open("f", Arc::new(Memory(bytes))).unwrap();
         assert_eq!((file.rows(), file.row_groups()), (600_000, 2));
-        let only = ParquetCutter::new(Arc::new(file), 3, Some(&[1])).next().unwrap().unwrap();
-        let Chunk { input: 3, data: ChunkData::Rows(source), .. } = only else {
-            panic!("{only:?}")
-        };
-        let batch = source.open().unwrap().next().unwrap().unwrap();
-        assert_eq!((batch.num_columns(), batch.schema().field(0).name().as_str()), (1, "text"));
+        let chunk = ParquetCutter::new(Arc::new(file), 3).next().unwrap().unwrap();
+        assert!(matches!(chunk, Chunk { input: 3, data: ChunkData::Rows(_), .. }), "{chunk:?}");
     }
 }
 
@@ -263,7 +259,7 @@ fn read_all(cutter: &mut dyn Cutter) -> Result<u64, Error> {
 
 fn read_parquet(bytes: Vec<u8>) -> Result<u64, Error> {
     let file = ParquetFile::open("bad.parquet", Arc::new(Memory(bytes.into())))?;
-    read_all(&mut ParquetCutter::new(Arc::new(file), 0, None))
+    read_all(&mut ParquetCutter::new(Arc::new(file), 0))
 }
 
 fn read_arrow(bytes: Vec<u8>) -> Result<u64, Error> {

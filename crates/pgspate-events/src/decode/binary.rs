@@ -2,7 +2,7 @@
 //!
 //! A spelling is taken whole or not at all.
 
-use pgspate_input::encode::arrow::text::write_decimal;
+use pgspate_input::encode::arrow::text::{write_decimal, write_hex};
 
 /// The bytes of base64, in the standard or the URL-safe alphabet, padded or not.
 pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
@@ -77,14 +77,9 @@ pub(super) fn latin1(text: &str) -> Option<Vec<u8>> {
 
 /// The bytes as bytea spells them: `\x0a`.
 pub(super) fn bytea(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut out = String::with_capacity(2 + 2 * bytes.len());
-    out.push_str("\\x");
-    for byte in bytes {
-        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        out.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    out
+    let mut out = Vec::with_capacity(2 + 2 * bytes.len());
+    write_hex(bytes, &mut out);
+    String::from_utf8(out).unwrap_or_default()
 }
 
 /// Bytes of a number's magnitude at most: more than numeric's 131,072 digits before the point and

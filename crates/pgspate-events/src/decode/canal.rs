@@ -11,7 +11,7 @@ use super::mysql::Record;
 use super::room::Room;
 use super::shape::{Tables, cells, overlay};
 use super::{Decode, Types};
-use crate::{Event, Name, Op, Position, Result};
+use crate::{Event, Name, Op, Result};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Latin1, json_strings: false };
 /// Flink's.
@@ -69,13 +69,9 @@ impl Canal {
         let shared = message.key(table)?;
         let name = table.name.clone();
         let event = |new, old| Event {
-            table: name.clone(),
-            op,
-            new,
-            old,
             key: shared.clone(),
-            position: Position::default(),
             ends_transaction: false,
+            ..Event::of(name.clone(), op, old, new)
         };
         if op == Op::Truncate {
             events.push(Event { ends_transaction: true, ..event(None, None) });

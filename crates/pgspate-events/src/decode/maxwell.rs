@@ -36,13 +36,10 @@ impl Maxwell {
         let Some(data) = record.data else { return Err(malformed("a row has no \"data\"")) };
         let table = record.table(&mut self.tables, &self.table)?;
         let event = Event {
-            table: table.name.clone(),
-            op,
-            new: None,
-            old: None,
             key: record.key(table)?,
             position: Position { transaction: record.xid.clone(), ..Position::default() },
             ends_transaction: record.is_last || !record.is_inside,
+            ..Event::of(table.name.clone(), op, None, None)
         };
         let data = row(table, data, types)?;
         if op == Op::Delete {

@@ -210,10 +210,7 @@ fn in_column(table: &Name, column: &str, spelled: &str, error: &Error) -> Error 
         Kind::Format,
         format!("column \"{column}\" of {schema}{}: {error}: \"{quoted}{cut}\"", table.table),
     );
-    match error.hint_text() {
-        Some(hint) => told.hint(hint),
-        None => told,
-    }
+    told.hint_if(error.hint_text())
 }
 
 /// The fields of a row object.

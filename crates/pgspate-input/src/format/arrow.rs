@@ -21,7 +21,7 @@ use self::stream::ArrowStream;
 use super::contain::contain;
 use super::memory::{BatchesCutter, FILES};
 use super::stated::check_room;
-use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
+use super::{BatchSource, Chunk, Cutter, of_stored};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
 
@@ -80,19 +80,9 @@ impl ArrowFile {
         Ok(ArrowFile { name, ranges, schema, decoder, blocks, recent })
     }
 
-    /// The file's name as messages show it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
-    }
-
-    /// How many record batches it has.
-    pub fn batches(&self) -> usize {
-        self.blocks.len()
     }
 
     /// How many rows a batch has, from its description alone.
@@ -189,15 +179,11 @@ impl Cutter for ArrowCutter {
             return Ok(None);
         }
         let run = Run { file: self.file.clone(), parts, rows: taken, stored };
-        let chunk = chunk(self.seq, self.input, self.first_row, Arc::new(run));
+        let chunk = Chunk::of_rows(self.seq, self.input, self.first_row, Arc::new(run));
         self.seq += 1;
         self.first_row += taken;
         Ok(Some(chunk))
     }
-}
-
-fn chunk(seq: u64, input: usize, first_row: u64, source: Arc<dyn BatchSource>) -> Chunk {
-    Chunk { seq, input, byte: 0, line: 0, first_row, digest: None, data: ChunkData::Rows(source) }
 }
 
 /// Some rows of a block.

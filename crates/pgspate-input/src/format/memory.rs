@@ -11,7 +11,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 
-use super::{BatchSource, Chunk, ChunkData, Cutter};
+use super::{BatchSource, Chunk, Cutter};
 use crate::Result;
 use crate::encode::arrow::schema_types;
 use crate::types::PgType;
@@ -136,8 +136,7 @@ impl Cutter for BatchesCutter {
         let (seq, first_row, rows) = (self.seq, self.first_row, held.rows);
         self.seq += 1;
         self.first_row += rows;
-        let data = ChunkData::Rows(Arc::new(held));
-        Ok(Some(Chunk { seq, input: self.input, byte: 0, line: 0, first_row, digest: None, data }))
+        Ok(Some(Chunk::of_rows(seq, self.input, first_row, Arc::new(held))))
     }
 }
 
@@ -197,6 +196,7 @@ mod tests {
     use arrow_array::Int64Array;
 
     use super::*;
+    use crate::format::ChunkData;
 
     fn chunks(batches: Vec<RecordBatch>) -> Vec<(u64, u64)> {
         let mut cutter = BatchesCutter::new(Box::new(batches.into_iter().map(Ok)), 0);

@@ -47,6 +47,12 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Rows of a columnar file, or of a program.
+    fn of_rows(seq: u64, input: usize, first_row: u64, rows: Arc<dyn BatchSource>) -> Chunk {
+        let data = ChunkData::Rows(rows);
+        Chunk { seq, input, byte: 0, line: 0, first_row, digest: None, data }
+    }
+
     /// Where it begins in its input, by which it is known again when it is cut again.
     pub fn position(&self) -> u64 {
         match &self.data {

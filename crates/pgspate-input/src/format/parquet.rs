@@ -27,7 +27,7 @@ use self::metadata::load;
 use self::pages::CheckedGroup;
 use self::read::Stored;
 use super::contain::contain;
-use super::{BatchSource, Chunk, ChunkData, Cutter, of_stored};
+use super::{BatchSource, Chunk, Cutter, of_stored};
 use crate::source::Ranges;
 use crate::{Error, Kind, Place, Result};
 
@@ -73,11 +73,6 @@ impl ParquetFile {
         Ok(ParquetFile { name: name.to_owned(), ranges, metadata, schema })
     }
 
-    /// The file's name as messages show it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The columns as they are decoded. Strings and bytes come as views, and the logical types
     /// that Arrow has no type for (JSON, UUID) as extension types.
     pub fn schema(&self) -> &SchemaRef {
@@ -98,15 +93,12 @@ impl ParquetFile {
         u64::try_from(self.metadata.metadata().row_group(group).num_rows()).unwrap_or(0)
     }
 
-    /// What the chosen columns of a row group take, stored and decoded.
-    fn group_bytes(&self, group: usize, columns: &[usize]) -> GroupBytes {
+    /// What a row group takes, stored and decoded.
+    fn group_bytes(&self, group: usize) -> GroupBytes {
         let schema = self.metadata.parquet_schema();
         let mut bytes = GroupBytes { stored: 0, decoded: 0, nested: false };
         for (leaf, chunk) in self.metadata.metadata().row_group(group).columns().iter().enumerate()
         {
-            if !columns.contains(&schema.get_column_root_idx(leaf)) {
-                continue;
-            }
             let width = match chunk.column_type() {
                 Physical::BOOLEAN => 1,
                 Physical::INT32 | Physical::FLOAT => 4,
@@ -139,7 +131,6 @@ struct GroupBytes {
 pub struct ParquetCutter {
     file: Arc<ParquetFile>,
     input: usize,
-    columns: Arc<[usize]>,
     group: usize,
     /// The next row, within the group and within the file.
     row: u64,
@@ -148,13 +139,9 @@ pub struct ParquetCutter {
 }
 
 impl ParquetCutter {
-    /// A cutter of `file`, the load's input number `input`. Batches have only the columns in
-    /// `columns` (ordinals of the file's schema), in the file's order whatever the order here;
-    /// `None` is all of them. Chunks are numbered from 0.
-    pub fn new(file: Arc<ParquetFile>, input: usize, columns: Option<&[usize]>) -> ParquetCutter {
-        let all: Vec<usize> = (0..file.schema.fields().len()).collect();
-        let columns = columns.map_or(all, <[usize]>::to_vec).into();
-        ParquetCutter { file, input, columns, group: 0, row: 0, first_row: 0, seq: 0 }
+    /// A cutter of `file`, the load's input number `input`. Chunks are numbered from 0.
+    pub fn new(file: Arc<ParquetFile>, input: usize) -> ParquetCutter {
+        ParquetCutter { file, input, group: 0, row: 0, first_row: 0, seq: 0 }
     }
 
     /// How many rows of the group are left for a chunk, of how many it should take.
@@ -187,27 +174,18 @@ impl Cutter for ParquetCutter {
                 self.row = 0;
                 continue;
             }
-            let bytes = self.file.group_bytes(self.group, &self.columns);
+            let bytes = self.file.group_bytes(self.group);
             let taken = self.slice(rows, bytes).min(rows - self.row);
             let per_row = (bytes.decoded / rows).saturating_add(1);
             let slice = Slice {
                 file: self.file.clone(),
-                columns: self.columns.clone(),
                 group: self.group,
                 rows: self.row..self.row + taken,
                 group_rows: rows,
                 batch_rows: (BATCH_BYTES / per_row).clamp(1, BATCH_ROWS_MAX) as usize,
                 stored: (u128::from(bytes.stored) * u128::from(taken) / u128::from(rows)) as u64,
             };
-            let chunk = Chunk {
-                seq: self.seq,
-                input: self.input,
-                byte: 0,
-                line: 0,
-                first_row: self.first_row,
-                digest: None,
-                data: ChunkData::Rows(Arc::new(slice)),
-            };
+            let chunk = Chunk::of_rows(self.seq, self.input, self.first_row, Arc::new(slice));
             self.seq += 1;
             self.row += taken;
             self.first_row += taken;
@@ -221,7 +199,6 @@ impl Cutter for ParquetCutter {
 #[derive(Debug)]
 struct Slice {
     file: Arc<ParquetFile>,
-    columns: Arc<[usize]>,
     group: usize,
     rows: Range<u64>,
     group_rows: u64,
@@ -236,8 +213,7 @@ impl BatchSource for Slice {
         let share = self.rows.end - self.rows.start;
         let stored = Stored::windowed(file.ranges.clone(), metadata, share, self.group_rows);
         let reader = guarded(&file.name, &stored, || {
-            let columns = self.columns.iter().copied();
-            let mask = ProjectionMask::roots(file.metadata.parquet_schema(), columns);
+            let mask = ProjectionMask::all();
             let hint = Some(file.metadata.schema().fields());
             let levels = parquet_to_arrow_field_levels(file.metadata.parquet_schema(), mask, hint)?;
             let batch_rows = self.batch_rows.min(share as usize);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::NoTls;
 use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
@@ -19,7 +19,7 @@ use super::host::Host;
 use super::socket::{Route, Socket};
 use super::tap::Traffic;
 use super::tls::Connector;
-use crate::{Ask, Error, Kind, Result, search_path};
+use crate::{Ask, Error, Kind, Result, ends_session, search_path};
 
 /// The oldest version that works, as `server_version_num` has it.
 const VERSION_MIN: u32 = 130_000;
@@ -44,7 +44,8 @@ pub struct Connection {
     traffic: Traffic,
     /// `None` where silence has no limit.
     pub(super) guard: Option<Guarded>,
-    driver: Driver,
+    /// The task that moves bytes; it ends with the connection.
+    driver: JoinSet<()>,
 }
 
 /// What a server says of a session when asked.
@@ -57,15 +58,6 @@ pub(super) struct Standing {
     backend: Backend,
     pub(super) standby: bool,
     pub(super) read_only: bool,
-}
-
-/// The task that moves bytes; it ends with its owner.
-struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// What servers report of themselves when a session begins.
@@ -98,8 +90,8 @@ impl Connection {
         let parameters: Vec<_> =
             REPORTED.iter().filter_map(|&name| Some((name, value(name)?))).collect();
         let ended = Ended::default();
-        let driver = drive(driver, ended.clone(), traffic.clone());
-        let driver = Driver(tokio::spawn(driver));
+        let mut task = JoinSet::new();
+        task.spawn(drive(driver, ended.clone(), traffic.clone()));
         Connection {
             client,
             place: host.to_string(),
@@ -111,7 +103,7 @@ impl Connection {
             ended,
             traffic: traffic.clone(),
             guard,
-            driver,
+            driver: task,
         }
     }
 
@@ -258,7 +250,7 @@ impl Connection {
         let Connection { client, mut driver, .. } = self;
         drop(client);
         // Either way the task is gone when `driver` is.
-        let _ = tokio::time::timeout(PATIENCE, &mut driver.0).await;
+        let _ = tokio::time::timeout(PATIENCE, driver.join_next()).await;
     }
 
     /// An error of a statement on this connection, as pgspate's own: the server's words with
@@ -266,20 +258,16 @@ impl Connection {
     /// connection is gone. `message` says what was being done: `could not read facts of table x`.
     pub fn explain(&self, message: impl Into<String>, error: tokio_postgres::Error) -> Error {
         if let Some(refusal) = error.as_db_error() {
-            let fatal = refusal.code().code();
-            let gone = fatal.starts_with("08") || fatal.starts_with("57P0");
-            let kind = if gone { Kind::Connect } else { Kind::Server };
             let code = refusal.code().clone();
+            let gone = ends_session(&code);
+            let kind = if gone { Kind::Connect } else { Kind::Server };
             if gone {
                 // The statements after this one learn no more than that the connection is closed.
                 *lock(&self.ended) = Some((Some(code.clone()), words(refusal)));
             }
             let cause = Error::new(kind, words(refusal)).with_sqlstate(code);
             let error = Error::new(kind, message).because(cause);
-            return match refusal.hint() {
-                Some(hint) => error.hint(hint),
-                None => error,
-            };
+            return error.hint_if(refusal.hint());
         }
         let ended = lock(&self.ended).clone();
         if !error.is_closed() && ended.is_none() && !self.client.is_closed() {
@@ -290,10 +278,7 @@ impl Connection {
             None => (None, String::new()),
         };
         let lost = format!("connection to {} was lost{reason}", self.place);
-        let mut cause = Error::new(Kind::Connect, lost);
-        if let Some(code) = code {
-            cause = cause.with_sqlstate(code);
-        }
+        let cause = Error::new(Kind::Connect, lost).with_sqlstate(code);
         Error::new(Kind::Connect, message).because(cause)
     }
 }

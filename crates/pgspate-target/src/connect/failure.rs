@@ -106,10 +106,7 @@ impl Failure {
     /// The error when one connection was tried.
     fn into_error(self, message: impl Into<String>) -> Error {
         let kind = self.kind();
-        let mut cause = Error::new(kind, self.reason);
-        if let Some(code) = self.sqlstate {
-            cause = cause.with_sqlstate(code);
-        }
+        let cause = Error::new(kind, self.reason).with_sqlstate(self.sqlstate);
         let error = Error::new(kind, message).because(cause);
         if self.hint.is_empty() { error } else { error.hint(self.hint) }
     }
@@ -146,22 +143,17 @@ pub(super) fn combine(mut failures: Vec<Failure>) -> Error {
     let code = last.sqlstate.clone();
     let mut chain: Option<Error> = None;
     for failure in failures.into_iter().chain([last]).rev() {
-        let mut error =
-            Error::new(failure.kind(), format!("{}: {}", failure.place, failure.reason));
-        if let Some(code) = failure.sqlstate {
-            error = error.with_sqlstate(code);
-        }
+        let message = format!("{}: {}", failure.place, failure.reason);
+        let mut error = Error::new(failure.kind(), message).with_sqlstate(failure.sqlstate);
         if let Some(rest) = chain.take() {
             error = error.because(rest);
         }
         chain = Some(error);
     }
-    let mut error = Error::new(kind, format!("could not connect to any of {count} addresses"));
+    let message = format!("could not connect to any of {count} addresses");
+    let mut error = Error::new(kind, message).with_sqlstate(code);
     if let Some(chain) = chain {
         error = error.because(chain);
-    }
-    if let Some(code) = code {
-        error = error.with_sqlstate(code);
     }
     if hint.is_empty() { error } else { error.hint(hint) }
 }

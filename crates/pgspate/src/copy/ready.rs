@@ -3,12 +3,10 @@
 //! What a session needs is asked for in the round trip in which it is connected. No transaction is
 //! open yet, so that one which nobody comes to use costs the server nothing.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_postgres::{Client, Statement};
 
 use super::{Job, Limits};
@@ -116,33 +114,32 @@ pub(super) fn limits(limits: &Limits) -> String {
 
 /// A session that is being opened before a lane asks for it. Nobody's when it is dropped.
 #[derive(Default)]
-pub(crate) struct Early(Mutex<Option<Opening>>);
-
-struct Opening(JoinHandle<Result<Ready>>);
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
+pub(crate) struct Early(Mutex<JoinSet<Result<Ready>>>);
 
 impl Early {
     /// Begins to open one.
     pub(crate) fn start(connect: Connect, copying: Copying, runtime: &Handle) -> Early {
-        let opening = runtime.spawn(async move { Ready::open(&connect, &copying).await });
-        Early(Mutex::new(Some(Opening(opening))))
+        Early::spawn(async move { Ready::open(&connect, &copying).await }, runtime)
     }
 
     /// One that is open.
     pub(crate) fn of(ready: Ready, runtime: &Handle) -> Early {
-        Early(Mutex::new(Some(Opening(runtime.spawn(async move { Ok(ready) })))))
+        Early::spawn(async move { Ok(ready) }, runtime)
+    }
+
+    fn spawn(
+        opening: impl Future<Output = Result<Ready>> + Send + 'static,
+        runtime: &Handle,
+    ) -> Early {
+        let mut task = JoinSet::new();
+        task.spawn_on(opening, runtime);
+        Early(Mutex::new(task))
     }
 
     /// The session, for the first who asks for it.
     pub(crate) async fn take(&self) -> Option<Result<Ready>> {
-        let mut opening = self.0.lock().expect("no panic while held").take()?;
-        let ended = poll_fn(|cx| Pin::new(&mut opening.0).poll(cx)).await;
-        Some(ended.unwrap_or_else(|ended| {
+        let mut task = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
+        Some(task.join_next().await?.unwrap_or_else(|ended| {
             Err(Error::new(Kind::Bug, "opening a session panicked").because(ended))
         }))
     }

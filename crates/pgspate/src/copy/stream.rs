@@ -22,7 +22,7 @@ use crate::format::{Chunk, Mode};
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
-use pgspate_target::{Refusal, server_error};
+use pgspate_target::{Refusal, ends_session, server_error};
 
 /// What binary COPY data begin and end with.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -471,9 +471,4 @@ fn keys_are_down() -> Error {
 pub(crate) fn is_keys_down(error: &Error) -> bool {
     error.kind() == Kind::Ledger
         && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
-}
-
-/// Whether the server ends the session with such an error.
-fn ends_session(code: &SqlState) -> bool {
-    code.code().starts_with("08") || code.code().starts_with("57P0")
 }

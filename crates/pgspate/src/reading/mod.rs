@@ -184,7 +184,7 @@ impl Reading {
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
                     same_schema(schema, file.schema())?;
-                    Box::new(ParquetCutter::new(Arc::new(file), nth, None))
+                    Box::new(ParquetCutter::new(Arc::new(file), nth))
                 } else {
                     let file = ArrowFile::open(input.name(), ranges)?;
                     same_schema(schema, file.schema())?;

@@ -20,7 +20,7 @@ pub(crate) use memory::Memory;
 pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {
     let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(Memory(bytes))).unwrap());
     let schema = file.schema().clone();
-    (Box::new(ParquetCutter::new(file, 0, None)), schema)
+    (Box::new(ParquetCutter::new(file, 0)), schema)
 }
 
 /// Everything that a cutter gives, encoded, in pieces of `piece` bytes.

@@ -7,7 +7,7 @@ use super::message::{Message, Source, find};
 use super::{Debezium, check_moved, has_absent};
 use crate::decode::Types;
 use crate::decode::json::{Json, Str, malformed};
-use crate::{Event, Op, Position, Result};
+use crate::{Event, Op, Result};
 
 /// Names of fields that are added with `add.fields`, after their two underscores.
 const ADDED: [&str; 34] = [
@@ -120,16 +120,7 @@ impl Debezium {
                 op = Op::Update;
             }
         }
-        let event = Event {
-            table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
-            op,
-            new,
-            old,
-            key: key.map(|key| key.columns),
-            position: Position { transaction: source.transaction, ..Position::default() },
-            ends_transaction: true,
-        };
-        self.pair(event, source.written, message).map(Some)
+        self.told(message, &names, source, op, (old, new), key)
     }
 }
 

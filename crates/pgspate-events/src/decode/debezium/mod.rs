@@ -173,15 +173,23 @@ impl Debezium {
                  run `alter table ... replica identity full` there.",
             ));
         }
-        let event = Event {
-            table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
-            op,
-            new,
-            old,
-            key: key.map(|key| key.columns),
-            position: Position { transaction: source.transaction, ..Position::default() },
-            ends_transaction: true,
-        };
+        self.told(message, &names, source, op, (old, new), key)
+    }
+
+    /// The event of a change from the `old` row to the `new` one, as a message tells it.
+    fn told(
+        &mut self,
+        message: &Message<'_>,
+        names: &Names<'_>,
+        source: Source<'_>,
+        op: Op,
+        (old, new): (Option<Row>, Option<Row>),
+        key: Option<Row>,
+    ) -> Result<Option<Event>> {
+        let table = self.tables.of(names.schema(), &names.table, 0).name.clone();
+        let position = Position { transaction: source.transaction, ..Position::default() };
+        let key = key.map(|key| key.columns);
+        let event = Event { key, position, ..Event::of(table, op, old, new) };
         self.pair(event, source.written, message).map(Some)
     }
 
@@ -201,16 +209,14 @@ impl Debezium {
             };
         };
         let Some(key) = self.key(message, &names, types)? else { return Ok(None) };
-        let event = Event {
-            table: self.tables.of(names.schema(), &names.table, 0).name.clone(),
-            op: Op::Delete,
-            new: None,
-            key: Some(key.columns.clone()),
-            old: Some(key),
-            position: Position::default(),
-            ends_transaction: true,
-        };
-        self.pair(event, None, message).map(Some)
+        self.told(
+            message,
+            &names,
+            Source::default(),
+            Op::Delete,
+            (Some(key.clone()), None),
+            Some(key),
+        )
     }
 
     /// The row of an old key, as a header tells it.

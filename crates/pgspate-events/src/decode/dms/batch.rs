@@ -9,7 +9,7 @@ use super::super::cast::{Form, text};
 use super::super::json::malformed;
 use super::{Dms, unnamed};
 use crate::decode::Types;
-use crate::{Event, Name, Op, Position, Result, Row, Value};
+use crate::{Event, Name, Op, Result, Row, Value};
 use pgspate_input::encode::arrow::Write;
 use pgspate_input::encode::arrow::text::{bytes, scalar, write_hex, writer};
 
@@ -67,15 +67,7 @@ impl Dms {
             };
             let columns = Some(Row { columns: columns.clone(), values });
             let (new, old) = if op == Op::Delete { (None, columns) } else { (columns, None) };
-            let event = Event {
-                table: table.clone(),
-                op,
-                new,
-                old,
-                key: None,
-                position: Position::default(),
-                ends_transaction: true,
-            };
+            let event = Event::of(table.clone(), op, old, new);
             held += event.held_bytes();
             events.push(event);
             if held >= PART_BYTES {

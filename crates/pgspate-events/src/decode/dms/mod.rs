@@ -15,7 +15,7 @@ use super::cast::{Bytes, Form, Spelling};
 use super::json::{Json, Str, malformed};
 use super::shape::Tables;
 use super::{Decode, Types};
-use crate::{Event, Kind, Name, Op, Position, Result, Value};
+use crate::{Event, Kind, Name, Op, Result, Value};
 
 const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
 
@@ -170,15 +170,7 @@ impl Dms {
             }
         })?;
         let (new, old) = if op == Op::Delete { (None, Some(row)) } else { (Some(row), None) };
-        Ok(Event {
-            table: table.name.clone(),
-            op,
-            new,
-            old,
-            key: None,
-            position: Position::default(),
-            ends_transaction: true,
-        })
+        Ok(Event::of(table.name.clone(), op, old, new))
     }
 }
 

@@ -310,9 +310,10 @@ pub(crate) fn limbs(value: i256) -> (bool, [u64; 4]) {
 
 /// Appends bytes as `\x0a0b`.
 pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.extend_from_slice(b"\\x");
     for byte in bytes {
-        let _ = write!(out, "{byte:02x}");
+        out.extend([byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]));
     }
 }
 

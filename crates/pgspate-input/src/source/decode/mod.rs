@@ -3,8 +3,7 @@
 //! The kind is known by the first bytes alone, never by a name. Data that ends inside a member or
 //! does not decode is an error with the offset of the stored byte; it never becomes a short read.
 
-mod bzip2;
-mod gzip;
+mod members;
 mod xz;
 mod zstd;
 
@@ -12,6 +11,7 @@ use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
+use self::members::Members;
 use super::{Progress, fault};
 use crate::{Error, Kind, Place, Result};
 
@@ -82,9 +82,9 @@ impl Compression {
             Compression::None => {
                 return Err(Error::new(Kind::Bug, "no decoder for data that is not compressed"));
             }
-            Compression::Gzip => Box::new(gzip::Gzip::new()),
+            Compression::Gzip => Box::new(Members::<flate2::Decompress>::new()),
             Compression::Zstd => Box::new(zstd::Zstd::new()?),
-            Compression::Bzip2 => Box::new(bzip2::Bzip2::new()),
+            Compression::Bzip2 => Box::new(Members::<bzip2::Decompress>::new()),
             Compression::Xz => Box::new(xz::Xz::new()?),
         })
     }

@@ -46,10 +46,7 @@ pub(in crate::source) fn refused(scheme: Scheme, name: &str, error: &StoreError)
 }
 
 fn with_hint(error: Error, hint: Option<&str>) -> Error {
-    match hint {
-        Some(hint) => error.hint(hint),
-        None => error,
-    }
+    error.hint_if(hint)
 }
 
 fn by_code(

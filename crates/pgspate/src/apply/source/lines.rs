@@ -101,7 +101,7 @@ fn is_parquet(input: &Input) -> Result<bool> {
 /// False when the rows are not wanted any more.
 fn read_rows(nth: usize, input: &Input, pieces: &Pieces<InputPiece>) -> Result<bool> {
     let file = ParquetFile::open(input.name(), input.ranges()?)?;
-    let mut cutter = ParquetCutter::new(Arc::new(file), nth, None);
+    let mut cutter = ParquetCutter::new(Arc::new(file), nth);
     let mut first = Line { input: nth as u32, number: 1 };
     while let Some(chunk) = cutter.next()? {
         let ChunkData::Rows(rows) = chunk.data else {

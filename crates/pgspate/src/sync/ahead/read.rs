@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 use super::{BEGIN, Extent, ROWS_MAX, open, recognition};
 use crate::copy::{BINARY_HEADER, BINARY_TRAILER};
@@ -58,24 +58,13 @@ pub(in crate::sync) async fn read(
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
         let recognition = recognition.clone();
-        let reading = async move { copy_out(&session, &copy, &recognition, &rows).await };
-        // A task each, as there is work to do for every row.
-        let reading = tokio::spawn(reading);
-        let end = EndOnDrop(reading.abort_handle());
-        let seen = reading.await;
-        drop(end);
+        // A task each, as there is work to do for every row. It ends with whoever waits for it.
+        let mut task = JoinSet::new();
+        task.spawn(async move { copy_out(&session, &copy, &recognition, &rows).await });
+        let seen = task.join_next().await.expect("a task was spawned");
         seen.map_err(|error| Error::new(Kind::Bug, "reading the table panicked").because(error))?
     });
     Ok(Known::new(recognition.clone(), try_join_all(parts).await?))
-}
-
-/// A task that ends with whoever waits for it.
-struct EndOnDrop(AbortHandle);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// The rows that a statement copies out, as [`Recognition::read`] takes them. `rows`: how many

@@ -25,7 +25,7 @@ fn read(data: &[u8]) -> Result<()> {
     let ranges = Arc::new(Memory(Bytes::copy_from_slice(data)));
     let file = Arc::new(ParquetFile::open("in", ranges)?);
     let all = file.rows();
-    let mut cutter = ParquetCutter::new(file, 0, None);
+    let mut cutter = ParquetCutter::new(file, 0);
     for _ in 0..CHUNKS_MAX {
         let Some(chunk) = cutter.next()? else { return Ok(()) };
         let ChunkData::Rows(source) = chunk.data else { panic!("rows") };
