@@ -77,13 +77,6 @@ def psql_copy_halves(stage: Stage) -> list[Pipeline]:
     return [[psql(stage, copy)] for copy in copies]
 
 
-def psql_copy_gzip(stage: Stage) -> list[Pipeline]:
-    """A tab-separated file without quotes: a quote that cannot occur takes their place."""
-    options = "format csv, header, delimiter E'\\t', quote E'\\b', null '\\N'"
-    copy = psql(stage, f"\\copy {stage.table} from stdin ({options})")
-    return [[["gzip", "-dc", stage.path], copy]]
-
-
 def server_copy_binary(stage: Stage) -> list[Pipeline]:
     """Nothing to parse, nothing to send: what the server itself can take in."""
     halves = stage.binary_halves()
@@ -136,9 +129,6 @@ LIMIT_CONTENDER = Contender(
     "physical limit: server-side `COPY BINARY` of ready-made files, two connections",
     server_copy_binary,
 )
-
-# As for psql: tabs, no quotes, \N.
-IMDB = ["--format", "tsv", "--quote", "none", "--null", "\\N", "--header", "yes"]
 
 BY_DATASET = {
     "lineitem-csv": [
@@ -197,10 +187,5 @@ BY_DATASET = {
         Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
         Contender("duckdb", "duckdb", "DuckDB", python_peer("copy_duckdb.py")),
         Contender("adbc", "adbc", "ADBC", python_peer("copy_adbc.py")),
-    ],
-    "principals": [
-        Contender(BASELINE, "psql", "gzip -dc, psql `\\copy`", psql_copy_gzip),
-        LIMIT_CONTENDER,
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*IMDB, *PLAIN)),
     ],
 }

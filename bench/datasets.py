@@ -1,23 +1,20 @@
-"""The inputs: TPC-H lineitem as CSV and Parquet, and rows shaped like IMDb's principals.
+"""The inputs: TPC-H lineitem as CSV and Parquet.
 
 Each file is made once into the cache, under a name that says its size, and appears there
 only when it is complete.
 """
 
-import gzip
 import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from peers import say
-from places import BENCH, Places
+from places import Places
 
 LINEITEM_SCALE = 0.4
-PRINCIPALS_ROWS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,7 @@ LINEITEM = [
     *columns("l_shipinstruct l_shipmode l_comment", "text", "string", "varchar"),
 ]
 
-PRINCIPALS = [
-    *columns("tconst ordering nconst category job characters", "text", "string", "varchar"),
-]
-
-TABLES = {"lineitem": LINEITEM, "lineitem_keyed": LINEITEM, "principals": PRINCIPALS}
+TABLES = {"lineitem": LINEITEM, "lineitem_keyed": LINEITEM}
 
 INDEXES = {
     "lineitem_keyed": [
@@ -92,11 +85,10 @@ def types_for(table: str, system: str) -> str:
     return json.dumps({column.name: getattr(column, system) for column in TABLES[table]})
 
 
-def make_all(places: Places, scale: float, wanted: set[str]) -> list[Dataset]:
-    """The wanted inputs, made where they are not there yet."""
+def make_all(places: Places, scale: float) -> list[Dataset]:
+    """The inputs, made where they are not there yet; the first one is the CSV."""
     places.cache.mkdir(parents=True, exist_ok=True)
     factor = f"{LINEITEM_SCALE * scale:g}"
-    rows = max(1, round(PRINCIPALS_ROWS * scale))
     csv = Dataset(
         "lineitem-csv",
         "lineitem",
@@ -115,20 +107,10 @@ def make_all(places: Places, scale: float, wanted: set[str]) -> list[Dataset]:
         places.cache / f"lineitem-{factor}.parquet",
         f"TPC-H lineitem at scale factor {factor}, Parquet (Snappy)",
     )
-    principals = Dataset(
-        "principals",
-        "principals",
-        places.cache / f"title.principals-{rows}.tsv.gz",
-        "title.principals.tsv.gz in IMDb's shape, gzip",
-    )
-    if {csv.name, keyed.name, parquet.name} & wanted:
-        # Parquet needs the CSV too: its reference is what \copy makes of that.
-        make_lineitem(places, csv.path, factor)
-        make_lineitem(places, parquet.path, factor)
-        split(csv)
-    if principals.name in wanted:
-        make_principals(principals.path, rows)
-    return [csv, keyed, parquet, principals]
+    make_lineitem(places, csv.path, factor)
+    make_lineitem(places, parquet.path, factor)
+    split(csv)
+    return [csv, keyed, parquet]
 
 
 def make_lineitem(places: Places, path: Path, factor: str) -> None:
@@ -173,24 +155,6 @@ def copy_bytes(source, target, count: int) -> None:
         block = source.read(min(count, 1 << 20))
         target.write(block)
         count -= len(block)
-
-
-def make_principals(path: Path, rows: int) -> None:
-    """Compress what the generator writes as it comes."""
-    if path.exists():
-        return
-    say(f"making {path.name}")
-    partial = path.with_suffix(".partial")
-    command = [sys.executable, BENCH / "principals.py", "--rows", str(rows)]
-    with (
-        partial.open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as out,
-        subprocess.Popen(command, stdout=subprocess.PIPE) as generator,
-    ):
-        shutil.copyfileobj(generator.stdout, out, 1 << 20)
-    if generator.returncode != 0:
-        raise SystemExit("error: could not make the principals")
-    os.replace(partial, path)
 
 
 def warm(path: Path) -> None:

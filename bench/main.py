@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
         "--scale",
         type=float,
         default=1.0,
-        help="size of the inputs: 1 is 2.4 M lineitems and 5 M principals",
+        help="size of the inputs: 1 is 2.4 M lineitems",
     )
     add("--large", action="store_true", help="measure memory with a 10 GB stdin as well")
     add("--timeout", type=float, default=1800, metavar="S", help="longest trial (default 1800)")
@@ -110,7 +110,7 @@ def measure_all(args: argparse.Namespace, chosen: set[str]) -> int:
     )
     places.cache.mkdir(parents=True, exist_ok=True)
     found = peers.gather(places, install=not args.no_install)
-    inputs = datasets.make_all(places, args.scale, {name.split("/")[0] for name in chosen})
+    inputs = datasets.make_all(places, args.scale)
     results = results_file(Path(args.out), args.name)
     with Server(places) as server, results.open("w") as out:
         session = Session(places, server, found, out, args.timeout)
@@ -119,8 +119,7 @@ def measure_all(args: argparse.Namespace, chosen: set[str]) -> int:
         record_inputs(session, inputs, chosen)
         failed = run_rounds(session, inputs, chosen, args.repeats)
         if MEMORY in chosen and "pgspate" not in found.missing:
-            sizes = [memory.SMALL_BYTES] + ([memory.LARGE_BYTES] if args.large else [])
-            failed += memory.run_memory(session, inputs[-1], sizes)
+            failed += memory.run_memory(session, inputs[0], args.large)
     peers.say(f"wrote {results}")
     if args.only:
         # A part is not to take the place of the whole page.

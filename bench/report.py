@@ -11,14 +11,12 @@ TITLES = {
     "lineitem-csv": "TPC-H lineitem from CSV",
     "lineitem-keyed": "TPC-H lineitem from CSV, into a table with indexes",
     "lineitem-parquet": "TPC-H lineitem from Parquet",
-    "principals": "IMDb-shaped title.principals from a gzipped TSV",
 }
 
 NOTES = {
     "lineitem-csv": "16 columns: bigint, integer, numeric(15, 2), date, text.",
     "lineitem-keyed": "A primary key on order and line, indexes on part and ship date.",
     "lineitem-parquet": "The same rows. psql cannot read Parquet; the ratios are to its CSV load.",
-    "principals": "Six columns of text; the time includes decompressing.",
 }
 
 Trials = list[dict]
@@ -153,8 +151,8 @@ def memory_part(trials: Trials) -> str:
         return ""
     lines = [
         "## Memory does not grow with the input\n",
-        "The same shape of rows from a pipe into `pgspate load -`; the program that makes them",
-        "is not counted.\n",
+        "Lineitem's rows, again and again, from a pipe into `pgspate load -`; what writes them to",
+        "the pipe is not counted.\n",
         "| input MB | rows | peak memory MB | seconds |",
         "|---:|---:|---:|---:|",
     ]
