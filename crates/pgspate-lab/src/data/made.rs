@@ -20,8 +20,6 @@ use crate::stop::Stop;
 pub struct Table {
     /// The table's name, unquoted.
     pub name: &'static str,
-    /// The file's name.
-    pub file: &'static str,
     /// `create table`, without keys.
     pub create: &'static str,
     /// Its key, and indexes that queries want, as statements.
@@ -35,6 +33,11 @@ pub struct Table {
 }
 
 impl Table {
+    /// The name of its file, as IMDb's are named.
+    pub fn file(&self) -> String {
+        format!("{}.tsv.gz", self.name.replacen('_', ".", 1))
+    }
+
     /// Rows at a scale.
     pub fn rows_at(&self, scale: f64) -> u64 {
         (self.count)(scale)
@@ -62,7 +65,7 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>> {
     let folder = folder.join(format!("{name}-{scale}-{seed}"));
     fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
-    let paths: Vec<PathBuf> = tables.iter().map(|table| folder.join(table.file)).collect();
+    let paths: Vec<PathBuf> = tables.iter().map(|table| folder.join(table.file())).collect();
     let make = |part: std::ops::Range<usize>| -> Result<()> {
         part.filter(|nth| !paths[*nth].exists()).try_for_each(|nth| {
             let mut rows = tables[nth].all(scale, seed);

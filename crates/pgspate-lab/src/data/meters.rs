@@ -3,6 +3,8 @@
 //! Shaped after the mix that a team has published for four hundred such jobs: of a meter's rows a
 //! night drops 15 %, changes 43 %, leaves 42 % as they are, and adds as many as it drops.
 
+use pgspate::encode::arrow::calendar::write_stamp;
+
 use super::{Numbered, Random, Rows, put};
 
 /// Rows of a meter, as a rule.
@@ -17,6 +19,9 @@ pub const COLUMNS: &str = "meter, occurred, prediction";
 /// Makes the table.
 pub const CREATE: &str = "create table use_prediction (meter int, occurred timestamp, \
                           prediction numeric(12, 3), primary key (meter, occurred))";
+
+/// From 1970 to the beginning of 2026.
+const BEGIN_SECONDS: i64 = 20_454 * 86_400;
 
 const DROPPED_PERCENT: usize = 15;
 const CHANGED_PERCENT: usize = 43;
@@ -33,9 +38,10 @@ pub struct Prediction {
 impl Prediction {
     /// The moment, as PostgreSQL writes it.
     pub fn occurred(&self) -> String {
-        let (days, of_day) = (self.quarter / 96, self.quarter % 96);
-        let (year, month, day) = civil(days);
-        format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:00", of_day / 4, of_day % 4 * 15)
+        let mut text = Vec::new();
+        let seconds = BEGIN_SECONDS + 900 * i64::from(self.quarter);
+        write_stamp(seconds, 0, ' ', "", &mut text);
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// The prediction, with three places.
@@ -108,25 +114,6 @@ pub fn meter_text(meter: u32, predictions: &[Prediction], out: &mut Vec<u8>) {
 /// A prediction, for the first quarter of an hour.
 fn value(random: &mut Random) -> Prediction {
     Prediction { quarter: 0, thousandths: random.below(10_000_000) as u32 }
-}
-
-/// The date so many days after the beginning of 2026.
-fn civil(mut days: u32) -> (u32, u32, u32) {
-    let mut year = 2026;
-    let is_leap = |year: u32| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    while days >= 365 + u32::from(is_leap(year)) {
-        days -= 365 + u32::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u32::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while days >= lengths[month] {
-        days -= lengths[month];
-        month += 1;
-    }
-    (year, month as u32 + 1, days + 1)
 }
 
 #[cfg(test)]

@@ -97,7 +97,6 @@ fn lines(factor: f64) -> u64 {
 pub const TABLES: [Table; 8] = [
     Table {
         name: "lineitem",
-        file: "lineitem.tsv.gz",
         create: "create table lineitem (l_orderkey bigint, l_partkey int, l_suppkey int, \
                  l_linenumber int, l_quantity numeric(15, 2), l_extendedprice numeric(15, 2), \
                  l_discount numeric(15, 2), l_tax numeric(15, 2), l_returnflag char(1), \
@@ -115,7 +114,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "orders",
-        file: "orders.tsv.gz",
         create: "create table orders (o_orderkey bigint, o_custkey int, o_orderstatus char(1), \
                  o_totalprice numeric(15, 2), o_orderdate date, o_orderpriority char(15), \
                  o_clerk char(15), o_shippriority int, o_comment varchar(79))",
@@ -130,7 +128,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "partsupp",
-        file: "partsupp.tsv.gz",
         create: "create table partsupp (ps_partkey int, ps_suppkey int, ps_availqty int, \
                  ps_supplycost numeric(15, 2), ps_comment varchar(199))",
         indexes: &[
@@ -146,7 +143,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "part",
-        file: "part.tsv.gz",
         create: "create table part (p_partkey int, p_name varchar(55), p_mfgr char(25), \
                  p_brand char(10), p_type varchar(25), p_size int, p_container char(10), \
                  p_retailprice numeric(15, 2), p_comment varchar(23))",
@@ -158,7 +154,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "customer",
-        file: "customer.tsv.gz",
         create: "create table customer (c_custkey int, c_name varchar(25), \
                  c_address varchar(40), c_nationkey int, c_phone char(15), \
                  c_acctbal numeric(15, 2), c_mktsegment char(10), c_comment varchar(117))",
@@ -173,7 +168,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "supplier",
-        file: "supplier.tsv.gz",
         create: "create table supplier (s_suppkey int, s_name char(25), s_address varchar(40), \
                  s_nationkey int, s_phone char(15), s_acctbal numeric(15, 2), \
                  s_comment varchar(101))",
@@ -187,7 +181,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "nation",
-        file: "nation.tsv.gz",
         create: "create table nation (n_nationkey int, n_name char(25), n_regionkey int, \
                  n_comment varchar(152))",
         indexes: &[
@@ -200,7 +193,6 @@ pub const TABLES: [Table; 8] = [
     },
     Table {
         name: "region",
-        file: "region.tsv.gz",
         create: "create table region (r_regionkey int, r_name char(25), r_comment varchar(152))",
         indexes: &["alter table region add primary key (r_regionkey)"],
         header: "r_regionkey\tr_name\tr_comment",

@@ -45,7 +45,6 @@ const RATINGS: u64 = 1_370_000;
 pub const TABLES: [Table; 7] = [
     Table {
         name: "title_principals",
-        file: "title.principals.tsv.gz",
         create: "create table title_principals (tconst text, ordering int, nconst text, \
                  category text, job text, characters text)",
         indexes: &[
@@ -58,7 +57,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "title_akas",
-        file: "title.akas.tsv.gz",
         create: "create table title_akas (title_id text, ordering int, title text, region text, \
                  language text, types text, attributes text, is_original_title boolean)",
         indexes: &[
@@ -71,7 +69,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "name_basics",
-        file: "name.basics.tsv.gz",
         create: "create table name_basics (nconst text, primary_name text, birth_year int, \
                  death_year int, primary_profession text, known_for_titles text)",
         indexes: &[
@@ -84,7 +81,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "title_basics",
-        file: "title.basics.tsv.gz",
         create: "create table title_basics (tconst text, title_type text, primary_title text, \
                  original_title text, is_adult boolean, start_year int, end_year int, \
                  runtime_minutes int, genres text)",
@@ -99,7 +95,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "title_crew",
-        file: "title.crew.tsv.gz",
         create: "create table title_crew (tconst text, directors text, writers text)",
         indexes: &["alter table title_crew add primary key (tconst)"],
         header: "tconst\tdirectors\twriters",
@@ -108,7 +103,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "title_episode",
-        file: "title.episode.tsv.gz",
         create: "create table title_episode (tconst text, parent_tconst text, season_number int, \
                  episode_number int)",
         indexes: &[
@@ -121,7 +115,6 @@ pub const TABLES: [Table; 7] = [
     },
     Table {
         name: "title_ratings",
-        file: "title.ratings.tsv.gz",
         create: "create table title_ratings (tconst text, average_rating numeric(3, 1), \
                  num_votes int)",
         indexes: &["alter table title_ratings add primary key (tconst)"],
@@ -246,7 +239,7 @@ mod tests {
         };
         let before = times(&paths);
         for (table, path) in TABLES.iter().zip(&paths) {
-            assert_eq!(path.file_name().unwrap(), table.file);
+            assert_eq!(path.file_name().unwrap().to_str(), Some(table.file().as_str()));
             let mut read = String::new();
             GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut read).unwrap();
             let expected = format!("{}\n{}", table.header, text(table, 0.0002, 1));
