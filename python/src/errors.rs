@@ -32,7 +32,7 @@ fn link(py: Python<'_>, error: &Error, message: &str) -> PyResult<PyErr> {
     facts.set_item("hint", error.hint_text())?;
     facts.set_item("sqlstate", error.sqlstate().map(|code| code.code()))?;
     facts.set_item("is_retryable", error.is_retryable())?;
-    facts.set_item("reasons", reasons(error))?;
+    facts.set_item("reasons", &error.messages()[1..])?;
     let raised = PyErr::from_value(class.call((message,), Some(&facts))?);
     if let Some(cause) = error.source() {
         raised.set_cause(py, cause_of(py, cause, message)?);
@@ -69,22 +69,6 @@ fn cause_of(
         raised.set_cause(py, cause_of(py, next, &message)?);
     }
     Ok(Some(raised))
-}
-
-/// What the causes say, from the outermost on.
-fn reasons(error: &Error) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let mut last = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let message = cause.to_string();
-        if message != last {
-            reasons.push(message.clone());
-        }
-        last = message;
-        next = cause.source();
-    }
-    reasons
 }
 
 fn class_of(kind: Kind) -> &'static str {

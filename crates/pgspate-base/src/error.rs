@@ -185,6 +185,15 @@ impl Error {
         }
     }
 
+    /// Returns its message and those of its causes, but for layers that repeat what they wrap.
+    pub fn messages(&self) -> Vec<String> {
+        let first: &dyn StdError = self;
+        let layers = std::iter::successors(Some(first), |&layer| layer.source());
+        let mut messages: Vec<_> = layers.map(ToString::to_string).collect();
+        messages.dedup();
+        messages
+    }
+
     /// What the server said, where it refused.
     pub fn refusal(&self) -> Option<&Refusal> {
         let source = self.0.source.as_deref()?;

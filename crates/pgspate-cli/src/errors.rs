@@ -1,6 +1,5 @@
 //! Errors as the user sees them: what, why, where, and what to do.
 
-use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
@@ -69,16 +68,8 @@ pub(crate) fn render(error: &Error, style: Style) -> String {
     // Lines of what is quoted are not to be taken for ours.
     let indented = |message: &str| message.replace('\n', "\n    ");
     let mut text = format!("{} {}\n", style.error("error:"), indented(&error.to_string()));
-    let mut last = error.to_string();
-    let mut cause: Option<&dyn StdError> = error.source();
-    while let Some(current) = cause {
-        let message = current.to_string();
-        // A layer that only repeats the one beneath it says nothing.
-        if message != last {
-            let _ = writeln!(text, "  caused by: {}", indented(&message));
-        }
-        last = message;
-        cause = current.source();
+    for cause in error.messages().iter().skip(1) {
+        let _ = writeln!(text, "  caused by: {}", indented(cause));
     }
     if let Some(place) = error.place().map(ToString::to_string).filter(|place| !place.is_empty()) {
         let _ = writeln!(text, "  at: {}", indented(&place));

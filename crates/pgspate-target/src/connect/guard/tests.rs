@@ -103,13 +103,7 @@ async fn pass(
 }
 
 fn words(error: &crate::Error) -> String {
-    let mut all = error.to_string();
-    let mut error: &dyn std::error::Error = error;
-    while let Some(cause) = error.source() {
-        all += &format!(": {cause}");
-        error = cause;
-    }
-    all
+    error.messages().join(": ")
 }
 
 fn run(test: impl AsyncFnOnce(TestDb)) {
