@@ -113,11 +113,11 @@ $(LINT)/made: python/tests/requirements-lint.txt
 	@touch $@
 
 # What is built with the feature alone: librdkafka takes two minutes once, the rest one more variant
-# of four crates. Both packages each time, so that nothing beneath them is built twice.
-WITH_KAFKA = -p pgspate -p pgspate-cli --features pgspate-cli/kafka
+# of five crates. All packages each time, so that nothing beneath them is built twice.
+WITH_KAFKA = -p pgspate-replication -p pgspate -p pgspate-cli --features pgspate-cli/kafka
 test-kafka:
 	$(CARGO) clippy $(WITH_KAFKA) --lib --bins --test kafka -- -D warnings
-	$(CARGO) test $(WITH_KAFKA) --lib -- kafka messages
+	$(CARGO) test $(WITH_KAFKA) --lib -- kafka topics
 	$(CARGO) test $(WITH_KAFKA) --test kafka
 
 # Once more, where the first run was on another version: the tests whose answers depend on it. For all
@@ -131,7 +131,7 @@ test-other:
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
 		export PGSPATE_TEST_PG_VERSION=$(PG_OTHER); \
-		$(CARGO) test -p pgspate --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) ;; \
+		$(CARGO) test -p pgspate -p pgspate-replication --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) ;; \
 	esac
 
 # Debezium is fetched from Maven Central; its sources, PostgreSQL and MariaDB, are this machine's.

@@ -1,7 +1,7 @@
 //! The user's wish that a run ends, and work that ends by it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -26,14 +26,14 @@ pub fn stopped() -> Error {
 }
 
 impl Stop {
-    /// Asks for the end. There is no way back.
+    /// Asks for the end. There is no way back. Whoever sees it, sees what was written before.
     pub fn request(&self) {
-        self.0.store(true, Relaxed);
+        self.0.store(true, Ordering::Release);
     }
 
     /// Whether that is asked for.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Relaxed)
+        self.0.load(Ordering::Acquire)
     }
 
     /// # Errors

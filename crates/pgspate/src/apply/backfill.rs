@@ -17,8 +17,6 @@ use tokio::runtime::Handle;
 
 use super::route::{Facts, Router, UnknownColumns, parents_first};
 use super::run::Run;
-use super::source::replication::{PublishedTable, Snapshot, drop_slot, make_slot, stopped};
-use super::source::slot::{Filling, Slot};
 use super::watch::Watch;
 use super::write::Writer;
 use crate::format::sniff::{Format, Overrides};
@@ -27,6 +25,8 @@ use crate::reading::{self, InputOrigin};
 use crate::source::Input;
 use crate::{Error, Kind, Result, load};
 use pgspate_events::Lsn;
+use pgspate_replication::postgres::{PublishedTable, Snapshot, drop_slot, make_slot};
+use pgspate_replication::slot::{Filling, Slot};
 use pgspate_target::ledger::{Mark, digest};
 use pgspate_target::session::LOOK;
 use pgspate_target::{Unlogged, under_users_path};
@@ -67,7 +67,7 @@ impl Copying<'_> {
         self.run.runtime.block_on(writer.hold())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot(dsn, name, self.run.watch.source.stop.requested());
+            let made = make_slot(dsn, name, self.run.watch.stop.requested());
             let lsn = self.run.runtime.block_on(made)?;
             self.run.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
@@ -75,9 +75,9 @@ impl Copying<'_> {
         let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
         let tables = self.run.runtime.block_on(self.slot.tables())?;
         self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
-        if self.slot.found.is_some() {
+        if self.slot.exists() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let stop = self.run.watch.source.stop.requested();
+            let stop = self.run.watch.stop.requested();
             self.run.runtime.block_on(drop_slot(dsn, name, stop))?;
         }
         let snapshot = match self.snapshot() {
@@ -167,7 +167,7 @@ impl Copying<'_> {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
-        let stop = self.run.watch.source.stop.requested();
+        let stop = self.run.watch.stop.requested();
         self.run.runtime.block_on(Snapshot::create(dsn, name, publication, stop))
     }
 
@@ -358,19 +358,12 @@ fn read(
             false => Err(Error::new(Kind::Cancelled, "the rows are not wanted any more")),
         }
     };
-    let copied = runtime.block_on(async {
-        let over = async {
-            while !is_over.load(Relaxed) && !watch.is_cancelled() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::select! {
-            copied = snapshot.copy(table, take) => return copied,
-            () = over => {}
+    let over = async {
+        while !is_over.load(Relaxed) && !watch.is_cancelled() {
+            tokio::time::sleep(LOOK).await;
         }
-        snapshot.cancel().await;
-        Err(stopped())
-    });
+    };
+    let copied = runtime.block_on(snapshot.copy(table, take, over));
     match copied {
         Ok(()) if is_wanted => Ok(true),
         Err(error) if is_wanted && (watch.is_cancelled() || !is_over.load(Relaxed)) => {

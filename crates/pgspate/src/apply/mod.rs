@@ -1,6 +1,6 @@
 //! Streams of changes, applied to tables through temporary tables, exactly once.
 //!
-//! - `source/` gives events, each with its position.
+//! - `inputs.rs` gives records of files; slots and topics are in `pgspate-replication`.
 //! - `route/` finds the target's table of each event.
 //! - `batch/` gathers events, and folds them by key and column by column to what is left of them.
 //! - `write/` writes a batch: deletes, updates and inserts.
@@ -10,6 +10,7 @@
 
 mod backfill;
 mod batch;
+mod inputs;
 mod open;
 mod options;
 mod origin;
@@ -17,17 +18,16 @@ mod plan;
 mod report;
 mod route;
 mod run;
-mod source;
 mod watch;
 mod write;
 
 pub use backfill::Copied;
 pub use options::{AtEnd, Options};
 pub use pgspate_events::{Event, Format, Name, Op, Position, Row, Value, decode};
+pub use pgspate_replication::Lag;
 pub use plan::{Plan, PlanTable, plan};
 pub use report::Report;
 pub use route::UnknownColumns;
 pub use run::{Apply, prepare};
-pub use source::{Lag, replication};
 pub use watch::{Progress, Watch};
 pub use write::Counts;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::plan::read_mark;
 use super::run::Run;
-use super::source::replication::Replication;
-use super::source::slot::{Begin, Slot, is_active};
 use super::write::Writer;
 use crate::Result;
+use pgspate_replication::postgres::Replication;
+use pgspate_replication::slot::{Begin, Slot, is_active};
 use pgspate_target::ledger::Mark;
 use pgspate_target::session::{Patience, stopped};
 

@@ -3,10 +3,10 @@
 use tokio::runtime::Handle;
 
 use super::options::Options;
-use super::source::slot::Slot;
-use super::source::{SourceNames, kafka};
 use crate::source::{self, Input};
 use crate::{Error, Kind, Result};
+use pgspate_replication::slot::Slot;
+use pgspate_replication::{SourceNames, kafka};
 
 /// What the sources name.
 pub(super) enum Origin {
@@ -62,7 +62,8 @@ pub(super) fn name(options: &Options, origin: &Origin) -> Result<String> {
     }
     Ok(match origin {
         Origin::Slot(slot) => slot.title(),
-        Origin::Topics(topics) => topics.title(),
+        // Topics that are named after the first may come and go.
+        Origin::Topics(topics) => format!("topic {}", topics.names()[0]),
         Origin::Inputs(inputs) => match inputs.first() {
             Some(first) if first.hidden().is_some() => {
                 let message = format!("the stream of \"{}\" has no name of its own", first.name());

@@ -8,11 +8,11 @@ use tokio::runtime::Handle;
 use super::options::Options;
 use super::origin::{Origin, find, name};
 use super::route::{Names, Router};
-use super::source::kafka::{Partition, Topics};
-use super::source::replication::PublishedTable;
-use super::source::slot::{Begin, Slot};
 use crate::Result;
 use crate::source::Input;
+use pgspate_replication::kafka::{Partition, Topics};
+use pgspate_replication::postgres::PublishedTable;
+use pgspate_replication::slot::{Begin, Slot};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, Mark};
 

@@ -7,26 +7,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
 
 use super::backfill::Copying;
 use super::batch::{self, Batch, Builder, Feed, LineFeed, SlotFeed, TopicFeed, Wiring};
+use super::inputs::{LinePosition, LineSource};
 use super::options::Options;
 use super::origin::{self, Origin};
 use super::plan::{read_mark, read_parts};
 use super::report::{Report, warnings};
 use super::route::{Facts, Names, Router};
-use super::source::kafka::{self, TopicPosition, TopicSource, Topics};
-use super::source::lines::{LinePosition, LineSource};
-use super::source::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
-use super::source::{Pieces, Reached, Source};
 use super::watch::Watch;
 use super::write::{Settings, Writer};
 use crate::source::Input;
 use crate::{Error, Kind, Result};
+use pgspate_replication::kafka::{self, TopicPosition, TopicSource, Topics};
+use pgspate_replication::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
+use pgspate_replication::{EventSource, Pieces, SourcePoint};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::Mark;
 use pgspate_target::session::stopped;
@@ -92,7 +91,7 @@ impl Apply {
     pub fn run(self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
         let started = Instant::now();
         let Apply { options, origin, router, settings, stream, mark } = self;
-        router.heed(&watch.source);
+        router.wait_until(&watch.unwanted);
         let options = Arc::new(options);
         let run = Run { options, settings, stream, watch, runtime, started };
         match origin {
@@ -136,8 +135,8 @@ impl Run<'_> {
         let until = (!options.follows).then_some(slot.log_end);
         let position = SlotPosition::new(&slot);
         let confirmed = Arc::new(Confirmed::default());
-        let (limits, gauge) = (options.limits, &watch.source);
-        let source = SlotSource::new(slot, from, begun, &confirmed, limits, gauge, runtime);
+        let (limits, lag) = (options.limits, &watch.lag);
+        let source = SlotSource::new(slot, from, begun, &confirmed, limits, lag, runtime);
         let report = self.pipe(writer, router, source, &confirmed, |wiring, mark| {
             SlotFeed::new(Builder::new(wiring, mark, position, false), from, until)
         })?;
@@ -152,17 +151,16 @@ impl Run<'_> {
         let rows = runtime.block_on(read_parts(&settings.dsn, stream))?;
         topics.ask(options.limits.stall_timeout)?;
         let mut partitions = topics.begin(stream, writer.mark(), &rows)?;
-        runtime.block_on(writer.begin_parts(&kafka::rows(&mut partitions)))?;
-        let reached = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
-        watch.source.reach(Reached::Messages(reached));
+        runtime.block_on(writer.begin_parts(&kafka::begin_partitions(&mut partitions)))?;
+        let applied = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
+        watch.lag.note_applied(SourcePoint::Messages(applied));
         let source = TopicSource {
             topics,
             stream: stream.clone(),
             partitions,
             follows: options.follows,
-            retry_for: options.limits.retry_for,
-            stall_timeout: options.limits.stall_timeout,
-            gauge: Arc::clone(&watch.source),
+            limits: options.limits,
+            lag: Arc::clone(&watch.lag),
         };
         let stream = stream.clone();
         self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
@@ -172,7 +170,7 @@ impl Run<'_> {
     }
 
     /// Reads `source` to its end: its events go to a feed, whose batches go to the writer.
-    fn pipe<S: Source, F: Feed<S>>(
+    fn pipe<S: EventSource, F: Feed<S>>(
         self,
         mut writer: Writer,
         router: Router,
@@ -188,23 +186,28 @@ impl Run<'_> {
         let (options, names) = (Arc::clone(&self.options), self.settings.inputs.clone());
         let wiring = Wiring { options, router, names, batches, watch: Arc::clone(watch) };
         let feed = feed(wiring, writer.mark());
+        let pieces = Pieces::new(piece_tx, watch.unwanted.clone());
         let reading = std::thread::spawn(move || {
-            read_all(&mut source, &piece_tx);
+            read_all(&mut source, &pieces);
             source
         });
         let feeding = std::thread::spawn(move || batch::run(feed, &piece_rx));
         let mut tables: Vec<Arc<Facts>> = Vec::new();
         let written = write_all(&batch_rx, &mut writer, watch, confirmed, &mut tables);
         drop(batch_rx);
-        watch.source.want_no_more();
+        watch.unwanted.request();
         let fed = feeding.join();
-        let read = end(reading);
+        // Of a silent pipe nobody knows when it ends.
+        if S::HEEDS_STOP
+            && let Ok(source) = reading.join()
+        {
+            source.close();
+        }
         match written {
             // The batch is not applied; what follows says so.
             Err(error) if error.kind() == Kind::Cancelled && watch.is_cancelled() => {}
             written => written?,
         }
-        read?;
         if fed.is_err() {
             return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
         }
@@ -238,27 +241,11 @@ impl Run<'_> {
 }
 
 /// Reads the source. A reader that dies says so: its silence would pass for the end of the input.
-fn read_all<S: Source>(source: &mut S, pieces: &Pieces<S::Piece>) {
+fn read_all<S: EventSource>(source: &mut S, pieces: &Pieces<S::Piece>) {
     if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
         // Nobody listens any more where the run has ended for another reason.
-        let _ = pieces.send(Err(died()));
+        let _ = pieces.send(Err(Error::new(Kind::Bug, "the thread that reads the source died")));
     }
-}
-
-/// After the last commit: the source hears of it. A thread that reads a silent pipe is left to
-/// itself.
-///
-/// # Errors
-/// Of [`Kind::Bug`] when the thread that reads a slot or topics died, which looks like their end.
-fn end<S: Source>(reading: JoinHandle<S>) -> Result<()> {
-    if !S::HEEDS_STOP {
-        return Ok(());
-    }
-    reading.join().map(S::close).map_err(|_| died())
-}
-
-fn died() -> Error {
-    Error::new(Kind::Bug, "the thread that reads the source died")
 }
 
 fn write_all(
@@ -273,13 +260,13 @@ fn write_all(
         writer.apply(&batch, watch)?;
         watch.end_batch();
         if let (Some(reached), true) = (batch.reached, batch.commits) {
-            if let Reached::Log(lsn) = reached {
+            if let SourcePoint::Log(lsn) = reached {
                 confirmed.note(lsn);
             }
-            watch.source.reach(reached);
+            watch.lag.note_applied(reached);
         }
         if let Some(at) = batch.committed {
-            watch.source.note_committed(at);
+            watch.lag.note_committed(at);
         }
         let counts = &writer.counts;
         watch.events.store(counts.events, Relaxed);
@@ -297,10 +284,11 @@ fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgspate_target::session::Stop;
 
     struct Dying;
 
-    impl Source for Dying {
+    impl EventSource for Dying {
         type Position = LinePosition;
         type Piece = ();
 
@@ -314,13 +302,7 @@ mod tests {
     #[test]
     fn a_reader_that_dies_says_so() {
         let (pieces, read) = sync_channel(1);
-        read_all(&mut Dying, &pieces);
+        read_all(&mut Dying, &Pieces::new(pieces, Stop::default()));
         assert_eq!(read.recv().unwrap().unwrap_err().kind(), Kind::Bug);
-    }
-
-    #[test]
-    fn a_dead_reader_is_no_end_of_the_stream() {
-        let thread = std::thread::spawn(|| -> SlotSource { panic!("on purpose") });
-        assert_eq!(end(thread).unwrap_err().kind(), Kind::Bug);
     }
 }

@@ -3,14 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::source::{Gauge, Lag};
 use crate::load;
+use pgspate_replication::{Lag, LagMeter};
+use pgspate_target::session::Stop;
 
 /// Shared between a run and whoever shows its progress.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// What is shared with whoever reads the source.
-    pub(crate) source: Arc<Gauge>,
+    /// The user's wish that the run ends.
+    pub(crate) stop: Stop,
+    /// Ends the reading: the run has ended, or is to.
+    pub(crate) unwanted: Stop,
+    pub(crate) lag: Arc<LagMeter>,
     /// Batches that the writer was given, those of them that it has done with, and those which it
     /// has or soon will have.
     handed: AtomicU64,
@@ -52,12 +56,13 @@ impl Watch {
 
     /// Has the run stop after the batch that is being written.
     pub fn cancel(&self) {
-        self.source.stop.request();
+        self.stop.request();
+        self.unwanted.request();
     }
 
     /// Whether it is to stop.
     pub fn is_cancelled(&self) -> bool {
-        self.source.stop.is_requested()
+        self.stop.is_requested()
     }
 
     /// The writer is given a batch.
@@ -95,7 +100,7 @@ impl Watch {
             batches: self.batches.load(Relaxed),
             batch_events: self.batch_events.load(Relaxed),
             dead_letters: self.dead_letters.load(Relaxed),
-            lag: self.source.lag(),
+            lag: self.lag.lag(),
             copying: self.copying().as_ref().map(|(table, load)| {
                 let rows = load.copy.snapshot().rows;
                 (table.clone(), rows)
@@ -105,7 +110,7 @@ impl Watch {
 
     /// What a load shows that copies a table; it stops when this run is to.
     pub(crate) fn of_copy(&self) -> load::Watch {
-        load::Watch::with(self.source.stop.clone())
+        load::Watch::with(self.stop.clone())
     }
 
     /// Shows the load that copies a table.

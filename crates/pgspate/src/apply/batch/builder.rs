@@ -12,10 +12,10 @@ use super::cuts::Boundary;
 use super::replay::Replay;
 use crate::apply::options::Options;
 use crate::apply::route::{Router, StandAt};
-use crate::apply::source::{Position, SourceNames, words};
 use crate::apply::watch::Watch;
 use crate::{Error, Kind, Place, Result};
 use pgspate_events::Event;
+use pgspate_replication::{SourceNames, SourcePosition};
 use pgspate_target::ledger::{DeadLetter, Mark};
 
 /// Between which events of the source the next one comes.
@@ -74,7 +74,7 @@ pub(crate) struct Builder<P> {
     pub(super) boundary: Boundary,
 }
 
-impl<P: Position> Builder<P> {
+impl<P: SourcePosition> Builder<P> {
     /// Goes on after `from`. `reads_again`: the source begins with what is applied already.
     pub(crate) fn new(with: Wiring, from: &Mark, position: P, reads_again: bool) -> Builder<P> {
         Builder {
@@ -206,18 +206,18 @@ impl<P: Position> Builder<P> {
             return Err(no_event(self.placed(error, stand)));
         }
         self.begin();
-        let (source, line) = self.with.names.source(stand.into());
+        let Place { source, line, .. } = self.place(stand);
         let (table, payload) = match told {
             Told::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
             Told::Event(event) => self.with.router.letter(event),
         };
         self.batch.rejected.push(DeadLetter {
             position: self.ordinal - 1,
-            source,
-            line,
+            source: source.unwrap_or_default(),
+            line: line.unwrap_or_default(),
             table,
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
-            message: words(&error),
+            message: error.messages().join(": "),
             payload,
         });
         Ok(())

@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::prepare::prepare;
 use super::{Batch, Builder};
 use crate::apply::options::{AtEnd, Options};
-use crate::apply::source::Position;
 use crate::{Error, Kind, Result};
 use pgspate_events::Op;
+use pgspate_replication::SourcePosition;
 
 /// How often the wish to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub(super) struct Boundary {
     rejected: usize,
 }
 
-impl<P: Position> Builder<P> {
+impl<P: SourcePosition> Builder<P> {
     /// How long to wait for the next piece.
     pub(super) fn may_wait(&self) -> Duration {
         match self.began {
@@ -44,7 +44,7 @@ impl<P: Position> Builder<P> {
 
     /// How long a batch waits for more events.
     fn delay(&self) -> Duration {
-        self.with.options.batch_delay.max(self.position.delay(&self.with.watch.source))
+        self.with.options.batch_delay.max(self.position.delay(&self.with.watch.lag))
     }
 
     fn is_old(&self) -> bool {
@@ -181,7 +181,7 @@ impl<P: Position> Builder<P> {
             false => batch.log.changes().len(),
         };
         batch.end = self.position.mark(self.ordinal, &self.with.names);
-        batch.reached = self.position.reached();
+        batch.reached = self.position.point();
         batch.committed = self.committed;
         batch.tables = self.with.router.tables();
         batch.additions = self.with.router.take_additions();

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::Builder;
 use crate::Result;
-use crate::apply::source::Source;
+use pgspate_replication::EventSource;
 
 /// Makes events of what a source hands on, and gives them to the builder.
-pub(crate) trait Feed<S: Source>: Send + 'static {
+pub(crate) trait Feed<S: EventSource>: Send + 'static {
     /// The builder that it gives them to.
     fn builder(&mut self) -> &mut Builder<S::Position>;
 
@@ -29,19 +29,24 @@ pub(crate) trait Feed<S: Source>: Send + 'static {
     }
 
     /// The source has ended.
-    fn end(&mut self) -> Result<()>;
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Makes batches until the source ends, or something is wrong with it.
-pub(crate) fn run<S: Source>(mut feed: impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) {
+pub(crate) fn run<S: EventSource>(mut feed: impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) {
     if let Err(error) = take_all(&mut feed, pieces) {
         feed.builder().fail(error);
     }
 }
 
-fn take_all<S: Source>(feed: &mut impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) -> Result<()> {
+fn take_all<S: EventSource>(
+    feed: &mut impl Feed<S>,
+    pieces: &Receiver<Result<S::Piece>>,
+) -> Result<()> {
     let watch = Arc::clone(&feed.builder().with.watch);
-    while !feed.is_done() && !watch.source.is_unwanted() {
+    while !feed.is_done() && !watch.unwanted.is_requested() {
         match pieces.recv_timeout(feed.builder().may_wait()) {
             Ok(piece) => feed.take(piece?)?,
             Err(RecvTimeoutError::Timeout) => {

@@ -1,16 +1,16 @@
 //! What is applied together: events, folded and encoded, and where the stream is after them.
 //!
-//! Each sort of source has its feed (`lines/`, `received.rs`, `messages.rs`), which makes events of
+//! Each sort of source has its feed (`lines/`, `slot.rs`, `topics.rs`), which makes events of
 //! what the source hands on. All of them give these to the one builder.
 
 mod builder;
 mod cuts;
 mod feed;
 mod lines;
-mod messages;
 mod prepare;
-mod received;
 mod replay;
+mod slot;
+mod topics;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,14 +18,14 @@ use std::time::SystemTime;
 pub(crate) use builder::{Builder, Wiring, no_event};
 pub(crate) use feed::{Feed, run};
 pub(crate) use lines::LineFeed;
-pub(crate) use messages::TopicFeed;
 pub(crate) use prepare::{Given, Prepared, What, prepare};
-pub(crate) use received::SlotFeed;
+pub(crate) use slot::SlotFeed;
+pub(crate) use topics::TopicFeed;
 
 use super::route::Facts;
-use super::source::Reached;
 use pgspate_events::decode::{self, Decode, Format};
 use pgspate_events::log::Log;
+use pgspate_replication::SourcePoint;
 use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
 
 /// A batch on its way from the reader to the writer.
@@ -58,7 +58,7 @@ pub(crate) struct Batch {
     /// Records of the input, with those that are left out.
     pub(crate) events: u64,
     /// Of a slot and of topics: what may be confirmed once it is committed.
-    pub(crate) reached: Option<Reached>,
+    pub(crate) reached: Option<SourcePoint>,
     /// Of a slot and of topics: when the last event was committed or written there.
     pub(crate) committed: Option<SystemTime>,
 }

@@ -1,8 +1,8 @@
 //! Events that are applied already, where the source is read from its beginning again.
 
 use super::Builder;
-use crate::apply::source::Position;
 use crate::{Error, Kind, Result};
+use pgspate_replication::SourcePosition;
 use pgspate_target::ledger::Mark;
 
 /// How much of what is read was read by a run before.
@@ -26,7 +26,7 @@ impl Replay {
     }
 }
 
-impl<P: Position> Builder<P> {
+impl<P: SourcePosition> Builder<P> {
     /// Whether the next event is applied already.
     pub(super) fn is_again(&self) -> bool {
         matches!(self.replay, Replay::Until(_))

@@ -18,7 +18,6 @@ pub(crate) use facts::{Facts, FactsColumn};
 pub(crate) use names::Names;
 pub(crate) use order::{circle, parents_first};
 
-use super::source::Gauge;
 use crate::{Error, Kind, Result};
 use layouts::Target;
 use pgspate_events::decode::{Types, plain};
@@ -26,7 +25,7 @@ use pgspate_events::fold;
 use pgspate_events::log::{Change, Log, RowAt};
 use pgspate_events::{Event, Name, Op, Row, Stand};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{Limits, Patience, heeding, stopped};
+use pgspate_target::session::{Limits, Patience, Stop, heeding, stopped};
 use pgspate_target::{Session, read_session};
 
 /// What the server calls the session.
@@ -77,8 +76,8 @@ struct Inner {
     limits: Limits,
     /// The connection is of no use any more.
     has_lost: bool,
-    /// Whether the stream is to stop.
-    watch: Option<Arc<Gauge>>,
+    /// Of a run: ends what waits for the target. Without one a lost session is an error.
+    unwanted: Option<Stop>,
     /// Updates may leave out columns that did not change without naming them.
     leaves_out: bool,
 }
@@ -117,15 +116,15 @@ impl Router {
             refreshed: None,
             limits,
             has_lost: false,
-            watch: None,
+            unwanted: None,
             leaves_out: false,
         };
         Ok(Router { inner: RefCell::new(inner) })
     }
 
-    /// From now on waits for a target that is away no longer than the stream is to run.
-    pub(crate) fn heed(&self, watch: &Arc<Gauge>) {
-        self.inner.borrow_mut().watch = Some(Arc::clone(watch));
+    /// From now on waits for a target that is away, until events are `unwanted`.
+    pub(crate) fn wait_until(&self, unwanted: &Stop) {
+        self.inner.borrow_mut().unwanted = Some(unwanted.clone());
     }
 
     /// From now on updates may leave out columns that did not change without naming them.
@@ -312,13 +311,13 @@ impl Inner {
     /// The facts of a table; in a new session, if the one there was is lost.
     fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
         let mut patience = Patience::new(self.limits.retry_for);
-        let (runtime, watch) = (self.runtime.clone(), self.watch.clone());
-        let is_over = || watch.as_ref().is_some_and(|watch| watch.is_unwanted());
+        let (runtime, unwanted) = (self.runtime.clone(), self.unwanted.clone());
+        let is_over = || unwanted.as_ref().is_some_and(Stop::is_requested);
         loop {
             match runtime.block_on(self.try_read(sql, is_over)) {
                 Err(_) if is_over() => return Err(stopped()),
                 Err(error) if error.is_retryable() => {
-                    if watch.is_none() || !patience.wait(is_over) {
+                    if unwanted.is_none() || !patience.wait(is_over) {
                         return Err(error);
                     }
                     self.has_lost = true;

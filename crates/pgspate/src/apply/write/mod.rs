@@ -18,10 +18,10 @@ pub use counts::Counts;
 
 use self::session::Session;
 use super::batch::Batch;
-use super::source::SourceNames;
 use super::watch::Watch;
 use crate::copy::is_about_a_row;
 use crate::{Error, Kind, Result};
+use pgspate_replication::SourceNames;
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, DeadLetter, Stream};
 use pgspate_target::session::{Limits, Patience};

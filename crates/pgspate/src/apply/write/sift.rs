@@ -16,13 +16,13 @@ use tokio_postgres::error::SqlState;
 use super::session::Session;
 use super::{is_of_data, round};
 use crate::apply::batch::{Batch, Prepared, no_event, prepare};
-use crate::apply::source::{SourceNames, words};
 use crate::apply::watch::Watch;
 use crate::apply::write::Counts;
 use crate::{Error, Kind, Place, Result};
 use pgspate_events::Op;
 use pgspate_events::decode::plain;
 use pgspate_events::fold;
+use pgspate_replication::SourceNames;
 use pgspate_target::ledger::DeadLetter;
 
 /// A batch that is written.
@@ -251,16 +251,16 @@ impl Sifting<'_> {
     fn letter(&self, at: usize, error: &Error) -> DeadLetter {
         let change = &self.batch.log.changes()[at];
         let facts = &self.batch.tables[change.table];
-        let (source, line) = self.inputs.source(change.stand);
+        let Place { source, line, .. } = self.inputs.place(change.stand);
         let table = (facts.table.schema.as_str(), facts.table.name.as_str());
         let columns = facts.columns.iter().map(|column| column.name.as_str());
         DeadLetter {
             position: change.ordinal,
-            source,
-            line,
+            source: source.unwrap_or_default(),
+            line: line.unwrap_or_default(),
             table: Some(facts.table.sql_name.clone()),
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
-            message: words(error),
+            message: error.messages().join(": "),
             payload: plain::write(&self.batch.log, change, table, columns),
         }
     }

@@ -7,8 +7,8 @@ use pgspate::apply::decode::plain::Plain;
 use pgspate::apply::decode::{
     Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Types, Wal2json, sniff,
 };
-use pgspate::apply::replication::Pgoutput;
 use pgspate::apply::{Event, Name, Row, Value};
+use pgspate_replication::postgres::Pgoutput;
 
 /// The first letter of a column's name says its type.
 struct ByLetter;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::LineFeed;
 use crate::apply::batch::Wiring;
-use crate::apply::source::lines::Line;
+use crate::apply::inputs::Line;
 use crate::{Error, Result};
 use pgspate_events::decode::{self, Decode, Format};
 

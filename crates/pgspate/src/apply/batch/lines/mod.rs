@@ -6,7 +6,7 @@ mod rows;
 
 use super::{Builder, Feed};
 use crate::Result;
-use crate::apply::source::lines::{InputPiece, Line, LinePosition, LineSource, Lines};
+use crate::apply::inputs::{InputPiece, Line, LinePosition, LineSource, Lines};
 use format::Reading;
 use pairs::Pairing;
 use pgspate_events::Event;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::LineFeed;
 use crate::apply::batch::builder::{Told, Transaction};
-use crate::apply::source::lines::Line;
+use crate::apply::inputs::Line;
 use crate::{Error, Kind, Result};
 use pgspate_events::Event;
 use pgspate_events::decode::Grouping;

@@ -6,7 +6,7 @@
 use arrow_array::RecordBatch;
 
 use super::LineFeed;
-use crate::apply::source::lines::Line;
+use crate::apply::inputs::Line;
 use crate::{Error, Kind, Result};
 use pgspate_events::decode::{Dms, Format, plain};
 

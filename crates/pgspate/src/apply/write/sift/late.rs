@@ -101,7 +101,7 @@ impl Sifting<'_> {
     }
 
     fn heed_stop(&self) -> Result<()> {
-        self.watch.source.stop.check()
+        self.watch.stop.check()
     }
 
     /// Begins anew. What is set aside is counted when it is known what that is.

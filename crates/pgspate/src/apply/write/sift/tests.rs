@@ -8,10 +8,10 @@ use tokio::runtime::Runtime;
 use super::*;
 use crate::apply::Event;
 use crate::apply::route::{Names, Router, StandAt, UnknownColumns};
-use crate::apply::source::replication::Replication;
 use crate::apply::write::Settings;
 use pgspate_events::Lsn;
 use pgspate_events::log::Log;
+use pgspate_replication::postgres::Replication;
 use pgspate_target::connect::{Dsn, Environment};
 use pgspate_target::session::Limits;
 use pgspate_target::use_users_path;
@@ -76,7 +76,7 @@ async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
         client.batch_execute(&format!("begin; {sql}; commit")).await.unwrap();
         states.push(client.query_one(CONTENTS, &[]).await.unwrap().get(0));
     }
-    let mut stream = Replication::start(&dsn(server), "s", "p", Lsn(0)).await.unwrap();
+    let mut stream = Replication::start(&dsn(server), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     let mut events: Vec<Event> = Vec::new();
     while events.iter().filter(|event| event.ends_transaction).count() < states.len() {
         events.extend(stream.next().await.unwrap().events);
@@ -181,7 +181,9 @@ fn every_cut(target: &mut Target, events: &[Event], states: &[String], action: &
                 starts.push(*upto);
                 for (nth, batch) in starts.windows(2).enumerate() {
                     let done = target.write(&events[batch[0]..batch[1]], nth > 0);
-                    done.unwrap_or_else(|error| panic!("{places}: {}", words(&error)));
+                    done.unwrap_or_else(|error| {
+                        panic!("{places}: {}", error.messages().join(": "))
+                    });
                 }
                 assert_eq!(target.contents(), *state, "{places}");
                 target.runtime.block_on(target.session.roll_back()).unwrap();

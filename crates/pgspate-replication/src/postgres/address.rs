@@ -1,0 +1,102 @@
+//! `postgres://...?slot=...&publication=...`: a server's changes, named as a source.
+//!
+//! The rest of the URL is a connection string like any other.
+
+use crate::{Error, Kind, Result, decode_url_part};
+
+/// Where changes come from.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct SlotAddress {
+    /// The connection string, without the two parameters. It may hold a password.
+    pub(crate) dsn: String,
+    /// The replication slot.
+    pub(crate) slot: String,
+    /// The publication.
+    pub(crate) publication: String,
+}
+
+impl SlotAddress {
+    /// Reads a source's name. `None` when it is no URL of PostgreSQL's, or has neither of the two
+    /// parameters.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when one of the two is missing, empty or there twice.
+    pub(crate) fn parse(source: &str) -> Result<Option<SlotAddress>> {
+        let is_url = ["postgres://", "postgresql://"].iter().any(|it| source.starts_with(it));
+        let Some((base, query)) = source.split_once('?').filter(|_| is_url) else {
+            return Ok(None);
+        };
+        let (mut slot, mut publication, mut rest) = (None, None, Vec::new());
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let found = match name {
+                "slot" => &mut slot,
+                "publication" => &mut publication,
+                _ => {
+                    rest.push(pair);
+                    continue;
+                }
+            };
+            if found.replace(decode_url_part(value)).is_some() {
+                return Err(Error::new(Kind::Usage, format!("the URL has \"{name}\" twice")));
+            }
+        }
+        if slot.is_none() && publication.is_none() {
+            return Ok(None);
+        }
+        let given = |value: Option<String>, name: &str| {
+            value.filter(|value| !value.is_empty()).ok_or_else(|| {
+                Error::new(Kind::Usage, format!("the URL of a stream of changes has no \"{name}\""))
+                    .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME.")
+            })
+        };
+        let (slot, publication) = (given(slot, "slot")?, given(publication, "publication")?);
+        let dsn = match rest.is_empty() {
+            true => base.to_owned(),
+            false => format!("{base}?{}", rest.join("&")),
+        };
+        Ok(Some(SlotAddress { dsn, slot, publication }))
+    }
+}
+
+/// Without the password that the connection string may hold.
+impl std::fmt::Debug for SlotAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlotAddress")
+            .field("slot", &self.slot)
+            .field("publication", &self.publication)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_parameters_are_taken_out() {
+        let address = |text| SlotAddress::parse(text).unwrap();
+        let found = address("postgres://bob:x@h:5433/d?sslmode=require&slot=s&publication=a%20+b");
+        let found = found.unwrap();
+        assert_eq!(found.dsn, "postgres://bob:x@h:5433/d?sslmode=require");
+        assert_eq!((found.slot.as_str(), found.publication.as_str()), ("s", "a +b"));
+        assert!(!format!("{found:?}").contains('x'));
+        let bare = address("postgresql://h/d?publication=p&slot=s").unwrap();
+        assert_eq!(bare.dsn, "postgresql://h/d");
+        for text in ["orders.csv?slot=s", "postgres://h/d", "postgres://h/d?sslmode=require", "-"] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn half_an_address_is_none() {
+        for text in [
+            "postgres://h/d?slot=s",
+            "postgres://h/d?publication=p",
+            "postgres://h/d?slot=&publication=p",
+            "postgres://h/d?slot=s&slot=t&publication=p",
+        ] {
+            assert_eq!(SlotAddress::parse(text).unwrap_err().kind(), Kind::Usage, "{text}");
+        }
+    }
+}
