@@ -11,7 +11,7 @@ use super::bytes::HEX;
 /// The server's own number of the IPv4 family; IPv6 is one more.
 const FAMILY_IPV4: u8 = 2;
 
-pub(super) fn inet(field: &[u8], is_cidr: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool {
     let (address, mask) = match memchr::memchr(b'/', field) {
         Some(at) => (&field[..at], Some(&field[at + 1..])),
         None => (field, None),
@@ -24,10 +24,10 @@ pub(super) fn inet(field: &[u8], is_cidr: bool, out: &mut Vec<u8>) -> bool {
             return false;
         };
         let host = u64::from(u32::from(v4)) & (u64::from(u32::MAX) >> mask);
-        if is_cidr && host != 0 {
+        if IS_CIDR && host != 0 {
             return false;
         }
-        let head = [0, 0, 0, 8, FAMILY_IPV4, mask, u8::from(is_cidr), 4];
+        let head = [0, 0, 0, 8, FAMILY_IPV4, mask, u8::from(IS_CIDR), 4];
         out.extend_from_slice(&head);
         out.extend_from_slice(&v4.octets());
         return true;
@@ -37,10 +37,10 @@ pub(super) fn inet(field: &[u8], is_cidr: bool, out: &mut Vec<u8>) -> bool {
             return false;
         };
         let host = u128::MAX.checked_shr(u32::from(mask)).unwrap_or(0) & u128::from(v6);
-        if is_cidr && host != 0 {
+        if IS_CIDR && host != 0 {
             return false;
         }
-        let head = [0, 0, 0, 20, FAMILY_IPV4 + 1, mask, u8::from(is_cidr), 16];
+        let head = [0, 0, 0, 20, FAMILY_IPV4 + 1, mask, u8::from(IS_CIDR), 16];
         out.extend_from_slice(&head);
         out.extend_from_slice(&v6.octets());
         return true;
