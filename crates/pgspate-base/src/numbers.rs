@@ -45,6 +45,12 @@ pub fn thousands(value: u64) -> String {
     text
 }
 
+/// `1 row`, `2 rows`.
+pub fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 /// `$0.20`, `$0.0018`; two digits of meaning below a cent.
 pub fn dollars(value: f64) -> String {
     match value {

@@ -186,13 +186,11 @@ pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<S
         .collect()
 }
 
-/// The statement that creates the table. `table` is already quoted and qualified.
-pub fn create_table_sql(table: &str, columns: &[NewColumn]) -> String {
-    let lines: Vec<String> = columns
-        .iter()
-        .map(|column| format!("    {} {}", quote_ident(&column.name), column.ty.sql()))
-        .collect();
-    format!("create table {table} (\n{}\n)", lines.join(",\n"))
+/// The statement that creates a table of these columns, each with its type. `table` is already
+/// quoted and qualified.
+pub fn create_table_sql(table: &str, columns: &[(String, String)]) -> String {
+    let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
+    format!("create table {table} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"))
 }
 
 /// A table's name from a file's: `flights-2013.csv.gz` gives `flights_2013`.

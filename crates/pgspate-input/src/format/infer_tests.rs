@@ -122,10 +122,8 @@ fn names_are_kept_made_and_told_apart() {
 
 #[test]
 fn tables_are_written_and_named() {
-    let columns = [
-        NewColumn { name: "id".into(), ty: ColumnType::Bigint },
-        NewColumn { name: "Order".into(), ty: ColumnType::Double },
-    ];
+    let columns = [("id", ColumnType::Bigint), ("Order", ColumnType::Double)];
+    let columns = columns.map(|(name, ty)| (name.to_owned(), ty.sql().to_owned()));
     assert_eq!(
         create_table_sql("public.t", &columns),
         "create table public.t (\n    id bigint,\n    \"Order\" double precision\n)"

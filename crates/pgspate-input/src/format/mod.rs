@@ -114,6 +114,16 @@ pub enum Mode {
     Text,
 }
 
+impl Mode {
+    /// COPY's name of the format.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Binary => "binary",
+            Mode::Text => "text",
+        }
+    }
+}
+
 /// A record of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {

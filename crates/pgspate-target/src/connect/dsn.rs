@@ -150,15 +150,6 @@ impl Dsn {
         &self.dbname
     }
 
-    /// The same servers and role, another database. The password stays what it was.
-    #[must_use]
-    pub fn with_dbname(&self, dbname: &str) -> Dsn {
-        let mut dsn = self.clone();
-        dbname.clone_into(&mut dsn.dbname);
-        dsn.settings.set_dbname(dbname);
-        dsn
-    }
-
     /// The same servers, with another limit for connections over which nothing comes any more: 60
     /// seconds unless said otherwise. A server that is at work may take longer.
     #[must_use]

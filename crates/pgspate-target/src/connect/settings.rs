@@ -103,11 +103,6 @@ impl Settings {
         all.filter(|(name, value)| !keyword::is_secret(name) && !value.is_empty())
     }
 
-    /// Replaces the database's name.
-    pub(super) fn set_dbname(&mut self, dbname: &str) {
-        self.set("dbname", dbname.to_owned());
-    }
-
     /// The error for a value that a parameter cannot have. `allowed` completes "expected ...".
     pub(super) fn invalid(&self, name: &str, allowed: &str) -> Error {
         let shown = match self.get(name) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::lane::Finished;
 use super::{Destination, Job, LaneSession};
+use crate::numbers::counted;
 use crate::{Error, Kind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{check_no_keys_down, read_done};
@@ -63,9 +64,8 @@ pub(super) async fn check_kept(job: &Job, chunks: u64) -> Result<()> {
     if kept.is_none_or(|kept| kept >= chunks) {
         return Ok(());
     }
-    let lost = chunks - kept.unwrap_or_default();
-    let s = if lost == 1 { "" } else { "s" };
-    Err(Error::new(Kind::Connect, format!("the server has lost {lost} chunk{s} in a crash")))
+    let lost = counted(chunks - kept.unwrap_or_default(), "chunk");
+    Err(Error::new(Kind::Connect, format!("the server has lost {lost} in a crash")))
 }
 
 /// Whether the ledger has chunks by now that it did not have when the job began: those of a session

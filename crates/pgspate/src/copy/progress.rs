@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::numbers::counted;
 use pgspate_target::session::Stop;
 
 /// Counters that lanes write and the progress line reads.
@@ -54,11 +55,9 @@ impl Kept {
 
     /// `3 rows in 1 committed chunk`, or nothing.
     pub(crate) fn words(&self) -> Option<String> {
-        let count =
-            |count: u64, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         let (rows, chunks) = (self.rows.load(Relaxed), self.chunks.load(Relaxed));
         (chunks > 0)
-            .then(|| format!("{} in {}", count(rows, "row"), count(chunks, "committed chunk")))
+            .then(|| format!("{} in {}", counted(rows, "row"), counted(chunks, "committed chunk")))
     }
 }
 

@@ -47,8 +47,7 @@ const TYPES: [ColumnType; 11] = [
 
 /// The statement for a table with these columns; an error that shows it unless it is `wanted`.
 pub(super) fn sql(name: &str, columns: &[(String, String)], wanted: bool) -> Result<String> {
-    let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
-    let sql = format!("create table {name} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"));
+    let sql = infer::create_table_sql(name, columns);
     if wanted {
         return Ok(sql);
     }

@@ -197,14 +197,16 @@ impl Files {
 
 /// The file of reasons beside a file of records.
 fn reasons(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".json");
-    name.into()
+    beside(path, ".json")
 }
 
 fn temporary(path: &Path) -> PathBuf {
+    beside(path, ".part")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".part");
+    name.push(suffix);
     name.into()
 }
 

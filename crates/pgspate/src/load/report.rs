@@ -5,8 +5,7 @@ use serde::Serialize;
 use super::{Load, Watch, Widened};
 use crate::care::MovedSequence;
 use crate::copy::{Lanes, Outcome, Stages};
-use crate::format::Mode;
-use crate::plan::{AtOnce, Choice, Method, way};
+use crate::plan::{AtOnce, Choice, OmittedColumn, way};
 
 /// What a load will do.
 #[derive(Debug, Clone, Serialize)]
@@ -17,7 +16,7 @@ pub struct PlanReport {
     pub create: Option<String>,
     /// How rows become visible at once, where they are to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub at_once: Option<AtOnceReport>,
+    pub at_once: Option<AtOnce>,
     /// What was found out about the input.
     pub input: Vec<String>,
     /// `binary` or `text`.
@@ -48,30 +47,6 @@ pub struct PlanReport {
     pub warnings: Vec<String>,
 }
 
-/// How rows become visible at once.
-#[derive(Debug, Clone, Serialize)]
-pub struct AtOnceReport {
-    /// `transaction`, or `swap` for a shadow table that takes the table's place.
-    pub method: &'static str,
-    /// Why.
-    pub reason: String,
-    /// Whether the old rows go.
-    pub replaces: bool,
-    /// Whether rows are written frozen.
-    pub freeze: bool,
-}
-
-impl AtOnceReport {
-    fn new(at_once: &AtOnce) -> AtOnceReport {
-        let method = match at_once.method {
-            Method::OneTransaction => "transaction",
-            Method::Swap => "swap",
-        };
-        let AtOnce { reason, replaces, freeze, .. } = at_once.clone();
-        AtOnceReport { method, reason, replaces, freeze }
-    }
-}
-
 /// An index or a foreign key.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlanIndex {
@@ -97,15 +72,6 @@ pub struct PlanColumn {
     pub way: String,
 }
 
-/// A column that the input does not have.
-#[derive(Debug, Clone, Serialize)]
-pub struct OmittedColumn {
-    /// Its name, unquoted.
-    pub name: String,
-    /// The expression or the words for what it becomes.
-    pub becomes: String,
-}
-
 impl PlanReport {
     pub(super) fn new(load: &Load) -> PlanReport {
         let plan = &load.plan;
@@ -118,20 +84,19 @@ impl PlanReport {
             ty: column.ty.name.clone(),
             way: way(plan, column),
         });
-        let omitted = plan.omitted.iter().cloned();
         PlanReport {
             table: plan.table.clone(),
             create: load.new_table().map(|new| new.sql.clone()),
-            at_once: plan.at_once.as_ref().map(AtOnceReport::new),
+            at_once: plan.at_once.clone(),
             input: load.reading.sniffed.evidence.clone(),
-            path: path(plan.rows.mode),
+            path: plan.rows.mode.name(),
             path_reason: plan.rows.mode_reason.clone(),
             lanes,
             lanes_max,
             lanes_reason: plan.lanes_reason.clone(),
             others: plan.others(),
             columns: columns.collect(),
-            omitted: omitted.map(|(name, becomes)| OmittedColumn { name, becomes }).collect(),
+            omitted: plan.omitted.clone(),
             indexes: plan.care.indexes.iter().map(PlanIndex::of).collect(),
             indexes_reason: plan.care.indexes_reason.clone(),
             autovacuum_pause: plan.care.autovacuum_pause.clone(),
@@ -152,13 +117,6 @@ impl PlanIndex {
     }
 }
 
-fn path(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Binary => "binary",
-        Mode::Text => "text",
-    }
-}
-
 /// What a load did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -168,7 +126,7 @@ pub struct Report {
     pub created: bool,
     /// How rows became visible at once, where they did.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub at_once: Option<AtOnceReport>,
+    pub at_once: Option<AtOnce>,
     /// Inputs.
     pub inputs: usize,
     /// Rows read.
@@ -243,7 +201,7 @@ impl Report {
         Report {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
-            at_once: load.plan.at_once.as_ref().map(AtOnceReport::new),
+            at_once: load.plan.at_once.clone(),
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,
@@ -254,7 +212,7 @@ impl Report {
             stored_bytes: load.reading.stored_bytes(),
             bytes: watch.copy.snapshot().bytes,
             bytes_sent: outcome.bytes_sent,
-            path: path(load.plan.rows.mode),
+            path: load.plan.rows.mode.name(),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
             rows_rejected: load.job.rejected_before() + watch.copy.snapshot().rejected,

@@ -206,8 +206,17 @@ fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -
     }
 }
 
+/// A column that the input does not have.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct OmittedColumn {
+    /// Its name, unquoted.
+    pub name: String,
+    /// The expression or the words for what it becomes.
+    pub becomes: String,
+}
+
 /// Columns that the input leaves out, with what they become.
-pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<(String, String)> {
+pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<OmittedColumn> {
     let left_out = table.columns.iter().filter(|column| {
         !column.is_generated && !written.iter().any(|planned| planned.name == column.name)
     });
@@ -216,7 +225,9 @@ pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<(String, 
         None if column.is_identity => "its identity sequence".to_owned(),
         None => "null".to_owned(),
     };
-    left_out.map(|column| (column.name.clone(), becomes(column))).collect()
+    left_out
+        .map(|column| OmittedColumn { name: column.name.clone(), becomes: becomes(column) })
+        .collect()
 }
 
 /// For an input with a header of its own: the field for each column of the plan, whose fields may

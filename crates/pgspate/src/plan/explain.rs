@@ -2,17 +2,13 @@
 
 use std::fmt;
 
-use super::{Plan, PlannedColumn, Route};
+use super::{OmittedColumn, Plan, PlannedColumn, Route};
 use crate::copy::{Commit, Lanes};
 use crate::encode::arrow;
 use crate::format::Mode;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = match self.rows.mode {
-            Mode::Binary => "binary COPY",
-            Mode::Text => "text COPY",
-        };
         writeln!(f, "table    {}", self.table)?;
         if let Some(at_once) = &self.at_once {
             let word = if at_once.replaces { "replace" } else { "at once" };
@@ -21,7 +17,7 @@ impl fmt::Display for Plan {
         if self.one_statement {
             writeln!(f, "path     text COPY: one statement reads everything in order")?;
         } else {
-            writeln!(f, "path     {mode}: {}", self.rows.mode_reason)?;
+            writeln!(f, "path     {} COPY: {}", self.rows.mode.name(), self.rows.mode_reason)?;
         }
         let lanes = match self.lanes {
             Lanes::Fixed(lanes) => lanes.to_string(),
@@ -33,7 +29,7 @@ impl fmt::Display for Plan {
         writeln!(f, "commit   {}", commit(self))?;
         writeln!(f, "others   {}", self.others())?;
         let written = self.rows.columns.iter().map(|column| &column.name);
-        let names = written.chain(self.omitted.iter().map(|(name, _)| name));
+        let names = written.chain(self.omitted.iter().map(|column| &column.name));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let types = self.rows.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
         for (nth, column) in self.rows.columns.iter().enumerate() {
@@ -41,7 +37,7 @@ impl fmt::Display for Plan {
             let way = way(self, column);
             writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
         }
-        for (name, value) in &self.omitted {
+        for OmittedColumn { name, becomes: value } in &self.omitted {
             let is_numbered = value.contains("nextval(") || value == "its identity sequence";
             let order = match self.lanes {
                 Lanes::Fixed(1) => "",

@@ -16,7 +16,7 @@ mod rows;
 use arrow_schema::Field;
 
 pub use care::{Care, Choice, When};
-pub use columns::{PlannedColumn, Route, match_fields};
+pub use columns::{OmittedColumn, PlannedColumn, Route, match_fields};
 pub(crate) use explain::way;
 pub use replace::{AtOnce, Method, Replace};
 pub use rows::{RowPlan, RowRequest};
@@ -95,8 +95,8 @@ pub struct Plan {
     pub table: String,
     /// How records become rows.
     pub rows: RowPlan,
-    /// Columns that the input does not have, each with what it becomes.
-    pub omitted: Vec<(String, String)>,
+    /// Columns that the input does not have.
+    pub omitted: Vec<OmittedColumn>,
     /// How many lanes, and why.
     pub lanes: Lanes,
     /// The reason for it.

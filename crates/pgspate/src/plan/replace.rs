@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
 use super::{InputFacts, Options, Plan, Request};
 use crate::copy::{Commit, Lanes};
 use crate::{Error, Kind, Result};
@@ -29,16 +31,18 @@ pub enum Replace {
 }
 
 /// How rows become visible at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Method {
     /// In one transaction, over one lane.
+    #[serde(rename = "transaction")]
     OneTransaction,
     /// In a shadow table, which takes the table's place.
     Swap,
 }
 
 /// A plan's part about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct AtOnce {
     /// How.
     pub method: Method,
@@ -47,10 +51,12 @@ pub struct AtOnce {
     /// Whether the old rows go.
     pub replaces: bool,
     /// Whether no reader may ever see anything in between, whatever has to wait for it.
+    #[serde(skip)]
     pub is_strict: bool,
     /// Whether rows are written frozen, which spares a later pass over them.
     pub freeze: bool,
     /// Foreign keys that are dropped, and added and checked again in the same transaction.
+    #[serde(skip)]
     pub references: Vec<Reference>,
 }
 

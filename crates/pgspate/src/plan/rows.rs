@@ -70,11 +70,7 @@ impl RowPlan {
     pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
         let quoted = self.columns.iter().map(|column| quote_ident(&column.name));
         let columns = quoted.collect::<Vec<_>>().join(", ");
-        let mut options = match mode {
-            Mode::Binary => "format binary",
-            Mode::Text => "format text",
-        }
-        .to_owned();
+        let mut options = format!("format {}", mode.name());
         if let (Mode::Text, Some(encoding)) = (mode, &self.encoding) {
             options += &format!(", encoding '{}'", encoding.replace('\'', "''"));
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{Reading, Watch};
-use crate::format::{Contents, Cutter};
+use crate::format::{Chunk, Contents, Cutter};
 use crate::plan::RowPlan;
 use crate::source::Input;
 use crate::{Error, Kind, Place, Result};
@@ -18,12 +18,7 @@ impl Reading {
     /// # Errors
     /// When they cannot be read.
     pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<Contents> {
-        let mut contents = Contents::new(self.inputs.len());
-        let mut cutter = self.cutter(plan, &Arc::default());
-        while let Some(chunk) = cutter.next()? {
-            contents.add(chunk.input, chunk.position(), chunk.content_digest()?);
-        }
-        Ok(contents)
+        self.digest(self.cutter(plan, &Arc::default()), |chunk| chunk.input)
     }
 
     /// Whether the chunks that are written are still what the inputs hold. Blocks.
@@ -67,16 +62,20 @@ impl Reading {
     }
 
     fn content_of(&self, plan: &RowPlan, nth: usize) -> Result<Contents> {
-        let mut contents = Contents::new(self.inputs.len());
-        let mut cutter = self.open_one(plan, nth)?;
-        while let Some(chunk) = cutter.next()? {
-            contents.add(nth, chunk.position(), chunk.content_digest()?);
-        }
-        Ok(contents)
+        let cutter = self.open(nth, plan.chunk_bytes, &self.mapping(plan), &Watch::default())?;
+        self.digest(cutter, |_| nth)
     }
 
-    fn open_one(&self, plan: &RowPlan, nth: usize) -> Result<Box<dyn Cutter>> {
-        self.open(nth, plan.chunk_bytes, &self.mapping(plan), &Watch::default())
+    fn digest(
+        &self,
+        mut cutter: Box<dyn Cutter>,
+        input_of: impl Fn(&Chunk) -> usize,
+    ) -> Result<Contents> {
+        let mut contents = Contents::new(self.inputs.len());
+        while let Some(chunk) = cutter.next()? {
+            contents.add(input_of(&chunk), chunk.position(), chunk.content_digest()?);
+        }
+        Ok(contents)
     }
 }
 

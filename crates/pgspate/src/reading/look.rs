@@ -107,7 +107,9 @@ fn look(
         format @ (Format::Parquet | Format::Arrow) => {
             let is_stream = format == Format::Arrow && !is_arrow_file(sample);
             let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
-            columnar(&schema(input, sample, format)?, origin)
+            let schema = schema(input, sample, format)?;
+            let inferred = crate::encode::arrow::schema_types(&schema);
+            (Shape::Columns { schema, origin }, inferred)
         }
     };
     let header_overridden = options.rows.columns.is_some();
@@ -133,11 +135,6 @@ pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef>
 
 fn is_arrow_file(sample: &[u8]) -> bool {
     sample.starts_with(b"ARROW1")
-}
-
-fn columnar(schema: &SchemaRef, origin: BatchOrigin) -> (Shape, Vec<(String, String)>) {
-    let inferred = crate::encode::arrow::schema_types(schema);
-    (Shape::Columns { schema: Arc::clone(schema), origin }, inferred)
 }
 
 /// How delimited text is read of which this was found out.

@@ -3,7 +3,7 @@
 //! The words are the same whoever runs the statements: a sync of pgspate's own, or another program
 //! by a [`Script`](super::Script).
 
-use super::part::some;
+use crate::numbers::counted;
 use crate::{Error, Kind, Result};
 
 /// Something that cannot be meant.
@@ -72,9 +72,9 @@ impl Doubt {
                 match outside {
                     0 => format!(
                         "{} of the source: the key of a row out of the scope",
-                        some(*taken, "row")
+                        counted(*taken, "row")
                     ),
-                    _ => format!("{} of the source out of the scope", some(*outside, "row")),
+                    _ => format!("{} of the source out of the scope", counted(*outside, "row")),
                 },
                 "Widen `--scope`, or leave these rows out of the source.",
             ),
@@ -82,19 +82,19 @@ impl Doubt {
                 format!(
                     "{least}{} of the source: the key of a row in a scope that the source does \
                      not have",
-                    some(*taken, "row")
+                    counted(*taken, "row")
                 ),
                 "Add the columns of `--scope-by` to `--key`, or use `--scope all`.",
             ),
             Doubt::Duplicates { keys, examples } => {
-                let (keys, examples) = (some(*keys, "key"), listed(examples));
+                let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!("{least}{keys} of the source occur more than once: {examples}"),
                     "Name more columns with `--key`, or keep the last of them with `--keep last`.",
                 )
             }
             Doubt::TableDuplicates { keys, examples } => {
-                let (keys, examples) = (some(*keys, "key"), listed(examples));
+                let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!("the table has {least}{keys} of the source more than once: {examples}"),
                     "Name more columns with `--key`, or delete all but one row of each of these \

@@ -248,9 +248,3 @@ async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Exampl
 pub(super) fn number(row: &Row, nth: usize) -> u64 {
     row.get::<_, i64>(nth).unsigned_abs()
 }
-
-/// `1 row`, `2 rows`.
-pub(super) fn some(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
-}

@@ -6,11 +6,12 @@
 //! vacuum there gives free what has died, and the next transaction writes into that space.
 
 use super::columns::SyncColumn;
-use super::part::{self, number, some};
+use super::part::{self, number};
 use super::shares::Shares;
 use super::statements::Statements;
 use super::{Report, Sync, vacuum};
 use crate::copy::LaneSession;
+use crate::numbers::counted;
 use crate::reading::Watch;
 use crate::{Error, Result};
 use pgspate_target::server_error;
@@ -54,7 +55,7 @@ impl Committed {
         let rest = format!(
             "What {} wrote is committed; the same command again does the rest. `--transactions 1` \
              makes it one.",
-            some(self.transactions as u64, "transaction")
+            counted(self.transactions as u64, "transaction")
         );
         error.hint_also(&rest)
     }

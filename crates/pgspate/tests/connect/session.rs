@@ -42,7 +42,8 @@ async fn options_and_variables_reach_the_session() {
     assert_eq!(ask(&connection, "show work_mem").await, "5MB");
     assert_eq!(connection.parameter("TimeZone"), Some("Europe/Berlin"));
     assert_eq!(connection.parameter("DateStyle"), Some("SQL, DMY"));
-    let other = dsn.with_dbname("template1").connect("x").await.unwrap();
+    env.variables.insert("PGDATABASE".to_owned(), "template1".to_owned());
+    let other = Dsn::resolve(None, &env).unwrap().unwrap().connect("x").await.unwrap();
     assert_eq!(ask(&other, "select current_database()").await, "template1");
 }
 

@@ -140,11 +140,13 @@ impl Caring<'_> {
             limit => limit.min(SNAPSHOT_PATIENCE),
         };
         let client = self.job.client();
-        let failed = || server_error("could not look up who reads".to_owned());
         let started = Instant::now();
-        let rows =
-            self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
-        let mut old: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
+        let look = || {
+            let rows = self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[]));
+            let rows = rows.map_err(server_error("could not look up who reads".to_owned()))?;
+            Ok::<Vec<_>, Error>(rows.iter().map(Snapshot::read).collect())
+        };
+        let mut old = look()?;
         while !old.is_empty() {
             if started.elapsed() >= limit {
                 let first = &old[0];
@@ -169,9 +171,7 @@ impl Caring<'_> {
                     ));
             }
             self.progress.stop.pause(LOOK)?;
-            let rows =
-                self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[])).map_err(failed())?;
-            let now: Vec<Snapshot> = rows.iter().map(Snapshot::read).collect();
+            let now = look()?;
             old.retain(|it| now.contains(it));
         }
         Ok(None)
