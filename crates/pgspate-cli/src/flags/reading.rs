@@ -60,14 +60,7 @@ fn columns() -> Vec<Flag<Options>> {
 }
 
 fn formats() -> impl TypedValueParser<Value = Format> {
-    choice([
-        ("csv", "Delimited, quoted as COPY's csv", Format::Csv),
-        ("tsv", "Delimited by tabs", Format::Tsv),
-        ("text", "COPY's text: tabs, \\N and backslash escapes", Format::Text),
-        ("json", "One object per line, or an array of objects", Format::Json),
-        ("parquet", "Parquet", Format::Parquet),
-        ("arrow", "Arrow IPC, file or stream", Format::Arrow),
-    ])
+    choice(Format::ALL.map(|format| (format.name(), format.help(), format)))
 }
 
 fn headers() -> impl TypedValueParser<Value = Option<bool>> {

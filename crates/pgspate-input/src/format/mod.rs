@@ -105,6 +105,27 @@ pub trait Cutter: Send {
     fn next(&mut self) -> Result<Option<Chunk>>;
 }
 
+/// How the rows of a format are written.
+#[derive(Clone, Copy)]
+pub enum RowForm {
+    /// Lines of fields.
+    Delimited,
+    /// Records whose keys name columns.
+    Keyed(&'static KeyedFormat),
+    /// Record batches.
+    Columnar,
+}
+
+/// What reads a format of records whose keys name columns.
+pub struct KeyedFormat {
+    /// Returns the columns for the records of a sample, which may end within one.
+    pub columns: fn(&[u8]) -> Vec<infer::NewColumn>,
+    /// Makes a cutter of an input, into chunks of about so many bytes.
+    pub cutter: fn(json::JsonInput, usize) -> Box<dyn Cutter>,
+    /// Makes an encoder for one lane.
+    pub encoder: fn(json::JsonOptions) -> Box<dyn ChunkEncoder>,
+}
+
 /// Whether rows become binary where that is exact, or all go to the server as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

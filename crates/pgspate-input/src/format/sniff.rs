@@ -5,8 +5,9 @@
 
 mod table;
 
+use super::RowForm;
 use super::infer::columns_of_json;
-use super::json::mark_len;
+use super::json::{self, mark_len};
 use crate::json::skip_space;
 use crate::{Error, Kind, Place, Result};
 
@@ -28,16 +29,45 @@ pub enum Format {
 }
 
 impl Format {
+    /// All of them, in the order in which they are named to users.
+    pub const ALL: [Format; 6] =
+        [Format::Csv, Format::Tsv, Format::Text, Format::Json, Format::Parquet, Format::Arrow];
+
+    /// Its name, its help, how its rows are written, and what names of its files end with.
+    fn facts(self) -> (&'static str, &'static str, RowForm, &'static [&'static str]) {
+        use RowForm::{Columnar, Delimited, Keyed};
+        match self {
+            Format::Csv => ("csv", "Delimited, quoted as COPY's csv", Delimited, &["csv"]),
+            Format::Tsv => ("tsv", "Delimited by tabs", Delimited, &["tsv", "tab"]),
+            Format::Text => {
+                let help = "COPY's text: tabs, \\N and backslash escapes";
+                ("text", help, Delimited, &["copy", "pgcopy"])
+            }
+            Format::Json => {
+                let help = "One object per line, or an array of objects";
+                ("json", help, Keyed(&json::KEYED), &["json", "ndjson", "jsonl", "geojsonl"])
+            }
+            Format::Parquet => ("parquet", "Parquet", Columnar, &["parquet", "pq"]),
+            Format::Arrow => {
+                let extensions = &["arrow", "arrows", "feather", "ipc"];
+                ("arrow", "Arrow IPC, file or stream", Columnar, extensions)
+            }
+        }
+    }
+
     /// Its name as the flag `--format` and evidence have it.
     pub fn name(self) -> &'static str {
-        match self {
-            Format::Csv => "csv",
-            Format::Tsv => "tsv",
-            Format::Text => "text",
-            Format::Json => "json",
-            Format::Parquet => "parquet",
-            Format::Arrow => "arrow",
-        }
+        self.facts().0
+    }
+
+    /// What the help of the flag says of it.
+    pub fn help(self) -> &'static str {
+        self.facts().1
+    }
+
+    /// How its rows are written.
+    pub fn rows(self) -> RowForm {
+        self.facts().2
     }
 }
 
@@ -143,7 +173,7 @@ pub fn sniff(
             by_extension(name, &mut evidence).or_else(|| by_content(sample, &mut evidence))
         }
     };
-    if let Some(Format::Csv | Format::Tsv | Format::Text | Format::Json) = format {
+    if let Some(RowForm::Delimited | RowForm::Keyed(_)) = format.map(Format::rows) {
         refuse_wide(name, sample)?;
     }
     let mut sniffed = Sniffed::of(format.unwrap_or(Format::Csv));
@@ -151,10 +181,10 @@ pub fn sniff(
     if sniffed.mark_bytes > 0 {
         sniffed.evidence.push("encoding: a UTF-8 byte order mark, passed over".to_string());
     }
-    match sniffed.format {
-        Format::Parquet | Format::Arrow => {}
-        Format::Json => sniffed.columns = columns_of_json(sample).len(),
-        Format::Csv | Format::Tsv | Format::Text => {
+    match sniffed.format.rows() {
+        RowForm::Columnar => {}
+        RowForm::Keyed(keyed) => sniffed.columns = (keyed.columns)(sample).len(),
+        RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
             // Zero bytes occur in no text, so this is a binary file of another kind.
             if given.format.is_none() && body.contains(&0) {
@@ -237,15 +267,7 @@ fn is_known(extension: &str) -> bool {
 }
 
 fn format_of(extension: &str) -> Option<Format> {
-    Some(match extension {
-        "csv" => Format::Csv,
-        "tsv" | "tab" => Format::Tsv,
-        "copy" | "pgcopy" => Format::Text,
-        "json" | "ndjson" | "jsonl" | "geojsonl" => Format::Json,
-        "parquet" | "pq" => Format::Parquet,
-        "arrow" | "arrows" | "feather" | "ipc" => Format::Arrow,
-        _ => return None,
-    })
+    Format::ALL.into_iter().find(|format| format.facts().3.contains(&extension))
 }
 
 fn by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format> {

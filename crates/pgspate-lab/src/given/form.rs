@@ -3,6 +3,7 @@
 //! Both follow from one look at the file, so that both see the same rows; or COPY cannot read it,
 //! and the reason is said.
 
+use pgspate::format::RowForm;
 use pgspate::format::delimited::{self, Eol, parse_records};
 use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed};
@@ -16,7 +17,7 @@ const NO_QUOTE: u8 = 8;
 
 /// Whether its rows are lines of fields.
 pub(super) fn is_delimited(sniffed: &Sniffed) -> bool {
-    matches!(sniffed.format, Format::Csv | Format::Tsv | Format::Text)
+    matches!(sniffed.format.rows(), RowForm::Delimited)
 }
 
 /// The first record of a file, if it names columns.
@@ -88,13 +89,11 @@ pub(super) fn copy_form(sniffed: &Sniffed, header: &Header) -> Result<CopyForm, 
     let null = format!("'{}'", sniffed.null.replace('\'', "''"));
     let delimiter = byte(sniffed.delimiter);
     let options = match sniffed.format {
-        Format::Json | Format::Parquet | Format::Arrow => {
-            return Err(format!("it is {}", sniffed.format.name()));
-        }
+        format if !is_delimited(sniffed) => return Err(format!("it is {}", format.name())),
         _ if sniffed.trailing_delimiter => return Err("its lines end with a delimiter".to_owned()),
         _ if !header.is_text => return Err("its header is not UTF-8".to_owned()),
         Format::Text => format!("with (format text, delimiter {delimiter}, null {null})"),
-        Format::Csv | Format::Tsv => {
+        _ => {
             let quote = sniffed.quote.unwrap_or(NO_QUOTE);
             let escape = sniffed.quote.map_or(NO_QUOTE, |_| sniffed.escape);
             format!(

@@ -5,8 +5,8 @@
 //! same names, and they are delimited and quoted in the same way. A file without rows is of
 //! whichever table is there for its place. What is found out holds for all files of the table.
 
-use pgspate::format::infer;
 use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
+use pgspate::format::{RowForm, infer};
 use pgspate::reading;
 use pgspate::source::{self, Input};
 use pgspate::{Error, Kind, Result};
@@ -81,18 +81,18 @@ fn columns(
     sniffed: &Sniffed,
     header: &Header,
 ) -> Result<Vec<String>> {
-    let mut columns: Vec<String> = match sniffed.format {
-        Format::Json => {
-            infer::columns_of_json(sample).into_iter().map(|column| column.name).collect()
+    let mut columns: Vec<String> = match sniffed.format.rows() {
+        RowForm::Keyed(format) => {
+            (format.columns)(sample).into_iter().map(|column| column.name).collect()
         }
-        Format::Parquet | Format::Arrow => {
+        RowForm::Columnar => {
             let schema = reading::schema(input, sample, sniffed.format)?;
             let field = |name: &str, ty: &dyn std::fmt::Display| format!("{name} {ty}");
             let fields = schema.fields().iter();
             // In this order, as all are read by the schema of the first.
             return Ok(fields.map(|it| field(it.name(), it.data_type())).collect());
         }
-        Format::Csv | Format::Tsv | Format::Text => header.names.clone(),
+        RowForm::Delimited => header.names.clone(),
     };
     columns.sort();
     Ok(columns)
@@ -143,11 +143,11 @@ impl Group {
         let has_all =
             |one: &[String], other: &[String]| other.iter().all(|name| one.contains(name));
         let (known, columns) = (&first.columns, &one.columns);
-        match ours.format {
+        match ours.format.rows() {
             // Keys without a value are often left out.
-            Format::Json => has_all(known, columns) || has_all(columns, known),
-            Format::Parquet | Format::Arrow => known == columns,
-            Format::Csv | Format::Tsv | Format::Text => {
+            RowForm::Keyed(_) => has_all(known, columns) || has_all(columns, known),
+            RowForm::Columnar => known == columns,
+            RowForm::Delimited => {
                 let are_alike = |(own, other)| own == other;
                 known == columns
                     && ours.columns == its.columns
@@ -164,7 +164,7 @@ impl Group {
             return false;
         }
         if one.is_empty {
-            return is_delimited(&self.sniffed) || self.sniffed.format == Format::Json;
+            return !matches!(self.sniffed.format.rows(), RowForm::Columnar);
         }
         one.line.as_ref().is_some_and(|line| {
             let mut names = line.names.clone();
@@ -188,7 +188,8 @@ impl Group {
                 (self.sniffed.quote, self.sniffed.escape) = (quote, escape);
             }
         }
-        if one.sniffed.format == Format::Json && one.columns.len() > self.files[0].columns.len() {
+        let is_keyed = matches!(one.sniffed.format.rows(), RowForm::Keyed(_));
+        if is_keyed && one.columns.len() > self.files[0].columns.len() {
             // The first one's keys are the table's columns.
             self.files.insert(0, one);
         } else {

@@ -14,7 +14,7 @@ use futures_util::TryStreamExt;
 
 use super::Load;
 use crate::file::open_own;
-use crate::format::sniff::Format;
+use crate::format::RowForm;
 use crate::{Error, Kind, Result};
 use pgspate_target::ledger::{self, JobId, RejectRecord};
 
@@ -99,11 +99,9 @@ impl Load {
     /// The flags by which the file is read as the inputs were.
     pub(super) fn rejects_read_as(&self) -> String {
         let format = self.reading.reject_format();
-        let header = match format {
-            Format::Csv | Format::Tsv | Format::Text if self.reading.reject_header().is_empty() => {
-                " --header no"
-            }
-            Format::Csv | Format::Tsv | Format::Text => " --header yes",
+        let header = match format.rows() {
+            RowForm::Delimited if self.reading.reject_header().is_empty() => " --header no",
+            RowForm::Delimited => " --header yes",
             _ => "",
         };
         format!("--format {}{header}", format.name())

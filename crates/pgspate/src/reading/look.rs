@@ -9,10 +9,10 @@ use super::options::{InputOrigin, Options};
 use super::{BatchOrigin, Reading, Shape, named, raw_names, sample};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
 use crate::format::delimited::{Dialect, Eol, Family, first_line, parse_records};
-use crate::format::infer;
 use crate::format::memory::Batches;
 use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, Sniffed, sniff};
+use crate::format::{RowForm, infer};
 use crate::source::Input;
 use crate::{Error, Kind, Result};
 
@@ -73,8 +73,8 @@ fn look(
         .map_err(|error| named(error, input))?;
     let wants_columns = table.is_none();
     let mut header_line = Vec::new();
-    let (shape, inferred) = match sniffed.format {
-        Format::Csv | Format::Tsv | Format::Text => {
+    let (shape, inferred) = match sniffed.format.rows() {
+        RowForm::Delimited => {
             let dialect = dialect(&sniffed, options);
             let eol = Eol::from(sniffed.line_end);
             let body = &lines[sniffed.mark_bytes.min(lines.len())..];
@@ -98,13 +98,14 @@ fn look(
                 sample::columns(names.as_deref(), &rows, options.rows.columns.as_deref());
             (Shape::Delimited { dialect, names, header }, inferred)
         }
-        Format::Json => {
-            let columns = infer::columns_of_json(sample);
+        RowForm::Keyed(format) => {
+            let columns = (format.columns)(sample);
             let keys = columns.iter().map(|column| column.name.clone()).collect();
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
-            (Shape::Json { keys }, inferred.collect())
+            (Shape::Keyed { format, keys }, inferred.collect())
         }
-        format @ (Format::Parquet | Format::Arrow) => {
+        RowForm::Columnar => {
+            let format = sniffed.format;
             let is_stream = format == Format::Arrow && !is_arrow_file(sample);
             let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
             let schema = schema(input, sample, format)?;

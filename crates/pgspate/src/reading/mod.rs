@@ -34,11 +34,11 @@ use crate::format::batches::{BatchColumn, BatchesEncoder};
 use crate::format::delimited::{
     self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, Layout, MapFields,
 };
-use crate::format::json::{CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions};
+use crate::format::json::{JsonColumn, JsonInput, JsonOptions};
 use crate::format::memory::{Batches, BatchesCutter};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, Sniffed};
-use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
+use crate::format::{ChainCutter, ChunkEncoder, Cutter, KeyedFormat, OpenCutter, infer};
 use crate::plan::{InputFacts, Route, RowPlan, match_fields};
 use crate::source::Input;
 use crate::{Error, Kind, Result};
@@ -70,7 +70,8 @@ enum Shape {
         names: Option<Vec<String>>,
         header: Option<Vec<String>>,
     },
-    Json {
+    Keyed {
+        format: &'static KeyedFormat,
         keys: Vec<String>,
     },
     Columns {
@@ -95,7 +96,7 @@ impl Reading {
     pub(crate) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
             Shape::Delimited { names, .. } => (names.clone(), None),
-            Shape::Json { keys } => (Some(keys.clone()), None),
+            Shape::Keyed { keys, .. } => (Some(keys.clone()), None),
             Shape::Columns { schema, origin } => {
                 let fields = schema.fields().iter();
                 let names = fields.clone().map(|field| field.name().clone()).collect();
@@ -169,10 +170,9 @@ impl Reading {
                 let options = CutOptions { dialect, header, chunk_bytes, map };
                 Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
             }
-            Shape::Json { .. } => {
+            Shape::Keyed { format, .. } => {
                 let one = JsonInput { name: input.name().to_owned(), reader: reader()? };
-                let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
-                Box::new(JsonCutter::new(vec![one], limits))
+                (format.cutter)(one, chunk_bytes)
             }
             Shape::Columns { schema, origin: BatchOrigin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
@@ -273,9 +273,10 @@ impl Reading {
                     Box::new(encoder.with_records_like(layout.clone()))
                 }))
             }
-            Shape::Json { keys } => {
-                let options = self.json_options(plan, table, keys, ignore_unknown);
-                Ok(Box::new(move || Box::new(JsonEncoder::new(options.clone()))))
+            Shape::Keyed { format, keys } => {
+                let options = self.keyed_options(plan, table, keys, ignore_unknown);
+                let encoder = format.encoder;
+                Ok(Box::new(move || encoder(options.clone())))
             }
             Shape::Columns { .. } => {
                 let columns = batch_columns(plan)?;
@@ -295,8 +296,8 @@ impl Reading {
     /// The format of a file of records: that of the inputs, or JSON in place of record batches.
     pub(crate) fn reject_format(&self) -> Format {
         match &self.shape {
-            Shape::Delimited { .. } => self.sniffed.format,
-            Shape::Json { .. } | Shape::Columns { .. } => Format::Json,
+            Shape::Delimited { .. } | Shape::Keyed { .. } => self.sniffed.format,
+            Shape::Columns { .. } => Format::Json,
         }
     }
 
@@ -307,7 +308,7 @@ impl Reading {
         Layout { eol, fields: field_of.len(), field_of }
     }
 
-    fn json_options(
+    fn keyed_options(
         &self,
         plan: &RowPlan,
         table: &Table,
@@ -363,7 +364,7 @@ impl Reading {
             return false;
         };
         match &mut self.shape {
-            Shape::Json { keys } if !keys.iter().any(|known| known == key) => {
+            Shape::Keyed { keys, .. } if !keys.iter().any(|known| known == key) => {
                 keys.push(key.to_owned());
                 true
             }

@@ -16,7 +16,18 @@ pub use encode::{JsonColumn, JsonEncoder, JsonOptions};
 
 pub(crate) use record::Records;
 
+use crate::format::{KeyedFormat, infer};
 use crate::json::skip_space;
+
+/// JSON as a format of records.
+pub(crate) const KEYED: KeyedFormat = KeyedFormat {
+    columns: infer::columns_of_json,
+    cutter: |input, chunk_bytes| {
+        let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
+        Box::new(JsonCutter::new(vec![input], limits))
+    },
+    encoder: |options| Box::new(JsonEncoder::new(options)),
+};
 
 /// The bytes before the JSON: a UTF-8 byte order mark or nothing.
 pub(crate) fn mark_len(data: &[u8]) -> usize {
