@@ -88,13 +88,20 @@ fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
     let database = testing::database();
     let on = On::Server(&database);
     let (folder, lines) = run("rewrite", 0.001, &on, &[("autovacuum", "off")]);
-    assert_eq!(lines.len(), 6);
+    assert_eq!(lines.len(), 8);
     // 300 rows, of which each night rewrites all, or 45 and 129.
     let dead = |way: &str| number(&lines, &[("contender", way)], "dead rows");
     assert!(dead("delete + insert") >= 2500.0, "{}", dead("delete + insert"));
-    for way in ["row by row, what differs", "pgspate sync", "pgspate sync, fillfactor 60"] {
+    let what_differs = [
+        "row by row, what differs",
+        "pgspate sync",
+        "pgspate sync, fillfactor 60",
+        "pgspate sync --lanes 2",
+    ];
+    for way in what_differs {
         assert!(dead(way) <= 1740.0, "{way}: {}", dead(way));
     }
+    assert_eq!(dead("pgspate sync --vacuum, 2 turns"), 0.0);
     for line in lines.iter().filter(|line| line.skipped.is_none()) {
         assert_eq!(line.value("rows"), Some(300.0));
         let nights = line.outcome.series.iter().find(|series| series.name == "dead rows");

@@ -34,11 +34,23 @@ pub(super) enum Way {
     Merge,
     Sync,
     SyncWithRoom,
+    /// Two sessions share the meters.
+    SyncShared,
+    /// The meters in two turns, with a vacuum after each.
+    SyncInTurns,
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 6] =
-        [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge, Way::Sync, Way::SyncWithRoom];
+    pub(super) const ALL: [Way; 8] = [
+        Way::DeleteInsert,
+        Way::Upsert,
+        Way::Orm,
+        Way::Merge,
+        Way::Sync,
+        Way::SyncWithRoom,
+        Way::SyncShared,
+        Way::SyncInTurns,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -48,6 +60,8 @@ impl Way {
             Way::Merge => "stage + MERGE",
             Way::Sync => "pgspate sync",
             Way::SyncWithRoom => "pgspate sync, fillfactor 60",
+            Way::SyncShared => "pgspate sync --lanes 2",
+            Way::SyncInTurns => "pgspate sync --vacuum, 2 turns",
         }
     }
 
@@ -56,7 +70,7 @@ impl Way {
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, Way::Sync | Way::SyncWithRoom)
+        matches!(self, Way::Sync | Way::SyncWithRoom | Way::SyncShared | Way::SyncInTurns)
     }
 }
 
@@ -105,7 +119,7 @@ impl<'a> Job<'a> {
             Way::DeleteInsert => &[DELETE_METER, INSERT],
             Way::Upsert => &[UPSERT, DELETE_OTHERS],
             Way::Orm => &[SELECT, INSERT, UPDATE, DELETE],
-            Way::Merge | Way::Sync | Way::SyncWithRoom => &[],
+            _ => &[],
         };
         let mut statements = HashMap::new();
         ground.block_on(async {
@@ -241,6 +255,9 @@ impl<'a> Job<'a> {
             scope: Scope::By(vec!["meter".to_owned()]),
             max_delete: 20.0,
             price_per_million: PRICE_PER_MILLION,
+            lanes: if self.way == Way::SyncShared { 2 } else { 1 },
+            vacuums: self.way == Way::SyncInTurns,
+            transactions: if self.way == Way::SyncInTurns { 2 } else { 1 },
             ..sync::Options::default()
         };
         let watch = Arc::new(Watch::default());
