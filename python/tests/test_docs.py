@@ -10,11 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import pgspate
-from pgspate import _typed
+from pgspate import _options, _typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,6 +117,15 @@ def test_defaults_are_those_of_the_command(command):
         # Whoever says nothing leaves it to the command.
         if default not in (None, False, ()):
             assert said[name] and said[name][1] == str(default), name
+
+
+@pytest.mark.parametrize("flag, named", [("format FORMAT", _options.Format),
+                                         ("rebuild-indexes WHEN", _options.When)])
+def test_values_are_those_of_the_command(flag, named):
+    reference = (ROOT / "docs/reference/options.md").read_text()
+    said = re.search(rf"^\| `--{flag}` \| .*?: (`.*`.*)\|$", reference, re.M)[1]
+    values = said.partition("Default:")[0]
+    assert tuple(re.findall(r"`(\w+)` \(", values)) == get_args(named)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

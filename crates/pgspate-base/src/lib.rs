@@ -5,7 +5,7 @@
 //! - [`Secret`]: text that nothing prints.
 //! - [`quote_ident`] and [`quote_literal`]: names and values as SQL writes them.
 //! - [`numbers`]: counts, sizes and times as people read them.
-//! - [`file`]: files that are written whole, and through no link.
+//! - [`mod@file`]: files that are written whole, and through no link.
 //!
 //! It never talks to a server, and knows of no table.
 

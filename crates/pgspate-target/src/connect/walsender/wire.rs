@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::super::failure::os_words;
 use super::super::framing::{MESSAGE_BYTES_MAX, Oversized};
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, ends_session};
 
 /// Bytes both ways.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
@@ -122,13 +122,13 @@ pub(super) fn refusal(body: &[u8]) -> Error {
         };
         *slot = String::from_utf8_lossy(text).into_owned();
     }
-    let gone = code.starts_with("08") || code.starts_with("57P0");
-    let kind = if gone { Kind::Connect } else { Kind::Server };
+    let state = SqlState::from_code(&code);
+    let kind = if ends_session(&state) { Kind::Connect } else { Kind::Server };
     let mut words = format!("{message} (SQLSTATE {code})");
     if !detail.is_empty() {
         words = format!("{words}: {detail}");
     }
-    let error = Error::new(kind, words).with_sqlstate(SqlState::from_code(&code));
+    let error = Error::new(kind, words).with_sqlstate(state);
     match remedy(&code, &message).unwrap_or(&hint) {
         "" => error,
         hint => error.hint(hint),
