@@ -3,6 +3,7 @@
 //! Text is taken as it is, dicts are written as JSON. An event is handed over as soon as the engine
 //! has nothing left to do, however long the next one takes.
 
+use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
 
 use pgspate::target::PgType;
@@ -206,9 +207,21 @@ fn wrong(message: &str) -> Fault {
     Fault::Value(Error::new(Kind::Format, message))
 }
 
-/// Text as a string of JSON.
+/// Text as a string of JSON. The ledger keeps a digest of these bytes, by which a stream that is read
+/// again is known: how a character is spelled stays as it is.
 fn string(text: &str, out: &mut String) {
-    out.push_str(&serde_json::Value::from(text).to_string());
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(char);
+            }
+            '\u{0}'..='\u{1f}' => drop(write!(out, "\\u{:04x}", u32::from(char))),
+            _ => out.push(char),
+        }
+    }
+    out.push('"');
 }
 
 /// Events as bytes that the engine reads.

@@ -97,7 +97,7 @@ impl LagMeter {
         self.is_connected.store(true, Relaxed);
     }
 
-    /// Notes that there is no connection; `was_open`: any more.
+    /// Notes that there is no connection. Counts a reconnect if it `was_open`.
     pub(crate) fn note_loss(&self, was_open: bool) {
         self.is_connected.store(false, Relaxed);
         self.reconnects.fetch_add(u64::from(was_open), Relaxed);

@@ -126,8 +126,8 @@ impl TopicPosition {
         Some(Offset { part, offset: next - 1 })
     }
 
-    /// Has the next batch say where all parts are, if that is due or the input has ended: if it
-    /// `winds_up`. Returns whether it will.
+    /// Has the next batch say where all parts are, if that is due, or if the input has ended
+    /// (`winds_up`). Returns whether it will.
     pub fn hand_on(&mut self, winds_up: bool) -> bool {
         self.is_due |= winds_up || self.moved.elapsed() >= IDLE;
         self.is_due

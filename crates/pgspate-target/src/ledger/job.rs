@@ -518,29 +518,39 @@ pub async fn finish(
     Ok(Some(Seal { rows_in, rows_written, rows_rejected, ..Seal::default() }))
 }
 
-/// Forgets the chunks of a job whose table is emptied in the same transaction, or whose run left
-/// nothing behind. Its shadow table goes first.
+/// Forgets the chunks of a job whose table is emptied in the same transaction. Its shadow table goes
+/// first.
 pub async fn clear(client: &Client, job: JobId) -> Result<()> {
     shadow::drop(client, job).await?;
-    for table in ["ledger", "reject"] {
-        let sql = format!("delete from pgspate.{table} where job = $1");
-        client.tell(&sql, &[&job.0]).await.map_err(failed())?;
+    forget_chunks(client, job, "").await
+}
+
+async fn forget_chunks(client: &Client, job: JobId, which: &str) -> Result<()> {
+    for sql in [
+        &format!("delete from pgspate.ledger where job = $1 {which}"),
+        "delete from pgspate.reject r where job = $1 and not exists \
+         (select from pgspate.ledger l where l.job = r.job and l.chunk = r.chunk)",
+    ] {
+        client.tell(sql, &[&job.0]).await.map_err(failed())?;
     }
     Ok(())
 }
 
-/// Forgets a job whose run left nothing behind, unless a session that was cut off from us has
-/// written a chunk meanwhile. A job with changes that are not put back stays, with them: they are
+/// Forgets a job whose run left nothing behind. What a session that was cut off from us has written
+/// meanwhile stays, and the job with it. So does a job with changes that are not put back: they are
 /// all that is known of the keys that the table had. These changes.
 pub async fn forget_unused(client: &Client, job: JobId) -> Result<Vec<Change>> {
-    clear(client, job).await?;
+    let had_shadow = shadow::drop(client, job).await?;
+    let without_rows = if had_shadow { "" } else { "and rows_written + rows_rejected = 0" };
+    forget_chunks(client, job, without_rows).await?;
     let changes = client.tell(change::FORGET_DONE, &[&job.0]).await;
     changes.map_err(failed())?;
     with_patience(
         client,
         &format!(
             "delete from pgspate.job where job = {0} \
-             and not exists (select from pgspate.change where change.job = {0})",
+             and not exists (select from pgspate.change where change.job = {0}) \
+             and not exists (select from pgspate.ledger where ledger.job = {0})",
             job.0
         ),
     )

@@ -41,10 +41,10 @@ pub async fn state(client: &Client, job: JobId) -> Result<Option<String>> {
     }))
 }
 
-/// Drops the shadow, if the job has one.
-pub async fn drop(client: &Client, job: JobId) -> Result<()> {
+/// Drops the shadow, if the job has one. Whether it had.
+pub async fn drop(client: &Client, job: JobId) -> Result<bool> {
     if state(client, job).await?.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     // A lane whose connection was cut off may take a while to notice.
     let name = schema_name(job);
@@ -55,7 +55,7 @@ pub async fn drop(client: &Client, job: JobId) -> Result<()> {
         // The error that is told is the one before.
         let _ = client.batch_execute("rollback").await;
     }
-    dropped
+    dropped.map(|()| true)
 }
 
 fn failed() -> impl FnOnce(tokio_postgres::Error) -> crate::Error {
