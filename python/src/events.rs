@@ -207,8 +207,8 @@ fn wrong(message: &str) -> Fault {
     Fault::Value(Error::new(Kind::Format, message))
 }
 
-/// Text as a string of JSON. The ledger keeps a digest of these bytes, by which a stream that is read
-/// again is known: how a character is spelled stays as it is.
+/// Text as a string of JSON. The ledger keeps a digest of these bytes, by which a stream that is
+/// read again is known: how a character is spelled stays as it is.
 fn string(text: &str, out: &mut String) {
     out.push('"');
     for char in text.chars() {

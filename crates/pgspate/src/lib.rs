@@ -8,8 +8,8 @@
 //! - [`copy`] takes every row to the server over lanes.
 //! - [`care`] does to a table what makes that fast, and puts it back.
 //!
-//! Beneath are `pgspate-input`, `pgspate-events`, `pgspate-target` and `pgspate-replication`. Parts of
-//! them are named here too: [`source`], [`mod@format`], [`encode`], [`target`], [`ledger`].
+//! Beneath are `pgspate-input`, `pgspate-events`, `pgspate-target` and `pgspate-replication`. Parts
+//! of them are named here too: [`source`], [`mod@format`], [`encode`], [`target`], [`ledger`].
 //!
 //! Every row is written once, whatever dies when, or is set aside with its place. Nothing here
 //! prints, reads arguments, or knows which program it is a part of.

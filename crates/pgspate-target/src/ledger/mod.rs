@@ -7,6 +7,7 @@
 mod bound;
 mod change;
 mod finished;
+mod forgotten;
 mod identity;
 mod job;
 mod keys;
@@ -27,10 +28,11 @@ pub use change::{
     outstanding, record,
 };
 pub use finished::emptied_sql;
+pub use forgotten::{clear, forget_unused};
 pub use identity::{Identity, SourcePrint, digest};
 pub use job::{
-    Begun, Done, Found, JobId, JobRecord, Known, Opened, Seal, clear, find, finish, forget_unused,
-    is_finished, is_taken, move_to, open, read_done, reread_done,
+    Begun, Done, Found, JobId, JobRecord, Known, Opened, Seal, find, finish, is_finished, is_taken,
+    move_to, open, read_done, reread_done,
 };
 pub use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};
 pub use lock::{hold, outlast_lost_lanes, share_sql};
