@@ -29,8 +29,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 /// Ports tried before giving up: each was free when asked for, and taken when the server came.
 const PORTS_MAX: u32 = 8;
-/// Waits for children of a killed server to let go of its memory.
-const MEMORY_WAITS_MAX: u32 = 40;
+/// Waits for children of a killed server to let go of its memory, and for somebody's connection to
+/// let go of the port that is to stay the same.
+const WAITS_MAX: u32 = 40;
 
 /// Nothing here needs to survive a crash of the machine. Shared memory lies in the data folder,
 /// where it goes with it even after SIGKILL.
@@ -384,10 +385,11 @@ impl Throwaway {
                 return Ok(port);
             }
             let tail = folder::log_tail(&log, from);
-            if launch::says_port_taken(&tail) && ports < PORTS_MAX {
+            let is_taken = launch::says_port_taken(&tail);
+            if is_taken && fixed_port.is_none() && ports < PORTS_MAX {
                 ports += 1;
                 std::thread::sleep(POLL);
-            } else if launch::says_memory_used(&tail) && waits < MEMORY_WAITS_MAX {
+            } else if (is_taken || launch::says_memory_used(&tail)) && waits < WAITS_MAX {
                 waits += 1;
                 std::thread::sleep(Duration::from_millis(250));
             } else {

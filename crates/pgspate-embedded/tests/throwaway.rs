@@ -1,6 +1,7 @@
 //! Throwaway servers: they start, crash, come back, and leave nothing behind.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -80,6 +81,22 @@ fn stop_and_restart_keep_port_and_rows() {
     server.restart().unwrap();
     assert_eq!(ask(&server.dsn(), "select n from t").unwrap(), "42");
     assert_eq!(ask(&server.tcp_dsn_for("postgres"), "select n from t").unwrap(), "42");
+}
+
+#[test]
+fn a_restart_waits_for_somebody_who_has_its_port() {
+    let server = testing::server("");
+    server.stop().unwrap();
+    let taken = TcpListener::bind(("127.0.0.1", server.port())).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let said = || fs::read_to_string(server.log()).unwrap();
+            wait_for("it misses its port", || said().contains("could not bind"));
+            drop(taken);
+        });
+        server.restart().unwrap();
+    });
+    assert_eq!(ask(&server.dsn(), "select 1").unwrap(), "1");
 }
 
 #[test]
