@@ -71,9 +71,14 @@ wheel: $(VENV)/made
 
 check: lint test lint-python test-kafka test-other
 
-lint: audit
+lint: audit lint-prose
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Sentences, paragraphs and words of documents, comments and docstrings.
+lint-prose:
+	cd lint && $(PYTHON) -m unittest -q test_prose
+	$(PYTHON) lint/prose.py
 
 # Where crates and packages come from, their licences, and what is known against them.
 audit: $(AUDIT)/made
@@ -175,6 +180,6 @@ reference-python: $(VENV)/made
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
 
-.PHONY: help demo test test-rust test-python wheel check lint audit notices requirements dist \
+.PHONY: help demo test test-rust test-python wheel check lint lint-prose audit notices requirements dist \
 	lint-python test-kafka test-other \
 	test-debezium bench fuzz reference reference-python

@@ -1,5 +1,6 @@
 //! The repository keeps its own rules: sizes, widths, links, and documents that are true.
 
+mod names;
 mod rooms;
 
 use std::collections::BTreeSet;
