@@ -8,7 +8,7 @@ use arrow_array::ffi::{FFI_ArrowArray, from_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
@@ -18,7 +18,7 @@ pub(crate) fn stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<Result<RecordBa
     // SAFETY: a capsule of this name holds an initialized stream, which is left behind as released.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
     Ok(RecordBatchStreamReader::try_new(stream).map_err(|error| {
-        Error::new(Kind::Format, "could not read the columns of the Arrow data").because(error)
+        Error::new(ErrorKind::Format, "could not read the columns of the Arrow data").because(error)
     }))
 }
 
@@ -33,16 +33,20 @@ pub(crate) fn batch(
     // an array of that schema, which is left behind as released.
     let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
     Ok(data
-        .map_err(|error| Error::new(Kind::Format, "could not read the Arrow data").because(error))
+        .map_err(|error| {
+            Error::new(ErrorKind::Format, "could not read the Arrow data").because(error)
+        })
         .and_then(|data| match data.data_type() {
             arrow_schema::DataType::Struct(_) => Ok(StructArray::from(data)),
-            other => Err(Error::new(Kind::Usage, format!("an Arrow array of {other} is no table"))
-                .hint("Give it a name: make a table or a record batch of it.")),
+            other => {
+                Err(Error::new(ErrorKind::Usage, format!("an Arrow array of {other} is no table"))
+                    .hint("Give it a name: make a table or a record batch of it."))
+            }
         })
         .and_then(|columns| {
             if columns.null_count() == 0 {
                 return Ok(RecordBatch::from(columns));
             }
-            Err(Error::new(Kind::Format, "the Arrow data has rows that are null as a whole"))
+            Err(Error::new(ErrorKind::Format, "the Arrow data has rows that are null as a whole"))
         }))
 }

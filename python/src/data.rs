@@ -11,7 +11,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use pgspate::format::memory::{BatchIter, Batches};
 use pgspate::target::PgType;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -80,13 +80,13 @@ impl Batches for Stream {
 
     fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let again = || Error::new(Kind::Bug, "a stream was opened and is not there");
+        let again = || Error::new(ErrorKind::Bug, "a stream was opened and is not there");
         Ok(Box::new(reader.ok_or_else(again)?.map(|batch| batch.map_err(unreadable))))
     }
 }
 
 fn unreadable(error: ArrowError) -> Error {
-    Error::new(Kind::Source, "could not read the Arrow stream").because(error)
+    Error::new(ErrorKind::Source, "could not read the Arrow stream").because(error)
 }
 
 /// The batches of an object that speaks Arrow. `is_held`: all of it is in memory.

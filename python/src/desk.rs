@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pgspate::target::PgType;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 /// What either side may do next.
 pub(crate) enum Turn {
@@ -87,7 +87,7 @@ impl<T: Send + 'static> Desk<T> {
         let mut state = self.lock();
         loop {
             if state.is_closed || state.round != round {
-                return Some(Err(Error::new(Kind::Cancelled, "nobody makes rows any more")));
+                return Some(Err(Error::new(ErrorKind::Cancelled, "nobody makes rows any more")));
             }
             if let Some(batch) = state.batches.pop_front() {
                 drop(state);

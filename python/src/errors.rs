@@ -5,8 +5,8 @@
 
 use std::error::Error as StdError;
 
-use pgspate::target::Refusal;
-use pgspate::{Error, Kind};
+use pgspate::target::ServerRefusal;
+use pgspate::{Error, ErrorKind};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -54,8 +54,8 @@ fn cause_of(
     if let Some(own) = cause.downcast_ref::<Error>() {
         return link(py, own, &message).map(Some);
     }
-    let raised = if cause.is::<Refusal>() {
-        let refusal = cause.downcast_ref::<Refusal>().map(|refusal| refusal.code().clone());
+    let raised = if cause.is::<ServerRefusal>() {
+        let refusal = cause.downcast_ref::<ServerRefusal>().map(|refusal| refusal.code().clone());
         let class = py.import("pgspate._errors")?.getattr("ServerError")?;
         let facts = PyDict::new(py);
         facts.set_item("sqlstate", refusal.as_ref().map(|code| code.code()))?;
@@ -71,17 +71,17 @@ fn cause_of(
     Ok(Some(raised))
 }
 
-fn class_of(kind: Kind) -> &'static str {
+fn class_of(kind: ErrorKind) -> &'static str {
     match kind {
-        Kind::Usage => "UsageError",
-        Kind::Source => "SourceError",
-        Kind::Format => "FormatError",
-        Kind::Type => "ConversionError",
-        Kind::Connect => "ConnectError",
-        Kind::Server => "ServerError",
-        Kind::Plan => "PlanError",
-        Kind::Ledger => "LedgerError",
-        Kind::Cancelled => "Cancelled",
-        Kind::Bug => "BugError",
+        ErrorKind::Usage => "UsageError",
+        ErrorKind::Source => "SourceError",
+        ErrorKind::Format => "FormatError",
+        ErrorKind::Type => "ConversionError",
+        ErrorKind::Connect => "ConnectError",
+        ErrorKind::Server => "ServerError",
+        ErrorKind::Plan => "PlanError",
+        ErrorKind::Ledger => "LedgerError",
+        ErrorKind::Cancelled => "Cancelled",
+        ErrorKind::Bug => "BugError",
     }
 }

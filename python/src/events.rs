@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
 
 use pgspate::target::PgType;
-use pgspate::{Error, Kind, Place, Result};
+use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
@@ -62,7 +62,7 @@ impl Events {
             let class = event.get_type().fully_qualified_name()?;
             let message = format!("an object of class {class} is no event");
             return Err(Fault::Value(
-                Error::new(Kind::Format, message).hint("Give dicts, or JSON as str or bytes."),
+                Error::new(ErrorKind::Format, message).hint("Give dicts, or JSON as str or bytes."),
             ));
         }
         // Between the parts of JSON a line may end; what is read here has an event in each line.
@@ -182,10 +182,10 @@ impl Make for Events {
             };
             if let Err(fault) = made {
                 let fault = match fault {
-                    Fault::Value(error) => Fault::Value(error.at(Place {
+                    Fault::Value(error) => Fault::Value(error.at(InputPlace {
                         source: Some(self.name.clone()),
                         line: Some(self.count),
-                        ..Place::default()
+                        ..InputPlace::default()
                     })),
                     python @ Fault::Python(_) => python,
                 };
@@ -204,7 +204,7 @@ impl Make for Events {
 }
 
 fn wrong(message: &str) -> Fault {
-    Fault::Value(Error::new(Kind::Format, message))
+    Fault::Value(Error::new(ErrorKind::Format, message))
 }
 
 /// Text as a string of JSON. The ledger keeps a digest of these bytes, by which a stream that is

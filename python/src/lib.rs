@@ -23,9 +23,9 @@ mod work;
 use std::ffi::OsString;
 
 use pgspate::source::Input;
-use pgspate::sync::Doubt;
+use pgspate::sync::SyncRefusal;
 use pgspate::target::connect::Dsn;
-use pgspate::{Error, Kind, Result, apply, ledger, load, sync};
+use pgspate::{Error, ErrorKind, Result, apply, ledger, load, sync};
 use pyo3::prelude::*;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -38,7 +38,7 @@ use work::{Stop, Unwatched, Work};
 /// Loads; gives the report as JSON.
 #[pyfunction(name = "load")]
 fn load_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = load::Options::of(py, given, asked)?;
+    let (options, to, caller) = load::LoadOptions::of(py, given, asked)?;
     caller.run(py, move |work| {
         at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
@@ -51,7 +51,7 @@ fn load_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyRe
 /// What a load would do, as JSON: the report, and the words of the command.
 #[pyfunction]
 fn plan<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = load::Options::of(py, given, asked)?;
+    let (options, to, caller) = load::LoadOptions::of(py, given, asked)?;
     caller.run(py, move |_: &Work<Unwatched>| {
         at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
@@ -64,7 +64,7 @@ fn plan<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<
 /// Syncs; gives the report as JSON.
 #[pyfunction(name = "sync")]
 fn sync_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = sync::Options::of(py, given, asked)?;
+    let (options, to, caller) = sync::SyncOptions::of(py, given, asked)?;
     caller.run(py, move |work| {
         at_server(to, |dsn, runtime| {
             let sync = sync::prepare(options, dsn, runtime)?;
@@ -77,7 +77,7 @@ fn sync_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyRe
 /// A sync as statements for a session of the caller's own, as JSON.
 #[pyfunction]
 fn sync_script<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = sync::Options::of(py, given, asked)?;
+    let (options, to, caller) = sync::SyncOptions::of(py, given, asked)?;
     caller.run(py, move |_: &Work<Unwatched>| {
         at_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
     })
@@ -95,12 +95,12 @@ fn sync_doubt(
     may: f64,
 ) -> PyResult<()> {
     let doubt = match (what, counts.as_slice()) {
-        ("strays", &[outside, taken]) => Doubt::Strays { outside, taken },
-        ("movers", &[taken]) => Doubt::Movers(taken),
-        ("duplicates", &[keys]) => Doubt::Duplicates { keys, examples },
-        ("table_duplicates", &[keys]) => Doubt::TableDuplicates { keys, examples },
-        ("deletes", &[deleted, all]) => Doubt::Deletes { deleted, all, may },
-        _ => Doubt::Empty,
+        ("strays", &[outside, taken]) => SyncRefusal::OutsideScope { outside, taken },
+        ("movers", &[taken]) => SyncRefusal::KeysInOtherScopes(taken),
+        ("duplicates", &[keys]) => SyncRefusal::DuplicateSourceKeys { keys, examples },
+        ("table_duplicates", &[keys]) => SyncRefusal::DuplicateTableKeys { keys, examples },
+        ("deletes", &[deleted, all]) => SyncRefusal::TooManyDeletes { deleted, all, may },
+        _ => SyncRefusal::EmptySource,
     };
     doubt.refuse("").map_err(|error| raise(py, &error))
 }
@@ -110,7 +110,7 @@ fn sync_doubt(
 fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
     let (Applying { mut options, metrics, made }, to, caller) = streamed(py, given, asked)?;
     let desk = caller.desk.clone();
-    caller.run(py, move |work: &Work<apply::Watch>| {
+    caller.run(py, move |work: &Work<apply::ApplyWatch>| {
         at_server(to, |dsn, runtime| {
             let serve = |at| pgspate_cli::serve_metrics(at, &work.watch, runtime);
             let _metrics = metrics.map(serve).transpose()?;
@@ -127,7 +127,7 @@ fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> P
             let Some(passing) = passing else { return as_json(&done?) };
             // One that is left behind is in nobody's way.
             let _ = runtime.block_on(forget(&dsn, &passing));
-            as_json(&apply::Report { stream: name, ..done? })
+            as_json(&apply::ApplyReport { stream: name, ..done? })
         })
     })
 }
@@ -187,7 +187,7 @@ fn as_json(report: &impl serde::Serialize) -> Result<String> {
 }
 
 fn unwritten(error: serde_json::Error) -> Error {
-    Error::new(Kind::Bug, "could not write the report").because(error)
+    Error::new(ErrorKind::Bug, "could not write the report").because(error)
 }
 
 /// The engine.

@@ -54,7 +54,7 @@ pub(crate) trait WithSource: Sized {
     fn parse(words: &[String]) -> Result<Self>;
 
     /// How rows are read.
-    fn reading(&mut self) -> &mut reading::Options;
+    fn reading(&mut self) -> &mut reading::ReadingOptions;
 
     /// The options of a call, with its data.
     fn of<'py>(
@@ -70,22 +70,22 @@ pub(crate) trait WithSource: Sized {
     }
 }
 
-impl WithSource for load::Options {
-    fn parse(words: &[String]) -> Result<load::Options> {
+impl WithSource for load::LoadOptions {
+    fn parse(words: &[String]) -> Result<load::LoadOptions> {
         pgspate_cli::load_options(words)
     }
 
-    fn reading(&mut self) -> &mut reading::Options {
+    fn reading(&mut self) -> &mut reading::ReadingOptions {
         &mut self.reading
     }
 }
 
-impl WithSource for sync::Options {
-    fn parse(words: &[String]) -> Result<sync::Options> {
+impl WithSource for sync::SyncOptions {
+    fn parse(words: &[String]) -> Result<sync::SyncOptions> {
         pgspate_cli::sync_options(words)
     }
 
-    fn reading(&mut self) -> &mut reading::Options {
+    fn reading(&mut self) -> &mut reading::ReadingOptions {
         &mut self.reading
     }
 }
@@ -93,7 +93,7 @@ impl WithSource for sync::Options {
 /// Sources or batches for the engine; Python's rows, if these are what it is.
 fn take(
     given: Given<'_>,
-    options: &mut reading::Options,
+    options: &mut reading::ReadingOptions,
     desk: &Desk<RecordBatch>,
 ) -> PyResult<Option<Rows>> {
     let Given(kind, data, name) = given;
@@ -118,7 +118,7 @@ fn take(
 
 /// What `apply` is asked for.
 pub(crate) struct Applying {
-    pub(crate) options: apply::Options,
+    pub(crate) options: apply::ApplyOptions,
     /// Where metrics are served.
     pub(crate) metrics: Option<SocketAddr>,
     /// What events are called that Python makes, if any are.

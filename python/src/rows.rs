@@ -11,7 +11,7 @@ use arrow_schema::{Schema, SchemaRef};
 use pgspate::encode::arrow::tagged_field;
 use pgspate::format::memory::{BatchIter, Batches};
 use pgspate::target::PgType;
-use pgspate::{Error, Kind, Place, Result};
+use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple};
 
@@ -201,7 +201,7 @@ impl Fault {
     fn at(self, row: u64, column: Option<&String>) -> Fault {
         let Fault::Value(error) = self else { return self };
         let column = column.cloned();
-        Fault::Value(error.at(Place { row: Some(row), column, ..Place::default() }))
+        Fault::Value(error.at(InputPlace { row: Some(row), column, ..InputPlace::default() }))
     }
 }
 
@@ -252,7 +252,7 @@ impl Make for Rows {
         }
         let columns: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
         let batch = RecordBatch::try_new(self.schema.clone(), columns);
-        let bug = |error| Error::new(Kind::Bug, "could not put rows together").because(error);
+        let bug = |error| Error::new(ErrorKind::Bug, "could not put rows together").because(error);
         Ok(Some(batch.map_err(|error| Fault::Value(bug(error)))?))
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use pgspate::{Error, Kind};
+use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
@@ -112,7 +112,7 @@ fn unknown_key() -> Fault {
 }
 
 fn of_row(message: String) -> Fault {
-    Fault::Value(Error::new(Kind::Type, message))
+    Fault::Value(Error::new(ErrorKind::Type, message))
 }
 
 /// `operator`'s getter of several things, which gives a tuple of them; of one it gives that one.
@@ -170,7 +170,7 @@ pub(crate) fn shape(
     }
     if first.is_instance_of::<PyString>() || first.len().is_err() {
         let class = first.get_type().name()?;
-        let error = Error::new(Kind::Usage, format!("a row of class {class} has no columns"));
+        let error = Error::new(ErrorKind::Usage, format!("a row of class {class} has no columns"));
         return Err(raise(
             py,
             &error.hint(
@@ -188,7 +188,7 @@ pub(crate) fn shape(
             let named = columns.len();
             let message =
                 format!("the first row has {values} values, but {named} columns are named");
-            return Err(raise(py, &Error::new(Kind::Usage, message)));
+            return Err(raise(py, &Error::new(ErrorKind::Usage, message)));
         }
         None if first.hasattr("_fields")? => {
             let names = strings(&first.getattr("_fields")?)?;
@@ -200,7 +200,7 @@ pub(crate) fn shape(
 }
 
 fn without_values(py: Python<'_>) -> PyErr {
-    let error = Error::new(Kind::Usage, "the rows have no values");
+    let error = Error::new(ErrorKind::Usage, "the rows have no values");
     raise(py, &error.hint("Give each row a value at least, which may be None."))
 }
 

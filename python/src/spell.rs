@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use pgspate::encode::arrow::text::write_hex;
 use pgspate::encode::arrow::write_float8;
 use pgspate::target::{PgType, TypeKind};
-use pgspate::{Error, Kind};
+use pgspate::{Error, ErrorKind};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -184,7 +184,7 @@ impl Speller {
                 format!("the value is a list in which lists are more than {DIMENSIONS} deep");
             let hint = "An array has at most 6 dimensions; a column of type jsonb takes any list \
                         that does not contain itself.";
-            return Err(Fault::Value(Error::new(Kind::Type, message).hint(hint)));
+            return Err(Fault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
         }
         out.push('{');
         let mut text = String::new();
@@ -350,12 +350,12 @@ fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), 
 fn unknown(value: &Bound<'_, PyAny>) -> PyResult<Fault> {
     let class = value.get_type().fully_qualified_name()?;
     let message = format!("a value of class {class} has no counterpart in PostgreSQL");
-    let error = Error::new(Kind::Type, message);
+    let error = Error::new(ErrorKind::Type, message);
     Ok(Fault::Value(error.hint("Convert it, with `str()` for example.")))
 }
 
 /// A value whose text its column would take for something else.
 fn refuse(_: &Bound<'_, PyAny>, what: &str, types: &str) -> Fault {
     let message = format!("the value is {what}, which only a column of type {types} takes");
-    Fault::Value(Error::new(Kind::Type, message).hint("Convert the value, or the column."))
+    Fault::Value(Error::new(ErrorKind::Type, message).hint("Convert the value, or the column."))
 }

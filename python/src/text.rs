@@ -8,7 +8,7 @@ use arrow_array::{Array, RecordBatch};
 use pgspate::encode::arrow::write_tagged;
 use pgspate::encode::text;
 use pgspate::target::{PgType, TypeKind};
-use pgspate::{Error, Kind};
+use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -61,7 +61,7 @@ impl CopyText {
             Err(Fault::Python(error)) => Err(error),
             Err(Fault::Value(error)) => {
                 let place = error.place().cloned().unwrap_or_default();
-                let whole = Error::new(Kind::Type, "could not write the rows").because(error);
+                let whole = Error::new(ErrorKind::Type, "could not write the rows").because(error);
                 Err(raise(py, &whole.at(place)))
             }
         }

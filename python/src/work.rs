@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pgspate::copy::Waiting;
 use pgspate::session::stopped;
 use pgspate::target::PgType;
-use pgspate::{Error, Kind, Result, apply, load};
+use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
 
 use crate::desk::{Desk, Turn};
@@ -137,7 +137,7 @@ impl<'py, M: Make> Caller<'py, M> {
         let (theirs, result) = (work.clone(), Arc::clone(&done));
         let thread = std::thread::Builder::new().name("pgspate".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| job(&theirs)));
-            let bug = |_| Err(Error::new(Kind::Bug, "the engine panicked"));
+            let bug = |_| Err(Error::new(ErrorKind::Bug, "the engine panicked"));
             *result.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(ended.unwrap_or_else(bug));
             desk.wake();
@@ -200,7 +200,7 @@ impl<'py, M: Make> Caller<'py, M> {
     }
 }
 
-impl Watch for load::Watch {
+impl Watch for load::LoadWatch {
     fn cancel(&self) {
         self.copy.cancel();
     }
@@ -221,7 +221,7 @@ impl Watch for load::Watch {
     }
 }
 
-impl Watch for apply::Watch {
+impl Watch for apply::ApplyWatch {
     fn cancel(&self) {
         self.cancel();
     }

@@ -10,14 +10,14 @@ use std::fmt;
 
 use tokio_postgres::error::SqlState;
 
-use crate::Refusal;
+use crate::ServerRefusal;
 
 /// A result whose error is pgspate's own.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller can do about an error: one kind per reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The request itself is wrong: an option, a name, a combination.
     Usage,
     /// Input bytes could not be found or read.
@@ -42,7 +42,7 @@ pub enum Kind {
 
 /// Where in the input something is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct InputPlace {
     /// The source's name as the user would write it.
     pub source: Option<String>,
     /// Line, counted from 1 as an editor does, header included.
@@ -55,7 +55,7 @@ pub struct Place {
     pub column: Option<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InputPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let Some(source) = &self.source {
@@ -82,9 +82,9 @@ pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
-    place: Option<Place>,
+    place: Option<InputPlace>,
     hint: Option<String>,
     sqlstate: Option<SqlState>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -93,7 +93,7 @@ struct Inner {
 impl Error {
     /// An error of `kind` with a message worded as PostgreSQL words its own: lower case, no full
     /// stop, "could not" rather than "failed to".
-    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Inner {
             kind,
             message: message.into(),
@@ -106,7 +106,7 @@ impl Error {
 
     /// Says where in the input it happened.
     #[must_use]
-    pub fn at(mut self, place: Place) -> Error {
+    pub fn at(mut self, place: InputPlace) -> Error {
         self.0.place = Some(place);
         self
     }
@@ -151,12 +151,12 @@ impl Error {
     }
 
     /// What a caller can do about it.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// Where in the input it happened: its own place, or that of the nearest cause with one.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&InputPlace> {
         self.0.place.as_ref().or_else(|| self.cause()?.place())
     }
 
@@ -168,7 +168,7 @@ impl Error {
     /// The SQLSTATE, where a server (or a rule of the server's that was checked here) refused.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         let own = self.0.sqlstate.as_ref();
-        own.or_else(|| self.refusal().map(Refusal::code)).or_else(|| self.cause()?.sqlstate())
+        own.or_else(|| self.refusal().map(ServerRefusal::code)).or_else(|| self.cause()?.sqlstate())
     }
 
     /// Whether the same work may succeed when it is tried again unchanged.
@@ -181,7 +181,7 @@ impl Error {
                         "40001" | "40P01" | "53300" | "57P01" | "57P02" | "57P03"
                     )
             }
-            None => self.0.kind == Kind::Connect,
+            None => self.0.kind == ErrorKind::Connect,
         }
     }
 
@@ -195,9 +195,9 @@ impl Error {
     }
 
     /// What the server said, where it refused.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&ServerRefusal> {
         let source = self.0.source.as_deref()?;
-        source.downcast_ref::<Refusal>().or_else(|| source.downcast_ref::<Error>()?.refusal())
+        source.downcast_ref::<ServerRefusal>().or_else(|| source.downcast_ref::<Error>()?.refusal())
     }
 
     /// Message and causes on one line, for test failures and logs.
@@ -242,7 +242,8 @@ mod tests {
     #[test]
     fn an_sqlstate_of_any_length_is_looked_at() {
         for (code, is_retryable) in [("", false), ("4", false), ("é1", false), ("08", true)] {
-            let error = Error::new(Kind::Server, "no").with_sqlstate(SqlState::from_code(code));
+            let error =
+                Error::new(ErrorKind::Server, "no").with_sqlstate(SqlState::from_code(code));
             assert_eq!(error.is_retryable(), is_retryable, "{code}");
         }
     }

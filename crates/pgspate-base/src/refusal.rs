@@ -7,7 +7,7 @@ use tokio_postgres::error::{DbError, SqlState};
 
 /// A message of the server's, with its SQLSTATE; its detail is the cause beneath it.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ServerRefusal {
     code: SqlState,
     message: String,
     context: Option<String>,
@@ -20,10 +20,10 @@ pub struct Refusal {
 #[derive(Debug)]
 struct Detail(String);
 
-impl Refusal {
+impl ServerRefusal {
     /// What the server said.
-    pub fn new(said: &DbError) -> Refusal {
-        Refusal {
+    pub fn new(said: &DbError) -> ServerRefusal {
+        ServerRefusal {
             code: said.code().clone(),
             message: said.message().to_owned(),
             context: said.where_().map(str::to_owned),
@@ -61,13 +61,13 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (SQLSTATE {})", self.message, self.code.code())
     }
 }
 
-impl StdError for Refusal {
+impl StdError for ServerRefusal {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.detail.as_ref().map(|detail| detail as &dyn StdError)
     }

@@ -4,15 +4,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use pgspate_events::Name;
-use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, Types, Wal2json};
+use pgspate_events::SourceTable;
+use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json};
 
 const RECORDS: usize = 1000;
 
 struct Orders;
 
-impl Types for Orders {
-    fn of(&self, _: &Name, column: &str) -> Option<Arc<str>> {
+impl TargetTypes for Orders {
+    fn of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
         Some(match column {
             "id" => "int8".into(),
             "qty" => "int4".into(),
@@ -84,7 +84,7 @@ type Format = (&'static str, fn(usize) -> String, Box<dyn Decode>);
 
 fn rates(criterion: &mut Criterion) {
     let columns = ["id", "qty", "price", "note", "at"].map(str::to_owned).to_vec();
-    let table = Some(Name { schema: Some("shop".to_owned()), table: "orders".to_owned() });
+    let table = Some(SourceTable { schema: Some("shop".to_owned()), table: "orders".to_owned() });
     let options = DmsOptions { table, columns: Some(columns), ..DmsOptions::default() };
     let formats: [Format; 6] = [
         ("debezium", debezium, Box::new(Debezium::default())),

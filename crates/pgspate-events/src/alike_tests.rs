@@ -4,17 +4,17 @@
 use proptest::prelude::*;
 
 use super::canon::Canon;
-use super::event::{Op, Value};
-use super::fold::{Keying, fold};
+use super::event::{ChangeKind, EventValue};
+use super::fold::{FoldKey, fold};
 use super::fold_tests::{Rows, change, write};
-use super::log::Log;
+use super::log::EventLog;
 
 /// What happens to which of the rows that there are then.
 #[derive(Debug, Clone)]
 enum Step {
     Insert(u8, u16),
     Move(usize, u8),
-    Change(usize, u16),
+    LoggedEvent(usize, u16),
     Delete(usize),
 }
 
@@ -22,8 +22,8 @@ enum Step {
 type Loose = Vec<(u8, u16)>;
 
 /// The events of transactions, each of which ends with one row for each key.
-fn log_of(start: &Rows, transactions: &[Vec<Step>]) -> (Log, Rows) {
-    let mut log = Log::default();
+fn log_of(start: &Rows, transactions: &[Vec<Step>]) -> (EventLog, Rows) {
+    let mut log = EventLog::default();
     let mut rows: Loose = start.iter().map(|(key, values)| (*key, values[0])).collect();
     for steps in transactions {
         for step in steps {
@@ -40,21 +40,21 @@ fn log_of(start: &Rows, transactions: &[Vec<Step>]) -> (Log, Rows) {
     (log, end)
 }
 
-fn apply(rows: &mut Loose, step: &Step, log: &mut Log) {
+fn apply(rows: &mut Loose, step: &Step, log: &mut EventLog) {
     let before = rows.clone();
     let at = |nth: usize| nth % before.len();
     let (op, old, new) = match *step {
-        Step::Insert(key, value) => (Op::Insert, None, Some((key, value))),
+        Step::Insert(key, value) => (ChangeKind::Insert, None, Some((key, value))),
         _ if rows.is_empty() => return,
-        Step::Move(nth, key) => (Op::Update, Some(at(nth)), Some((key, before[at(nth)].1))),
-        Step::Change(nth, value) => (Op::Update, Some(at(nth)), Some((before[at(nth)].0, value))),
-        Step::Delete(nth) => (Op::Delete, Some(at(nth)), None),
+        Step::Move(nth, key) => (ChangeKind::Update, Some(at(nth)), Some((key, before[at(nth)].1))),
+        Step::LoggedEvent(nth, value) => (ChangeKind::Update, Some(at(nth)), Some((before[at(nth)].0, value))),
+        Step::Delete(nth) => (ChangeKind::Delete, Some(at(nth)), None),
     };
     old.into_iter().for_each(|nth| _ = rows.remove(nth));
     rows.extend(new);
     let mut add = |(key, value): (u8, u16)| {
-        let value = || Value::Text(value.to_string().into());
-        let values = [Value::Text(key.to_string().into()), value(), value()];
+        let value = || EventValue::Text(value.to_string().into());
+        let values = [EventValue::Text(key.to_string().into()), value(), value()];
         log.row(3, &[Some(0), Some(1), Some(2)], &values).unwrap()
     };
     let new = new.map(&mut add);
@@ -62,18 +62,18 @@ fn apply(rows: &mut Loose, step: &Step, log: &mut Log) {
     log.push(change(log.changes().len(), op, new, old));
 }
 
-fn steps() -> impl Strategy<Value = Vec<Vec<Step>>> {
+fn steps() -> impl Strategy<EventValue = Vec<Vec<Step>>> {
     let step =
         (0..8_u8, 0..9_usize, 0..5_u8, 0..2_u16).prop_map(|(kind, nth, key, value)| match kind {
             0 => Step::Insert(key, value),
             1..=4 => Step::Move(nth, key),
-            5 | 6 => Step::Change(nth, value),
+            5 | 6 => Step::LoggedEvent(nth, value),
             _ => Step::Delete(nth),
         });
     proptest::collection::vec(proptest::collection::vec(step, 0..12), 1..4)
 }
 
-fn start() -> impl Strategy<Value = Rows> {
+fn start() -> impl Strategy<EventValue = Rows> {
     proptest::collection::btree_map(0..5_u8, (0..2_u16).prop_map(|value| [value; 2]), 0..5)
 }
 
@@ -93,7 +93,7 @@ proptest! {
                 .filter(|step| !matches!(step, Step::Insert(..))).collect()).collect(),
         };
         let (log, expected) = log_of(&start, &transactions);
-        let keying = Keying { columns: vec![(0, Canon::Text)], is_deferrable };
+        let keying = FoldKey { columns: vec![(0, Canon::Text)], is_deferrable };
         let mut rows = start;
         let folded = fold(&log, 0..log.changes().len(), &[&keying]).unwrap();
         prop_assert_eq!(folded.tables[0].missing, 0);
@@ -106,20 +106,20 @@ proptest! {
 /// on twice.
 #[test]
 fn keys_that_move_on_need_no_old_rows() {
-    let keying = Keying { columns: vec![(0, Canon::Text)], is_deferrable: true };
+    let keying = FoldKey { columns: vec![(0, Canon::Text)], is_deferrable: true };
     for (start, picks) in
         [(vec![1, 2, 3], vec![(1, 2), (2, 3), (3, 4)]), (vec![1], vec![(1, 2), (2, 3)])]
     {
         let mut rows: Rows = start.iter().map(|key| (*key, [u16::from(*key); 2])).collect();
-        let mut log = Log::default();
+        let mut log = EventLog::default();
         for (nth, (from, to)) in picks.iter().enumerate() {
             let value = if start.len() == 1 { 1 } else { nth as u16 + 1 };
-            let text = |number: u16| Value::Text(number.to_string().into());
+            let text = |number: u16| EventValue::Text(number.to_string().into());
             let all = [Some(0), Some(1), Some(2)];
             let new = log.row(3, &all, &[text(*to), text(value), text(value)]).unwrap();
-            let old = [text(*from), Value::Absent, Value::Absent];
+            let old = [text(*from), EventValue::Absent, EventValue::Absent];
             let old = log.row(3, &all, &old).unwrap();
-            log.push(change(nth, Op::Update, Some(new), Some(old)));
+            log.push(change(nth, ChangeKind::Update, Some(new), Some(old)));
         }
         log.end_transaction();
         let folded = fold(&log, 0..log.changes().len(), &[&keying]).unwrap();
@@ -135,8 +135,8 @@ fn keys_that_move_on_need_no_old_rows() {
 /// Without transactions, a row that takes another one's key is not for us to judge.
 #[test]
 fn keys_that_are_taken_are_noted_without_transactions() {
-    let keying = Keying { columns: vec![(0, Canon::Text)], is_deferrable: false };
-    let mut log = Log::default();
+    let keying = FoldKey { columns: vec![(0, Canon::Text)], is_deferrable: false };
+    let mut log = EventLog::default();
     apply(&mut vec![(1, 1), (2, 2)], &Step::Move(0, 2), &mut log);
     log.end_transaction();
     let folded = fold(&log, 0..1, &[&keying]).unwrap();

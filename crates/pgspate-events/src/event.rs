@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// What a change does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Op {
+pub enum ChangeKind {
     /// A row comes to be. It may be there already when a stream is read again.
     Insert,
-    /// Columns of a row change; of its key too, when [`Event::old`] has another one.
+    /// Columns of a row change; of its key too, when [`ChangeEvent::old`] has another one.
     Update,
     /// A row goes.
     Delete,
@@ -20,22 +20,22 @@ pub enum Op {
     Snapshot,
 }
 
-impl Op {
+impl ChangeKind {
     /// What it is called in messages.
     pub fn name(self) -> &'static str {
         match self {
-            Op::Insert => "insert",
-            Op::Update => "update",
-            Op::Delete => "delete",
-            Op::Truncate => "truncate",
-            Op::Snapshot => "snapshot row",
+            ChangeKind::Insert => "insert",
+            ChangeKind::Update => "update",
+            ChangeKind::Delete => "delete",
+            ChangeKind::Truncate => "truncate",
+            ChangeKind::Snapshot => "snapshot row",
         }
     }
 }
 
 /// A table, as the source names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name {
+pub struct SourceTable {
     /// The schema; of sources that have databases only, the database.
     pub schema: Option<String>,
     /// The table.
@@ -44,7 +44,7 @@ pub struct Name {
 
 /// What an event says of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum EventValue {
     /// Nothing: it stays as it is.
     Absent,
     /// It is NULL.
@@ -53,13 +53,13 @@ pub enum Value {
     Text(Box<str>),
 }
 
-impl Value {
+impl EventValue {
     /// About how many bytes of memory it takes.
     pub(crate) fn held_bytes(&self) -> usize {
-        size_of::<Value>()
+        size_of::<EventValue>()
             + match self {
-                Value::Text(text) => text.len(),
-                Value::Null | Value::Absent => 0,
+                EventValue::Text(text) => text.len(),
+                EventValue::Null | EventValue::Absent => 0,
             }
     }
 }
@@ -68,16 +68,16 @@ impl Value {
 ///
 /// The names are shared by the events of a table, so that equal pointers mean equal columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct EventRow {
     /// The names, as the source spells them.
     pub columns: Arc<[Box<str>]>,
     /// What each of them holds.
-    pub values: Vec<Value>,
+    pub values: Vec<EventValue>,
 }
 
 /// Where an event stands in its stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Position {
+pub struct EventOrigin {
     /// The source's own word for it, such as an LSN or a file's name and line: for people.
     pub source: Box<str>,
     /// The transaction of the source, where events name it.
@@ -88,36 +88,36 @@ pub struct Position {
 
 /// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct ChangeEvent {
     /// Of which table.
-    pub table: Arc<Name>,
+    pub table: Arc<SourceTable>,
     /// What it does.
-    pub op: Op,
+    pub op: ChangeKind,
     /// The row as it is after the change: of an insert, update and snapshot.
-    pub new: Option<Row>,
+    pub new: Option<EventRow>,
     /// What is known of the row before the change: its key at least, of a delete; of an update only
     /// when the source tells it. With replica identity full the whole row.
-    pub old: Option<Row>,
+    pub old: Option<EventRow>,
     /// The columns that identify a row, where the source names them; the target's primary key else.
     pub key: Option<Arc<[Box<str>]>>,
     /// Where it stands.
-    pub position: Position,
+    pub position: EventOrigin,
     /// The transaction of the source ends with it, or the source has none: a commit may follow.
     pub ends_transaction: bool,
 }
 
-impl Event {
+impl ChangeEvent {
     /// A change from the old row to the new one, after which a commit may follow. Nothing else is
     /// known of it.
-    pub(crate) fn of(table: Arc<Name>, op: Op, old: Option<Row>, new: Option<Row>) -> Event {
-        let (key, position) = (None, Position::default());
-        Event { table, op, new, old, key, position, ends_transaction: true }
+    pub(crate) fn of(table: Arc<SourceTable>, op: ChangeKind, old: Option<EventRow>, new: Option<EventRow>) -> ChangeEvent {
+        let (key, position) = (None, EventOrigin::default());
+        ChangeEvent { table, op, new, old, key, position, ends_transaction: true }
     }
 
     /// About how many bytes of memory it takes.
     pub(crate) fn held_bytes(&self) -> usize {
         let rows = [&self.new, &self.old].into_iter().flatten();
-        let values = rows.flat_map(|row| &row.values).map(Value::held_bytes);
-        size_of::<Event>() + values.sum::<usize>()
+        let values = rows.flat_map(|row| &row.values).map(EventValue::held_bytes);
+        size_of::<ChangeEvent>() + values.sum::<usize>()
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::canon::Canon;
-use super::event::{Op, Value};
-use super::fold::{Base, Entry, Folded, Keying, fold};
-use super::log::{Cell, Change, Log, RowAt, Which};
-use super::stand::Stand;
+use super::event::{ChangeKind, EventValue};
+use super::fold::{RowBase, FoldedKey, FoldedTables, FoldKey, fold};
+use super::log::{LoggedValue, LoggedEvent, EventLog, LoggedRow, RowImage};
+use super::event_place::EventPlace;
 
 /// Key, and two columns more.
 const WIDTH: usize = 3;
@@ -58,28 +58,28 @@ fn step(rows: &mut Rows, step: &Step) {
     }
 }
 
-fn log_of(steps: &[Step]) -> Log {
-    let mut log = Log::default();
-    let text = |number: u16| Value::Text(number.to_string().into());
-    let maybe = |number: Option<u16>| number.map_or(Value::Absent, text);
+fn log_of(steps: &[Step]) -> EventLog {
+    let mut log = EventLog::default();
+    let text = |number: u16| EventValue::Text(number.to_string().into());
+    let maybe = |number: Option<u16>| number.map_or(EventValue::Absent, text);
     let columns = [Some(0), Some(1), Some(2)];
     for (nth, step) in steps.iter().enumerate() {
-        let mut row = |key: u8, a: Value, b: Value| {
+        let mut row = |key: u8, a: EventValue, b: EventValue| {
             let values = [text(key.into()), a, b];
             Some(log.row(WIDTH, &columns, &values).unwrap())
         };
-        let key = |row: &mut dyn FnMut(u8, Value, Value) -> _, key| {
-            row(key, Value::Absent, Value::Absent)
+        let key = |row: &mut dyn FnMut(u8, EventValue, EventValue) -> _, key| {
+            row(key, EventValue::Absent, EventValue::Absent)
         };
         let (op, new, old) = match *step {
-            Step::Insert(id, a, b) => (Op::Insert, row(id, text(a), text(b)), None),
-            Step::Update(id, a, b) => (Op::Update, row(id, maybe(a), maybe(b)), None),
+            Step::Insert(id, a, b) => (ChangeKind::Insert, row(id, text(a), text(b)), None),
+            Step::Update(id, a, b) => (ChangeKind::Update, row(id, maybe(a), maybe(b)), None),
             Step::Move(from, to, a, b) => {
                 let new = row(to, maybe(a), maybe(b));
-                (Op::Update, new, key(&mut row, from))
+                (ChangeKind::Update, new, key(&mut row, from))
             }
-            Step::Delete(id) => (Op::Delete, None, key(&mut row, id)),
-            Step::Truncate | Step::Swap(..) => (Op::Truncate, None, None),
+            Step::Delete(id) => (ChangeKind::Delete, None, key(&mut row, id)),
+            Step::Truncate | Step::Swap(..) => (ChangeKind::Truncate, None, None),
         };
         let is_complete = matches!(
             step,
@@ -87,49 +87,49 @@ fn log_of(steps: &[Step]) -> Log {
                 | Step::Update(_, Some(_), Some(_))
                 | Step::Move(_, _, Some(_), Some(_))
         );
-        log.push(Change { is_complete, ends: true, ..change(nth, op, new, old) });
+        log.push(LoggedEvent { is_complete, ends: true, ..change(nth, op, new, old) });
     }
     log
 }
 
-pub(super) fn change(nth: usize, op: Op, new: Option<RowAt>, old: Option<RowAt>) -> Change {
-    Change {
+pub(super) fn change(nth: usize, op: ChangeKind, new: Option<LoggedRow>, old: Option<LoggedRow>) -> LoggedEvent {
+    LoggedEvent {
         table: 0,
         op,
         new,
         old,
         width: WIDTH as u16,
-        is_complete: op != Op::Delete,
+        is_complete: op != ChangeKind::Delete,
         ends: false,
-        stand: Stand::Line { input: 0, line: nth as u64 + 1 },
+        event_place: EventPlace::Line { input: 0, line: nth as u64 + 1 },
         ordinal: nth as u64,
     }
 }
 
 /// The same in one transaction of a source that sends whole rows; old ones too if they are `whole`,
 /// else of these the key.
-fn transaction_of(mut rows: Rows, steps: &[Step], whole: bool) -> Log {
-    let mut log = Log::default();
+fn transaction_of(mut rows: Rows, steps: &[Step], whole: bool) -> EventLog {
+    let mut log = EventLog::default();
     for it in steps {
         let before = rows.clone();
         step(&mut rows, it);
         let pairs = match *it {
-            Step::Insert(key, ..) => vec![(Op::Insert, None, Some(key))],
-            Step::Update(key, ..) => vec![(Op::Update, Some(key), Some(key))],
-            Step::Move(from, to, ..) => vec![(Op::Update, Some(from), Some(to))],
+            Step::Insert(key, ..) => vec![(ChangeKind::Insert, None, Some(key))],
+            Step::Update(key, ..) => vec![(ChangeKind::Update, Some(key), Some(key))],
+            Step::Move(from, to, ..) => vec![(ChangeKind::Update, Some(from), Some(to))],
             Step::Swap(left, right) => {
-                vec![(Op::Update, Some(left), Some(right)), (Op::Update, Some(right), Some(left))]
+                vec![(ChangeKind::Update, Some(left), Some(right)), (ChangeKind::Update, Some(right), Some(left))]
             }
-            Step::Delete(key) => vec![(Op::Delete, Some(key), None)],
-            Step::Truncate => vec![(Op::Truncate, None, None)],
+            Step::Delete(key) => vec![(ChangeKind::Delete, Some(key), None)],
+            Step::Truncate => vec![(ChangeKind::Truncate, None, None)],
         };
         for (op, from, to) in pairs {
             let mut add = |rows: &Rows, key: u8, whole: bool| {
                 let [a, b] = rows[&key].map(|number| match whole {
-                    true => Value::Text(number.to_string().into()),
-                    false => Value::Absent,
+                    true => EventValue::Text(number.to_string().into()),
+                    false => EventValue::Absent,
                 });
-                let values = [Value::Text(key.to_string().into()), a, b];
+                let values = [EventValue::Text(key.to_string().into()), a, b];
                 log.row(WIDTH, &[Some(0), Some(1), Some(2)], &values).unwrap()
             };
             let new = to.map(|key| add(&rows, key, true));
@@ -140,21 +140,21 @@ fn transaction_of(mut rows: Rows, steps: &[Step], whole: bool) -> Log {
     log
 }
 
-fn number(cell: Cell<'_>) -> Option<u16> {
+fn number(cell: LoggedValue<'_>) -> Option<u16> {
     match cell {
-        Cell::Text(text) => Some(std::str::from_utf8(text).unwrap().parse().unwrap()),
+        LoggedValue::Text(text) => Some(std::str::from_utf8(text).unwrap().parse().unwrap()),
         _ => None,
     }
 }
 
 /// What the statements do with what is folded.
-pub(super) fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
+pub(super) fn write(rows: &mut Rows, log: &EventLog, folded: &FoldedTables) {
     let table = &folded.tables[0];
     if table.truncates {
         rows.clear();
     }
     let before = rows.clone();
-    let key = |change: u32, which: Which| -> u8 {
+    let key = |change: u32, which: RowImage| -> u8 {
         let change = &log.changes()[change as usize];
         number(log.either(change, which, 0)).unwrap() as u8
     };
@@ -170,9 +170,9 @@ pub(super) fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
             continue;
         }
         let base = match state.base {
-            Base::Nothing => None,
-            Base::Target => own,
-            Base::Moved(from) => before.get(&key(from.change, from.which)).or(own),
+            RowBase::Nothing => None,
+            RowBase::Target => own,
+            RowBase::Moved(from) => before.get(&key(from.change, from.which)).or(own),
         };
         if base.is_none() && !state.puts {
             continue;
@@ -182,13 +182,13 @@ pub(super) fn write(rows: &mut Rows, log: &Log, folded: &Folded) {
     }
 }
 
-fn keying() -> Keying {
-    Keying { columns: vec![(0, Canon::Text)], is_deferrable: false }
+fn keying() -> FoldKey {
+    FoldKey { columns: vec![(0, Canon::Text)], is_deferrable: false }
 }
 
 /// Histories that a table with a key can have: what is inserted is not there, what is changed is,
 /// and a key that is moved to is free; or rows that differ swap their keys.
-fn history(swaps: bool) -> impl Strategy<Value = (Rows, Vec<Step>)> {
+fn history(swaps: bool) -> impl Strategy<EventValue = (Rows, Vec<Step>)> {
     let any_step = (0..7_u8, 0..5_u8, 0..5_u8, any::<Option<u16>>(), any::<Option<u16>>());
     let start = proptest::collection::btree_map(0..5_u8, any::<[u16; 2]>(), 0..5);
     (start, proptest::collection::vec(any_step, 0..40)).prop_map(move |(start, picks)| {
@@ -290,15 +290,15 @@ fn a_deleted_row_that_is_updated_is_missing() {
 #[test]
 fn many_rows_are_in_the_order_of_their_keys() {
     for count in [900, 3000] {
-        let mut log = Log::default();
+        let mut log = EventLog::default();
         for nth in (0..count).rev().chain(0..count) {
             let values = [format!("{nth:04}"), "1".to_owned(), "2".to_owned()];
-            let values = values.map(|value| Value::Text(value.into()));
+            let values = values.map(|value| EventValue::Text(value.into()));
             let row = log.row(WIDTH, &[Some(0), Some(1), Some(2)], &values).unwrap();
-            log.push(change(log.changes().len(), Op::Insert, Some(row), None));
+            log.push(change(log.changes().len(), ChangeKind::Insert, Some(row), None));
         }
         let folded = fold(&log, 0..log.changes().len(), &[&keying()]).unwrap();
-        let key = |entry: &Entry| {
+        let key = |entry: &FoldedKey| {
             let change = &log.changes()[entry.key.change as usize];
             number(log.either(change, entry.key.which, 0)).unwrap()
         };

@@ -1,7 +1,7 @@
 //! Change events: what a stream says of rows, and what is left of it.
 //!
 //! - [`decode`]: records of Debezium, wal2json, Maxwell, Canal, DMS and pgspate's own format, as
-//!   [`Event`]s. A record that could mean two things is an error, never a guess.
+//!   [`ChangeEvent`]s. A record that could mean two things is an error, never a guess.
 //! - [`log`]: the events of a batch, by tables and columns of the target.
 //! - [`mod@fold`]: what is left of each row of a batch, by its key and column by column.
 //! - [`canon`]: values of keys, so spelled that equal ones are equal bytes.
@@ -18,10 +18,10 @@ pub mod fold;
 #[cfg(test)]
 mod fold_tests;
 pub mod log;
-mod stand;
+mod event_place;
 
-pub use decode::Format;
-pub use event::{Event, Name, Op, Position, Row, Value};
-pub use stand::{Lsn, Stand};
+pub use decode::EventFormat;
+pub use event::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
+pub use event_place::{EventPlace, Lsn};
 
-pub(crate) use pgspate_base::{Error, Kind, Result};
+pub(crate) use pgspate_base::{Error, ErrorKind, Result};

@@ -3,15 +3,15 @@
 //! A value is a span of one buffer. Rows are as wide as the table was when they were added, in the
 //! table's order of columns, so that an event costs its bytes and eight more for each column.
 
-use super::event::{Op, Value};
-use crate::{Error, Kind, Result, Stand};
+use super::event::{ChangeKind, EventValue};
+use crate::{Error, ErrorKind, Result, EventPlace};
 
 /// Longest text of one batch: spans are of 32 bits.
 const BYTES_MAX: usize = u32::MAX as usize - 2;
 
 /// What an event says of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cell<'a> {
+pub enum LoggedValue<'a> {
     /// Nothing.
     Absent,
     /// It is NULL.
@@ -31,11 +31,11 @@ const NULL: u32 = u32::MAX - 1;
 
 /// Where the cells of a row begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowAt(u32);
+pub struct LoggedRow(u32);
 
 /// One of an event's two rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum RowImage {
     /// As it is after the event; what is absent there as it was before.
     New,
     /// As it was before the event; what is absent there as it is after.
@@ -44,15 +44,15 @@ pub enum Which {
 
 /// An event.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub struct LoggedEvent {
     /// Which of the tables.
     pub table: usize,
     /// What became of the row.
-    pub op: Op,
+    pub op: ChangeKind,
     /// The row as it is after the event.
-    pub new: Option<RowAt>,
+    pub new: Option<LoggedRow>,
     /// The row, or its key, as it was before.
-    pub old: Option<RowAt>,
+    pub old: Option<LoggedRow>,
     /// Cells of each row.
     pub width: u16,
     /// The new row has all that the stream ever says of such a row.
@@ -60,40 +60,40 @@ pub struct Change {
     /// A transaction of the source ends with it, as far as its events are here.
     pub ends: bool,
     /// Where it stands in its source.
-    pub stand: Stand,
+    pub event_place: EventPlace,
     /// How many events of the stream there are before it.
     pub ordinal: u64,
 }
 
 /// The events of a batch, in their order.
 #[derive(Debug, Default)]
-pub struct Log {
+pub struct EventLog {
     bytes: Vec<u8>,
     spans: Vec<Span>,
-    changes: Vec<Change>,
+    changes: Vec<LoggedEvent>,
 }
 
-impl Log {
+impl EventLog {
     /// Adds a row of `width` cells of which `values` says those at the places that `columns` gives;
     /// `None` there is passed over.
     pub fn row(
         &mut self,
         width: usize,
         columns: &[Option<u16>],
-        values: &[Value],
-    ) -> Result<RowAt> {
+        values: &[EventValue],
+    ) -> Result<LoggedRow> {
         let start = self.spans.len();
         self.spans.resize(start + width, Span { at: 0, len: ABSENT });
         for (column, value) in columns.iter().zip(values) {
             let Some(column) = column else { continue };
             let span = match value {
-                Value::Absent => continue,
-                Value::Null => Span { at: 0, len: NULL },
-                Value::Text(text) => {
+                EventValue::Absent => continue,
+                EventValue::Null => Span { at: 0, len: NULL },
+                EventValue::Text(text) => {
                     let at = self.bytes.len();
                     if at + text.len() > BYTES_MAX {
                         return Err(Error::new(
-                            Kind::Format,
+                            ErrorKind::Format,
                             "a batch has more than 4 GiB of text",
                         )
                         .hint("Take smaller batches with `--batch-bytes`."));
@@ -104,11 +104,11 @@ impl Log {
             };
             self.spans[start + usize::from(*column)] = span;
         }
-        Ok(RowAt(start as u32))
+        Ok(LoggedRow(start as u32))
     }
 
     /// Adds an event whose rows were added.
-    pub fn push(&mut self, change: Change) {
+    pub fn push(&mut self, change: LoggedEvent) {
         self.changes.push(change);
     }
 
@@ -120,7 +120,7 @@ impl Log {
     }
 
     /// Gives back the last row that was added, which belongs to no event.
-    pub fn forget(&mut self, row: RowAt) {
+    pub fn forget(&mut self, row: LoggedRow) {
         self.spans.truncate(row.0 as usize);
     }
 
@@ -134,7 +134,7 @@ impl Log {
     }
 
     /// The events.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[LoggedEvent] {
         &self.changes
     }
 
@@ -145,29 +145,29 @@ impl Log {
     }
 
     /// What a row says of a column.
-    pub fn cell(&self, width: u16, row: RowAt, column: usize) -> Cell<'_> {
+    pub fn cell(&self, width: u16, row: LoggedRow, column: usize) -> LoggedValue<'_> {
         if column >= usize::from(width) {
-            return Cell::Absent;
+            return LoggedValue::Absent;
         }
         let Span { at, len } = self.spans[row.0 as usize + column];
         match len {
-            ABSENT => Cell::Absent,
-            NULL => Cell::Null,
-            _ => Cell::Text(&self.bytes[at as usize..(at + len) as usize]),
+            ABSENT => LoggedValue::Absent,
+            NULL => LoggedValue::Null,
+            _ => LoggedValue::Text(&self.bytes[at as usize..(at + len) as usize]),
         }
     }
 
     /// What one row of an event says of a column, and where it says nothing, the other one.
-    pub fn either(&self, change: &Change, which: Which, column: usize) -> Cell<'_> {
+    pub fn either(&self, change: &LoggedEvent, which: RowImage, column: usize) -> LoggedValue<'_> {
         let (first, second) = match which {
-            Which::New => (change.new, change.old),
-            Which::Old => (change.old, change.new),
+            RowImage::New => (change.new, change.old),
+            RowImage::Old => (change.old, change.new),
         };
-        let cell = |row: Option<RowAt>| {
-            row.map_or(Cell::Absent, |row| self.cell(change.width, row, column))
+        let cell = |row: Option<LoggedRow>| {
+            row.map_or(LoggedValue::Absent, |row| self.cell(change.width, row, column))
         };
         match cell(first) {
-            Cell::Absent => cell(second),
+            LoggedValue::Absent => cell(second),
             found => found,
         }
     }

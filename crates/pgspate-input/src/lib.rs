@@ -16,4 +16,4 @@ pub mod json;
 pub mod source;
 pub mod types;
 
-pub(crate) use pgspate_base::{Error, Kind, Place, Result, Secret};
+pub(crate) use pgspate_base::{Error, ErrorKind, InputPlace, Result, Secret};

@@ -7,7 +7,7 @@ mod json_rows;
 use std::io::{Cursor, Error as IoError, Read};
 
 use json_rows::{base, bytes, cut, options, rows};
-use pgspate_base::Kind;
+use pgspate_base::ErrorKind;
 use pgspate_input::format::Cutter;
 use pgspate_input::format::json::{CutLimits, JsonCutter, JsonInput};
 use proptest::prelude::*;
@@ -164,7 +164,7 @@ fn a_record_may_be_larger_than_a_chunk_but_not_than_the_limit() {
         let reader = Box::new(Cursor::new(long.into_bytes()));
         let mut cutter = JsonCutter::new(vec![JsonInput { name: "x".into(), reader }], limits);
         let error = cutter.next().unwrap_err();
-        assert_eq!(error.kind(), Kind::Format);
+        assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.to_string(), "a record is larger than 2000 bytes");
     }
 }
@@ -198,7 +198,7 @@ fn a_read_error_is_the_cause() {
     let mut cutter =
         JsonCutter::new(vec![JsonInput { name: "x".into(), reader }], CutLimits::default());
     let error = cutter.next().unwrap_err();
-    assert_eq!(error.kind(), Kind::Source);
+    assert_eq!(error.kind(), ErrorKind::Source);
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the disk is gone");
     assert_eq!(error.place().unwrap().byte, Some(9));
 }

@@ -7,7 +7,7 @@ mod json_rows;
 use std::sync::Arc;
 
 use json_rows::{array, base, options, refusal, rows};
-use pgspate_base::{Error, Kind};
+use pgspate_base::{Error, ErrorKind};
 use pgspate_input::encode::Encoded;
 use pgspate_input::encode::field::FieldEncoder;
 use pgspate_input::format::json::{JsonColumn, JsonEncoder, JsonOptions};
@@ -82,7 +82,7 @@ fn arrays_are_rows_by_position() {
 #[test]
 fn unknown_keys_are_named_with_the_nearest_column() {
     let error = refusal(b"{\"id\":1}\n{\"id\":2, \"nmae\":[{}]}", &table());
-    assert_eq!(error.kind(), Kind::Format);
+    assert_eq!(error.kind(), ErrorKind::Format);
     assert_eq!(error.to_string(), "key \"nmae\" names no column");
     assert_eq!(place(&error), (2, 18));
     assert!(error.hint_text().unwrap().starts_with("The nearest column is \"name\"."));
@@ -119,7 +119,7 @@ fn broken_json_is_refused_at_its_place() {
         let error = refusal(input, &table());
         assert_eq!(error.to_string(), message);
         assert_eq!(place(&error), at, "{message}");
-        assert_eq!(error.kind(), Kind::Format);
+        assert_eq!(error.kind(), ErrorKind::Format);
     }
 }
 
@@ -128,7 +128,7 @@ fn what_text_cannot_hold_is_refused_with_the_servers_code() {
     for (json, code) in [("\\u0000", "22P05"), ("\\ud800", "22P02"), ("\\udc00x", "22P02")] {
         let input = format!("{{}}\n{{\"id\":1,\"name\":\"a{json}\"}}");
         let error = refusal(input.as_bytes(), &table());
-        assert_eq!(error.kind(), Kind::Type);
+        assert_eq!(error.kind(), ErrorKind::Type);
         assert_eq!(error.sqlstate().unwrap().code(), code);
         assert_eq!(error.place().unwrap().column.as_deref(), Some("name"));
         assert_eq!(place(&error), (2, 3));

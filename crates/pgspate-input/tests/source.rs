@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use pgspate_base::{Error, Kind};
+use pgspate_base::{Error, ErrorKind};
 use pgspate_input::source::{Compression, Input, Options, resolve};
 use tokio::runtime::Runtime;
 
@@ -130,7 +130,7 @@ fn what_is_not_there_is_an_error() {
         (at("empty"), format!("no files in folder \"{}\"", at("empty"))),
     ] {
         let error = refusal(&spec);
-        assert_eq!((error.to_string(), error.kind()), (message, Kind::Source));
+        assert_eq!((error.to_string(), error.kind()), (message, ErrorKind::Source));
     }
     fs::create_dir(dir.path().join("sub/_delta_log")).unwrap();
     let error = refusal(&at("sub"));
@@ -155,7 +155,7 @@ fn requests_that_make_no_sense() {
         (vec!["x[.csv"], "\"x[.csv\" is not a valid pattern".to_owned()),
     ] {
         let error = find(&specs).unwrap_err();
-        assert_eq!((error.to_string(), error.kind()), (message, Kind::Usage));
+        assert_eq!((error.to_string(), error.kind()), (message, ErrorKind::Usage));
     }
     let options = Options { store: vec![("regoin".into(), "x".into())], ..Options::default() };
     let error = resolve(&[a.to_owned()], &options, runtime().handle().clone()).unwrap_err();
@@ -274,7 +274,7 @@ fn ranges_are_exact() {
     assert_eq!(ranges.read(5, 1000).unwrap(), &data[5..1005]);
     assert_eq!(ranges.read(data.len() as u64, 0).unwrap().len(), 0);
     for (start, len) in [(data.len() as u64 - 1, 2), (u64::MAX, 1), (0, usize::MAX)] {
-        assert_eq!(ranges.read(start, len).unwrap_err().kind(), Kind::Source);
+        assert_eq!(ranges.read(start, len).unwrap_err().kind(), ErrorKind::Source);
     }
 }
 
@@ -328,7 +328,7 @@ fn a_folder_with_a_file_that_may_not_be_read() {
     if fs::File::open(&path).is_err() {
         let error = result.unwrap_err();
         assert_eq!(error.to_string(), format!("could not open \"{}\"", path.display()));
-        assert_eq!(error.kind(), Kind::Source);
+        assert_eq!(error.kind(), ErrorKind::Source);
     } else {
         assert_eq!(result.unwrap().len(), 4);
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pgspate_base::{Error, Kind};
+use pgspate_base::{Error, ErrorKind};
 use pgspate_input::source::{Compression, Input, Options, resolve};
 use tokio::runtime::Runtime;
 
@@ -338,7 +338,7 @@ fn a_lost_stream_is_an_error() {
             let input = open(&runtime, &server.url("/x.csv"), &options()).unwrap();
             let error = read(&input).unwrap_err();
             assert!(error.to_string().ends_with("broke off after 30000 bytes"), "{error}");
-            assert_eq!(error.kind(), Kind::Source);
+            assert_eq!(error.kind(), ErrorKind::Source);
         }
     }
 }
@@ -355,7 +355,7 @@ fn a_server_that_stays_silent_is_an_error() {
         let input = open(&runtime, &spec, &options).unwrap();
         let start = Instant::now();
         let error = read(&input).unwrap_err();
-        assert_eq!(error.kind(), Kind::Source);
+        assert_eq!(error.kind(), ErrorKind::Source);
         assert_eq!(error.place().unwrap().source.as_deref(), Some(spec.as_str()));
         // Far more than stall and retry allow together, far less than for ever.
         assert!(start.elapsed() < Duration::from_secs(60));
@@ -423,7 +423,7 @@ fn refusals_say_what_to_do() {
         let url = server.url(path);
         let error = open(&runtime, &url, &options()).unwrap_err();
         assert_eq!(error.to_string(), message.replace("URL", &url));
-        assert_eq!(error.kind(), Kind::Source);
+        assert_eq!(error.kind(), ErrorKind::Source);
     }
     // Refusals that time does not heal are not repeated.
     let before = server.count.load(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! What tells the records of one stream from those of another, and how far they were taken.
 
 use crate::{SourceNames, SourcePosition};
-use pgspate_events::Stand;
+use pgspate_events::EventPlace;
 use pgspate_target::ledger::Mark;
 
 /// Tells the records of a stream so far from others. The ledger keeps it: it stays as it is.
@@ -60,11 +60,11 @@ impl<S: Default> Trail<S> {
     }
 }
 
-impl<S: Copy + Default + Send + Into<Stand>> SourcePosition for Trail<S> {
-    type Stand = S;
+impl<S: Copy + Default + Send + Into<EventPlace>> SourcePosition for Trail<S> {
+    type EventPlace = S;
 
-    fn arrive(&mut self, stand: S) {
-        self.last = (stand, self.digest);
+    fn arrive(&mut self, event_place: S) {
+        self.last = (event_place, self.digest);
     }
 
     fn settle(&mut self) {
@@ -72,8 +72,8 @@ impl<S: Copy + Default + Send + Into<Stand>> SourcePosition for Trail<S> {
     }
 
     fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark {
-        let (stand, digest) = self.whole;
-        Mark { ordinal, source: names.words(stand.into()), digest: digest.to_string() }
+        let (event_place, digest) = self.whole;
+        Mark { ordinal, source: names.words(event_place.into()), digest: digest.to_string() }
     }
 
     fn digest(&self) -> String {

@@ -23,7 +23,7 @@ pub use lag::{Lag, LagMeter, SourcePoint};
 pub use names::SourceNames;
 pub use source::{EventSource, Gone, Pieces, SourcePosition};
 
-pub(crate) use pgspate_base::{Error, Kind, Place, Result};
+pub(crate) use pgspate_base::{Error, ErrorKind, InputPlace, Result};
 
 /// Decodes a part of a URL, where a plus is a plus.
 fn decode_url_part(value: &str) -> String {

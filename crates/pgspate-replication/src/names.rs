@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::Place;
-use pgspate_events::Stand;
+use crate::InputPlace;
+use pgspate_events::EventPlace;
 
 /// What people call the files, the slot or the partitions of a stream. Partitions may be added.
 #[derive(Debug, Clone, Default)]
 pub struct SourceNames(Arc<RwLock<Vec<String>>>);
 
 impl SourceNames {
-    /// Takes the names in the order by which a [`Stand`] counts them.
+    /// Takes the names in the order by which a [`EventPlace`] counts them.
     pub fn new(names: Vec<String>) -> SourceNames {
         SourceNames(Arc::new(RwLock::new(names)))
     }
@@ -26,21 +26,21 @@ impl SourceNames {
     }
 
     /// Returns where an event stands.
-    pub fn place(&self, stand: Stand) -> Place {
-        let (source, line) = match stand {
-            Stand::Line { input, line } => (self.get(input), Some(line)),
-            _ => (Some(self.words(stand)), None),
+    pub fn place(&self, event_place: EventPlace) -> InputPlace {
+        let (source, line) = match event_place {
+            EventPlace::Line { input, line } => (self.get(input), Some(line)),
+            _ => (Some(self.words(event_place)), None),
         };
-        Place { source, line, ..Place::default() }
+        InputPlace { source, line, ..InputPlace::default() }
     }
 
     /// Returns where an event stands in words.
-    pub fn words(&self, stand: Stand) -> String {
+    pub fn words(&self, event_place: EventPlace) -> String {
         let name = |nth| self.get(nth).unwrap_or_default();
-        match stand {
-            Stand::Line { input, line } => format!("{}, line {line}", name(input)),
-            Stand::Commit(lsn) => format!("{}, transaction at {lsn}", name(0)),
-            Stand::Offset { part, offset } => format!("{}, offset {offset}", name(part)),
+        match event_place {
+            EventPlace::Line { input, line } => format!("{}, line {line}", name(input)),
+            EventPlace::Commit(lsn) => format!("{}, transaction at {lsn}", name(0)),
+            EventPlace::Offset { part, offset } => format!("{}, offset {offset}", name(part)),
         }
     }
 }

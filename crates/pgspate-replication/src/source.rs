@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use crate::{LagMeter, Result, SourceNames, SourcePoint};
-use pgspate_events::Stand;
+use pgspate_events::EventPlace;
 use pgspate_target::ledger::{Mark, PartMove};
 use pgspate_target::session::Stop;
 
@@ -62,10 +62,10 @@ pub trait EventSource: Send + 'static {
 /// How far the events of a source have come, record by record: what the ledger keeps of it.
 pub trait SourcePosition: Send {
     /// Where one of its events stands, or up to where all of them have come.
-    type Stand: Copy + Into<Stand>;
+    type EventPlace: Copy + Into<EventPlace>;
 
     /// Notes that all of a record has been taken.
-    fn arrive(&mut self, stand: Self::Stand);
+    fn arrive(&mut self, event_place: Self::EventPlace);
 
     /// Notes that all that has arrived is of whole transactions.
     fn settle(&mut self);

@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Row};
 
 use super::{Ask, Recipe, Table, server_error, untrusted_owner_sql};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What definitions are printed for and read under: names are qualified, and constants mean the
 /// same whatever the role, the database or the session is set to.
@@ -246,7 +246,7 @@ fn index(row: &Row) -> Result<Index> {
         _ => IndexKind::Plain,
     };
     let recipe = serde_json::from_str(row.get(6)).map_err(|error| {
-        Error::new(Kind::Bug, "an index that cannot be described").because(error)
+        Error::new(ErrorKind::Bug, "an index that cannot be described").because(error)
     })?;
     Ok(Index {
         kind,

@@ -30,7 +30,9 @@ mod upkeep;
 pub use ask::{Ask, Parameter};
 pub use dependents::{Bonds, Reference, distributed_by, fixed, has_heirs};
 pub use index::{DEFINITION_SETTINGS, Index, IndexKind};
-pub use pgspate_base::{IDENT_BYTES_MAX, Refusal, quote_ident, quote_literal, truncate_ident};
+pub use pgspate_base::{
+    IDENT_BYTES_MAX, ServerRefusal, quote_ident, quote_literal, truncate_ident,
+};
 pub use pgspate_input::types::{PgType, Session, TypeKind};
 pub use recipe::{AUTOVACUUM, PresentNames, Recipe, present_names};
 pub use search_path::{begin_pinned, under_users_path, use_users_path};
@@ -42,7 +44,7 @@ pub use upkeep::{Sequence, Upkeep, users};
 
 use tokio_postgres::error::SqlState;
 
-pub(crate) use pgspate_base::{Error, Kind, Place, Result};
+pub(crate) use pgspate_base::{Error, ErrorKind, InputPlace, Result};
 
 /// Whether the server ends the session with such an error, or the connection has failed.
 pub fn ends_session(code: &SqlState) -> bool {
@@ -53,11 +55,12 @@ pub fn ends_session(code: &SqlState) -> bool {
 pub fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Error {
     move |error| match error.as_db_error() {
         Some(said) => {
-            let kind = if ends_session(said.code()) { Kind::Connect } else { Kind::Server };
+            let kind =
+                if ends_session(said.code()) { ErrorKind::Connect } else { ErrorKind::Server };
             let wrapped = Error::new(kind, message);
             let wrapped = wrapped.hint_if(said.hint());
-            wrapped.because(Refusal::new(said))
+            wrapped.because(ServerRefusal::new(said))
         }
-        None => Error::new(Kind::Connect, message).because(error),
+        None => Error::new(ErrorKind::Connect, message).because(error),
     }
 }

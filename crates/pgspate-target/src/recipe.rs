@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use super::index::IndexKind;
 use super::{Ask, quote_ident, quote_literal, server_error};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What options of a table are called as a kind of change.
 pub const AUTOVACUUM: &str = "autovacuum";
@@ -170,7 +170,7 @@ impl Recipe {
 
     fn foreign_key(&self, name: &str, now: &PresentNames) -> Result<Vec<String>> {
         let far = now.far.as_ref().ok_or_else(|| {
-            Error::new(Kind::Ledger, "the table that it referred to is not there any more")
+            Error::new(ErrorKind::Ledger, "the table that it referred to is not there any more")
         })?;
         // Columns of `on delete set null (...)` are in the text.
         if self.definition.contains('(') {
@@ -192,7 +192,7 @@ impl Recipe {
         let statement = |(name, value): &(String, Option<String>)| {
             if !known.contains(&name.as_str()) {
                 let message = format!("the ledger says that pgspate has set \"{name}\"");
-                return Err(Error::new(Kind::Ledger, message));
+                return Err(Error::new(ErrorKind::Ledger, message));
             }
             Ok(match value {
                 None => format!("alter table {table} reset ({name})"),
@@ -212,7 +212,7 @@ impl Recipe {
                 Some(present) if present == name => {}
                 Some(present) => {
                     let message = format!("column \"{name}\" is called \"{present}\" now");
-                    return Err(Error::new(Kind::Ledger, message));
+                    return Err(Error::new(ErrorKind::Ledger, message));
                 }
                 None => return Err(dropped(name)),
             }
@@ -222,7 +222,7 @@ impl Recipe {
 }
 
 fn dropped(name: &str) -> Error {
-    Error::new(Kind::Ledger, format!("column \"{name}\" was dropped"))
+    Error::new(ErrorKind::Ledger, format!("column \"{name}\" was dropped"))
 }
 
 /// Columns as they are called now, in the order that they had, as SQL lists them.
@@ -240,8 +240,10 @@ fn names(then: &[NumberedColumn], now: &[NumberedColumn]) -> Result<String> {
 fn check_clause(text: &str) -> Result<()> {
     match is_clause(text) {
         true => Ok(()),
-        false => Err(Error::new(Kind::Ledger, "the ledger has no definition that pgspate wrote")
-            .hint("Somebody has changed it; make the index yourself.")),
+        false => {
+            Err(Error::new(ErrorKind::Ledger, "the ledger has no definition that pgspate wrote")
+                .hint("Somebody has changed it; make the index yourself."))
+        }
     }
 }
 

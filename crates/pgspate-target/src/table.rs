@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 
 use super::search_path::find_table;
 use super::{Ask, server_error};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_input::types::{PgType, TypeKind};
 
 /// A table as the catalog describes it.
@@ -274,7 +274,7 @@ pub const LEDGER_SCHEMA: &str = "pgspate";
 /// Refuses to write into a schema of the server's own, or of pgspate's. `named`: what leads there.
 ///
 /// # Errors
-/// Of [`Kind::Usage`] then.
+/// Of [`ErrorKind::Usage`] then.
 pub fn check_schema(named: &str, schema: &str) -> Result<()> {
     let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
         "the ledger"
@@ -285,7 +285,7 @@ pub fn check_schema(named: &str, schema: &str) -> Result<()> {
         return Ok(());
     };
     let message = format!("{named} leads into {whose}, schema \"{schema}\"");
-    Err(Error::new(Kind::Usage, message).hint("Name a table of another schema."))
+    Err(Error::new(ErrorKind::Usage, message).hint("Name a table of another schema."))
 }
 
 fn read_column(row: &Row, types: &HashMap<u32, RawType>) -> Column {

@@ -5,17 +5,17 @@
 //! tells the columns that it changed as they were before. Statements about tables are passed over,
 //! but for TRUNCATE.
 
-use super::cast::{Bytes, Form, Spelling};
+use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
 use super::json::{Json, is_nothing, malformed};
 use super::mysql::Record;
-use super::room::Room;
-use super::shape::{Tables, cells, overlay};
-use super::{Decode, Types};
-use crate::{Event, Name, Op, Result};
+use super::room::RecordBudget;
+use super::shape::{SourceTables, cells, overlay};
+use super::{Decode, TargetTypes};
+use crate::{ChangeEvent, SourceTable, ChangeKind, Result};
 
-const SPELLING: Spelling = Spelling { bytes: Bytes::Latin1, json_strings: false };
+const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Latin1, json_strings: false };
 /// Flink's.
-const TYPELESS: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
+const TYPELESS: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
 /// What is done to tables, and what Canal and TiCDC say of themselves.
 const PASSED_OVER: [&str; 12] = [
@@ -41,9 +41,9 @@ pub(super) const TYPES: [&str; 11] = [
 /// Decodes Canal's flat messages.
 #[derive(Debug, Default)]
 pub struct Canal {
-    tables: Tables<Form>,
+    tables: SourceTables<TypeFamily>,
     /// Of messages that name none.
-    table: Option<Name>,
+    table: Option<SourceTable>,
 }
 
 impl Canal {
@@ -53,47 +53,47 @@ impl Canal {
     }
 
     /// The same, of messages that do not name their table.
-    pub(super) fn of_table(table: Option<Name>) -> Canal {
+    pub(super) fn of_table(table: Option<SourceTable>) -> Canal {
         Canal { table, ..Canal::default() }
     }
 
     fn rows(
         &mut self,
         message: &Record<'_>,
-        op: Op,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        op: ChangeKind,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         let table = message.table(&mut self.tables, &self.table)?;
         let spelling = if message.has_types { SPELLING } else { TYPELESS };
         let shared = message.key(table)?;
         let name = table.name.clone();
-        let event = |new, old| Event {
+        let event = |new, old| ChangeEvent {
             key: shared.clone(),
             ends_transaction: false,
-            ..Event::of(name.clone(), op, old, new)
+            ..ChangeEvent::of(name.clone(), op, old, new)
         };
-        if op == Op::Truncate {
-            events.push(Event { ends_transaction: true, ..event(None, None) });
+        if op == ChangeKind::Truncate {
+            events.push(ChangeEvent { ends_transaction: true, ..event(None, None) });
             return Ok(());
         }
         let Some(mut rows) = message.data.and_then(Json::array) else {
             return Err(malformed("a message has no list \"data\""));
         };
         let mut olds = message.old.and_then(Json::array);
-        let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
-        let mut room = Room::default();
+        let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
+        let mut room = RecordBudget::default();
         while let Some(mut row) = rows.next_object("a row")? {
-            let cast = &mut |value, form: &Form| spelling.cast(value, form);
+            let cast = &mut |value, form: &TypeFamily| spelling.cast(value, form);
             let data = table.row(&row.rest()?, types, &learn, cast)?;
             rows.close_object(row);
             let changed = olds.as_mut().map(|olds| olds.next()).transpose()?.flatten();
             let mut old = None;
-            if let (Op::Update, Some(changed @ Json::Object(_))) = (op, changed) {
+            if let (ChangeKind::Update, Some(changed @ Json::Object(_))) = (op, changed) {
                 let changed = cells(changed, "\"old\"")?;
                 old = Some(overlay(&data, &table.row(&changed, types, &learn, cast)?));
             }
-            let (new, old) = if op == Op::Delete { (None, Some(data)) } else { (Some(data), old) };
+            let (new, old) = if op == ChangeKind::Delete { (None, Some(data)) } else { (Some(data), old) };
             let event = event(new, old);
             room.take_event(&event)?;
             events.push(event);
@@ -106,7 +106,7 @@ impl Canal {
 }
 
 impl Decode for Canal {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         if is_nothing(record) {
             return Ok(());
         }
@@ -115,11 +115,11 @@ impl Decode for Canal {
             return Err(malformed("a message of Canal's has a \"type\", this one has none"));
         };
         let op = match ty.text()?.as_ref() {
-            "TRUNCATE" => Op::Truncate,
+            "TRUNCATE" => ChangeKind::Truncate,
             _ if message.is_ddl => return Ok(()),
-            "INSERT" => Op::Insert,
-            "UPDATE" => Op::Update,
-            "DELETE" => Op::Delete,
+            "INSERT" => ChangeKind::Insert,
+            "UPDATE" => ChangeKind::Update,
+            "DELETE" => ChangeKind::Delete,
             ty if PASSED_OVER.contains(&ty) => return Ok(()),
             _ => return Err(malformed("unknown \"type\" of a message")),
         };

@@ -6,11 +6,11 @@
 use super::binary::{base64, bytea, from_hex, latin1};
 use super::json::{Fields, Items, Json, malformed};
 use super::room::check_len;
-use crate::{Result, Value};
+use crate::{Result, EventValue};
 
 /// The families of types that formats spell in ways of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum TypeFamily {
     /// Any type that takes what is written.
     Other,
     Bytea,
@@ -25,35 +25,35 @@ pub(super) enum Form {
     Stamp(bool),
     Interval,
     Hstore,
-    Array(Box<Form>),
+    Array(Box<TypeFamily>),
 }
 
-impl Form {
+impl TypeFamily {
     /// The family of a type by its name in `pg_type`.
-    pub(super) fn of(typname: &str) -> Form {
+    pub(super) fn of(typname: &str) -> TypeFamily {
         if let Some(element) = typname.strip_prefix('_') {
-            return Form::Array(Box::new(Form::of(element)));
+            return TypeFamily::Array(Box::new(TypeFamily::of(element)));
         }
         match typname {
-            "bytea" => Form::Bytea,
-            "json" | "jsonb" => Form::Json,
-            "bit" => Form::Bits,
-            "varbit" => Form::VarBits,
-            "numeric" | "money" => Form::Numeric,
-            "date" => Form::Date,
-            "time" => Form::Time,
-            "timestamp" => Form::Stamp(false),
-            "timestamptz" => Form::Stamp(true),
-            "interval" => Form::Interval,
-            "hstore" => Form::Hstore,
-            _ => Form::Other,
+            "bytea" => TypeFamily::Bytea,
+            "json" | "jsonb" => TypeFamily::Json,
+            "bit" => TypeFamily::Bits,
+            "varbit" => TypeFamily::VarBits,
+            "numeric" | "money" => TypeFamily::Numeric,
+            "date" => TypeFamily::Date,
+            "time" => TypeFamily::Time,
+            "timestamp" => TypeFamily::Stamp(false),
+            "timestamptz" => TypeFamily::Stamp(true),
+            "interval" => TypeFamily::Interval,
+            "hstore" => TypeFamily::Hstore,
+            _ => TypeFamily::Other,
         }
     }
 }
 
 /// How a format spells bytes in strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bytes {
+pub(super) enum ByteSpelling {
     Base64,
     /// Hexadecimal digits, with `\x`, `0x` or nothing before them.
     Hex,
@@ -63,36 +63,36 @@ pub(super) enum Bytes {
 
 /// How a format spells what JSON has no type for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spelling {
-    pub(super) bytes: Bytes,
+pub(super) struct JsonSpelling {
+    pub(super) bytes: ByteSpelling,
     /// A string in a json column is a JSON string; else it is the text of a JSON value.
     pub(super) json_strings: bool,
 }
 
-impl Spelling {
+impl JsonSpelling {
     /// What `json` is as text for a type of the family `form`.
-    pub(super) fn cast(self, json: Json<'_>, form: &Form) -> Result<Value> {
+    pub(super) fn cast(self, json: Json<'_>, form: &TypeFamily) -> Result<EventValue> {
         Ok(match (json, form) {
-            (Json::Null, _) => Value::Null,
-            (Json::Bool(is), Form::Bits | Form::VarBits) => text(if is { "1" } else { "0" }),
+            (Json::Null, _) => EventValue::Null,
+            (Json::Bool(is), TypeFamily::Bits | TypeFamily::VarBits) => text(if is { "1" } else { "0" }),
             (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
             (Json::Number(number), _) => text(number),
-            (Json::String(string), Form::Bytea) => {
+            (Json::String(string), TypeFamily::Bytea) => {
                 text(bytea(&self.bytes(&string.text_with_zeros()?)?))
             }
-            (Json::String(string), Form::Json) if self.json_strings => text(string.quoted()),
+            (Json::String(string), TypeFamily::Json) if self.json_strings => text(string.quoted()),
             (Json::String(string), _) => text(string.text()?),
-            (Json::Array(_), Form::Array(element)) => {
+            (Json::Array(_), TypeFamily::Array(element)) => {
                 let mut out = String::new();
                 if let Some(items) = json.array() {
-                    let nests = **element != Form::Json;
+                    let nests = **element != TypeFamily::Json;
                     array(items, nests, &mut |item| self.cast(item, element), &mut out, 1)?;
                 }
                 text(out)
             }
-            (Json::Object(_), Form::Hstore) => match json.object() {
+            (Json::Object(_), TypeFamily::Hstore) => match json.object() {
                 Some(fields) => text(hstore(fields)?),
-                None => Value::Null,
+                None => EventValue::Null,
             },
             (Json::Array(whole) | Json::Object(whole), _) => text(whole),
         })
@@ -100,20 +100,20 @@ impl Spelling {
 
     fn bytes(self, text: &str) -> Result<Vec<u8>> {
         let (bytes, what) = match self.bytes {
-            Bytes::Base64 => (base64(text), "base64"),
-            Bytes::Hex => {
+            ByteSpelling::Base64 => (base64(text), "base64"),
+            ByteSpelling::Hex => {
                 let digits = text.strip_prefix("\\x").or(text.strip_prefix("0x"));
                 (from_hex(digits.unwrap_or(text)), "hexadecimal digits")
             }
-            Bytes::Latin1 => (latin1(text), "a character for each byte"),
+            ByteSpelling::Latin1 => (latin1(text), "a character for each byte"),
         };
         bytes.ok_or_else(|| malformed(format!("expected bytes as {what}")))
     }
 }
 
 /// A value's text.
-pub(super) fn text(text: impl Into<Box<str>>) -> Value {
-    Value::Text(text.into())
+pub(super) fn text(text: impl Into<Box<str>>) -> EventValue {
+    EventValue::Text(text.into())
 }
 
 /// The dimensions that an array may have.
@@ -123,7 +123,7 @@ const DIMENSIONS_MAX: usize = 6;
 pub(super) fn array(
     mut items: Items<'_>,
     nests: bool,
-    element: &mut dyn FnMut(Json<'_>) -> Result<Value>,
+    element: &mut dyn FnMut(Json<'_>) -> Result<EventValue>,
     out: &mut String,
     depth: usize,
 ) -> Result<()> {
@@ -141,8 +141,8 @@ pub(super) fn array(
             continue;
         }
         match element(item)? {
-            Value::Text(text) => quote_element(&text, out),
-            Value::Null | Value::Absent => out.push_str("NULL"),
+            EventValue::Text(text) => quote_element(&text, out),
+            EventValue::Null | EventValue::Absent => out.push_str("NULL"),
         }
         check_len(out.len())?;
     }
@@ -196,17 +196,17 @@ mod tests {
     use super::super::json::object;
     use super::*;
 
-    fn cast(json: &str, ty: &str, spelling: Spelling) -> String {
+    fn cast(json: &str, ty: &str, spelling: JsonSpelling) -> String {
         let record = format!("{{\"v\":{json}}}");
         let fields = object(record.as_bytes()).unwrap().all().unwrap();
-        match spelling.cast(fields[0].1, &Form::of(ty)) {
-            Ok(Value::Text(text)) => text.into(),
+        match spelling.cast(fields[0].1, &TypeFamily::of(ty)) {
+            Ok(EventValue::Text(text)) => text.into(),
             Ok(other) => format!("{other:?}"),
             Err(error) => format!("error: {error}"),
         }
     }
 
-    const PLAIN: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
+    const PLAIN: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
     #[test]
     fn what_types_read_as_it_stands_is_handed_on() {
@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(cast(json, ty, PLAIN), expected, "{json}");
         }
-        let raw = Spelling { bytes: Bytes::Hex, json_strings: true };
+        let raw = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: true };
         assert_eq!(cast("\"a\\nb\"", "jsonb", raw), "\"a\\nb\"");
         assert_eq!(cast("\"\\\\x00ff\"", "bytea", raw), "\\x00ff");
         assert_eq!(cast("\"00ff\"", "bytea", raw), "\\x00ff");

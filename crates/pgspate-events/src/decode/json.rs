@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_input::json::{Scalar, key_end, skip_space, unescape, value};
 
 /// A value.
@@ -356,7 +356,7 @@ fn syntax(found: pgspate_input::json::Syntax) -> Error {
 
 /// A record that is not as its format has it.
 pub(super) fn malformed(what: impl Into<String>) -> Error {
-    Error::new(Kind::Format, what)
+    Error::new(ErrorKind::Format, what)
 }
 
 #[cfg(test)]

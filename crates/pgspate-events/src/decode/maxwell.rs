@@ -4,21 +4,21 @@
 //! row is known, too: by whatever columns the target finds its rows. The last row of a transaction
 //! says so.
 
-use super::cast::{Bytes, Form, Spelling};
+use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
 use super::json::{Json, Str, is_nothing, malformed};
 use super::mysql::Record;
-use super::shape::{Table, Tables, cells, overlay};
-use super::{Decode, Types};
-use crate::{Event, Name, Op, Position, Result, Row};
+use super::shape::{SourceTableColumns, SourceTables, cells, overlay};
+use super::{Decode, TargetTypes};
+use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow};
 
-const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: true };
+const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: true };
 
 /// Decodes Maxwell's JSON.
 #[derive(Debug, Default)]
 pub struct Maxwell {
-    tables: Tables<Form>,
+    tables: SourceTables<TypeFamily>,
     /// Of records that name none.
-    table: Option<Name>,
+    table: Option<SourceTable>,
 }
 
 impl Maxwell {
@@ -28,34 +28,34 @@ impl Maxwell {
     }
 
     /// The same, of records that do not name their table.
-    pub(super) fn of_table(table: Option<Name>) -> Maxwell {
+    pub(super) fn of_table(table: Option<SourceTable>) -> Maxwell {
         Maxwell { table, ..Maxwell::default() }
     }
 
-    fn event(&mut self, record: &Record<'_>, op: Op, types: &dyn Types) -> Result<Event> {
+    fn event(&mut self, record: &Record<'_>, op: ChangeKind, types: &dyn TargetTypes) -> Result<ChangeEvent> {
         let Some(data) = record.data else { return Err(malformed("a row has no \"data\"")) };
         let table = record.table(&mut self.tables, &self.table)?;
-        let event = Event {
+        let event = ChangeEvent {
             key: record.key(table)?,
-            position: Position { transaction: record.xid.clone(), ..Position::default() },
+            position: EventOrigin { transaction: record.xid.clone(), ..EventOrigin::default() },
             ends_transaction: record.is_last || !record.is_inside,
-            ..Event::of(table.name.clone(), op, None, None)
+            ..ChangeEvent::of(table.name.clone(), op, None, None)
         };
         let data = row(table, data, types)?;
-        if op == Op::Delete {
-            return Ok(Event { old: Some(data), ..event });
+        if op == ChangeKind::Delete {
+            return Ok(ChangeEvent { old: Some(data), ..event });
         }
         let mut old = None;
-        if let (Op::Update, Some(changed)) = (op, record.old.filter(|old| *old != Json::Null)) {
+        if let (ChangeKind::Update, Some(changed)) = (op, record.old.filter(|old| *old != Json::Null)) {
             let changed = cells(changed, "\"old\"")?;
             old = Some(overlay(&data, &cast(table, &changed, types)?));
         }
-        Ok(Event { new: Some(data), old, ..event })
+        Ok(ChangeEvent { new: Some(data), old, ..event })
     }
 }
 
 impl Decode for Maxwell {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         if is_nothing(record) {
             return Ok(());
         }
@@ -65,10 +65,10 @@ impl Decode for Maxwell {
         };
         let ty = ty.text()?;
         let op = match ty.as_ref() {
-            "insert" => Op::Insert,
-            "update" => Op::Update,
-            "delete" => Op::Delete,
-            "bootstrap-insert" => Op::Snapshot,
+            "insert" => ChangeKind::Insert,
+            "update" => ChangeKind::Update,
+            "delete" => ChangeKind::Delete,
+            "bootstrap-insert" => ChangeKind::Snapshot,
             "bootstrap-start" | "bootstrap-complete" | "heartbeat" => return Ok(()),
             // What is done to tables, of which the target may have none.
             _ if ty.starts_with("table-") || ty.starts_with("database-") => return Ok(()),
@@ -84,11 +84,11 @@ impl Decode for Maxwell {
     }
 }
 
-fn row(table: &mut Table<Form>, row: Json<'_>, types: &dyn Types) -> Result<Row> {
+fn row(table: &mut SourceTableColumns<TypeFamily>, row: Json<'_>, types: &dyn TargetTypes) -> Result<EventRow> {
     cast(table, &cells(row, "\"data\"")?, types)
 }
 
-fn cast(table: &mut Table<Form>, row: &[(Str<'_>, Json<'_>)], types: &dyn Types) -> Result<Row> {
-    let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+fn cast(table: &mut SourceTableColumns<TypeFamily>, row: &[(Str<'_>, Json<'_>)], types: &dyn TargetTypes) -> Result<EventRow> {
+    let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
     table.row(row, types, &learn, &mut |value, form| SPELLING.cast(value, form))
 }

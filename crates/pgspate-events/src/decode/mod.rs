@@ -12,7 +12,7 @@ mod json;
 mod maxwell;
 mod moments;
 mod mysql;
-pub mod plain;
+pub mod own_format;
 mod room;
 mod shape;
 mod sniff;
@@ -24,23 +24,23 @@ pub use canal::Canal;
 pub use debezium::{Debezium, DebeziumOptions};
 pub use dms::{Dms, DmsOptions};
 pub use maxwell::Maxwell;
-pub use moments::Unit;
-pub use sniff::{DecodeOptions, Format, of, sniff};
+pub use moments::TimeUnit;
+pub use sniff::{DecodeOptions, EventFormat, of, sniff};
 pub use wal2json::Wal2json;
 
 pub use json::is_nothing;
 
-use super::event::{Event, Name};
+use super::event::{ChangeEvent, SourceTable};
 use crate::Result;
 
 /// What decoders ask about the target: formats without types of their own need its types.
-pub trait Types {
+pub trait TargetTypes {
     /// The type of a column of the table that the source names so, as `pg_type.typname` has it
     /// (`numeric`, `timestamptz`, `_int4`); `None` when there is no such column or table.
-    fn of(&self, table: &Name, column: &str) -> Option<Arc<str>>;
+    fn of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>>;
 
     /// Whether what the column holds is passed over, whatever it is.
-    fn ignores(&self, _table: &Name, _column: &str) -> bool {
+    fn ignores(&self, _table: &SourceTable, _column: &str) -> bool {
         false
     }
 }
@@ -48,7 +48,7 @@ pub trait Types {
 /// What a record says of transactions beside its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Grouping {
-    /// Nothing: [`Event::ends_transaction`] says it.
+    /// Nothing: [`ChangeEvent::ends_transaction`] says it.
     #[default]
     AsEvents,
     /// A transaction begins with this record.
@@ -68,9 +68,9 @@ pub trait Decode: Send {
     /// caller sets the positions' `source` and `ordinal`; the decoder sets `transaction`.
     ///
     /// # Errors
-    /// [`crate::Kind::Format`] for a record that is malformed or means nothing here; its place is
-    /// for the caller to add. `events` is then as it was.
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()>;
+    /// [`crate::ErrorKind::Format`] for a record that is malformed or means nothing here; its place
+    /// is for the caller to add. `events` is then as it was.
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()>;
 
     /// What the record that was decoded last says of transactions.
     fn grouping(&self) -> Grouping {
@@ -90,8 +90,8 @@ pub trait Decode: Send {
     fn decode_keyed(
         &mut self,
         record: &KeyedRecord<'_>,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         match record.value {
             Some(value) => self.decode(value, types, events),

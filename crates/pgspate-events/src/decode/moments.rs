@@ -11,7 +11,7 @@ use pgspate_input::encode::arrow::calendar::{
 
 /// What one is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum TimeUnit {
     /// Thousandths of a second.
     Milli,
     /// Millionths of a second.
@@ -20,12 +20,12 @@ pub enum Unit {
     Nano,
 }
 
-impl Unit {
+impl TimeUnit {
     fn per_second(self) -> i64 {
         match self {
-            Unit::Milli => 1_000,
-            Unit::Micro => 1_000_000,
-            Unit::Nano => 1_000_000_000,
+            TimeUnit::Milli => 1_000,
+            TimeUnit::Micro => 1_000_000,
+            TimeUnit::Nano => 1_000_000_000,
         }
     }
 
@@ -43,14 +43,14 @@ const INFINITY_MILLIS: i64 = 9_223_372_036_825_200_000;
 const MINUS_INFINITY_MILLIS: i64 = -9_223_372_036_832_400_000;
 
 /// A moment that many units after 1970, with `zone` behind it.
-pub(super) fn stamp(value: i64, unit: Unit, zone: &str) -> String {
+pub(super) fn stamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     match (value, unit) {
-        (i64::MAX, Unit::Micro | Unit::Nano) | (INFINITY_MILLIS, _) => return "infinity".into(),
-        (i64::MIN, Unit::Micro | Unit::Nano) | (MINUS_INFINITY_MILLIS, _) => {
+        (i64::MAX, TimeUnit::Micro | TimeUnit::Nano) | (INFINITY_MILLIS, _) => return "infinity".into(),
+        (i64::MIN, TimeUnit::Micro | TimeUnit::Nano) | (MINUS_INFINITY_MILLIS, _) => {
             return "-infinity".into();
         }
-        (millis, Unit::Milli) if millis == INFINITY_MILLIS / 1_000 => return "infinity".into(),
-        (millis, Unit::Milli) if millis == MINUS_INFINITY_MILLIS / 1_000 => {
+        (millis, TimeUnit::Milli) if millis == INFINITY_MILLIS / 1_000 => return "infinity".into(),
+        (millis, TimeUnit::Milli) if millis == MINUS_INFINITY_MILLIS / 1_000 => {
             return "-infinity".into();
         }
         _ => {}
@@ -85,7 +85,7 @@ pub(super) fn date(days: i64) -> String {
 }
 
 /// A time of the day. `None` for what is none: below zero or past 24:00.
-pub(super) fn time(value: i64, unit: Unit) -> Option<String> {
+pub(super) fn time(value: i64, unit: TimeUnit) -> Option<String> {
     let (secs, nanos) = unit.split(value);
     if !(0..=86_400).contains(&secs) || (secs == 86_400 && nanos != 0) {
         return None;
@@ -96,7 +96,7 @@ pub(super) fn time(value: i64, unit: Unit) -> Option<String> {
 }
 
 /// A span of time without days.
-pub(super) fn duration(value: i64, unit: Unit) -> String {
+pub(super) fn duration(value: i64, unit: TimeUnit) -> String {
     let nanos = i128::from(value) * i128::from(1_000_000_000 / unit.per_second());
     let mut out = Vec::with_capacity(16);
     write_interval(0, 0, nanos, &mut out);
@@ -145,33 +145,33 @@ mod tests {
 
     #[test]
     fn numbers_become_dates_and_times() {
-        assert_eq!(stamp(1_700_000_000_123, Unit::Milli, ""), "2023-11-14 22:13:20.123");
-        assert_eq!(stamp(-1, Unit::Micro, "+00"), "1969-12-31 23:59:59.999999+00");
+        assert_eq!(stamp(1_700_000_000_123, TimeUnit::Milli, ""), "2023-11-14 22:13:20.123");
+        assert_eq!(stamp(-1, TimeUnit::Micro, "+00"), "1969-12-31 23:59:59.999999+00");
         assert_eq!(
-            stamp(-62_135_596_800_000_001, Unit::Micro, ""),
+            stamp(-62_135_596_800_000_001, TimeUnit::Micro, ""),
             "0001-12-31 23:59:59.999999 BC"
         );
-        assert_eq!(stamp(1, Unit::Nano, ""), "1970-01-01 00:00:00.000000001");
+        assert_eq!(stamp(1, TimeUnit::Nano, ""), "1970-01-01 00:00:00.000000001");
         assert_eq!(date(19_675), "2023-11-14");
         assert_eq!(date(-719_529), "0002-12-31 BC");
-        assert_eq!(time(86_399_999_999, Unit::Micro).unwrap(), "23:59:59.999999");
-        assert_eq!(time(86_400_000, Unit::Milli).unwrap(), "24:00:00");
-        assert_eq!((time(-1, Unit::Nano), time(86_400_001, Unit::Milli)), (None, None));
-        assert_eq!(duration(-5_400_000_001, Unit::Micro), "-01:30:00.000001");
+        assert_eq!(time(86_399_999_999, TimeUnit::Micro).unwrap(), "23:59:59.999999");
+        assert_eq!(time(86_400_000, TimeUnit::Milli).unwrap(), "24:00:00");
+        assert_eq!((time(-1, TimeUnit::Nano), time(86_400_001, TimeUnit::Milli)), (None, None));
+        assert_eq!(duration(-5_400_000_001, TimeUnit::Micro), "-01:30:00.000001");
     }
 
     #[test]
     fn infinities_come_back() {
         for (value, unit) in [
-            (9_223_372_036_825_200_000, Unit::Micro),
-            (i64::MAX, Unit::Micro),
-            (9_223_372_036_825_200, Unit::Milli),
-            (i64::MAX, Unit::Nano),
+            (9_223_372_036_825_200_000, TimeUnit::Micro),
+            (i64::MAX, TimeUnit::Micro),
+            (9_223_372_036_825_200, TimeUnit::Milli),
+            (i64::MAX, TimeUnit::Nano),
         ] {
             assert_eq!(stamp(value, unit, ""), "infinity");
         }
-        assert_eq!(stamp(-9_223_372_036_832_400_000, Unit::Micro, ""), "-infinity");
-        assert_eq!(stamp(-9_223_372_036_832_400, Unit::Milli, ""), "-infinity");
+        assert_eq!(stamp(-9_223_372_036_832_400_000, TimeUnit::Micro, ""), "-infinity");
+        assert_eq!(stamp(-9_223_372_036_832_400, TimeUnit::Milli, ""), "-infinity");
         assert_eq!(iso("+292278994-08-16T23:00:00Z"), "infinity");
         assert_eq!(iso("-292275055-05-16T23:00:00Z"), "-infinity");
         assert_eq!(iso("+294247-01-10T04:00:25.2Z"), "infinity");

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::cast::Form;
+use super::cast::TypeFamily;
 use super::json::{Json, Str, malformed, object};
-use super::shape::{Table, Tables};
-use crate::{Name, Result};
+use super::shape::{SourceTableColumns, SourceTables};
+use crate::{SourceTable, Result};
 
 /// The fields of a record that mean something in either format.
 #[derive(Default)]
@@ -57,9 +57,9 @@ impl<'a> Record<'a> {
     /// The record's table, or `other` if the record names none.
     pub(super) fn table<'t>(
         &self,
-        tables: &'t mut Tables<Form>,
-        other: &Option<Name>,
-    ) -> Result<&'t mut Table<Form>> {
+        tables: &'t mut SourceTables<TypeFamily>,
+        other: &Option<SourceTable>,
+    ) -> Result<&'t mut SourceTableColumns<TypeFamily>> {
         match (self.table, other) {
             (Some(table), _) => {
                 let schema = self.database.map(Str::text).transpose()?;
@@ -72,7 +72,7 @@ impl<'a> Record<'a> {
     }
 
     /// The key's columns, if the record names any.
-    pub(super) fn key(&self, table: &mut Table<Form>) -> Result<Option<Arc<[Box<str>]>>> {
+    pub(super) fn key(&self, table: &mut SourceTableColumns<TypeFamily>) -> Result<Option<Arc<[Box<str>]>>> {
         let key = self.key.as_deref().filter(|key| !key.is_empty());
         key.map(|key| table.key(key)).transpose()
     }

@@ -3,7 +3,7 @@
 //! A few bytes of a record may be an event of many columns or a number of many digits.
 
 use super::json::malformed;
-use crate::{Error, Event, Result, Value};
+use crate::{Error, ChangeEvent, Result, EventValue};
 
 /// Bytes that one record becomes, at most; its own bytes are bounded likewise. Tests reach it with
 /// less.
@@ -11,20 +11,20 @@ const DECODED_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
 
 /// What is left of it.
 #[derive(Debug)]
-pub(super) struct Room(usize);
+pub(super) struct RecordBudget(usize);
 
-impl Default for Room {
-    fn default() -> Room {
-        Room(DECODED_BYTES_MAX)
+impl Default for RecordBudget {
+    fn default() -> RecordBudget {
+        RecordBudget(DECODED_BYTES_MAX)
     }
 }
 
-impl Room {
+impl RecordBudget {
     /// Takes room for an event.
     ///
     /// # Errors
     /// When the record would become too large.
-    pub(super) fn take_event(&mut self, event: &Event) -> Result<()> {
+    pub(super) fn take_event(&mut self, event: &ChangeEvent) -> Result<()> {
         self.take(event.held_bytes())
     }
 
@@ -32,7 +32,7 @@ impl Room {
     ///
     /// # Errors
     /// When the record would become too large.
-    pub(super) fn take_value(&mut self, value: &Value) -> Result<()> {
+    pub(super) fn take_value(&mut self, value: &EventValue) -> Result<()> {
         self.take(value.held_bytes())
     }
 
@@ -62,14 +62,14 @@ fn too_large() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Canal, Debezium, Decode, Types, Wal2json};
+    use super::super::{Canal, Debezium, Decode, TargetTypes, Wal2json};
     use super::*;
-    use crate::Name;
+    use crate::SourceTable;
 
     struct OfArrays;
 
-    impl Types for OfArrays {
-        fn of(&self, _: &Name, _: &str) -> Option<std::sync::Arc<str>> {
+    impl TargetTypes for OfArrays {
+        fn of(&self, _: &SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
             Some("_numeric".into())
         }
     }

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Types;
+use super::TargetTypes;
 use super::json::{Json, Str, malformed};
-use super::room::Room;
-use crate::{Error, Kind, Name, Result, Row, Value};
+use super::room::RecordBudget;
+use crate::{Error, ErrorKind, SourceTable, Result, EventRow, EventValue};
 
 /// Tables kept at most; more than that and all are forgotten.
 const TABLES_MAX: usize = 16_384;
@@ -18,41 +18,41 @@ const LISTS_MAX: usize = 64;
 
 /// The tables that a decoder has seen. `K` is what it knows of a column.
 #[derive(Debug)]
-pub(super) struct Tables<K> {
+pub(super) struct SourceTables<K> {
     ordinals: HashMap<Box<str>, usize>,
-    tables: Vec<Table<K>>,
+    tables: Vec<SourceTableColumns<K>>,
     scratch: String,
 }
 
-impl<K> Default for Tables<K> {
-    fn default() -> Tables<K> {
-        Tables { ordinals: HashMap::new(), tables: Vec::new(), scratch: String::new() }
+impl<K> Default for SourceTables<K> {
+    fn default() -> SourceTables<K> {
+        SourceTables { ordinals: HashMap::new(), tables: Vec::new(), scratch: String::new() }
     }
 }
 
 /// A table, and the lists of columns that its rows came in.
 #[derive(Debug)]
-pub(super) struct Table<K> {
-    pub(super) name: Arc<Name>,
+pub(super) struct SourceTableColumns<K> {
+    pub(super) name: Arc<SourceTable>,
     /// The most recently used first.
-    lists: Vec<List<K>>,
+    lists: Vec<ColumnList<K>>,
     keys: Vec<Arc<[Box<str>]>>,
 }
 
 #[derive(Debug)]
-struct List<K> {
+struct ColumnList<K> {
     columns: Arc<[Box<str>]>,
     kinds: Vec<Option<K>>,
 }
 
-impl<K> Tables<K> {
+impl<K> SourceTables<K> {
     /// The table of this name. `variant` keeps apart what the decoder knows of its columns.
     pub(super) fn of(
         &mut self,
         schema: Option<&str>,
         table: &str,
         variant: usize,
-    ) -> &mut Table<K> {
+    ) -> &mut SourceTableColumns<K> {
         use std::fmt::Write as _;
         self.scratch.clear();
         // No name holds a zero character: PostgreSQL has none and `Str::text` refuses it.
@@ -72,26 +72,26 @@ impl<K> Tables<K> {
         }
         let at = self.tables.len();
         self.ordinals.insert(self.scratch.as_str().into(), at);
-        let name = Name { schema: schema.map(str::to_owned), table: table.to_owned() };
-        self.tables.push(Table { name: Arc::new(name), lists: Vec::new(), keys: Vec::new() });
+        let name = SourceTable { schema: schema.map(str::to_owned), table: table.to_owned() };
+        self.tables.push(SourceTableColumns { name: Arc::new(name), lists: Vec::new(), keys: Vec::new() });
         &mut self.tables[at]
     }
 }
 
-impl<K> Table<K> {
+impl<K> SourceTableColumns<K> {
     /// The row of these fields. `learn` gives what a column is, or none as long as that is not
     /// known; `read` makes the value.
     ///
     /// # Errors
     /// A column twice, more than a record may become, or what `read` says, which is told with the
     /// column.
-    pub(super) fn row<V: Copy + Spelled>(
+    pub(super) fn row<V: Copy + SourceText>(
         &mut self,
         fields: &[(Str<'_>, V)],
-        types: &dyn Types,
+        types: &dyn TargetTypes,
         learn: &dyn Fn(&str, Option<&str>) -> K,
-        read: &mut dyn FnMut(V, &K) -> Result<Value>,
-    ) -> Result<Row> {
+        read: &mut dyn FnMut(V, &K) -> Result<EventValue>,
+    ) -> Result<EventRow> {
         let at = match self.lists.iter().position(|list| list.is_of(fields)) {
             Some(at) => at,
             None => self.add(fields)?,
@@ -100,7 +100,7 @@ impl<K> Table<K> {
         let name = &self.name;
         let list = &mut self.lists[0];
         let mut values = Vec::with_capacity(fields.len());
-        let mut room = Room::default();
+        let mut room = RecordBudget::default();
         for (at, (_, value)) in fields.iter().enumerate() {
             let column = &list.columns[at];
             let kind = &mut list.kinds[at];
@@ -121,13 +121,13 @@ impl<K> Table<K> {
             };
             let value = match read(*value, kind) {
                 Ok(value) => value,
-                Err(_) if types.ignores(name, column) => Value::Null,
+                Err(_) if types.ignores(name, column) => EventValue::Null,
                 Err(error) => return Err(in_column(name, column, value.spelled(), &error)),
             };
             room.take_value(&value)?;
             values.push(value);
         }
-        Ok(Row { columns: list.columns.clone(), values })
+        Ok(EventRow { columns: list.columns.clone(), values })
     }
 
     fn add<V>(&mut self, fields: &[(Str<'_>, V)]) -> Result<usize> {
@@ -138,7 +138,7 @@ impl<K> Table<K> {
         refuse_twice(&columns)?;
         self.lists.truncate(LISTS_MAX - 1);
         let kinds = columns.iter().map(|_| None).collect();
-        self.lists.push(List { columns: columns.into(), kinds });
+        self.lists.push(ColumnList { columns: columns.into(), kinds });
         Ok(self.lists.len() - 1)
     }
 
@@ -172,7 +172,7 @@ fn refuse_twice(columns: &[Box<str>]) -> Result<()> {
     }
 }
 
-impl<K> List<K> {
+impl<K> ColumnList<K> {
     fn is_of<V>(&self, fields: &[(Str<'_>, V)]) -> bool {
         self.columns.len() == fields.len()
             && self.columns.iter().zip(fields).all(|(column, (key, _))| key.is(column))
@@ -180,11 +180,11 @@ impl<K> List<K> {
 }
 
 /// A value as the record spells it.
-pub(super) trait Spelled {
+pub(super) trait SourceText {
     fn spelled(&self) -> &str;
 }
 
-impl Spelled for Json<'_> {
+impl SourceText for Json<'_> {
     fn spelled(&self) -> &str {
         match self {
             Json::Null => "null",
@@ -201,13 +201,13 @@ const QUOTED_MAX: usize = 64;
 
 /// The error of a value, with its column. The value is quoted, as the server would: what is read
 /// here stands in for its input functions.
-fn in_column(table: &Name, column: &str, spelled: &str, error: &Error) -> Error {
+fn in_column(table: &SourceTable, column: &str, spelled: &str, error: &Error) -> Error {
     let schema = table.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
     let end = spelled.char_indices().nth(QUOTED_MAX).map(|(at, _)| at);
     let cut = if end.is_some() { "..." } else { "" };
     let quoted = &spelled[..end.unwrap_or(spelled.len())];
     let told = Error::new(
-        Kind::Format,
+        ErrorKind::Format,
         format!("column \"{column}\" of {schema}{}: {error}: \"{quoted}{cut}\"", table.table),
     );
     told.hint_if(error.hint_text())
@@ -222,12 +222,12 @@ pub(super) fn cells<'a>(row: Json<'a>, what: &str) -> Result<Vec<(Str<'a>, Json<
 }
 
 /// The row as it was, where only the columns that differ are told: `before` over `after`.
-pub(super) fn overlay(after: &Row, before: &Row) -> Row {
+pub(super) fn overlay(after: &EventRow, before: &EventRow) -> EventRow {
     let old = |column: &str| before.columns.iter().position(|name| &**name == column);
     let values = after.columns.iter().zip(&after.values);
     let values = values.map(|(column, value)| match old(column) {
         Some(at) => before.values[at].clone(),
         None => value.clone(),
     });
-    Row { columns: after.columns.clone(), values: values.collect() }
+    EventRow { columns: after.columns.clone(), values: values.collect() }
 }

@@ -7,11 +7,11 @@ use super::canal;
 use super::debezium::is_metadata;
 use super::json::{Fields, Json, Str, malformed, object};
 use super::{Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Wal2json};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// A format of change events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum EventFormat {
     /// Debezium's JSON, envelopes or flattened.
     Debezium,
     /// wal2json, version 1 or 2.
@@ -26,38 +26,38 @@ pub enum Format {
     Pgspate,
 }
 
-impl Format {
+impl EventFormat {
     /// All of them, in the order in which they are named to users.
-    pub const ALL: [Format; 6] = [
-        Format::Debezium,
-        Format::Wal2json,
-        Format::Maxwell,
-        Format::Canal,
-        Format::Dms,
-        Format::Pgspate,
+    pub const ALL: [EventFormat; 6] = [
+        EventFormat::Debezium,
+        EventFormat::Wal2json,
+        EventFormat::Maxwell,
+        EventFormat::Canal,
+        EventFormat::Dms,
+        EventFormat::Pgspate,
     ];
 
     /// Its name, as `--format` takes it.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Debezium => "debezium",
-            Format::Wal2json => "wal2json",
-            Format::Maxwell => "maxwell",
-            Format::Canal => "canal",
-            Format::Dms => "dms",
-            Format::Pgspate => "pgspate",
+            EventFormat::Debezium => "debezium",
+            EventFormat::Wal2json => "wal2json",
+            EventFormat::Maxwell => "maxwell",
+            EventFormat::Canal => "canal",
+            EventFormat::Dms => "dms",
+            EventFormat::Pgspate => "pgspate",
         }
     }
 
     /// The format of this name.
     ///
     /// # Errors
-    /// [`Kind::Usage`] when there is none.
-    pub fn by_name(name: &str) -> Result<Format> {
-        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+    /// [`ErrorKind::Usage`] when there is none.
+    pub fn by_name(name: &str) -> Result<EventFormat> {
+        let found = EventFormat::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| {
-            let names = Format::ALL.map(Format::name).join(", ");
-            Error::new(Kind::Usage, format!("no format of events is called \"{name}\""))
+            let names = EventFormat::ALL.map(EventFormat::name).join(", ");
+            Error::new(ErrorKind::Usage, format!("no format of events is called \"{name}\""))
                 .hint(format!("The formats are {names}."))
         })
     }
@@ -73,22 +73,22 @@ pub struct DecodeOptions {
 }
 
 /// The decoder of a format. `None` for pgspate's own, which has a module of its own.
-pub fn of(format: Format, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
+pub fn of(format: EventFormat, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
     Some(match format {
-        Format::Debezium => Box::new(Debezium::new(options.debezium.clone())),
-        Format::Wal2json => Box::new(Wal2json::new()),
-        Format::Maxwell => Box::new(Maxwell::of_table(options.debezium.table.clone())),
-        Format::Canal => Box::new(Canal::of_table(options.debezium.table.clone())),
-        Format::Dms => Box::new(Dms::new(options.dms.clone())),
-        Format::Pgspate => return None,
+        EventFormat::Debezium => Box::new(Debezium::new(options.debezium.clone())),
+        EventFormat::Wal2json => Box::new(Wal2json::new()),
+        EventFormat::Maxwell => Box::new(Maxwell::of_table(options.debezium.table.clone())),
+        EventFormat::Canal => Box::new(Canal::of_table(options.debezium.table.clone())),
+        EventFormat::Dms => Box::new(Dms::new(options.dms.clone())),
+        EventFormat::Pgspate => return None,
     })
 }
 
 /// The format that a record is in, and by what it is known.
 ///
 /// # Errors
-/// [`Kind::Format`] when it is in none, or could be in several.
-pub fn sniff(record: &[u8]) -> Result<(Format, &'static str)> {
+/// [`ErrorKind::Format`] when it is in none, or could be in several.
+pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
     let unmarked = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
     if !unmarked.trim_ascii_start().starts_with(b"{") {
         return line(record).ok_or_else(|| unknown(record));
@@ -96,40 +96,40 @@ pub fn sniff(record: &[u8]) -> Result<(Format, &'static str)> {
     let Ok(fields) = object(record).and_then(Fields::all) else { return Err(unknown(record)) };
     let fields = Keys(&fields);
     let found = [
-        (Format::Wal2json, fields.has("change"), "it has a list of changes"),
-        (Format::Wal2json, fields.is_text("action"), "it has an \"action\""),
-        (Format::Dms, fields.has("metadata"), "it has \"data\" and \"metadata\""),
-        (Format::Canal, fields.has("isDdl"), "it has \"isDdl\""),
-        (Format::Canal, fields.is_canal(), "its \"type\" is one of Canal's"),
-        (Format::Maxwell, fields.is_maxwell(), "its \"type\" is one of Maxwell's"),
-        (Format::Debezium, fields.is_envelope(), ENVELOPE),
+        (EventFormat::Wal2json, fields.has("change"), "it has a list of changes"),
+        (EventFormat::Wal2json, fields.is_text("action"), "it has an \"action\""),
+        (EventFormat::Dms, fields.has("metadata"), "it has \"data\" and \"metadata\""),
+        (EventFormat::Canal, fields.has("isDdl"), "it has \"isDdl\""),
+        (EventFormat::Canal, fields.is_canal(), "its \"type\" is one of Canal's"),
+        (EventFormat::Maxwell, fields.is_maxwell(), "its \"type\" is one of Maxwell's"),
+        (EventFormat::Debezium, fields.is_envelope(), ENVELOPE),
         (
-            Format::Debezium,
+            EventFormat::Debezium,
             fields.has("schema") && fields.has("payload"),
             "it has \"schema\" and \"payload\"",
         ),
         (
-            Format::Debezium,
+            EventFormat::Debezium,
             fields.has("key") && fields.has("value") && !fields.has("op"),
             "it has \"key\" and \"value\"",
         ),
         (
-            Format::Debezium,
+            EventFormat::Debezium,
             fields.has("topic") && fields.has("payload"),
             "it has a \"topic\" and its \"payload\"",
         ),
         (
-            Format::Debezium,
+            EventFormat::Debezium,
             fields.has("__op") || fields.has("__deleted"),
             "it has \"__op\" or \"__deleted\"",
         ),
         (
-            Format::Debezium,
+            EventFormat::Debezium,
             fields.is_about_no_row(),
             "it is a schema change, a heartbeat or a transaction's mark",
         ),
         (
-            Format::Pgspate,
+            EventFormat::Pgspate,
             fields.is_text("op")
                 && fields.is_text("table")
                 && !fields.has("source")
@@ -211,16 +211,16 @@ impl Keys<'_> {
 }
 
 /// DMS's files: an operation before each row, or a header that has a column for it.
-fn line(record: &[u8]) -> Option<(Format, &'static str)> {
+fn line(record: &[u8]) -> Option<(EventFormat, &'static str)> {
     let first = record.split(|byte| matches!(byte, b',' | b';' | b'\t' | b'|')).next()?;
     if first.len() == record.trim_ascii_end().len() {
         return None;
     }
     match first {
-        b"I" | b"U" | b"D" => Some((Format::Dms, "its first field is I, U or D")),
-        b"Op" => Some((Format::Dms, "its first column is \"Op\"")),
+        b"I" | b"U" | b"D" => Some((EventFormat::Dms, "its first field is I, U or D")),
+        b"Op" => Some((EventFormat::Dms, "its first column is \"Op\"")),
         b"INSERT" | b"UPDATE" | b"DELETE" => {
-            Some((Format::Dms, "its first field is INSERT, UPDATE or DELETE"))
+            Some((EventFormat::Dms, "its first field is INSERT, UPDATE or DELETE"))
         }
         _ => None,
     }
@@ -246,7 +246,7 @@ fn unknown(record: &[u8]) -> Error {
         }
         Err(_) => "it is no JSON object, and no row with I, U or D before it".to_owned(),
     };
-    let names = Format::ALL.map(Format::name).join(", ");
+    let names = EventFormat::ALL.map(EventFormat::name).join(", ");
     malformed(format!("the format of the events is not known by their first record: {looks}"))
         .hint(format!("Name it with `--format`: {names}."))
 }

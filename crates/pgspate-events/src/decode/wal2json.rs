@@ -6,19 +6,19 @@
 //! is never whole.
 
 use super::binary::is_hex;
-use super::cast::{Bytes, Form, Spelling, text};
+use super::cast::{ByteSpelling, TypeFamily, JsonSpelling, text};
 use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
-use super::room::Room;
-use super::shape::{Spelled, Table, Tables};
-use super::{Decode, Grouping, Types};
-use crate::{Event, Op, Position, Result, Row, Value};
+use super::room::RecordBudget;
+use super::shape::{SourceText, SourceTableColumns, SourceTables};
+use super::{Decode, Grouping, TargetTypes};
+use crate::{ChangeEvent, ChangeKind, EventOrigin, Result, EventRow, EventValue};
 
-const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
+const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
 
 /// Decodes wal2json of either version.
 #[derive(Debug, Default)]
 pub struct Wal2json {
-    tables: Tables<Form>,
+    tables: SourceTables<TypeFamily>,
     /// Of version 2: a `B` came and its `C` did not yet.
     is_open: bool,
     grouping: Grouping,
@@ -26,12 +26,12 @@ pub struct Wal2json {
 
 /// A value with what the record says of its type.
 #[derive(Clone, Copy)]
-struct Cell<'a> {
+struct TypedValue<'a> {
     value: Json<'a>,
     ty: Option<Str<'a>>,
 }
 
-impl Spelled for Cell<'_> {
+impl SourceText for TypedValue<'_> {
     fn spelled(&self) -> &str {
         self.value.spelled()
     }
@@ -39,12 +39,12 @@ impl Spelled for Cell<'_> {
 
 /// What a change is about.
 #[derive(Default)]
-struct Change<'a> {
+struct Wal2jsonChange<'a> {
     action: Option<Str<'a>>,
     schema: Option<Str<'a>>,
     table: Option<Str<'a>>,
-    new: Option<Vec<(Str<'a>, Cell<'a>)>>,
-    old: Option<Vec<(Str<'a>, Cell<'a>)>>,
+    new: Option<Vec<(Str<'a>, TypedValue<'a>)>>,
+    old: Option<Vec<(Str<'a>, TypedValue<'a>)>>,
     key: Option<Vec<Str<'a>>>,
     transaction: Option<Box<str>>,
 }
@@ -60,14 +60,14 @@ impl Wal2json {
         &mut self,
         changes: Json<'_>,
         xid: Option<&str>,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         let Some(mut changes) = changes.array() else {
             return Err(malformed("expected \"change\" to be an array"));
         };
         let before = events.len();
-        let mut room = Room::default();
+        let mut room = RecordBudget::default();
         while let Some(change) = changes.next()? {
             let mut change = version_1(change)?;
             change.transaction = xid.map(Into::into);
@@ -85,16 +85,16 @@ impl Wal2json {
     }
 
     /// The event of a change; messages are none.
-    fn event(&mut self, change: &Change<'_>, types: &dyn Types) -> Result<Option<Event>> {
+    fn event(&mut self, change: &Wal2jsonChange<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let Some(action) = change.action else {
             return Err(malformed("expected \"change\" of version 1 or \"action\" of version 2"));
         };
         let action = action.text()?;
         let op = match action.as_ref() {
-            "insert" | "I" => Op::Insert,
-            "update" | "U" => Op::Update,
-            "delete" | "D" => Op::Delete,
-            "truncate" | "T" => Op::Truncate,
+            "insert" | "I" => ChangeKind::Insert,
+            "update" | "U" => ChangeKind::Update,
+            "delete" | "D" => ChangeKind::Delete,
+            "truncate" | "T" => ChangeKind::Truncate,
             "message" | "M" => return Ok(None),
             _ => return Err(malformed("unknown kind of change")),
         };
@@ -103,28 +103,28 @@ impl Wal2json {
         };
         let schema = change.schema.map(Str::text).transpose()?;
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
-        let is_same = |old: &[(Str<'_>, Cell<'_>)]| is_within(old, change.new.as_deref());
+        let is_same = |old: &[(Str<'_>, TypedValue<'_>)]| is_within(old, change.new.as_deref());
         let key = match (&change.old, op) {
             // By what it was found, which has not changed.
-            (Some(old), Op::Update) if is_same(old) => {
+            (Some(old), ChangeKind::Update) if is_same(old) => {
                 let names: Vec<_> = old.iter().map(|(name, _)| *name).collect();
                 Some(table.key(&names)?)
             }
             _ => change.key.as_deref().map(|key| table.key(key)).transpose()?,
         };
         let new = match (&change.new, op) {
-            (Some(new), Op::Insert | Op::Update) => Some(row(table, new, types)?),
-            (None, Op::Insert | Op::Update) => return Err(malformed("a change has no columns")),
+            (Some(new), ChangeKind::Insert | ChangeKind::Update) => Some(row(table, new, types)?),
+            (None, ChangeKind::Insert | ChangeKind::Update) => return Err(malformed("a change has no columns")),
             _ => None,
         };
         // A whole row that stays as it is may be all that a table without a key has to find it by.
         let is_whole = |old: &[_]| change.new.as_ref().is_some_and(|new| old.len() >= new.len());
         let old = match (&change.old, op) {
-            (Some(old), Op::Delete) => Some(row(table, old, types)?),
-            (Some(old), Op::Update) if !is_same(old) || is_whole(old) => {
+            (Some(old), ChangeKind::Delete) => Some(row(table, old, types)?),
+            (Some(old), ChangeKind::Update) if !is_same(old) || is_whole(old) => {
                 Some(row(table, old, types)?)
             }
-            (None, Op::Delete) => {
+            (None, ChangeKind::Delete) => {
                 return Err(malformed("a deleted row is not identified").hint(
                     "Give the source's table a primary key, or run `alter table ... replica \
                      identity full` there.",
@@ -132,17 +132,17 @@ impl Wal2json {
             }
             _ => None,
         };
-        let position = Position { transaction: change.transaction.clone(), ..Position::default() };
+        let position = EventOrigin { transaction: change.transaction.clone(), ..EventOrigin::default() };
         let table = table.name.clone();
-        Ok(Some(Event { table, op, new, old, key, position, ends_transaction: false }))
+        Ok(Some(ChangeEvent { table, op, new, old, key, position, ends_transaction: false }))
     }
 
     /// A record of version 2.
     fn change(
         &mut self,
-        change: &Change<'_>,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        change: &Wal2jsonChange<'_>,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         let is = |action: &str| change.action.is_some_and(|found| found.is(action));
         if is("B") || is("C") {
@@ -159,14 +159,14 @@ impl Wal2json {
 }
 
 impl Decode for Wal2json {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         self.grouping = Grouping::AsEvents;
         if is_nothing(record) {
             return Ok(());
         }
         let before = events.len();
         let mut fields = object(record)?;
-        let mut change = Change::default();
+        let mut change = Wal2jsonChange::default();
         let (mut changes, mut xid) = (None, None);
         while let Some(key) = fields.next_key()? {
             if let Some(mut list) = opened(key, &mut fields) {
@@ -217,11 +217,11 @@ fn opened<'a>(key: Str<'a>, fields: &mut Fields<'a>) -> Option<Items<'a>> {
 }
 
 /// `[{"name", "type", "value"}]`
-fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, TypedValue<'a>)>> {
     let mut cells = Vec::with_capacity(16);
     while let Some(mut fields) = list.next_object("a column")? {
         let mut name = None;
-        let mut cell = Cell { value: Json::Null, ty: None };
+        let mut cell = TypedValue { value: Json::Null, ty: None };
         while let Some((key, value)) = fields.next()? {
             match value {
                 _ if key.is("value") => cell.value = value,
@@ -240,11 +240,11 @@ fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
 }
 
 /// A change of version 1.
-fn version_1<'a>(change: Json<'a>) -> Result<Change<'a>> {
+fn version_1<'a>(change: Json<'a>) -> Result<Wal2jsonChange<'a>> {
     let Some(mut fields) = change.object() else {
         return Err(malformed("expected a change to be an object"));
     };
-    let mut found = Change::default();
+    let mut found = Wal2jsonChange::default();
     let [mut names, mut types, mut values] = [None; 3];
     while let Some((key, value)) = fields.next()? {
         match value {
@@ -305,7 +305,7 @@ fn zip<'a>(
     names: Option<Json<'a>>,
     types: Option<Json<'a>>,
     values: Option<Json<'a>>,
-) -> Result<Vec<(Str<'a>, Cell<'a>)>> {
+) -> Result<Vec<(Str<'a>, TypedValue<'a>)>> {
     let names = strings(names)?;
     let mut types = types.and_then(Json::array);
     let Some(mut values) = values.and_then(Json::array) else {
@@ -320,7 +320,7 @@ fn zip<'a>(
         let Some(value) = values.next()? else {
             return Err(malformed("a change has more columns than values"));
         };
-        cells.push((name, Cell { value, ty }));
+        cells.push((name, TypedValue { value, ty }));
     }
     match values.next()? {
         None => Ok(cells),
@@ -329,7 +329,7 @@ fn zip<'a>(
 }
 
 /// Whether an update leaves all columns of the old row as they were.
-fn is_within(old: &[(Str<'_>, Cell<'_>)], new: Option<&[(Str<'_>, Cell<'_>)]>) -> bool {
+fn is_within(old: &[(Str<'_>, TypedValue<'_>)], new: Option<&[(Str<'_>, TypedValue<'_>)]>) -> bool {
     let new = new.unwrap_or_default();
     let mut from = 0;
     old.iter().all(|(name, cell)| {
@@ -340,16 +340,16 @@ fn is_within(old: &[(Str<'_>, Cell<'_>)], new: Option<&[(Str<'_>, Cell<'_>)]>) -
     })
 }
 
-fn row(table: &mut Table<Form>, cells: &[(Str<'_>, Cell<'_>)], types: &dyn Types) -> Result<Row> {
-    let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+fn row(table: &mut SourceTableColumns<TypeFamily>, cells: &[(Str<'_>, TypedValue<'_>)], types: &dyn TargetTypes) -> Result<EventRow> {
+    let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
     table.row(cells, types, &learn, &mut |cell, form| cast(cell, form))
 }
 
 /// Bytes lack the `\x` that everything else makes of them; lists are literals already.
-fn cast(cell: Cell<'_>, form: &Form) -> Result<Value> {
+fn cast(cell: TypedValue<'_>, form: &TypeFamily) -> Result<EventValue> {
     let is_bytea = match cell.ty {
         Some(ty) => ty.is("bytea"),
-        None => *form == Form::Bytea,
+        None => *form == TypeFamily::Bytea,
     };
     match cell.value {
         Json::String(value) if is_bytea => {
@@ -360,6 +360,6 @@ fn cast(cell: Cell<'_>, form: &Form) -> Result<Value> {
             }
             Ok(text(format!("\\x{digits}")))
         }
-        other => SPELLING.cast(other, &Form::Other),
+        other => SPELLING.cast(other, &TypeFamily::Other),
     }
 }

@@ -6,8 +6,8 @@
 //! other one stays. Where an event has the key of its old row alone, the row that was there first
 //! leaves first.
 
-use super::{Base, FIRST, Folding, KeyAt, State};
-use crate::log::{Cell, Change, Which};
+use super::{RowBase, FIRST, Folding, LoggedKey, FoldedRow};
+use crate::log::{LoggedValue, LoggedEvent, RowImage};
 
 /// Which of the rows that share a key an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Fit {
 
 impl Folding<'_> {
     /// Which row of a key an event is about.
-    pub(super) fn pick(&mut self, change: &Change, nth: usize) -> Pick {
+    pub(super) fn pick(&mut self, change: &LoggedEvent, nth: usize) -> Pick {
         let Some(last) = self.table.entries[nth].state else { return Pick::Last };
         let is_beside = self.is_beside_another(&last, nth);
         if !is_beside && !self.table.waiting.contains_key(&(nth as u32)) {
@@ -39,7 +39,7 @@ impl Folding<'_> {
         let fit = self.fit(change, &last);
         if tells_apart && fit == Fit::Not && is_beside {
             self.note_span(&last);
-            self.wait(nth, State::AS_IS);
+            self.wait(nth, FoldedRow::AS_IS);
             if let Some(last) = &mut self.table.entries[nth].state {
                 last.came = FIRST;
             }
@@ -61,24 +61,24 @@ impl Folding<'_> {
     }
 
     /// Takes a row away that was there before the last one.
-    pub(super) fn take_waiting(&mut self, nth: usize, row: usize) -> State {
+    pub(super) fn take_waiting(&mut self, nth: usize, row: usize) -> FoldedRow {
         let at = nth as u32;
-        let Some(rows) = self.table.waiting.get_mut(&at) else { return State::AS_IS };
+        let Some(rows) = self.table.waiting.get_mut(&at) else { return FoldedRow::AS_IS };
         let taken = rows.remove(row);
         if rows.is_empty() {
             self.table.waiting.remove(&at);
         }
-        if let (Base::Target, Some(last)) = (taken.base, &mut self.table.entries[nth].state)
-            && last.base == Base::Target
+        if let (RowBase::Target, Some(last)) = (taken.base, &mut self.table.entries[nth].state)
+            && last.base == RowBase::Target
         {
             // What the target has under the key was the other row's.
-            last.base = Base::Nothing;
+            last.base = RowBase::Nothing;
         }
         taken
     }
 
     /// Takes the row away that came last, so that one that was there before is the last one again.
-    pub(super) fn take_last(&mut self, change: &Change, nth: usize) -> Option<State> {
+    pub(super) fn take_last(&mut self, change: &LoggedEvent, nth: usize) -> Option<FoldedRow> {
         let last = self.table.entries[nth].state.take();
         self.table.entries[nth].is_left = false;
         let tells_apart = tells_rows_apart(self, change);
@@ -93,7 +93,7 @@ impl Folding<'_> {
                     if self.keying.is_deferrable {
                         self.note_span(&last);
                     }
-                    State::AS_IS
+                    FoldedRow::AS_IS
                 })
             }
         };
@@ -103,7 +103,7 @@ impl Folding<'_> {
         let before = match (before, last) {
             // If the target has a row there, it was that one which left, and the last one stays.
             (Some(before), Some(last)) if before.is_as_is() && !tells_apart => {
-                Some(State { base: Base::Target, puts: false, is_maybe: true, ..last })
+                Some(FoldedRow { base: RowBase::Target, puts: false, is_maybe: true, ..last })
             }
             (before, _) => before,
         };
@@ -117,16 +117,16 @@ impl Folding<'_> {
         let Some(before) = self.table.waiting.get(&at).map(|rows| rows[row]) else { return };
         let head = self.link(before.head);
         if let Some(rows) = self.table.waiting.get_mut(&at) {
-            rows[row] = State { head, puts: before.puts || puts, ..before };
+            rows[row] = FoldedRow { head, puts: before.puts || puts, ..before };
         }
     }
 
     /// A row comes to the key of an entry, to which another row may have to wait.
     pub(super) fn arrive(
         &mut self,
-        change: &Change,
-        base: Base,
-        key: KeyAt,
+        change: &LoggedEvent,
+        base: RowBase,
+        key: LoggedKey,
         nth: usize,
         is_known: bool,
     ) {
@@ -144,8 +144,8 @@ impl Folding<'_> {
                 None if is_known => {}
                 None => {
                     let from = match base {
-                        Base::Moved(from) => Some(from),
-                        Base::Target | Base::Nothing => None,
+                        RowBase::Moved(from) => Some(from),
+                        RowBase::Target | RowBase::Nothing => None,
                     };
                     self.table.takes.push((from, key));
                 }
@@ -155,37 +155,37 @@ impl Folding<'_> {
         if let Some(row) = occupant {
             self.wait(nth, row);
         } else if !is_known {
-            self.wait(nth, State::AS_IS);
+            self.wait(nth, FoldedRow::AS_IS);
         }
     }
 
     /// Notes a row that shares its key from now on with one that comes; and before that the one
     /// beside which it was inserted.
-    pub(super) fn wait(&mut self, nth: usize, row: State) {
+    pub(super) fn wait(&mut self, nth: usize, row: FoldedRow) {
         let is_beside = self.is_beside_another(&row, nth);
         let waiting = self.table.waiting.entry(nth as u32).or_default();
         if is_beside {
-            waiting.push(State::AS_IS);
+            waiting.push(FoldedRow::AS_IS);
         }
-        waiting.push(State { came: FIRST, ..row });
+        waiting.push(FoldedRow { came: FIRST, ..row });
     }
 
     /// Whether a row was inserted in this transaction where the target may have another one.
-    fn is_beside_another(&self, row: &State, nth: usize) -> bool {
+    fn is_beside_another(&self, row: &FoldedRow, nth: usize) -> bool {
         let is_inserted = row.came != FIRST && row.came >= self.begin;
         is_inserted && !self.table.waiting.contains_key(&(nth as u32))
     }
 
-    fn note_span(&mut self, row: &State) {
+    fn note_span(&mut self, row: &FoldedRow) {
         self.table.spans.push((row.came as usize, self.at as usize));
     }
 
     /// Whether a row is like the old row of an event, but for the key.
-    fn fit(&self, change: &Change, row: &State) -> Fit {
+    fn fit(&self, change: &LoggedEvent, row: &FoldedRow) -> Fit {
         let mut fit = Fit::Yes;
         for (column, said) in old_beside_key(self, change) {
             match self.known(row, column) {
-                Cell::Absent => fit = Fit::Perhaps,
+                LoggedValue::Absent => fit = Fit::Perhaps,
                 has if has != said => return Fit::Not,
                 _ => {}
             }
@@ -194,36 +194,36 @@ impl Folding<'_> {
     }
 
     /// What a row has in a column, where events say it: also those that leave it as it was.
-    fn known(&self, row: &State, column: usize) -> Cell<'_> {
+    fn known(&self, row: &FoldedRow, column: usize) -> LoggedValue<'_> {
         let mut at = row.head;
         while at != FIRST {
             let link = self.table.links[at as usize];
             let change = &self.log.changes()[link.change as usize];
-            let cell = self.log.either(change, Which::New, column);
-            if cell != Cell::Absent {
+            let cell = self.log.either(change, RowImage::New, column);
+            if cell != LoggedValue::Absent {
                 return cell;
             }
             at = link.before;
         }
-        Cell::Absent
+        LoggedValue::Absent
     }
 }
 
 /// Whether an event has of its old row more than the key.
-fn tells_rows_apart(folding: &Folding<'_>, change: &Change) -> bool {
+fn tells_rows_apart(folding: &Folding<'_>, change: &LoggedEvent) -> bool {
     old_beside_key(folding, change).next().is_some()
 }
 
 /// What an event says of its old row, but for the key.
 fn old_beside_key<'a>(
     folding: &'a Folding<'_>,
-    change: &'a Change,
-) -> impl Iterator<Item = (usize, Cell<'a>)> {
+    change: &'a LoggedEvent,
+) -> impl Iterator<Item = (usize, LoggedValue<'a>)> {
     let is_key = |column| folding.keying.columns.iter().any(|(of_key, _)| *of_key == column);
     let columns = (0..usize::from(change.width)).filter(move |column| !is_key(*column));
     let old = change.old.into_iter();
     let cells = old.flat_map(move |row| {
         columns.clone().map(move |column| (column, folding.log.cell(change.width, row, column)))
     });
-    cells.filter(|(_, cell)| *cell != Cell::Absent)
+    cells.filter(|(_, cell)| *cell != LoggedValue::Absent)
 }

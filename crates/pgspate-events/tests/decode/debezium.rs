@@ -1,6 +1,6 @@
 //! Debezium: envelopes, keys, headers, tombstones, flattened rows.
 
-use pgspate_events::Name;
+use pgspate_events::SourceTable;
 use pgspate_events::decode::{Debezium, DebeziumOptions};
 
 use crate::support::{Columns, decode};
@@ -182,7 +182,7 @@ fn flattened_rows() {
             "Delete orders was {id=1 note=b} in 9 end",
         ]
     );
-    let table = Some(Name { schema: None, table: "orders".to_owned() });
+    let table = Some(SourceTable { schema: None, table: "orders".to_owned() });
     let mut decoder = Debezium::new(DebeziumOptions { table, ..DebeziumOptions::default() });
     let records = [
         r#"{"key":{"id":1},"value":{"id":1,"note":"a"}}"#,

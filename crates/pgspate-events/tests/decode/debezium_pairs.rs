@@ -1,6 +1,6 @@
 //! Debezium's changes of keys without headers, and what only looks like one.
 
-use pgspate_events::Name;
+use pgspate_events::SourceTable;
 use pgspate_events::decode::{Debezium, DebeziumOptions};
 
 use crate::support::{Columns, decode};
@@ -116,7 +116,7 @@ fn a_tombstone_is_of_the_table_that_its_key_names() {
     let schema =
         |table: &str| format!(r#"{{"type":"struct","fields":[],"name":"srv.public.{table}.Key"}}"#);
     let key = |table: &str| format!(r#"{{"schema":{},"payload":{{"id":1}}}}"#, schema(table));
-    let table = Some(Name { schema: None, table: "orders".to_owned() });
+    let table = Some(SourceTable { schema: None, table: "orders".to_owned() });
     let mut decoder = Debezium::new(DebeziumOptions { table, ..DebeziumOptions::default() });
     let tombstone = format!(r#"{{"key":{},"value":null}}"#, key("items"));
     let records = [r#"{"key":{"id":1},"value":{"id":1,"note":"a"}}"#, &tombstone];
@@ -128,7 +128,7 @@ fn a_tombstone_is_of_the_table_that_its_key_names() {
 
 #[test]
 fn a_pair_of_nothing_is_a_tombstone() {
-    let table = || Some(Name { schema: None, table: "t".to_owned() });
+    let table = || Some(SourceTable { schema: None, table: "t".to_owned() });
     let decoder =
         || Debezium::new(DebeziumOptions { table: table(), ..DebeziumOptions::default() });
     let nothing = r#"{"key":null,"value":null}"#;

@@ -1,14 +1,14 @@
 //! Debezium's types: by the schema, by the target's type, and what stands for values not told.
 
-use pgspate_events::decode::{Debezium, DebeziumOptions, Types, Unit};
+use pgspate_events::decode::{Debezium, DebeziumOptions, TargetTypes, TimeUnit};
 
 use crate::support::{Columns, decode};
 
 /// What becomes of one value: by its schema, or by the target's type alone.
 fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOptions) -> String {
     struct One(&'static str);
-    impl Types for One {
-        fn of(&self, _: &pgspate_events::Name, _: &str) -> Option<std::sync::Arc<str>> {
+    impl TargetTypes for One {
+        fn of(&self, _: &pgspate_events::SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
             (!self.0.is_empty()).then(|| self.0.into())
         }
     }
@@ -246,7 +246,7 @@ fn by_the_target_alone() {
 #[test]
 fn the_caller_settles_what_is_unclear() {
     let options = || DebeziumOptions {
-        unit: Some(Unit::Milli),
+        unit: Some(TimeUnit::Milli),
         text_decimals: Some(true),
         hex_bytes: Some(true),
         ..DebeziumOptions::default()

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use arrow_array::builder::StringViewBuilder;
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow_array::{Decimal128Array, TimestampMicrosecondArray};
-use pgspate_events::Name;
+use pgspate_events::SourceTable;
 use pgspate_events::decode::{Dms, DmsOptions};
 
 use crate::support::{Columns, decode, line};
 
 const TYPES: Columns = Columns(&[("id", "int8"), ("data", "bytea"), ("note", "text")]);
 
-fn table() -> Option<Name> {
-    Some(Name { schema: Some("shop".to_owned()), table: "orders".to_owned() })
+fn table() -> Option<SourceTable> {
+    Some(SourceTable { schema: Some("shop".to_owned()), table: "orders".to_owned() })
 }
 
 fn options(columns: &[&str]) -> DmsOptions {

@@ -1,6 +1,6 @@
 //! One history of a table, told in every format, gives one table.
 
-use pgspate_events::Name;
+use pgspate_events::SourceTable;
 use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, Wal2json};
 
 use crate::events::{Table, apply};
@@ -201,7 +201,7 @@ fn dms() {
         "I,4,7,12345678901234567890.5,\"x\"\"y\",01",
     ];
     let columns = ["id", "qty", "price", "note", "data"].map(str::to_owned).to_vec();
-    let table = Some(Name { schema: Some("shop".to_owned()), table: "orders".to_owned() });
+    let table = Some(SourceTable { schema: Some("shop".to_owned()), table: "orders".to_owned() });
     let options = DmsOptions { table, columns: Some(columns), ..DmsOptions::default() };
     check(&mut Dms::new(options), &lines);
     let message = |operation: &str, data: &str| {

@@ -1,6 +1,6 @@
 //! Whatever a record holds: no panic, and no events of one that is refused.
 
-use pgspate_events::Name;
+use pgspate_events::SourceTable;
 use pgspate_events::decode::{
     Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Wal2json, sniff,
 };
@@ -55,7 +55,7 @@ const TYPES: Columns = Columns(&[
 ]);
 
 fn decoders() -> Vec<Box<dyn Decode>> {
-    let table = || Some(Name { schema: None, table: "t".to_owned() });
+    let table = || Some(SourceTable { schema: None, table: "t".to_owned() });
     let columns = Some(["id", "b", "n"].map(str::to_owned).to_vec());
     vec![
         Box::new(Wal2json::new()),
@@ -106,7 +106,7 @@ fn a_record_cut_anywhere_is_no_record() {
 }
 
 /// A record with some of its bytes changed, and parts of it doubled or left out.
-fn mutated() -> impl Strategy<Value = Vec<u8>> {
+fn mutated() -> impl Strategy<EventValue = Vec<u8>> {
     let edit = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..5_u8, any::<u8>());
     (prop::sample::select(&RECORDS[..]), prop::collection::vec(edit, 0..4)).prop_map(
         |(record, edits)| {

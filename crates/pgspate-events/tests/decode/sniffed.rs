@@ -1,6 +1,6 @@
 //! Formats are known by their first record, or not at all.
 
-use pgspate_events::decode::{DecodeOptions, Format, of, sniff};
+use pgspate_events::decode::{DecodeOptions, EventFormat, of, sniff};
 
 #[test]
 fn a_record_tells_its_format() {
@@ -31,8 +31,8 @@ fn a_record_tells_its_format() {
         let (format, why) = sniff(record.as_bytes()).unwrap();
         assert_eq!(format.name(), name, "{record}");
         assert!(why.starts_with("it"), "{why}");
-        assert_eq!(Format::by_name(name).unwrap(), format);
-        assert_eq!(of(format, &DecodeOptions::default()).is_none(), format == Format::Pgspate);
+        assert_eq!(EventFormat::by_name(name).unwrap(), format);
+        assert_eq!(of(format, &DecodeOptions::default()).is_none(), format == EventFormat::Pgspate);
     }
 }
 
@@ -52,6 +52,6 @@ fn what_could_be_anything_is_not_guessed() {
         error.to_string(),
         "the format of the events is not known by their first record: it is an object with \"id\""
     );
-    let error = Format::by_name("avro").unwrap_err();
+    let error = EventFormat::by_name("avro").unwrap_err();
     assert_eq!(error.to_string(), "no format of events is called \"avro\"");
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pgspate_events::{Event, Op, Row, Value};
+use pgspate_events::{ChangeEvent, ChangeKind, EventRow, EventValue};
 
 /// `Update shop.orders {id=1 note=- paid=NULL} was {id=0} by [id] in 7 end`
-pub(crate) fn line(event: &Event) -> String {
+pub(crate) fn line(event: &ChangeEvent) -> String {
     let mut out = format!("{:?} ", event.op);
     if let Some(schema) = &event.table.schema {
         let _ = write!(out, "{schema}.");
@@ -30,12 +30,12 @@ pub(crate) fn line(event: &Event) -> String {
     out
 }
 
-fn row(row: &Row) -> String {
+fn row(row: &EventRow) -> String {
     assert_eq!(row.columns.len(), row.values.len());
     let cells = row.columns.iter().zip(&row.values).map(|(column, value)| match value {
-        Value::Absent => format!("{column}=-"),
-        Value::Null => format!("{column}=NULL"),
-        Value::Text(text) => format!("{column}={text}"),
+        EventValue::Absent => format!("{column}=-"),
+        EventValue::Null => format!("{column}=NULL"),
+        EventValue::Text(text) => format!("{column}={text}"),
     });
     format!("{{{}}}", cells.collect::<Vec<_>>().join(" "))
 }
@@ -44,33 +44,33 @@ fn row(row: &Row) -> String {
 pub(crate) type Table = BTreeMap<String, BTreeMap<String, Option<String>>>;
 
 /// Applies events one after another, as slowly and plainly as can be.
-pub(crate) fn apply(events: &[Event]) -> Table {
+pub(crate) fn apply(events: &[ChangeEvent]) -> Table {
     let mut table = Table::new();
-    let key = |row: &Row| {
+    let key = |row: &EventRow| {
         let at = row.columns.iter().position(|column| &**column == "id")?;
         match &row.values[at] {
-            Value::Text(id) => Some(id.to_string()),
+            EventValue::Text(id) => Some(id.to_string()),
             _ => None,
         }
     };
     for event in events {
         let of_old = event.old.as_ref().and_then(key);
         let of_new = event.new.as_ref().and_then(key);
-        if event.op == Op::Truncate {
+        if event.op == ChangeKind::Truncate {
             table.clear();
             continue;
         }
         let mut row =
             of_old.or(of_new.clone()).and_then(|id| table.remove(&id)).unwrap_or_default();
         let Some(new) = &event.new else { continue };
-        if event.op == Op::Insert || event.op == Op::Snapshot {
+        if event.op == ChangeKind::Insert || event.op == ChangeKind::Snapshot {
             row.clear();
         }
         for (column, value) in new.columns.iter().zip(&new.values) {
             match value {
-                Value::Absent => continue,
-                Value::Null => row.insert(column.to_string(), None),
-                Value::Text(text) => row.insert(column.to_string(), Some(text.to_string())),
+                EventValue::Absent => continue,
+                EventValue::Null => row.insert(column.to_string(), None),
+                EventValue::Text(text) => row.insert(column.to_string(), Some(text.to_string())),
             };
         }
         table.insert(of_new.unwrap(), row);

@@ -23,7 +23,7 @@ use super::memory::{BatchesCutter, FILES};
 use super::stated::check_room;
 use super::{BatchSource, Chunk, Cutter, of_stored};
 use crate::source::Ranges;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// A footer or a message's description larger than this is taken for damage.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
@@ -50,11 +50,11 @@ impl ArrowFile {
     /// Reads footer and dictionaries of the file that errors will call `name`.
     ///
     /// # Errors
-    /// Kind `Format` when it is no Arrow file, is cut short, damaged or not supported.
+    /// ErrorKind `Format` when it is no Arrow file, is cut short, damaged or not supported.
     pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ArrowFile> {
         let len = ranges.len();
         if len < 20 || ranges.read(0, 6)?[..] != MAGIC[..] {
-            return Err(Error::new(Kind::Format, "not an Arrow file")
+            return Err(Error::new(ErrorKind::Format, "not an Arrow file")
                 .at(place(name))
                 .hint("Use `--format` to say which format it is in."));
         }
@@ -249,7 +249,7 @@ impl ArrowStreamCutter {
     /// `input`. Chunks are numbered from 0.
     ///
     /// # Errors
-    /// Kind `Format` when the stream does not begin with a schema.
+    /// ErrorKind `Format` when the stream does not begin with a schema.
     pub fn open(
         name: &str,
         reader: Box<dyn Read + Send>,
@@ -339,7 +339,7 @@ fn guarded<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result
         Some(Err(ArrowError::IoError(_, error))) => Err(read_error(name, error)),
         Some(Err(error @ ArrowError::NotYetImplemented(_))) => {
             let unsupported = "the Arrow data uses a feature that is not supported";
-            Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
+            Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
         Some(Err(error)) => Err(damaged(name).because(error)),
         None => Err(damaged(name).because("the decoder could not make sense of it")),
@@ -355,21 +355,21 @@ fn read_error(name: &str, error: std::io::Error) -> Error {
         Ok(own) => return own,
         Err(error) => error,
     };
-    Error::new(Kind::Source, "could not read the Arrow data").at(place(name)).because(error)
+    Error::new(ErrorKind::Source, "could not read the Arrow data").at(place(name)).because(error)
 }
 
 fn cut_short(name: &str) -> Error {
-    Error::new(Kind::Format, "the Arrow data is cut short")
+    Error::new(ErrorKind::Format, "the Arrow data is cut short")
         .at(place(name))
         .hint("Copy or write the file again: it does not end as it should.")
 }
 
 fn damaged(name: &str) -> Error {
-    Error::new(Kind::Format, "could not decode the Arrow data")
+    Error::new(ErrorKind::Format, "could not decode the Arrow data")
         .at(place(name))
         .hint("Write the file again, or read it with another program to see what is wrong.")
 }
 
-fn place(name: &str) -> Place {
-    Place { source: Some(name.to_owned()), ..Place::default() }
+fn place(name: &str) -> InputPlace {
+    InputPlace { source: Some(name.to_owned()), ..InputPlace::default() }
 }

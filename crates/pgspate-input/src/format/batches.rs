@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use super::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
 use crate::encode::arrow::{Column, ColumnEncoder, Write, is_uuid, json};
 use crate::encode::{Encoded, text};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// One column of the table and where its values come from.
 #[derive(Debug, Clone)]
@@ -48,11 +48,11 @@ impl BatchesEncoder {
     /// An encoder for the table's columns in the order in which COPY names them.
     ///
     /// # Errors
-    /// Kind `Plan` when there are more columns than a row of binary COPY can have.
+    /// ErrorKind `Plan` when there are more columns than a row of binary COPY can have.
     pub fn new(columns: Vec<BatchColumn>) -> Result<BatchesEncoder> {
         if i16::try_from(columns.len()).is_err() {
             let message = format!("{} columns are more than a table can have", columns.len());
-            return Err(Error::new(Kind::Plan, message));
+            return Err(Error::new(ErrorKind::Plan, message));
         }
         Ok(BatchesEncoder { columns, open: None, failed: false })
     }
@@ -63,7 +63,7 @@ impl ChunkEncoder for BatchesEncoder {
         self.open = None;
         self.failed = true;
         let ChunkData::Rows(source) = &chunk.data else {
-            return Err(Error::new(Kind::Bug, "a chunk of bytes reached the batch encoder"));
+            return Err(Error::new(ErrorKind::Bug, "a chunk of bytes reached the batch encoder"));
         };
         let batches = source.open()?;
         self.open = Some(Open { batches, mode, batch: None, row: 0, base: 0 });
@@ -74,7 +74,7 @@ impl ChunkEncoder for BatchesEncoder {
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
         if self.failed {
             let message = "more rows were asked for of a chunk that could not be read";
-            return Err(Error::new(Kind::Bug, message));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         let filled = match &mut self.open {
             Some(open) => open.fill(&self.columns, out, piece),
@@ -87,8 +87,8 @@ impl ChunkEncoder for BatchesEncoder {
         filled
     }
 
-    fn place(&self, chunk: &Chunk, row: u64) -> Place {
-        Place { row: Some(chunk.first_row + row + 1), ..Place::default() }
+    fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
+        InputPlace { row: Some(chunk.first_row + row + 1), ..InputPlace::default() }
     }
 
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>> {
@@ -245,9 +245,9 @@ impl<'a> Rows<'a> {
 
     fn changed(&self, column: &BatchColumn, found: Option<&arrow_schema::DataType>) -> Error {
         let found = found.map_or("missing".to_owned(), |found| format!("of type {found}"));
-        let place = Place { column: Some(column.name.clone()), ..Place::default() };
+        let place = InputPlace { column: Some(column.name.clone()), ..InputPlace::default() };
         let expected = column.encoder.data_type();
-        Error::new(Kind::Format, format!("column is {found}, expected type {expected}"))
+        Error::new(ErrorKind::Format, format!("column is {found}, expected type {expected}"))
             .at(place)
             .hint("Load files with different schemas one by one.")
     }

@@ -25,7 +25,7 @@ pub use digest::Contents;
 pub(crate) use digest::of_stored;
 
 use crate::encode::Encoded;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Whole records of one input: the unit of work and of retry.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Where it begins: line and byte, or row.
-    pub place: Place,
+    pub place: InputPlace,
     /// Its bytes as they stand in the input, with a line end. Of a columnar file, a JSON object
     /// and a newline.
     pub bytes: Vec<u8>,
@@ -171,7 +171,7 @@ pub trait ChunkEncoder: Send {
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool>;
 
     /// Where row `row` (ordinal within the chunk) stands in the input.
-    fn place(&self, chunk: &Chunk, row: u64) -> Place;
+    fn place(&self, chunk: &Chunk, row: u64) -> InputPlace;
 
     /// The records of rows, whose ordinals within the chunk ascend, refused ones included. Put
     /// together behind what the first input begins with, they can be loaded again.
@@ -189,5 +189,5 @@ pub fn is_of_row(error: &Error) -> bool {
 
 /// For a row that a chunk does not have.
 fn no_such_row(row: u64) -> Error {
-    Error::new(Kind::Bug, format!("the chunk has no row {row}"))
+    Error::new(ErrorKind::Bug, format!("the chunk has no row {row}"))
 }

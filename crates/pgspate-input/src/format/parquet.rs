@@ -29,7 +29,7 @@ use self::read::Stored;
 use super::contain::contain;
 use super::{BatchSource, Chunk, Cutter, of_stored};
 use crate::source::Ranges;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Rows in a slice, at most. Slices decode some pages and dictionaries twice: with an index of
 /// pages this many rows cost 15 % more CPU than whole row groups do (2.4 M rows of TPC-H lineitem,
@@ -64,8 +64,8 @@ impl ParquetFile {
     /// Reads the metadata of the file that errors will call `name`.
     ///
     /// # Errors
-    /// Kind `Format` when it is no Parquet file, is cut short, damaged, encrypted, or has columns
-    /// of kinds that are not supported.
+    /// ErrorKind `Format` when it is no Parquet file, is cut short, damaged, encrypted, or has
+    /// columns of kinds that are not supported.
     pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ParquetFile> {
         check_ends(name, ranges.as_ref())?;
         let stored = Stored::whole(ranges.clone());
@@ -295,7 +295,7 @@ fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
     let len = ranges.len();
     if len < 12 {
         let message = format!("a file of {len} bytes cannot be a Parquet file");
-        return Err(Error::new(Kind::Format, message)
+        return Err(Error::new(ErrorKind::Format, message)
             .at(place(name))
             .hint("Use `--format` to say which format it is in."));
     }
@@ -303,13 +303,13 @@ fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
     match (&head[..], &tail[..]) {
         (b"PAR1", b"PAR1") => Ok(()),
         (b"PARE", _) | (_, b"PARE") => {
-            let error = Error::new(Kind::Format, "encrypted Parquet files are not supported");
+            let error = Error::new(ErrorKind::Format, "encrypted Parquet files are not supported");
             Err(error.at(place(name)).hint("Write the file again without encryption."))
         }
-        (b"PAR1", _) => Err(Error::new(Kind::Format, "the Parquet file is cut short")
+        (b"PAR1", _) => Err(Error::new(ErrorKind::Format, "the Parquet file is cut short")
             .at(place(name))
             .hint("Copy or write the file again: it does not end with its footer.")),
-        _ => Err(Error::new(Kind::Format, "not a Parquet file")
+        _ => Err(Error::new(ErrorKind::Format, "not a Parquet file")
             .at(place(name))
             .hint("Use `--format` to say which format it is in.")),
     }
@@ -329,7 +329,7 @@ fn guarded<T>(
         Some(Ok(value)) => Ok(value),
         Some(Err(error @ ParquetError::NYI(_))) => {
             let unsupported = "the Parquet file uses a feature that is not supported";
-            Err(Error::new(Kind::Format, unsupported).at(place(name)).because(error))
+            Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
         Some(Err(error)) => Err(damaged(name).because(error)),
         None => Err(damaged(name).because("the decoder could not make sense of it")),
@@ -337,11 +337,11 @@ fn guarded<T>(
 }
 
 fn damaged(name: &str) -> Error {
-    Error::new(Kind::Format, "could not decode the Parquet file")
+    Error::new(ErrorKind::Format, "could not decode the Parquet file")
         .at(place(name))
         .hint("Write the file again, or read it with another program to see what is wrong.")
 }
 
-fn place(name: &str) -> Place {
-    Place { source: Some(name.to_owned()), ..Place::default() }
+fn place(name: &str) -> InputPlace {
+    InputPlace { source: Some(name.to_owned()), ..InputPlace::default() }
 }

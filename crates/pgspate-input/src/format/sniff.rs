@@ -9,7 +9,7 @@ use super::RowForm;
 use super::infer::columns_of_json;
 use super::json::{self, mark_len};
 use crate::json::skip_space;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// A format that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,8 +149,8 @@ impl Sniffed {
 /// `complete` whether they are all of it, `known` the columns of the table it goes to.
 ///
 /// # Errors
-/// [`Kind::Format`] for UTF-16 and for what is no format that can be read; [`Kind::Usage`] when
-/// neither name nor content tell the format.
+/// [`ErrorKind::Format`] for UTF-16 and for what is no format that can be read;
+/// [`ErrorKind::Usage`] when neither name nor content tell the format.
 pub fn sniff(
     name: &str,
     sample: &[u8],
@@ -200,8 +200,8 @@ pub fn sniff(
 }
 
 fn undecided(name: &str, why: &str) -> Error {
-    Error::new(Kind::Usage, format!("could not tell the format of the input: {why}"))
-        .at(Place { source: Some(name.to_string()), ..Place::default() })
+    Error::new(ErrorKind::Usage, format!("could not tell the format of the input: {why}"))
+        .at(InputPlace { source: Some(name.to_string()), ..InputPlace::default() })
         .hint("Name it with `--format csv`, `text`, `json`, `parquet` or `arrow`.")
 }
 
@@ -212,8 +212,8 @@ fn refuse_wide(name: &str, sample: &[u8]) -> Result<()> {
         [0xFE, 0xFF, ..] => "UTF-16BE",
         _ => return Ok(()),
     };
-    Err(Error::new(Kind::Format, format!("the input is {order}, which cannot be read"))
-        .at(Place { source: Some(name.to_string()), byte: Some(0), ..Place::default() })
+    Err(Error::new(ErrorKind::Format, format!("the input is {order}, which cannot be read"))
+        .at(InputPlace { source: Some(name.to_string()), byte: Some(0), ..InputPlace::default() })
         .hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."))
 }
 
@@ -328,7 +328,7 @@ mod tests {
     fn what_cannot_be_told_is_an_error_with_the_flag() {
         for sample in [&b"just words\nand more of them here\n"[..], b"", b"\x00\x01\x02"] {
             let error = told("notes", sample).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage);
+            assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.hint_text().unwrap().contains("--format"));
         }
         let error = told("x.csv", b"\xFF\xFEa\0,\0b\0").unwrap_err();

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::decode::Decoded;
 use super::{error_of, fault};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Large enough that handing a block over costs nothing beside decoding it.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -69,7 +69,8 @@ impl Ahead {
             .name("pgspate-decode".to_owned())
             .spawn(move || run(decoded, &full_tx, &empty_rx, &stop_thread, &name_thread))
             .map_err(|e| {
-                Error::new(Kind::Source, "could not start a thread for decompression").because(e)
+                Error::new(ErrorKind::Source, "could not start a thread for decompression")
+                    .because(e)
             })?;
         let (thread, fetch) = match release {
             Release::Soon => (Some(thread), None),
@@ -107,7 +108,7 @@ impl Ahead {
                 None => {
                     let message =
                         format!("decompression of \"{}\" stopped unexpectedly", self.name);
-                    return Err(Error::new(Kind::Bug, message));
+                    return Err(Error::new(ErrorKind::Bug, message));
                 }
             }
         }

@@ -9,7 +9,7 @@ use url::{Origin, Url};
 
 use super::Options;
 use super::name::Spec;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What a `--source-option` key begins with that sets a request header.
 const HEADER_OPTION: &str = "header.";
@@ -22,8 +22,8 @@ impl Headers {
     /// Reads the headers among `options`. A key is `header.NAME`, or `https://HOST/:header.NAME`.
     ///
     /// # Errors
-    /// Of [`Kind::Usage`] for what is no header, for a server that none of `specs` is on, and for
-    /// a header without a server where `specs` are on several.
+    /// Of [`ErrorKind::Usage`] for what is no header, for a server that none of `specs` is on, and
+    /// for a header without a server where `specs` are on several.
     pub(super) fn of(specs: &[String], options: &Options) -> Result<Headers> {
         let mut origins: Vec<Origin> = Vec::new();
         for spec in specs {
@@ -41,7 +41,8 @@ impl Headers {
                 Some(server) => given_origin(server, &origins)?,
                 None => only_origin(name, &origins)?,
             };
-            let bad = || Error::new(Kind::Usage, format!("{} is not a valid header", shown(key)));
+            let bad =
+                || Error::new(ErrorKind::Usage, format!("{} is not a valid header", shown(key)));
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
             let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
             value.set_sensitive(true);
@@ -105,7 +106,7 @@ fn given_origin(server: &str, origins: &[Origin]) -> Result<Origin> {
         }
         None => "a header is given for what is no server".to_owned(),
     };
-    Err(Error::new(Kind::Usage, message).hint(
+    Err(Error::new(ErrorKind::Usage, message).hint(
         "Write the server as `--source-option 'https://HOST:PORT/:header.NAME=VALUE'`, with the \
          scheme, host and port of the source.",
     ))
@@ -114,12 +115,14 @@ fn given_origin(server: &str, origins: &[Origin]) -> Result<Origin> {
 fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
     match origins {
         [origin] => Ok(origin.clone()),
-        [] => Err(Error::new(Kind::Usage, "a header is given, and no source is on a web server")),
+        [] => {
+            Err(Error::new(ErrorKind::Usage, "a header is given, and no source is on a web server"))
+        }
         [first, ..] => {
             let key = shown(&format!("{HEADER_OPTION}{name}"));
             let message =
                 format!("{key} does not say which of {} servers it is for", origins.len());
-            Err(Error::new(Kind::Usage, message).hint(format!(
+            Err(Error::new(ErrorKind::Usage, message).hint(format!(
                 "Write the server before the name, such as `--source-option \
                  '{}/:header.NAME=VALUE'`. No other server gets the header then.",
                 words(first)
@@ -174,7 +177,7 @@ mod tests {
             (&["https://a/x"], "header.k: mark", "a key is not a valid header"),
         ] {
             let error = headers(sources, &[key]).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage);
+            assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.to_string().contains(expected), "{error}");
             assert!(!error.to_string().contains("mark"), "{error}");
         }

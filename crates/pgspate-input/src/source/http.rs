@@ -21,7 +21,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 use super::headers::Headers;
 use super::remote::{changed, same_tag, short};
 use super::{Options, fault, name, root_cause};
-use crate::{Error, Kind, Result, Secret};
+use crate::{Error, ErrorKind, Result, Secret};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub(super) fn client(options: &Options) -> Result<Client> {
         .connect_timeout(options.stall.min(CONNECT_MAX))
         .build()
         .map_err(|e| {
-            Error::new(Kind::Source, "could not set up an HTTP client")
+            Error::new(ErrorKind::Source, "could not set up an HTTP client")
                 .hint("Install the system's CA certificates, or set SSL_CERT_FILE to a bundle.")
                 .because(root_cause(&e))
         })
@@ -402,7 +402,7 @@ fn allows_unframed(options: &Options) -> Result<bool> {
         Some("allow") => Ok(true),
         Some(other) => {
             let message = format!("source option \"{UNFRAMED_OPTION}\" cannot be \"{other}\"");
-            Err(Error::new(Kind::Usage, message).hint("It is `allow` or `refuse`."))
+            Err(Error::new(ErrorKind::Usage, message).hint("It is `allow` or `refuse`."))
         }
     }
 }

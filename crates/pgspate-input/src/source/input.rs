@@ -19,7 +19,7 @@ use super::ranges::{FileRanges, RemoteRanges};
 use super::remote::{Remote, changed};
 use super::steady::FileVersion;
 use super::{Compression, Ranges, Reader, error_of, fault, name};
-use crate::{Error, Kind, Result, Secret};
+use crate::{Error, ErrorKind, Result, Secret};
 
 /// What is asked of an object to look at its first bytes.
 const PEEK_RANGE_BYTES: u64 = 64 << 10;
@@ -269,7 +269,7 @@ impl Input {
                 self.opened(&mut pipe)?;
                 match std::mem::replace(&mut pipe.state, PipeState::Taken) {
                     PipeState::Peeked(reader) => Ok(*reader),
-                    _ => Err(Error::new(Kind::Bug, "a stream was opened and is not there")),
+                    _ => Err(Error::new(ErrorKind::Bug, "a stream was opened and is not there")),
                 }
             }
             _ => {
@@ -397,7 +397,7 @@ impl Input {
                 let fetch = Fetch::start(runtime, Arc::clone(remote), pace);
                 Reader::fetch(fetch, name, self.0.stored_bytes)
             }
-            Origin::Pipe(_) => Err(Error::new(Kind::Bug, "a stream was opened as a file")),
+            Origin::Pipe(_) => Err(Error::new(ErrorKind::Bug, "a stream was opened as a file")),
             Origin::Memory { .. } => Err(no_bytes()),
         }
     }
@@ -450,19 +450,19 @@ fn digest(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn no_bytes() -> Error {
-    Error::new(Kind::Bug, "rows in memory were opened as a file")
+    Error::new(ErrorKind::Bug, "rows in memory were opened as a file")
 }
 
 /// Standard input without the buffer that the standard library puts before it.
 fn stdin() -> Result<File> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
-        return Err(Error::new(Kind::Usage, "standard input is a terminal")
+        return Err(Error::new(ErrorKind::Usage, "standard input is a terminal")
             .hint("Name a file, or pipe data into pgspate."));
     }
     let handle = stdin.as_fd().try_clone_to_owned();
-    let handle =
-        handle.map_err(|e| Error::new(Kind::Source, "could not open standard input").because(e))?;
+    let handle = handle
+        .map_err(|e| Error::new(ErrorKind::Source, "could not open standard input").because(e))?;
     Ok(File::from(handle))
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::fault;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Characters that make a name a pattern.
 const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
@@ -64,7 +64,7 @@ pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     Ok(glob
         .map_err(|e| {
-            Error::new(Kind::Usage, format!("\"{pattern}\" is not a valid pattern"))
+            Error::new(ErrorKind::Usage, format!("\"{pattern}\" is not a valid pattern"))
                 .hint("Write [*], [?], [[] or [{] for a character that is meant as it stands.")
                 .because(e.kind().to_string())
         })?

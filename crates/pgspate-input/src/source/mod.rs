@@ -35,7 +35,7 @@ pub use ranges::Ranges;
 pub use reader::{Progress, Reader};
 pub use resolve::resolve;
 
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// How inputs are found and read.
 #[derive(Clone)]
@@ -93,8 +93,8 @@ pub fn error_of(error: io::Error, name: &str) -> Error {
 
 /// An error of an input, placed there.
 fn fault(name: &str, message: impl Into<String>) -> Error {
-    let place = Place { source: Some(name.to_owned()), ..Place::default() };
-    Error::new(Kind::Source, message).at(place)
+    let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };
+    Error::new(ErrorKind::Source, message).at(place)
 }
 
 /// What the innermost cause says; the layers around it repeat it.
@@ -118,7 +118,7 @@ fn wait<T: Send + 'static>(
     runtime.spawn(async move {
         let _ = tx.send(future.await);
     });
-    rx.recv().map_err(|_| Error::new(Kind::Cancelled, "reading was stopped"))
+    rx.recv().map_err(|_| Error::new(ErrorKind::Cancelled, "reading was stopped"))
 }
 
 /// TLS needs a process-wide choice of cryptography. Whoever chose first is left alone.

@@ -13,7 +13,7 @@ use super::decode::{Compression, Decoded, MAGIC_BYTES};
 use super::fetch::Fetch;
 use super::steady::SteadyFile;
 use super::{error_of, fault};
-use crate::{Kind, Place, Result};
+use crate::{ErrorKind, InputPlace, Result};
 
 /// What is asked of a file or pipe at once when it is decompressed.
 const STORED_BLOCK_BYTES: usize = 256 << 10;
@@ -60,9 +60,9 @@ pub struct Reader {
 }
 
 struct Failed {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
-    place: Option<Place>,
+    place: Option<InputPlace>,
     hint: Option<String>,
 }
 

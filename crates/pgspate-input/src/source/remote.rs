@@ -14,7 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectStore};
 use super::http::{Body, HttpObject};
 use super::store::Scheme;
 use super::{fault, store};
-use crate::{Error, Kind, Result, Secret};
+use crate::{Error, ErrorKind, Result, Secret};
 
 /// An object in a store, or behind a URL.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Remote {
     /// The whole body, in order.
     pub(super) async fn stream(&self) -> Result<Body> {
         match self {
-            Remote::Store(_) => Err(Error::new(Kind::Bug, "object stores are read by ranges")),
+            Remote::Store(_) => Err(Error::new(ErrorKind::Bug, "object stores are read by ranges")),
             Remote::Http(object) => object.stream().await,
         }
     }

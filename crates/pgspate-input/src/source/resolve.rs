@@ -21,7 +21,7 @@ use super::remote::{Remote, StoreObject};
 use super::store::list::Request;
 use super::store::{self, Scheme};
 use super::{Input, Options, local, wait};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: &str = "Sources are paths, patterns, folders, - for standard input, and s3://, \
      gs://, az://, abfss://, https:// and http:// URLs.";
@@ -31,9 +31,10 @@ const SCHEMES: &str = "Sources are paths, patterns, folders, - for standard inpu
 /// from one of its tasks.
 ///
 /// # Errors
-/// - [`Kind::Usage`]: a scheme, pattern or option that does not exist, or an input named twice.
-/// - [`Kind::Source`]: something is not there or may not be read, or a folder or pattern has no
-///   files.
+/// - [`ErrorKind::Usage`]: a scheme, pattern or option that does not exist, or an input named
+///   twice.
+/// - [`ErrorKind::Source`]: something is not there or may not be read, or a folder or pattern has
+///   no files.
 pub fn resolve(specs: &[String], options: &Options, runtime: Handle) -> Result<Vec<Input>> {
     check_options(specs, options)?;
     let headers = Headers::of(specs, options)?;
@@ -49,7 +50,7 @@ pub fn resolve(specs: &[String], options: &Options, runtime: Handle) -> Result<V
                 "-" => "standard input is named more than once".to_owned(),
                 name => format!("\"{name}\" is named more than once"),
             };
-            return Err(Error::new(Kind::Usage, message)
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Name each input once; a pattern or folder may already include it."));
         }
     }
@@ -68,7 +69,7 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
         });
         if !is_known {
             let message = format!("no source here has an option {}", headers::shown(key));
-            return Err(Error::new(Kind::Usage, message).hint(
+            return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Options are for object stores (such as endpoint, region, access_key_id, \
                  skip_signature, and profile for S3) and for HTTP (header.NAME, unframed).",
             ));
@@ -90,7 +91,9 @@ impl Resolver<'_> {
     fn spec(&mut self, spec: &str, inputs: &mut Vec<Input>) -> Result<()> {
         match Spec::parse(spec) {
             Spec::Stdin => inputs.push(Input::stdin()),
-            Spec::Local("") => return Err(Error::new(Kind::Usage, "a source has an empty name")),
+            Spec::Local("") => {
+                return Err(Error::new(ErrorKind::Usage, "a source has an empty name"));
+            }
             Spec::Local(path) => inputs.extend(self.files(path)?),
             Spec::Url("file", _) => inputs.extend(self.files(&file_path(spec)?)?),
             Spec::Url("http" | "https", _) => inputs.push(self.url(spec)?),
@@ -98,7 +101,7 @@ impl Resolver<'_> {
                 Some(known) => self.objects(known, scheme, rest, inputs)?,
                 None => {
                     let message = format!("sources of kind \"{scheme}://\" are not supported");
-                    return Err(Error::new(Kind::Usage, message).hint(SCHEMES));
+                    return Err(Error::new(ErrorKind::Usage, message).hint(SCHEMES));
                 }
             },
         }
@@ -126,14 +129,14 @@ impl Resolver<'_> {
         if bucket.is_empty() {
             let message = format!("\"{prefix}://{rest}\" names no bucket");
             return Err(
-                Error::new(Kind::Usage, message).hint(format!("Write {prefix}://BUCKET/KEY."))
+                Error::new(ErrorKind::Usage, message).hint(format!("Write {prefix}://BUCKET/KEY."))
             );
         }
         // Only Azure's URLs have a part before the bucket's place, which is not a user. Elsewhere
         // that is a key and its secret.
         if bucket.contains(':') || (bucket.contains('@') && scheme != Scheme::Azure) {
             let message = format!("a {prefix}:// URL has no user and no password");
-            return Err(Error::new(Kind::Usage, message).hint(
+            return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Give keys in the environment, or as `--source-option KEY=@FILE`, and write \
                  SCHEME://BUCKET/KEY.",
             ));
@@ -141,7 +144,7 @@ impl Resolver<'_> {
         // What is not a name would end up in the middle of a URL. Azure's hold an account, too.
         if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "._-@$".contains(c)) {
             let message = format!("\"{bucket}\" is not a name that a bucket can have");
-            return Err(Error::new(Kind::Usage, message));
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let root = format!("{prefix}://{bucket}/");
         let store = match self.stores.get(&root) {
@@ -181,7 +184,8 @@ impl Resolver<'_> {
     fn url(&mut self, spec: &str) -> Result<Input> {
         let url = Url::parse(spec).map_err(|e| {
             // The text itself may hold a password.
-            Error::new(Kind::Usage, "an http:// or https:// source is not a valid URL").because(e)
+            Error::new(ErrorKind::Usage, "an http:// or https:// source is not a valid URL")
+                .because(e)
         })?;
         let client = match &self.client {
             Some(client) => client.clone(),
@@ -199,7 +203,7 @@ fn file_path(spec: &str) -> Result<String> {
     let path = Url::parse(spec).ok().and_then(|url| url.to_file_path().ok());
     let path = path.and_then(|path: PathBuf| path.into_os_string().into_string().ok());
     path.ok_or_else(|| {
-        Error::new(Kind::Usage, "a file:// source is not a file's URL")
+        Error::new(ErrorKind::Usage, "a file:// source is not a file's URL")
             .hint("Write file:///PATH, or the path alone.")
     })
 }

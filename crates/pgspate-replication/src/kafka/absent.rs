@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::read::{Partition, TopicPiece, TopicSource};
-use crate::{Error, Kind, Pieces, Result};
+use crate::{Error, ErrorKind, Pieces, Result};
 use pgspate_target::ledger::Mark;
 
 /// Nobody has any.
@@ -15,7 +15,7 @@ impl Topics {
     /// # Errors
     /// Always.
     pub fn look(_: &str, _: bool, _: Duration) -> Result<Topics> {
-        Err(Error::new(Kind::Usage, "this pgspate was built without Kafka").hint(
+        Err(Error::new(ErrorKind::Usage, "this pgspate was built without Kafka").hint(
             "Build it with `cargo build --release -p pgspate-cli --features kafka`, or with \
              `--features kafka-tls` for brokers that want TLS.",
         ))
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_build_without_it_says_how_to_build_with_it() {
         let error = Topics::look("kafka://127.0.0.1:9092/t", false, Duration::ZERO).err().unwrap();
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
         assert!(error.hint_text().unwrap().contains("--features kafka"), "{error}");
     }
 }

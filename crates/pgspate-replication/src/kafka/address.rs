@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::SCHEME;
-use crate::{Error, Kind, Result, decode_url_part};
+use crate::{Error, ErrorKind, Result, decode_url_part};
 
 /// How variables of the environment begin that are properties: `PGSPATE_KAFKA_SASL_PASSWORD` is
 /// `sasl.password`.
@@ -48,7 +48,7 @@ impl Address {
     /// Reads a source's name, and what the environment adds to it; the name comes first.
     ///
     /// # Errors
-    /// Of [`Kind::Usage`] for what is no such name, and for properties that are not to be set.
+    /// Of [`ErrorKind::Usage`] for what is no such name, and for properties that are not to be set.
     pub(crate) fn parse(
         source: &str,
         environment: impl Iterator<Item = (String, String)>,
@@ -56,11 +56,14 @@ impl Address {
         let rest = source.strip_prefix(SCHEME).ok_or_else(malformed)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         if place.contains('@') {
-            return Err(Error::new(Kind::Usage, "a URL of Kafka's has no user and no password")
-                .hint(
-                    "Write `?sasl.mechanisms=PLAIN&sasl.username=NAME`, and set \
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "a URL of Kafka's has no user and no password",
+            )
+            .hint(
+                "Write `?sasl.mechanisms=PLAIN&sasl.username=NAME`, and set \
                      PGSPATE_KAFKA_SASL_PASSWORD.",
-                ));
+            ));
         }
         let (brokers, path) = place.split_once('/').ok_or_else(malformed)?;
         let topics: Vec<String> =
@@ -71,7 +74,10 @@ impl Address {
         for (nth, topic) in topics.iter().enumerate() {
             check_topic(topic)?;
             if topics[..nth].contains(topic) {
-                return Err(Error::new(Kind::Usage, format!("topic \"{topic}\" is named twice")));
+                return Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("topic \"{topic}\" is named twice"),
+                ));
             }
         }
         let mut properties = from_environment(environment);
@@ -80,7 +86,7 @@ impl Address {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode_url_part(name);
             if named.contains(&name) {
-                return Err(Error::new(Kind::Usage, format!("the URL has \"{name}\" twice")));
+                return Err(Error::new(ErrorKind::Usage, format!("the URL has \"{name}\" twice")));
             }
             properties.insert(name.clone(), decode_url_part(value));
             named.push(name);
@@ -88,7 +94,7 @@ impl Address {
         let begins_late = begins_late(properties.remove(RESET).as_deref())?;
         if let Some(name) = properties.keys().find(|name| OURS.contains(&name.as_str())) {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("property \"{name}\" is pgspate's to set"),
             )
             .hint("Leave it out of the URL, and out of the environment."));
@@ -126,10 +132,11 @@ fn begins_late(value: Option<&str>) -> Result<bool> {
     match value {
         None | Some("earliest" | "smallest" | "beginning") => Ok(false),
         Some("latest" | "largest" | "end") => Ok(true),
-        Some(_) => {
-            Err(Error::new(Kind::Usage, format!("property \"{RESET}\" is neither of its values"))
-                .hint(format!("Write `{RESET}=earliest` or `{RESET}=latest`.")))
-        }
+        Some(_) => Err(Error::new(
+            ErrorKind::Usage,
+            format!("property \"{RESET}\" is neither of its values"),
+        )
+        .hint(format!("Write `{RESET}=earliest` or `{RESET}=latest`."))),
     }
 }
 
@@ -139,11 +146,11 @@ fn check_topic(topic: &str) -> Result<()> {
         return Ok(());
     }
     let message = format!("\"{topic}\" cannot be the name of a topic");
-    Err(Error::new(Kind::Usage, message).hint("Name the topics, with commas between them."))
+    Err(Error::new(ErrorKind::Usage, message).hint("Name the topics, with commas between them."))
 }
 
 fn malformed() -> Error {
-    Error::new(Kind::Usage, "the URL names no brokers or no topic")
+    Error::new(ErrorKind::Usage, "the URL names no brokers or no topic")
         .hint("Write kafka://broker1:9092,broker2:9092/topic1,topic2.")
 }
 
@@ -206,7 +213,7 @@ mod tests {
             "kafka://a/t?auto.offset.reset=none",
         ] {
             let error = parse(source).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage, "{source}");
+            assert_eq!(error.kind(), ErrorKind::Usage, "{source}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
     }

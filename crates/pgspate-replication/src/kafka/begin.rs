@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::address::Address;
 use super::client::{Answers, Client, bounds, client, partitions};
 use super::read::{Partition, another_topic_hint, name, next_of};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::Mark;
 
 /// Topics, and what their brokers say of them.
@@ -68,8 +68,8 @@ impl Topics {
     /// Finds where each partition begins, by the stream's mark and the ledger's rows of its parts.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when messages are gone that were not applied, a topic is another one, or
-    /// the stream is not one of topics.
+    /// Of [`ErrorKind::Ledger`] when messages are gone that were not applied, a topic is another
+    /// one, or the stream is not one of topics.
     pub fn begin(
         &self,
         stream: &str,
@@ -112,7 +112,7 @@ fn check_stream(stream: &str, mark: &Mark) -> Result<()> {
         return Ok(());
     }
     let message = format!("stream \"{stream}\" is not one of topics: it is at {}", mark.source);
-    Err(Error::new(Kind::Ledger, message)
+    Err(Error::new(ErrorKind::Ledger, message)
         .hint("Give the topics another name with `--stream NAME`."))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn check(bounds: &Bounds, stream: &str, next: i64) -> Result<()> {
             "{name} ends before offset {end}, but the stream is applied up to offset {}",
             next - 1
         );
-        return Err(Error::new(Kind::Ledger, message).hint(another_topic_hint(&name, stream)));
+        return Err(Error::new(ErrorKind::Ledger, message).hint(another_topic_hint(&name, stream)));
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ fn is_lost(name: &str, stream: &str, next: i64, first: i64) -> Error {
         false => format!("offsets {next} to {last} of {name} are gone, and were not applied"),
     };
     let stream = stream.replace('\'', "''");
-    Error::new(Kind::Ledger, message).hint(format!(
+    Error::new(ErrorKind::Ledger, message).hint(format!(
         "The topic keeps its messages for a time or up to a size (`retention.ms`, \
          `retention.bytes`), and these were older. Bring the tables to what they should be in \
          another way, and begin another stream with `--stream NAME`; or go on without these \
@@ -208,7 +208,7 @@ mod tests {
             assert!(check_stream("s", &at(source)).is_ok(), "{source}");
         }
         for source in ["a.ndjson, line 7", "0/16B3748"] {
-            assert_eq!(check_stream("s", &at(source)).unwrap_err().kind(), Kind::Ledger);
+            assert_eq!(check_stream("s", &at(source)).unwrap_err().kind(), ErrorKind::Ledger);
         }
     }
 }

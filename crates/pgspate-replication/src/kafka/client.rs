@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::address::Address;
 use super::errors::{is_passing, is_refusal, of_client, of_request};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long an answer may take, at most.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -191,7 +191,7 @@ impl Figures {
 /// Makes the client. It connects when it is asked for something.
 ///
 /// # Errors
-/// Of [`Kind::Usage`] for properties that librdkafka does not take.
+/// Of [`ErrorKind::Usage`] for properties that librdkafka does not take.
 pub(crate) fn client(address: &Address, follows: bool) -> Result<Client> {
     let mut config = ClientConfig::new();
     // Of the group nothing is wanted but that librdkafka wants one named.
@@ -237,7 +237,7 @@ pub(crate) fn partitions(client: &Client, topic: &str, answers: &Answers) -> Res
     answers.came();
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
         let message = format!("could not ask {what}");
-        return Err(Error::new(Kind::Source, message).because("the brokers do not say"));
+        return Err(Error::new(ErrorKind::Source, message).because("the brokers do not say"));
     };
     if let Some(error) = found.error() {
         let error = KafkaError::MetadataFetch(error.into());
@@ -341,7 +341,7 @@ mod tests {
         for (error, what) in
             questions.iter().zip(["for the partitions of topic \"t\"", "where t/3 begins and ends"])
         {
-            assert_eq!(error.kind(), Kind::Connect);
+            assert_eq!(error.kind(), ErrorKind::Connect);
             assert_eq!(error.to_string(), format!("could not ask {place} {what}"));
             let words = error.messages().join(": ");
             assert!(words.contains("no answer within 1 s"), "{words}");
@@ -365,7 +365,7 @@ mod tests {
             client(&address, false).err().unwrap()
         };
         let error = refusal("no.such.property=1");
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
         assert_eq!(error.to_string(), "property \"no.such.property\" is not taken");
         let error = refusal("enable.ssl.certificate.verification=geheim");
         assert!(!error.messages().join(": ").contains("geheim"));

@@ -1,12 +1,12 @@
 //! What librdkafka says, as errors of pgspate's.
 //!
-//! What may be over in a while is of [`Kind::Connect`]. Values of properties are not repeated where
-//! they may be secrets.
+//! What may be over in a while is of [`ErrorKind::Connect`]. Values of properties are not repeated
+//! where they may be secrets.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::address::is_secret;
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 /// What a property that is not taken, or a client that cannot be made, comes to.
 pub(super) fn of_client(error: KafkaError) -> Error {
@@ -19,12 +19,13 @@ pub(super) fn of_client(error: KafkaError) -> Error {
         }
         KafkaError::ClientCreation(why) => ("could not set up the client of Kafka".to_owned(), why),
         error => {
-            return Error::new(Kind::Bug, "could not set up the client of Kafka").because(error);
+            return Error::new(ErrorKind::Bug, "could not set up the client of Kafka")
+                .because(error);
         }
     };
     let lacks_tls = ["not supported in this build", "recompile", "not available at build time"];
     let lacks_tls = lacks_tls.iter().any(|words| why.contains(words));
-    let error = Error::new(Kind::Usage, message);
+    let error = Error::new(ErrorKind::Usage, message);
     let error = if why.is_empty() { error } else { error.because(why) };
     match lacks_tls && cfg!(not(feature = "kafka-tls")) {
         true => error.hint(WITH_TLS),
@@ -48,8 +49,8 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
     let words = words.trim_end_matches(')').to_owned();
     let because = said.map_or_else(|| words.clone(), |said| format!("{words}: {said}"));
     let kind = match is_passing(code) {
-        true => Kind::Connect,
-        false => Kind::Source,
+        true => ErrorKind::Connect,
+        false => ErrorKind::Source,
     };
     let error = Error::new(kind, message).because(because);
     match code {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::read::{Partition, next_of, source_of};
 use crate::{Digest, Result, SourceNames, SourcePoint, SourcePosition, Trail};
-use pgspate_events::Stand;
+use pgspate_events::EventPlace;
 use pgspate_target::ledger::{Mark, PartMove};
 
 /// How often places are written where there are no events.
@@ -19,9 +19,9 @@ pub struct Offset {
     pub offset: i64,
 }
 
-impl From<Offset> for Stand {
-    fn from(Offset { part, offset }: Offset) -> Stand {
-        Stand::Offset { part, offset }
+impl From<Offset> for EventPlace {
+    fn from(Offset { part, offset }: Offset) -> EventPlace {
+        EventPlace::Offset { part, offset }
     }
 }
 
@@ -85,7 +85,7 @@ impl TopicPosition {
     /// that is read again.
     ///
     /// # Errors
-    /// Of [`crate::Kind::Ledger`] when the ledger's place is no offset.
+    /// Of [`crate::ErrorKind::Ledger`] when the ledger's place is no offset.
     pub fn add(&mut self, partition: Partition) -> Result<Option<String>> {
         let mark = partition.mark.clone().unwrap_or_default();
         let next = match &partition.mark {
@@ -135,14 +135,14 @@ impl TopicPosition {
 }
 
 impl SourcePosition for TopicPosition {
-    type Stand = Offset;
+    type EventPlace = Offset;
 
-    fn arrive(&mut self, stand: Offset) {
+    fn arrive(&mut self, event_place: Offset) {
         if let Some((part, place)) = self.arriving.take() {
             self.parts[part].now = place;
             self.unsettled.push(part);
         }
-        self.trail.arrive(stand);
+        self.trail.arrive(event_place);
     }
 
     fn settle(&mut self) {

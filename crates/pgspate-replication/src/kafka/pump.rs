@@ -15,7 +15,7 @@ use super::begin::{Bounds, check};
 use super::client::{Answers, Told, bounds};
 use super::errors::{is_of_group, is_passing, of_request};
 use super::read::{Message, Partition, TopicPiece, TopicSource};
-use crate::{Error, Gone, Kind, Pieces, Result, SourcePoint};
+use crate::{Error, ErrorKind, Gone, Pieces, Result, SourcePoint};
 
 /// How long it waits for a message before it looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -178,7 +178,7 @@ impl TopicSource {
         }
         let seconds = self.limits.retry_for.as_secs();
         let message = format!("no broker was within reach for {seconds} seconds");
-        let error = Error::new(Kind::Connect, message)
+        let error = Error::new(ErrorKind::Connect, message)
             .hint("Run the same command again: it goes on where the ledger is.");
         Err(match self.topics.client.context().said() {
             Some(said) => error.because(said),
@@ -247,7 +247,7 @@ impl TopicSource {
                 return error;
             }
         }
-        Error::new(Kind::Source, "the brokers do not have a message that they had")
+        Error::new(ErrorKind::Source, "the brokers do not have a message that they had")
             .hint("Run the same command again: it says what can still be read.")
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{TopicPosition, Topics};
-use crate::{Error, EventSource, Kind, LagMeter, Pieces, Result};
+use crate::{Error, ErrorKind, EventSource, LagMeter, Pieces, Result};
 use pgspate_target::ledger::{Mark, PartMove};
 use pgspate_target::session::Limits;
 
@@ -81,7 +81,7 @@ pub(super) fn source_of(next: i64) -> String {
 /// The message after that place.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] for what is none.
+/// Of [`ErrorKind::Ledger`] for what is none.
 pub(super) fn next_of(source: &str) -> Result<i64> {
     let last = match source {
         "" => Some(-1),
@@ -89,7 +89,7 @@ pub(super) fn next_of(source: &str) -> Result<i64> {
     };
     last.and_then(|last| last.checked_add(1)).filter(|next| *next >= 0).ok_or_else(|| {
         let message = format!("the ledger's place of a partition is no offset: \"{source}\"");
-        Error::new(Kind::Ledger, message)
+        Error::new(ErrorKind::Ledger, message)
             .hint("Write the last offset that is applied: `offset 41`.")
     })
 }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn places_are_read_as_they_are_written() {
         for source in ["offset", "offset x", "0/12", "offset -2"] {
-            assert_eq!(next_of(source).unwrap_err().kind(), Kind::Ledger, "{source}");
+            assert_eq!(next_of(source).unwrap_err().kind(), ErrorKind::Ledger, "{source}");
         }
         for next in [0, 1, 42] {
             assert_eq!(next_of(&source_of(next)).unwrap(), next);

@@ -2,7 +2,7 @@
 //!
 //! The rest of the URL is a connection string like any other.
 
-use crate::{Error, Kind, Result, decode_url_part};
+use crate::{Error, ErrorKind, Result, decode_url_part};
 
 /// Where changes come from.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl SlotAddress {
     /// parameters.
     ///
     /// # Errors
-    /// [`Kind::Usage`] when one of the two is missing, empty or there twice.
+    /// [`ErrorKind::Usage`] when one of the two is missing, empty or there twice.
     pub(crate) fn parse(source: &str) -> Result<Option<SlotAddress>> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| source.starts_with(it));
         let Some((base, query)) = source.split_once('?').filter(|_| is_url) else {
@@ -38,7 +38,7 @@ impl SlotAddress {
                 }
             };
             if found.replace(decode_url_part(value)).is_some() {
-                return Err(Error::new(Kind::Usage, format!("the URL has \"{name}\" twice")));
+                return Err(Error::new(ErrorKind::Usage, format!("the URL has \"{name}\" twice")));
             }
         }
         if slot.is_none() && publication.is_none() {
@@ -46,8 +46,11 @@ impl SlotAddress {
         }
         let given = |value: Option<String>, name: &str| {
             value.filter(|value| !value.is_empty()).ok_or_else(|| {
-                Error::new(Kind::Usage, format!("the URL of a stream of changes has no \"{name}\""))
-                    .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME.")
+                Error::new(
+                    ErrorKind::Usage,
+                    format!("the URL of a stream of changes has no \"{name}\""),
+                )
+                .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME.")
             })
         };
         let (slot, publication) = (given(slot, "slot")?, given(publication, "publication")?);
@@ -96,7 +99,7 @@ mod tests {
             "postgres://h/d?slot=&publication=p",
             "postgres://h/d?slot=s&slot=t&publication=p",
         ] {
-            assert_eq!(SlotAddress::parse(text).unwrap_err().kind(), Kind::Usage, "{text}");
+            assert_eq!(SlotAddress::parse(text).unwrap_err().kind(), ErrorKind::Usage, "{text}");
         }
     }
 }

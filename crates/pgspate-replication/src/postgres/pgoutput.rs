@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::EPOCH_SECS;
 use super::read::Read;
-use crate::{Error, Kind, Result};
-use pgspate_events::decode::{Decode, Types};
-use pgspate_events::{Event, Lsn, Name, Op, Position, Row, Value};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::decode::{Decode, TargetTypes};
+use pgspate_events::{ChangeEvent, Lsn, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
 
 /// Decodes messages of pgoutput, of protocol versions 1 to 4 as long as streaming is off.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Pgoutput {
     transaction: Option<Box<str>>,
     /// Where the transaction commits, as text.
     commit: Box<str>,
-    held: Option<Event>,
+    held: Option<ChangeEvent>,
     /// When the open transaction was committed.
     begun: SystemTime,
     ended: Option<(Lsn, SystemTime)>,
@@ -30,7 +30,7 @@ pub struct Pgoutput {
 /// A table as the server last described it.
 #[derive(Debug)]
 struct Relation {
-    name: Arc<Name>,
+    name: Arc<SourceTable>,
     columns: Arc<[Box<str>]>,
     /// Which columns identify a row.
     of_key: Vec<bool>,
@@ -68,7 +68,7 @@ impl Pgoutput {
         self.ended.take()
     }
 
-    fn message(&mut self, message: &mut Read<'_>, events: &mut Vec<Event>) -> Result<()> {
+    fn message(&mut self, message: &mut Read<'_>, events: &mut Vec<ChangeEvent>) -> Result<()> {
         match message.byte()? {
             b'B' => {
                 let commit = Lsn(message.u64()?);
@@ -133,7 +133,7 @@ impl Pgoutput {
         message.end()?;
         let named = columns.iter().zip(&of_key).filter(|(_, is)| **is);
         let key: Vec<_> = named.map(|(name, _)| name.clone()).collect();
-        let name = Name { schema: Some(schema.to_owned()), table };
+        let name = SourceTable { schema: Some(schema.to_owned()), table };
         let relation = Relation {
             name: Arc::new(name),
             columns: columns.into(),
@@ -145,7 +145,7 @@ impl Pgoutput {
         Ok(())
     }
 
-    fn row(&mut self, message: &mut Read<'_>) -> Result<Event> {
+    fn row(&mut self, message: &mut Read<'_>) -> Result<ChangeEvent> {
         let kind = message.tag();
         let relation = self.found(message.u32()?)?;
         let (mut new, mut old) = (None, None);
@@ -165,20 +165,20 @@ impl Pgoutput {
             inherit(new, old);
         }
         let op = match kind {
-            b'I' => Op::Insert,
-            b'U' => Op::Update,
-            _ => Op::Delete,
+            b'I' => ChangeKind::Insert,
+            b'U' => ChangeKind::Update,
+            _ => ChangeKind::Delete,
         };
         Ok(self.event(relation, op, new, old))
     }
 
-    fn truncate(&mut self, message: &mut Read<'_>, events: &mut Vec<Event>) -> Result<()> {
+    fn truncate(&mut self, message: &mut Read<'_>, events: &mut Vec<ChangeEvent>) -> Result<()> {
         let count = message.u32()?;
         message.byte()?;
         let mut truncated = Vec::new();
         for _ in 0..count {
             let relation = self.found(message.u32()?)?;
-            truncated.push(self.event(relation, Op::Truncate, None, None));
+            truncated.push(self.event(relation, ChangeKind::Truncate, None, None));
         }
         message.end()?;
         for event in truncated {
@@ -195,14 +195,14 @@ impl Pgoutput {
         relation.ok_or_else(|| malformed("a change of a table that has not been described"))
     }
 
-    fn event(&self, relation: &Relation, op: Op, new: Option<Row>, old: Option<Row>) -> Event {
-        Event {
+    fn event(&self, relation: &Relation, op: ChangeKind, new: Option<EventRow>, old: Option<EventRow>) -> ChangeEvent {
+        ChangeEvent {
             table: relation.name.clone(),
             op,
             new,
             old,
             key: relation.key.clone(),
-            position: Position {
+            position: EventOrigin {
                 source: self.commit.clone(),
                 transaction: self.transaction.clone(),
                 ordinal: 0,
@@ -213,45 +213,45 @@ impl Pgoutput {
 }
 
 impl Relation {
-    fn tuple(&self, message: &mut Read<'_>) -> Result<Row> {
+    fn tuple(&self, message: &mut Read<'_>) -> Result<EventRow> {
         if usize::from(message.u16()?) != self.columns.len() {
             return Err(malformed("a row has other columns than its table"));
         }
         let mut values = Vec::with_capacity(self.columns.len());
         for _ in 0..self.columns.len() {
             values.push(match message.byte()? {
-                b'n' => Value::Null,
-                b'u' => Value::Absent,
+                b'n' => EventValue::Null,
+                b'u' => EventValue::Absent,
                 b't' => {
                     let len = message.u32()? as usize;
                     let Ok(text) = simdutf8::basic::from_utf8(message.bytes(len)?) else {
                         return Err(malformed("invalid byte sequence for encoding \"UTF8\""));
                     };
-                    Value::Text(text.into())
+                    EventValue::Text(text.into())
                 }
                 b'b' => return Err(malformed("a value is binary, which was not asked for")),
                 _ => return Err(malformed("unknown kind of value")),
             });
         }
-        Ok(Row { columns: self.columns.clone(), values })
+        Ok(EventRow { columns: self.columns.clone(), values })
     }
 
     /// The columns of the key; the others of such a row are not told.
-    fn key_of(&self, row: Row) -> Result<Row> {
+    fn key_of(&self, row: EventRow) -> Result<EventRow> {
         let Some(key) = &self.key else {
             return Err(malformed("an old key of a table that has none"));
         };
         let values = row.values.into_iter().zip(&self.of_key);
         let values = values.filter(|(_, is)| **is).map(|(value, _)| value).collect();
-        Ok(Row { columns: key.clone(), values })
+        Ok(EventRow { columns: key.clone(), values })
     }
 }
 
 /// What the new row leaves out is as it was, where the old row is told whole.
-fn inherit(new: &mut Row, old: &Row) {
+fn inherit(new: &mut EventRow, old: &EventRow) {
     if Arc::ptr_eq(&new.columns, &old.columns) {
         for (new, old) in new.values.iter_mut().zip(&old.values) {
-            if *new == Value::Absent {
+            if *new == EventValue::Absent {
                 new.clone_from(old);
             }
         }
@@ -259,7 +259,7 @@ fn inherit(new: &mut Row, old: &Row) {
 }
 
 impl Decode for Pgoutput {
-    fn decode(&mut self, record: &[u8], _: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], _: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         let before = events.len();
         let done = self.message(&mut Read::new(record), events);
         if done.is_err() {
@@ -270,5 +270,5 @@ impl Decode for Pgoutput {
 }
 
 pub(super) fn malformed(what: &str) -> Error {
-    Error::new(Kind::Format, what)
+    Error::new(ErrorKind::Format, what)
 }

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use super::stream::no_publication;
-use crate::{Error, Kind, Result};
-use pgspate_events::{Lsn, Name};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::{Lsn, SourceTable};
 use pgspate_target::connect::{Connection, Dsn, Walsender};
 use pgspate_target::quote_ident;
 use pgspate_target::session::{self, Timeouts};
@@ -30,7 +30,7 @@ const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
     /// Its name.
-    pub name: Name,
+    pub name: SourceTable,
     /// The columns that are published, in the table's order.
     pub columns: Vec<String>,
     /// The condition that published rows fulfil, as SQL.
@@ -91,9 +91,9 @@ impl Snapshot {
     /// runtime with I/O and time.
     ///
     /// # Errors
-    /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: the slot is there already,
-    /// `wal_level` is not logical, no right to replicate. After the slot was made it is dropped
-    /// again.
+    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] with the server's words: the slot is there
+    /// already, `wal_level` is not logical, no right to replicate. After the slot was made it is
+    /// dropped again.
     pub async fn create(
         dsn: &Dsn,
         slot: &str,
@@ -258,7 +258,7 @@ pub(crate) async fn published(
         return Err(no_publication(publication, message));
     }
     let table = |row: &tokio_postgres::Row| PublishedTable {
-        name: Name { schema: Some(row.get(0)), table: row.get(1) },
+        name: SourceTable { schema: Some(row.get(0)), table: row.get(1) },
         columns: row.get::<_, Option<Vec<String>>>(2).unwrap_or_default(),
         filter: row.get(3),
         is_partitioned: row.get(4),
@@ -285,7 +285,7 @@ pub async fn make_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) ->
 }
 
 fn unplaced() -> Error {
-    Error::new(Kind::Server, "the server did not say where the slot begins")
+    Error::new(ErrorKind::Server, "the server did not say where the slot begins")
 }
 
 /// Drops a slot, after the session that reads it has ended, unless `stop` comes first.

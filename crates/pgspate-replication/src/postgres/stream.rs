@@ -16,9 +16,9 @@ use tokio_postgres::error::SqlState;
 use super::EPOCH_SECS;
 use super::pgoutput::Pgoutput;
 use super::read::Read;
-use crate::{Error, Kind, Result};
-use pgspate_events::decode::{Decode, Types};
-use pgspate_events::{Event, Lsn, Name};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::decode::{Decode, TargetTypes};
+use pgspate_events::{ChangeEvent, Lsn, SourceTable};
 use pgspate_target::connect::{Connection, Dsn, Walsender};
 use pgspate_target::quote_ident;
 
@@ -54,7 +54,7 @@ const PIECES: usize = 4;
 pub struct Received {
     /// In the order of their commits. A transaction may be in several pieces; its last event says
     /// that it is the last.
-    pub events: Vec<Event>,
+    pub events: Vec<ChangeEvent>,
     /// What may be confirmed once all events up to here are committed on the target: where the
     /// last whole transaction ends, or how far the log holds nothing more of the publication.
     pub end: Option<Lsn>,
@@ -99,8 +99,8 @@ impl Replication {
     /// inside a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`Kind::Connect`] or [`Kind::Server`] with the server's words: no such slot or publication,
-    /// no right to replicate, another session that reads the slot.
+    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] with the server's words: no such slot or
+    /// publication, no right to replicate, another session that reads the slot.
     pub async fn start(
         dsn: &Dsn,
         slot: &str,
@@ -136,12 +136,12 @@ impl Replication {
     /// It may be given up and asked again; nothing is lost.
     ///
     /// # Errors
-    /// [`Kind::Connect`] when the connection is lost: start again from what is committed on the
-    /// target. After an error there is nothing more.
+    /// [`ErrorKind::Connect`] when the connection is lost: start again from what is committed on
+    /// the target. After an error there is nothing more.
     pub async fn next(&mut self) -> Result<Received> {
         match self.pieces.recv().await {
             Some(piece) => piece,
-            None => Err(Error::new(Kind::Connect, "the stream of changes has ended")),
+            None => Err(Error::new(ErrorKind::Connect, "the stream of changes has ended")),
         }
     }
 
@@ -179,7 +179,7 @@ pub(crate) async fn check_publication(beside: &Connection, publication: &str) ->
 }
 
 pub(super) fn no_publication(name: &str, message: String) -> Error {
-    Error::new(Kind::Server, message).hint(format!(
+    Error::new(ErrorKind::Server, message).hint(format!(
         "Make it on the source: `create publication {} for all tables`, or for those that are to \
          be read.",
         quote_ident(name)
@@ -312,7 +312,7 @@ impl Driver {
                     None => {
                         let place = self.wire.place();
                         let message = format!("{place} has ended the stream of changes");
-                        return Err(Error::new(Kind::Connect, message));
+                        return Err(Error::new(ErrorKind::Connect, message));
                     }
                 },
                 // Who does not listen cannot say that it is silent.
@@ -375,7 +375,7 @@ impl Driver {
                     self.put_status(false);
                 }
             }
-            _ => return Err(Error::new(Kind::Connect, "unknown message of a walsender")),
+            _ => return Err(Error::new(ErrorKind::Connect, "unknown message of a walsender")),
         }
         Ok(())
     }
@@ -387,7 +387,7 @@ impl Driver {
         if ear.has_asked && self.silence.is_some_and(|limit| silent >= limit) {
             let (place, seconds) = (self.wire.place(), silent.as_secs());
             let message = format!("{place} has sent nothing for {seconds} s");
-            return Err(Error::new(Kind::Connect, message));
+            return Err(Error::new(ErrorKind::Connect, message));
         }
         ear.has_asked |= asks;
         self.put_status(asks);
@@ -421,8 +421,8 @@ async fn receive(wire: &mut Walsender, pulse: &Pulse) -> Result<Option<Bytes>> {
 /// Values of pgoutput are text as they come.
 struct NoTypes;
 
-impl Types for NoTypes {
-    fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
+impl TargetTypes for NoTypes {
+    fn of(&self, _: &SourceTable, _: &str) -> Option<Arc<str>> {
         None
     }
 }

@@ -3,7 +3,7 @@
 use super::Slot;
 use super::filling::Filling;
 use super::timeline::parse;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_events::Lsn;
 use pgspate_target::ledger::Mark;
 use pgspate_target::quote_ident;
@@ -53,7 +53,7 @@ impl Begin {
         }
         let at: Lsn = mark.source.parse().map_err(|error: Error| {
             let message = "the stream in the ledger is not one of a replication slot";
-            Error::new(Kind::Ledger, message)
+            Error::new(ErrorKind::Ledger, message)
                 .hint("Begin a stream of its own with `--stream NAME`.")
                 .because(error)
         })?;
@@ -72,8 +72,8 @@ impl Slot {
     /// the server does not say so: it goes on in silence wherever it can.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] or [`Kind::Server`] when events are lost; of [`Kind::Connect`] when they
-    /// may still come, on a standby.
+    /// Of [`ErrorKind::Ledger`] or [`ErrorKind::Server`] when events are lost; of
+    /// [`ErrorKind::Connect`] when they may still come, on a standby.
     pub(crate) fn check(&self, received: Lsn, upto: Lsn) -> Result<()> {
         let name = &self.name;
         match &self.found {
@@ -87,12 +87,12 @@ impl Slot {
     /// That it is the slot of which the ledger speaks.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`].
+    /// Of [`ErrorKind::Ledger`].
     pub(crate) fn check_identity(&self, known: &str) -> Result<()> {
         if self.identity == known {
             return Ok(());
         }
-        Err(Error::new(Kind::Ledger, "the stream in the ledger is of another source")
+        Err(Error::new(ErrorKind::Ledger, "the stream in the ledger is of another source")
             .hint("Begin a stream of its own with `--stream NAME`."))
     }
 
@@ -101,13 +101,13 @@ impl Slot {
         if self.is_standby {
             let message =
                 format!("the source, a standby, has not come as far as the stream: {end} of {at}");
-            return Error::new(Kind::Connect, message);
+            return Error::new(ErrorKind::Connect, message);
         }
         let message = format!(
             "the source's log ends at {end}, but the stream is applied up to {at}: the source has \
              gone back, and what it commits until it is there again would be passed over"
         );
-        Error::new(Kind::Ledger, message).hint(format!(
+        Error::new(ErrorKind::Ledger, message).hint(format!(
             "The source was put back to an older state, or has failed over to a server that was \
              behind. Empty the tables, drop slot {}, and begin a new stream with `--stream NAME \
              --snapshot`.",
@@ -117,7 +117,7 @@ impl Slot {
 }
 
 fn no_slot(name: &str) -> Error {
-    Error::new(Kind::Server, format!("replication slot \"{name}\" does not exist")).hint(
+    Error::new(ErrorKind::Server, format!("replication slot \"{name}\" does not exist")).hint(
         "Make it with `--create-slot`; or with `--snapshot`, which copies the rows that there are \
          first.",
     )
@@ -125,7 +125,7 @@ fn no_slot(name: &str) -> Error {
 
 fn unfinished() -> Error {
     let message = "the copy of the rows before the stream has not come to its end";
-    Error::new(Kind::Ledger, message).hint(
+    Error::new(ErrorKind::Ledger, message).hint(
         "Run it with `--snapshot` again, which empties the tables that were being filled, and \
          begins anew.",
     )
@@ -136,14 +136,14 @@ fn is_gone(name: &str, at: &str) -> Error {
         "replication slot \"{name}\" does not exist any more: what was committed after {at} cannot \
          be read"
     );
-    Error::new(Kind::Server, message)
+    Error::new(ErrorKind::Server, message)
         .hint("Empty the tables, and begin a new stream with `--stream NAME --snapshot`.")
 }
 
 fn not_new(name: &str) -> Error {
     let message =
         format!("replication slot \"{name}\" exists, and the copy of rows needs a new one");
-    Error::new(Kind::Usage, message).hint(format!(
+    Error::new(ErrorKind::Usage, message).hint(format!(
         "Leave `--snapshot` out, name another slot, or drop this one: `select \
          pg_drop_replication_slot('{}')`.",
         name.replace('\'', "''")
@@ -155,7 +155,7 @@ fn is_ahead(name: &str, confirmed: Lsn, at: Lsn) -> Error {
         "replication slot \"{name}\" was read up to {confirmed}, but the stream is applied up to \
          {at}: what is in between cannot be read any more"
     );
-    Error::new(Kind::Ledger, message).hint(format!(
+    Error::new(ErrorKind::Ledger, message).hint(format!(
         "Something else reads the slot, or the target was put back to an older state. Empty the \
          tables, drop slot {}, and begin a new stream with `--stream NAME --snapshot`.",
         quote_ident(name)
@@ -239,6 +239,6 @@ mod tests {
         assert!(begin(lost).unwrap_err().to_string().contains("failed over"));
         let other = Mark { digest: "2/d/s".to_owned(), ..mark("0/7") };
         let error = Begin::choose(&slot(Some(5)), &other, false, false).unwrap_err();
-        assert_eq!(error.kind(), Kind::Ledger);
+        assert_eq!(error.kind(), ErrorKind::Ledger);
     }
 }

@@ -22,7 +22,7 @@ pub use pump::SlotSource;
 use timeline::digest;
 
 use crate::postgres::{Confirmer, PublishedTable, SlotAddress, check_publication, published};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_events::Lsn;
 use pgspate_target::connect::{Connection, Dsn, Environment};
 use pgspate_target::ledger::Mark;
@@ -80,7 +80,7 @@ impl Slot {
         let Some(address) = SlotAddress::parse(source)? else { return Ok(None) };
         let SlotAddress { dsn, slot: name, publication } = address;
         let Some(dsn) = Dsn::resolve(Some(&dsn), &Environment::capture()?)? else {
-            return Err(Error::new(Kind::Usage, "the URL names no server"));
+            return Err(Error::new(ErrorKind::Usage, "the URL names no server"));
         };
         let dsn = dsn.with_stall_timeout(stall_timeout);
         Slot::ask(dsn, name, publication).await.map(Some)
@@ -198,7 +198,7 @@ fn check(
         "pgoutput" => format!("is of database \"{of_database}\""),
         _ => format!("is for the decoder \"{plugin}\""),
     };
-    Err(Error::new(Kind::Usage, format!("replication slot \"{name}\" {what}"))
+    Err(Error::new(ErrorKind::Usage, format!("replication slot \"{name}\" {what}"))
         .hint("Name a slot of this database for pgoutput, or a new one with `--create-slot`."))
 }
 

@@ -34,7 +34,7 @@ impl SlotPosition {
 }
 
 impl SourcePosition for SlotPosition {
-    type Stand = Lsn;
+    type EventPlace = Lsn;
 
     fn arrive(&mut self, end: Lsn) {
         self.last = Some(end);

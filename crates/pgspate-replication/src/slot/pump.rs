@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{Confirmed, Slot, SlotPosition, is_active};
 use crate::postgres::{Received, Replication};
-use crate::{Error, EventSource, Kind, LagMeter, Pieces, Result, SourcePoint};
+use crate::{Error, ErrorKind, EventSource, LagMeter, Pieces, Result, SourcePoint};
 use pgspate_events::Lsn;
 use pgspate_target::session::{LOOK, Limits, Patience};
 
@@ -53,7 +53,7 @@ struct Delivered {
 }
 
 impl EventSource for SlotSource {
-    type Position = SlotPosition;
+    type EventOrigin = SlotPosition;
     type Piece = Received;
 
     /// Leaves the stream open, to be closed when all is confirmed.
@@ -181,8 +181,8 @@ impl Slot {
 fn is_read_by(name: &str, reader: i32) -> Error {
     let message =
         format!("replication slot \"{name}\" is active for PID {reader} (SQLSTATE 55006)");
-    let cause = Error::new(Kind::Server, message).with_sqlstate(SqlState::OBJECT_IN_USE);
-    Error::new(Kind::Server, format!("could not read replication slot \"{name}\""))
+    let cause = Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::OBJECT_IN_USE);
+    Error::new(ErrorKind::Server, format!("could not read replication slot \"{name}\""))
         .hint("Another session reads this slot; end it first.")
         .because(cause)
 }
@@ -191,7 +191,8 @@ impl Delivered {
     /// Returns what of a piece has not been handed on, and counts it.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when what comes is not the transaction of which a part was handed on.
+    /// Of [`ErrorKind::Ledger`] when what comes is not the transaction of which a part was handed
+    /// on.
     fn take_new(&mut self, mut received: Received) -> Result<Received> {
         // A new session begins to count at what is confirmed, which may be less.
         received.end = received.end.filter(|end| *end > self.whole);
@@ -232,7 +233,7 @@ fn is_another(commit: &str) -> Error {
     let message = format!(
         "the source does not send the transaction at {commit} again, of which a part had come"
     );
-    Error::new(Kind::Ledger, message).hint(
+    Error::new(ErrorKind::Ledger, message).hint(
         "The source was put back to an older state, or its slot was made anew. Run the same \
          command again: it says what can still be read.",
     )
@@ -261,16 +262,16 @@ fn spawn_look(slot: Slot, lag: Arc<LagMeter>, runtime: &Handle) -> JoinHandle<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgspate_events::{Event, Name, Op, Position};
+    use pgspate_events::{ChangeEvent, SourceTable, ChangeKind, EventOrigin};
 
-    fn event(nth: u64, ends: bool) -> Event {
-        Event {
-            table: Arc::new(Name { schema: None, table: "t".to_owned() }),
-            op: Op::Truncate,
+    fn event(nth: u64, ends: bool) -> ChangeEvent {
+        ChangeEvent {
+            table: Arc::new(SourceTable { schema: None, table: "t".to_owned() }),
+            op: ChangeKind::Truncate,
             new: None,
             old: None,
             key: None,
-            position: Position { ordinal: nth, source: commit(nth), ..Position::default() },
+            position: EventOrigin { ordinal: nth, source: commit(nth), ..EventOrigin::default() },
             ends_transaction: ends,
         }
     }
@@ -283,7 +284,7 @@ mod tests {
     }
 
     /// A piece that ends a transaction if its last event does.
-    fn piece(events: &[Event]) -> Received {
+    fn piece(events: &[ChangeEvent]) -> Received {
         let whole = events.iter().rposition(|event| event.ends_transaction);
         let end = whole.map(|at| Lsn(events[at].position.ordinal + 1));
         Received { events: events.to_vec(), end, ..Received::default() }

@@ -3,7 +3,7 @@
 //! A standby that takes over begins a new timeline where its log ended. What the old primary had
 //! committed after that is in no history of the new one, whatever its log has reached since.
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_events::Lsn;
 
 /// What stands between a slot's identity and the timeline in the digest of a mark.
@@ -36,14 +36,14 @@ impl Timeline {
     /// Checks that the server has all up to `at` of the timeline `known`.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when the server has another history.
+    /// Of [`ErrorKind::Ledger`] when the server has another history.
     pub(crate) fn check(&self, known: u32, at: Lsn, slot: &str) -> Result<()> {
         if known == 0 || self.id == 0 || known == self.id {
             return Ok(());
         }
         let Some(history) = &self.history else {
             let message = format!("the source does not know how its timeline {} began", self.id);
-            return Err(Error::new(Kind::Ledger, message).hint(again(slot)));
+            return Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)));
         };
         let end = history.iter().find(|(id, _)| *id == known).map(|(_, end)| *end);
         match end {
@@ -53,7 +53,7 @@ impl Timeline {
                     "the source has failed over to a server that was behind: timeline {known} \
                      ends at {end} there, but the stream is applied up to {at} of it"
                 );
-                Err(Error::new(Kind::Ledger, message).hint(again(slot)))
+                Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)))
             }
             None => {
                 let message = format!(
@@ -61,7 +61,7 @@ impl Timeline {
                      the source's timeline {}",
                     self.id
                 );
-                Err(Error::new(Kind::Ledger, message).hint(again(slot)))
+                Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)))
             }
         }
     }

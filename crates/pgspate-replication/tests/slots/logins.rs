@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pgspate_base::Kind;
+use pgspate_base::ErrorKind;
 use pgspate_events::Lsn;
 use pgspate_replication::postgres::Replication;
 
@@ -91,6 +91,6 @@ async fn what_cannot_be_bound_is_refused() {
         server.port()
     );
     let error = Replication::start(&dsn(&text), "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Usage);
+    assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(!format!("{error:?}").contains("hunter"));
 }

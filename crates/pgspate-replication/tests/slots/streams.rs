@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use pgspate_base::Kind;
+use pgspate_base::ErrorKind;
 use pgspate_events::Lsn;
 use pgspate_replication::postgres::{Replication, drop_slot};
 
@@ -194,7 +194,7 @@ async fn the_end_of_the_server_ends_the_stream() {
             break error;
         }
     };
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Connect, true));
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Connect, true));
     assert!(stream.next().await.is_err(), "there is nothing more");
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pgspate_embedded::{Throwaway, silent, testing};
 use pgspate_events::Lsn;
-use pgspate_events::decode::Types;
-use pgspate_events::{Event, Name, Op, Position, Row, Value};
+use pgspate_events::decode::TargetTypes;
+use pgspate_events::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
 use pgspate_replication::postgres::{PublishedTable, Replication, Snapshot};
 use pgspate_target::connect::{Dsn, Environment};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
@@ -16,14 +16,14 @@ pub(crate) use crate::events::line;
 /// pgoutput's values need no types.
 pub(crate) struct NoTypes;
 
-impl Types for NoTypes {
-    fn of(&self, _: &Name, _: &str) -> Option<Arc<str>> {
+impl TargetTypes for NoTypes {
+    fn of(&self, _: &SourceTable, _: &str) -> Option<Arc<str>> {
         None
     }
 }
 
 /// The rows of a table as events, each of which may be followed by a commit.
-pub(crate) async fn events(snapshot: &Snapshot, table: &PublishedTable) -> Vec<Event> {
+pub(crate) async fn events(snapshot: &Snapshot, table: &PublishedTable) -> Vec<ChangeEvent> {
     let mut text = Vec::new();
     let take = &mut |piece: &[u8]| {
         text.extend_from_slice(piece);
@@ -32,16 +32,16 @@ pub(crate) async fn events(snapshot: &Snapshot, table: &PublishedTable) -> Vec<E
     snapshot.copy(table, take, pending()).await.unwrap();
     let columns: Arc<[Box<str>]> = table.columns.iter().map(|name| name.as_str().into()).collect();
     let value = |field: &str| match field {
-        "\\N" => Value::Null,
-        _ => Value::Text(field.replace("\\t", "\t").replace("\\\\", "\\").into()),
+        "\\N" => EventValue::Null,
+        _ => EventValue::Text(field.replace("\\t", "\t").replace("\\\\", "\\").into()),
     };
-    let event = |row: &str| Event {
+    let event = |row: &str| ChangeEvent {
         table: Arc::new(table.name.clone()),
-        op: Op::Snapshot,
-        new: Some(Row { columns: columns.clone(), values: row.split('\t').map(value).collect() }),
+        op: ChangeKind::Snapshot,
+        new: Some(EventRow { columns: columns.clone(), values: row.split('\t').map(value).collect() }),
         old: None,
         key: None,
-        position: Position::default(),
+        position: EventOrigin::default(),
         ends_transaction: true,
     };
     String::from_utf8(text).unwrap().lines().map(event).collect()
@@ -101,7 +101,7 @@ impl Server {
             let mut rows = Vec::new();
             for statement in statements {
                 for message in client.simple_query(statement).await.unwrap() {
-                    if let SimpleQueryMessage::Row(row) = message {
+                    if let SimpleQueryMessage::EventRow(row) = message {
                         let value = |at| row.get(at).map(str::to_owned);
                         rows.push((0..row.len()).map(value).collect());
                     }

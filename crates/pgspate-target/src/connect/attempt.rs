@@ -22,7 +22,7 @@ use super::socket::{Address, Route};
 use super::tap::Traffic;
 use super::tls::Tls;
 use super::tls_settings::Mode;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What one attempt does about encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ async fn search<Q: Question>(
 fn too_old(connection: &Connection) -> Error {
     let version = connection.parameter("server_version").unwrap_or_default();
     let message = format!("{} runs PostgreSQL {version}", connection.place());
-    Error::new(Kind::Server, message).hint("pgspate needs PostgreSQL 13 or newer.")
+    Error::new(ErrorKind::Server, message).hint("pgspate needs PostgreSQL 13 or newer.")
 }
 
 /// Refuses a pooler that gives every transaction another session. A pooler is tried out once for

@@ -19,7 +19,7 @@ use super::host::Host;
 use super::socket::{Route, Socket};
 use super::tap::Traffic;
 use super::tls::Connector;
-use crate::{Ask, Error, Kind, Result, ends_session, search_path};
+use crate::{Ask, Error, ErrorKind, Result, ends_session, search_path};
 
 /// The oldest version that works, as `server_version_num` has it.
 const VERSION_MIN: u32 = 130_000;
@@ -254,13 +254,14 @@ impl Connection {
     }
 
     /// An error of a statement on this connection, as pgspate's own: the server's words with
-    /// [`Kind::Server`] where the server refused; [`Kind::Connect`] with the reason where the
-    /// connection is gone. `message` says what was being done: `could not read facts of table x`.
+    /// [`ErrorKind::Server`] where the server refused; [`ErrorKind::Connect`] with the reason where
+    /// the connection is gone. `message` says what was being done: `could not read facts of table
+    /// x`.
     pub fn explain(&self, message: impl Into<String>, error: tokio_postgres::Error) -> Error {
         if let Some(refusal) = error.as_db_error() {
             let code = refusal.code().clone();
             let gone = ends_session(&code);
-            let kind = if gone { Kind::Connect } else { Kind::Server };
+            let kind = if gone { ErrorKind::Connect } else { ErrorKind::Server };
             if gone {
                 // The statements after this one learn no more than that the connection is closed.
                 *lock(&self.ended) = Some((Some(code.clone()), words(refusal)));
@@ -271,15 +272,15 @@ impl Connection {
         }
         let ended = lock(&self.ended).clone();
         if !error.is_closed() && ended.is_none() && !self.client.is_closed() {
-            return Error::new(Kind::Bug, message).because(error);
+            return Error::new(ErrorKind::Bug, message).because(error);
         }
         let (code, reason) = match ended {
             Some((code, reason)) => (code, format!(": {reason}")),
             None => (None, String::new()),
         };
         let lost = format!("connection to {} was lost{reason}", self.place);
-        let cause = Error::new(Kind::Connect, lost).with_sqlstate(code);
-        Error::new(Kind::Connect, message).because(cause)
+        let cause = Error::new(ErrorKind::Connect, lost).with_sqlstate(code);
+        Error::new(ErrorKind::Connect, message).because(cause)
     }
 }
 
@@ -295,7 +296,7 @@ pub struct Canceller {
 impl Canceller {
     /// Asks the server to cancel the statement that the session is running, over a connection of
     /// its own, encrypted like the session. The statement ends with SQLSTATE 57014, unless it was
-    /// done before. Errors are of [`Kind::Connect`].
+    /// done before. Errors are of [`ErrorKind::Connect`].
     pub async fn cancel(&self) -> Result<()> {
         let request = async {
             let socket = self.route.open().await.map_err(|error| os_words(&error))?;
@@ -311,7 +312,7 @@ impl Canceller {
             Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
         };
         let message = format!("could not send a cancel request to {}", self.place);
-        Err(Error::new(Kind::Connect, message).because(Error::new(Kind::Connect, cause)))
+        Err(Error::new(ErrorKind::Connect, message).because(Error::new(ErrorKind::Connect, cause)))
     }
 }
 

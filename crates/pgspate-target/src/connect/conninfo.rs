@@ -4,7 +4,7 @@
 
 use super::keyword;
 use super::settings::{Settings, unknown};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Reads `text` into `settings`. Values may stand in single quotes; a backslash takes the next
 /// character literally.
@@ -23,7 +23,7 @@ pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
         };
         let (value, after) = parse_value(after.trim_start_matches(is_space))?;
         if value.contains('\0') {
-            return Err(Error::new(Kind::Usage, format!("zero byte in the value of {name}")));
+            return Err(Error::new(ErrorKind::Usage, format!("zero byte in the value of {name}")));
         }
         settings.set(known.name, value);
         after_password = keyword::is_secret(name);
@@ -47,8 +47,11 @@ fn parse_value(text: &str) -> Result<(String, &str)> {
         }
     }
     if quoted {
-        return Err(Error::new(Kind::Usage, "unterminated quoted string in connection string")
-            .hint("Inside single quotes write \\' for a quote and \\\\ for a backslash."));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "unterminated quoted string in connection string",
+        )
+        .hint("Inside single quotes write \\' for a quote and \\\\ for a backslash."));
     }
     Ok((value, ""))
 }
@@ -56,7 +59,7 @@ fn parse_value(text: &str) -> Result<(String, &str)> {
 fn missing_equals(text: &str, at: usize) -> Error {
     let at = text[..at].chars().count();
     let message = format!("missing \"=\" in connection string, at character {at}");
-    Error::new(Kind::Usage, message).hint(
+    Error::new(ErrorKind::Usage, message).hint(
         "Write a URL, postgres://user@host:port/dbname, or `key=value` pairs such as \
          `host=localhost dbname=mine`, with values that contain spaces in single quotes.",
     )

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::tls::Tls;
 use super::tls_settings::TlsSettings;
 use super::uri;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_base::Secret;
 
 /// Where to connect and how: what libpq would make of the same words and surroundings.
@@ -88,7 +88,7 @@ pub(super) enum PasswordSource {
 impl Dsn {
     /// The parameters that `arg` (a URL or `key=value` pairs), a service and the environment give
     /// together. None when `arg` is none and no variable names a server (`PGHOST`, `PGHOSTADDR`,
-    /// `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`). Errors are of [`Kind::Usage`].
+    /// `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`). Errors are of [`ErrorKind::Usage`].
     pub fn resolve(arg: Option<&str>, env: &Environment) -> Result<Option<Dsn>> {
         if arg.is_none() && !env.names_a_server() {
             return Ok(None);
@@ -99,7 +99,7 @@ impl Dsn {
             Some(user) => user.to_owned(),
             None => {
                 return Err(Error::new(
-                    Kind::Usage,
+                    ErrorKind::Usage,
                     "no user name is given, and the operating \
                                                     system's user has none",
                 )

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The surroundings that libpq's defaults come from.
 #[derive(Clone, Default)]
@@ -32,7 +32,10 @@ impl Environment {
         for (name, value) in std::env::vars_os() {
             let Some(name) = name.to_str().filter(|name| name.starts_with("PG")) else { continue };
             let value = value.into_string().map_err(|_| {
-                Error::new(Kind::Usage, format!("environment variable {name} is not valid UTF-8"))
+                Error::new(
+                    ErrorKind::Usage,
+                    format!("environment variable {name} is not valid UTF-8"),
+                )
             })?;
             variables.insert(name.to_owned(), value);
         }

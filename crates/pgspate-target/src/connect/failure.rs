@@ -12,7 +12,7 @@ use super::host::{Endpoint, Host};
 use super::tls::{BrokenHandshake, tls_cause};
 use super::tls_settings::Mode;
 use super::verify::Distrust;
-use crate::{Error, Kind, quote_ident};
+use crate::{Error, ErrorKind, quote_ident};
 
 /// What stood in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,10 +111,10 @@ impl Failure {
         if self.hint.is_empty() { error } else { error.hint(self.hint) }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ErrorKind {
         match self.why {
-            Why::Tls | Why::Settings => Kind::Usage,
-            Why::Absent | Why::Unsuitable | Why::Refused => Kind::Connect,
+            Why::Tls | Why::Settings => ErrorKind::Usage,
+            Why::Absent | Why::Unsuitable | Why::Refused => ErrorKind::Connect,
         }
     }
 }
@@ -132,7 +132,7 @@ const NOT_OURS: &str = "Check that what listens there is PostgreSQL; its log may
 /// one decides its kind, since a final answer ends the search.
 pub(super) fn combine(mut failures: Vec<Failure>) -> Error {
     let Some(last) = failures.pop() else {
-        return Error::new(Kind::Bug, "no server was tried");
+        return Error::new(ErrorKind::Bug, "no server was tried");
     };
     if failures.is_empty() {
         let message = format!("could not connect to {}", last.place);

@@ -66,11 +66,11 @@ impl Dsn {
     /// `target_session_attrs` asks for. `application_name` is what the session is called unless
     /// the parameters name it. Must run inside a tokio runtime with I/O and time.
     ///
-    /// Errors are of [`Kind::Connect`](crate::Kind::Connect) where no server could be reached or
-    /// one refused (the server's words and SQLSTATE are the cause; several servers are a cause
-    /// each), and of [`Kind::Usage`](crate::Kind::Usage) where TLS or channel binding cannot be
-    /// had as the parameters demand it, or what answers is a pooler that gives every transaction
-    /// another session.
+    /// Errors are of [`ErrorKind::Connect`](crate::ErrorKind::Connect) where no server could be
+    /// reached or one refused (the server's words and SQLSTATE are the cause; several servers are a
+    /// cause each), and of [`ErrorKind::Usage`](crate::ErrorKind::Usage) where TLS or channel
+    /// binding cannot be had as the parameters demand it, or what answers is a pooler that gives
+    /// every transaction another session.
     pub async fn connect(&self, application_name: &str) -> Result<Connection> {
         Ok(attempt::connect(self, application_name, &Nothing).await?.0)
     }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::connection::Connection;
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 /// So many times another session is opened. Where the clients of a busy pooler come in between, one
 /// time need not tell.
@@ -26,7 +26,7 @@ const BACKEND: &str = "select pg_catalog.pg_backend_pid(), pg_catalog.pg_postmas
 pub(super) fn refusal(place: &str) -> Error {
     let message =
         format!("{place} is a connection pooler that gives each transaction another session");
-    Error::new(Kind::Usage, message).hint(
+    Error::new(ErrorKind::Usage, message).hint(
         "Connect to the server's own port, or to a pool with session pooling (PgBouncer's \
          `pool_mode = session`): settings and locks of pgspate's sessions would reach other \
          programs here.",

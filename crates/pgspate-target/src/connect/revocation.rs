@@ -23,7 +23,7 @@ use super::settings::Settings;
 use super::tls::pem_words;
 use super::tls_settings::Roots;
 use super::verify::Distrust;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Where the lists are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl Lists {
     /// The lists that the parameters name, or the user's own. `None` where there are none.
     ///
     /// # Errors
-    /// Of [`Kind::Usage`] when lists are named and the server's certificate is not verified: then
-    /// nothing could come of them.
+    /// Of [`ErrorKind::Usage`] when lists are named and the server's certificate is not verified:
+    /// then nothing could come of them.
     pub(super) fn of(
         settings: &Settings,
         env: &Environment,
@@ -69,7 +69,7 @@ impl Lists {
     /// What checks a server's chain by the lists and these roots.
     ///
     /// # Errors
-    /// Of [`Kind::Usage`] when a list cannot be read or understood, or there is none.
+    /// Of [`ErrorKind::Usage`] when a list cannot be read or understood, or there is none.
     pub(super) fn checker(
         &self,
         roots: &RootCertStore,
@@ -114,7 +114,7 @@ fn read(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'static>)>
         .and_then(|lists| lists.collect::<Result<_, _>>())
         .map_err(|error| {
             let message = format!("could not read certificate revocation list \"{shown}\"");
-            Error::new(Kind::Usage, message).because(pem_words(&error)).hint(
+            Error::new(ErrorKind::Usage, message).because(pem_words(&error)).hint(
                 "Name a file that is there and can be read, or leave sslcrl= and sslcrldir= out.",
             )
         })?;
@@ -131,7 +131,7 @@ fn read(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'static>)>
 }
 
 fn unusable(shown: &str, why: String) -> Error {
-    Error::new(Kind::Usage, format!("could not use certificate revocation list \"{shown}\""))
+    Error::new(ErrorKind::Usage, format!("could not use certificate revocation list \"{shown}\""))
         .because(why)
         .hint("It must hold lists of version 2 in PEM format, as `openssl ca -gencrl` makes them.")
 }
@@ -141,7 +141,7 @@ fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let shown = dir.display();
     let failed = |error: io::Error| {
         let message = format!("could not read folder \"{shown}\" of certificate revocation lists");
-        Error::new(Kind::Usage, message)
+        Error::new(ErrorKind::Usage, message)
             .because(error)
             .hint("Name a folder that can be read with sslcrldir=, or a file with sslcrl=.")
     };
@@ -160,7 +160,7 @@ fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     if files.is_empty() {
         let message = format!("folder \"{shown}\" holds no certificate revocation list");
-        return Err(Error::new(Kind::Usage, message).hint(format!(
+        return Err(Error::new(ErrorKind::Usage, message).hint(format!(
             "Files in it are found by names such as 1a2b3c4d.r0: `openssl rehash {shown}` makes \
              them."
         )));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::environment::Environment;
 use super::keyword;
 use super::settings::{Origin, Settings, unknown};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Adds the parameters of service `name` to `settings`, which keep what they have.
 pub(super) fn read(name: &str, settings: &mut Settings, env: &Environment) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn read(name: &str, settings: &mut Settings, env: &Environment) -> Re
         }
         searched.push(format!("\"{}\"", path.display()));
     }
-    let error = Error::new(Kind::Usage, format!("definition of service \"{name}\" not found"));
+    let error = Error::new(ErrorKind::Usage, format!("definition of service \"{name}\" not found"));
     Err(error.hint(if searched.is_empty() {
         "There is no service file. Set PGSERVICEFILE, or make ~/.pg_service.conf with a section \
          of the service's name in brackets."
@@ -59,10 +59,10 @@ fn read_text(text: &str, name: &str, path: &Path, settings: &mut Settings) -> Re
             }
             found = section.split_once(']').is_some_and(|(section, _)| section == name);
         } else if found {
-            let place = Place {
+            let place = InputPlace {
                 source: Some(path.display().to_string()),
                 line: Some(number),
-                ..Place::default()
+                ..InputPlace::default()
             };
             add(line, name, path, settings).map_err(|error| error.at(place))?;
         }
@@ -72,16 +72,19 @@ fn read_text(text: &str, name: &str, path: &Path, settings: &mut Settings) -> Re
 
 fn add(line: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<()> {
     if line.starts_with("ldap") {
-        return Err(Error::new(Kind::Usage, "services cannot be looked up by LDAP"));
+        return Err(Error::new(ErrorKind::Usage, "services cannot be looked up by LDAP"));
     }
     let Some((key, value)) = line.split_once('=') else {
-        return Err(Error::new(Kind::Usage, "syntax error in service file, expected key=value"));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "syntax error in service file, expected key=value",
+        ));
     };
     let Some(known) = keyword::find(key) else {
         return Err(unknown(key, true, &format!("service \"{name}\"")));
     };
     if matches!(known.name, "service" | "servicefile") {
-        return Err(Error::new(Kind::Usage, "a service cannot name another service"));
+        return Err(Error::new(ErrorKind::Usage, "a service cannot name another service"));
     }
     settings.add(known.name, value.to_owned(), Origin::Service(name.to_owned(), path.to_owned()));
     Ok(())

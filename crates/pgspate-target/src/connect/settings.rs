@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::environment::Environment;
 use super::keyword::{self, KEYWORDS, Usage};
 use super::{conninfo, service, uri};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Where a parameter's value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Settings {
 
     /// A usage error about a parameter, with a hint that says where its value came from.
     pub(super) fn wrong(&self, name: &str, message: impl Into<String>) -> Error {
-        let error = Error::new(Kind::Usage, message);
+        let error = Error::new(ErrorKind::Usage, message);
         match self.origin(name) {
             Some(origin) => error.hint(format!("The value of {name} comes from {origin}.")),
             None => error,
@@ -173,13 +173,14 @@ impl Settings {
 /// like a name, since what stands there may be a piece of a password with a space in it.
 pub(super) fn unknown(name: &str, may_show: bool, place: &str) -> Error {
     if !may_show || !keyword::looks_like_one(name) {
-        return Error::new(Kind::Usage, format!("unknown connection parameter in {place}")).hint(
-            "Write a URL, postgres://user@host:port/dbname, with special characters \
+        return Error::new(ErrorKind::Usage, format!("unknown connection parameter in {place}"))
+            .hint(
+                "Write a URL, postgres://user@host:port/dbname, with special characters \
              percent-encoded, or `key=value` pairs with values that contain spaces in single \
              quotes.",
-        );
+            );
     }
-    let error = Error::new(Kind::Usage, format!("unknown connection parameter \"{name}\""));
+    let error = Error::new(ErrorKind::Usage, format!("unknown connection parameter \"{name}\""));
     error.hint(match keyword::nearest(name) {
         Some(known) => format!("Did you mean \"{known}\"? It stands in {place}."),
         None => format!("It stands in {place}; libpq has no such parameter."),

@@ -11,7 +11,7 @@ use super::dsn::SessionAttrs;
 use super::host::Endpoint;
 use super::tls_settings::{Mode, Roots};
 use super::*;
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 fn env(variables: &[(&str, &str)]) -> Environment {
     let pairs = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -66,7 +66,7 @@ fn defaults() {
     assert_eq!(resolved("user=bob", &surroundings).dbname(), "bob");
     let nobody = Environment { user: None, ..surroundings };
     let error = Dsn::resolve(Some("host=a"), &nobody).unwrap_err();
-    assert_eq!(error.kind(), Kind::Usage);
+    assert_eq!(error.kind(), ErrorKind::Usage);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn hosts_addresses_and_ports_are_paired() {
         "port=x",
         "host=b@c",
     ] {
-        assert_eq!(refused(text).kind(), Kind::Usage, "{text}");
+        assert_eq!(refused(text).kind(), ErrorKind::Usage, "{text}");
     }
 }
 
@@ -181,7 +181,7 @@ fn values_are_checked_and_errors_say_where_they_come_from() {
         "replication=database",
     ] {
         let error = refused(&format!("host=a {text}"));
-        assert_eq!(error.kind(), Kind::Usage, "{text}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
     let error = refused("host=a sslmod=require");

@@ -23,7 +23,7 @@ use super::socket::Socket;
 use super::tap::Tap;
 use super::tls_settings::{Mode, Roots, TlsSettings};
 use super::verify::{Distrust, Trust, Verifier, explain};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Makes TLS sessions as the connection's parameters ask for.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Tls {
         };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
-            .map_err(|error| Error::new(Kind::Bug, "could not set up TLS").because(error))?
+            .map_err(|error| Error::new(ErrorKind::Bug, "could not set up TLS").because(error))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match &settings.client {
@@ -65,7 +65,7 @@ impl Tls {
                     let (cert, key) = (cert.display(), key.display());
                     let message =
                         format!("could not use client certificate \"{cert}\" with key \"{key}\"");
-                    Error::new(Kind::Usage, message).because(error)
+                    Error::new(ErrorKind::Usage, message).because(error)
                 })?
             }
         };
@@ -100,7 +100,7 @@ fn system_roots() -> Result<Trust> {
     let (added, _) = store.add_parsable_certificates(found.certs);
     if added == 0 {
         let message = "could not find the operating system's root certificates";
-        return Err(Error::new(Kind::Usage, message).hint(
+        return Err(Error::new(ErrorKind::Usage, message).hint(
             "Install the operating system's package of root certificates, or name a file with \
              sslrootcert=.",
         ));
@@ -114,7 +114,7 @@ fn file_roots(path: &Path) -> Result<Trust> {
     for certificate in &exact {
         store.add(certificate.clone()).map_err(|error| {
             let message = format!("could not use root certificate file \"{}\"", path.display());
-            Error::new(Kind::Usage, message).because(error)
+            Error::new(ErrorKind::Usage, message).because(error)
         })?;
     }
     Ok(Trust { store, exact, revocation: None })
@@ -126,11 +126,11 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .and_then(|certificates| certificates.collect::<Result<_, _>>())
         .map_err(|error| {
             let message = format!("could not read certificate file \"{shown}\"");
-            Error::new(Kind::Usage, message).because(pem_words(&error))
+            Error::new(ErrorKind::Usage, message).because(pem_words(&error))
         })?;
     if certificates.is_empty() {
         let message = format!("certificate file \"{shown}\" holds no certificate in PEM format");
-        return Err(Error::new(Kind::Usage, message));
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     Ok(certificates)
 }
@@ -139,21 +139,21 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let shown = path.display();
     let facts = std::fs::metadata(path).map_err(|error| {
         let message = format!("certificate present, but not private key file \"{shown}\"");
-        Error::new(Kind::Usage, message)
+        Error::new(ErrorKind::Usage, message)
             .because(error)
             .hint("Name the file of the client certificate's private key with sslkey=.")
     })?;
     let forbidden = if facts.uid() == 0 { 0o037 } else { 0o077 };
     if !facts.is_file() || facts.mode() & forbidden != 0 {
         let message = format!("private key file \"{shown}\" has group or world access");
-        return Err(Error::new(Kind::Usage, message).hint(
+        return Err(Error::new(ErrorKind::Usage, message).hint(
             "It must be a plain file with permissions u=rw (0600) or less, or u=rw,g=r (0640) or \
              less if root owns it.",
         ));
     }
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         let message = format!("could not read private key file \"{shown}\"");
-        Error::new(Kind::Usage, message)
+        Error::new(ErrorKind::Usage, message)
             .because(pem_words(&error))
             .hint("It must hold an unencrypted private key in PEM format.")
     })
@@ -162,7 +162,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
 /// Why a PEM file cannot be read, without any of its text.
 pub(super) fn pem_words(error: &pem::Error) -> Error {
     Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         match error {
             pem::Error::Io(error) => os_words(error),
             pem::Error::NoItemsFound => "nothing of the kind is in it in PEM format".to_owned(),

@@ -5,7 +5,7 @@
 
 use super::keyword;
 use super::settings::{Settings, unknown};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
 
@@ -147,7 +147,7 @@ pub(super) fn encode(text: &str) -> String {
 }
 
 fn malformed(message: &str) -> Error {
-    Error::new(Kind::Usage, message).hint(
+    Error::new(ErrorKind::Usage, message).hint(
         "A URL is postgres://user:password@host:port/dbname?key=value; inside its parts write %40 \
          for @, %2F for /, %3A for :, %3F for ?, %26 for & and %25 for %.",
     )

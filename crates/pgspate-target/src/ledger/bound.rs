@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Error as ServerError};
 use super::identity::Identity;
 use super::job::{Done, JobId, failed, read_done};
 use super::{schema, trust};
-use crate::{Ask, Error, Kind, Result, Unlogged, quote_literal};
+use crate::{Ask, Error, ErrorKind, Result, Unlogged, quote_literal};
 
 pub(super) const MAKE: &str = "\
 create unlogged table pgspate.life (
@@ -144,7 +144,7 @@ async fn check_role(client: &Client, writer: Writer<'_>) -> Result<()> {
     let Some(role) = trust::doubtful_role(client, &bond).await? else { return Ok(()) };
     let row = writer.is_row();
     let message = format!("the row of pgspate.bound where {row} is of role \"{role}\"");
-    Err(Error::new(Kind::Ledger, message).hint(format!(
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "It says that rows of unlogged tables are still there, and that role could change it. \
          Have the ledger's owner run `delete from pgspate.bound where {row}`."
     )))
@@ -161,7 +161,7 @@ pub(super) enum Fate {
 /// What has become of the rows of a job that has written some.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when only some of them may be gone, or nothing can tell.
+/// Of [`ErrorKind::Ledger`] when only some of them may be gone, or nothing can tell.
 pub(super) async fn fate(client: &Client, job: JobId, identity: &Identity) -> Result<Fate> {
     let (table, unlogged) = (&identity.table, identity.unlogged);
     let message = match look(client, Writer::Job(job)).await? {
@@ -181,7 +181,7 @@ pub(super) async fn fate(client: &Client, job: JobId, identity: &Identity) -> Re
             job.0
         ),
     };
-    Err(Error::new(Kind::Ledger, message).hint(
+    Err(Error::new(ErrorKind::Ledger, message).hint(
         "Look which of its rows are there, also where partitions are logged or triggers write. \
          Take them out, and load all of them again with `--restart`.",
     ))
@@ -202,7 +202,7 @@ pub(super) async fn done_now(client: &Client, job: JobId, identity: &Identity) -
 /// The error for chunks that are not in the ledger, though no crash can have taken them.
 pub fn lacks_chunks(job: JobId, chunks: u64) -> Error {
     let message = format!("the ledger does not have the {chunks} chunks of job {}", job.0);
-    Error::new(Kind::Ledger, message)
+    Error::new(ErrorKind::Ledger, message)
         .hint("Another session has changed it. `pgspate status` shows what it has.")
 }
 
@@ -218,7 +218,7 @@ pub(super) async fn bind_job(client: &Client, job: JobId, identity: &Identity) -
 /// Has a job begin over whose rows are all gone.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when some of them may be there.
+/// Of [`ErrorKind::Ledger`] when some of them may be there.
 pub async fn begin_over(client: &Client, job: JobId, identity: &Identity) -> Result<bool> {
     let unlogged = match Unlogged::read(client, identity.table_oid).await? {
         Unlogged::Wholly => identity.unlogged,
@@ -264,7 +264,7 @@ pub async fn bind_stream(
 /// Refuses to go on with a stream whose rows a crash has taken.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] then.
+/// Of [`ErrorKind::Ledger`] then.
 pub async fn check_stream(client: &Client, stream: &str) -> Result<()> {
     let Some(Bond { is_alive: false, .. }) = look(client, Writer::Stream(stream)).await? else {
         return Ok(());
@@ -274,7 +274,7 @@ pub async fn check_stream(client: &Client, stream: &str) -> Result<()> {
          emptied them"
     );
     let name = quote_literal(stream);
-    Err(Error::new(Kind::Ledger, message).hint(format!(
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "Fill these tables again from the source. To begin the stream anew run `delete from \
          pgspate.stream where stream = {name}`; to go on where it is, `delete from pgspate.bound \
          where stream = {name}`. `alter table ... set logged` keeps rows over a crash."

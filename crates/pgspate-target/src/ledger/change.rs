@@ -12,7 +12,9 @@ use super::identity::lock_key;
 use super::job::JobId;
 use super::trust::is_role_trusted_sql;
 use super::{lock, schema, status};
-use crate::{AUTOVACUUM, Ask, Error, Kind, Parameter, Recipe, Result, quote_literal, server_error};
+use crate::{
+    AUTOVACUUM, Ask, Error, ErrorKind, Parameter, Recipe, Result, quote_literal, server_error,
+};
 
 /// What a change of one of the server's settings is called.
 pub const SETTING: &str = "setting";
@@ -94,7 +96,7 @@ impl Change {
         let message = format!(
             "{name} was changed by role \"{role}\", whose statements this role does not run"
         );
-        Err(Error::new(Kind::Ledger, message).hint(format!(
+        Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "Connect as \"{role}\" for `pgspate status --restore {}`. Statements are read from the \
              ledger, and run only for a role that can do no more than those who wrote them.",
             self.job
@@ -209,7 +211,7 @@ pub async fn claim(client: &Client, job: Option<i64>) -> Result<Vec<Change>> {
                 (Some(_), None) => continue,
                 (Some(worker), Some(job)) => {
                     let message = format!("job {job} is under way in {worker}");
-                    return Err(Error::new(Kind::Ledger, message)
+                    return Err(Error::new(ErrorKind::Ledger, message)
                         .hint("It puts everything back itself when it is done."));
                 }
             }

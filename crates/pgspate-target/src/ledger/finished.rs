@@ -12,7 +12,8 @@ use pgspate_input::format::Contents;
 /// Tells whether one of these jobs, which are finished, has loaded the sources.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when one has loaded a part of what they hold now, or the same otherwise.
+/// Of [`ErrorKind::Ledger`] when one has loaded a part of what they hold now, or the same
+/// otherwise.
 pub(super) async fn find_finished(
     client: &Client,
     identity: &Identity,

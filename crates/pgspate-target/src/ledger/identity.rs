@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::job::JobRecord;
-use crate::{Error, Kind, Result, Unlogged};
+use crate::{Error, ErrorKind, Result, Unlogged};
 use pgspate_base::Secret;
 use pgspate_input::encode::arrow::calendar::civil;
 use pgspate_input::format::Contents;
@@ -378,7 +378,7 @@ impl Identity {
     /// Refuses to load once more what a job that is finished has loaded.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when a source is the same, or begins with the same rows.
+    /// Of [`ErrorKind::Ledger`] when a source is the same, or begins with the same rows.
     pub fn check_new(&self, record: &JobRecord) -> Result<()> {
         if record.rows_written == 0 {
             return Ok(());
@@ -403,7 +403,7 @@ impl Identity {
             message.push_str(change);
         }
         let s = if *rows == 1 { "" } else { "s" };
-        Err(Error::new(Kind::Ledger, message).hint(format!(
+        Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "The table has {rows} row{s} of job {job}. Load new rows from a file of their own, or \
              load all of it again with `--restart`: then these rows are in the table twice. \
              `pgspate sync` and `--replace` put another version in the place of the old one."
@@ -433,7 +433,7 @@ impl Identity {
             message.push_str(change);
         }
         let s = if rows == 1 { "" } else { "s" };
-        Error::new(Kind::Ledger, message).hint(format!(
+        Error::new(ErrorKind::Ledger, message).hint(format!(
             "Put things back as they were to go on with it, or begin anew with `--restart`; the \
              {rows} row{s} that job {job} has written stay in the table."
         ))

@@ -11,7 +11,7 @@ use super::finished::{find_finished, is_void};
 use super::identity::{Identity, Likeness};
 use super::new::{self, NewRow, begin_unknown};
 use super::{Change, change, keys, lock, policies, schema, shadow};
-use crate::{Ask, Error, Kind, Parameter, Result, Unlogged, server_error};
+use crate::{Ask, Error, ErrorKind, Parameter, Result, Unlogged, server_error};
 
 /// A job's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +176,7 @@ not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and 
 /// Looks the job up; changes nothing.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when an unfinished job's sources or options have changed, unless
+/// Of [`ErrorKind::Ledger`] when an unfinished job's sources or options have changed, unless
 /// `restart`.
 pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result<Found> {
     match restart || !schema::exists(client).await? {
@@ -368,7 +368,7 @@ async fn check_role(client: &Client, identity: &Identity) -> Result<()> {
     };
     let (job, role): (i64, &str) = (row.get(0), row.get(1));
     let message = format!("this load is job {job} of role \"{role}\", which has not finished it");
-    Err(Error::new(Kind::Ledger, message).hint(format!(
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "Run it as \"{role}\", or as a member of that role. Or have that role run `pgspate status \
          --forget {job}`."
     )))
@@ -446,8 +446,8 @@ pub(super) async fn prune(client: &Client) -> Result<()> {
 /// The chunks of a job that was opened which are written by now.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when another session has forgotten the job: nothing tells then which of its
-/// rows are in the table.
+/// Of [`ErrorKind::Ledger`] when another session has forgotten the job: nothing tells then which of
+/// its rows are in the table.
 pub async fn reread_done(client: &Client, job: JobId) -> Result<Done> {
     let sql = "select exists (select from pgspate.job where job = $1)";
     // Chunks first: they are not forgotten after the job.
@@ -456,7 +456,7 @@ pub async fn reread_done(client: &Client, job: JobId) -> Result<Done> {
         return Ok(done);
     }
     let message = format!("job {} is not in the ledger any more", job.0);
-    Err(Error::new(Kind::Ledger, message).hint(
+    Err(Error::new(ErrorKind::Ledger, message).hint(
         "Another session has forgotten it while this load was away. Look which of its rows are in \
          the table before you run the same command again: that begins anew.",
     ))

@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use super::identity::lock_key;
 use super::trust::LedgerSchema;
 use super::{lock, schema};
-use crate::{Ask, Error, Kind, Result, server_error};
+use crate::{Ask, Error, ErrorKind, Result, server_error};
 
 /// Of the change `c`: what can refuse a row is down.
 const IS_DOWN: &str = "\
@@ -86,7 +86,7 @@ impl KeysDown {
             "table {table} is without {keys}, which {} has dropped for its rows",
             self.who()
         );
-        Error::new(Kind::Ledger, message).hint(match self.is_under_way() {
+        Error::new(ErrorKind::Ledger, message).hint(match self.is_under_way() {
             true => format!("Wait until it is done: `pgspate status {job}` shows it."),
             false => format!(
                 "`pgspate status --restore {job}` puts them back, as role \"{role}\" or one that \

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use crate::{Ask, Error, Kind, Result, server_error};
+use crate::{Ask, Error, ErrorKind, Result, server_error};
 
 /// How long a session that has the lock may take to notice that its client is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ l.locktype = 'advisory' and l.granted and l.objsubid = 1
 /// Takes the lock of a load for this session.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when another session has it, saying which.
+/// Of [`ErrorKind::Ledger`] when another session has it, saying which.
 pub async fn hold(client: &Client, key: i64) -> Result<()> {
     hold_for(client, key, "this load").await
 }
@@ -35,7 +35,7 @@ pub async fn hold(client: &Client, key: i64) -> Result<()> {
 /// Takes the lock for this session. `what` it is for, in words.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when another session has it, saying which.
+/// Of [`ErrorKind::Ledger`] when another session has it, saying which.
 pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()> {
     let started = std::time::Instant::now();
     loop {
@@ -45,7 +45,7 @@ pub(crate) async fn hold_for(client: &Client, key: i64, what: &str) -> Result<()
         if started.elapsed() > PATIENCE {
             let who = holder(client, key).await?;
             let who = who.unwrap_or_else(|| "another session".to_owned());
-            return Err(Error::new(Kind::Ledger, format!("{what} is under way in {who}"))
+            return Err(Error::new(ErrorKind::Ledger, format!("{what} is under way in {who}"))
                 .hint("Wait until it is done; running this again then does what is left."));
         }
         tokio::time::sleep(LOOK).await;
@@ -66,7 +66,7 @@ pub fn share_sql(key: i64) -> String {
 /// was killed. Terminates those that do not end: the job is this session's, which has its lock.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when one of them stays.
+/// Of [`ErrorKind::Ledger`] when one of them stays.
 pub(super) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
     // Lanes of this run are opened after its first session. A role that is not shown when a session
     // began does not wait for it.
@@ -79,7 +79,7 @@ pub(super) async fn outlast_lanes(client: &Client, key: i64) -> Result<()> {
 /// not have noticed that, and their locks would be waited for.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when one of them stays.
+/// Of [`ErrorKind::Ledger`] when one of them stays.
 pub async fn outlast_lost_lanes(client: &Client, key: i64) -> Result<()> {
     outlast(client, key, "true", LOST_PATIENCE, Duration::ZERO).await
 }
@@ -119,8 +119,11 @@ async fn outlast(
         if started.elapsed() > patience + PATIENCE {
             let who = holder(client, key).await?;
             let who = who.unwrap_or_else(|| "another session".to_owned());
-            return Err(Error::new(Kind::Ledger, format!("an earlier run still writes in {who}"))
-                .hint("Wait until it is done, or end it; then run the same command again."));
+            return Err(Error::new(
+                ErrorKind::Ledger,
+                format!("an earlier run still writes in {who}"),
+            )
+            .hint("Wait until it is done, or end it; then run the same command again."));
         }
         tokio::time::sleep(LOOK).await;
     }

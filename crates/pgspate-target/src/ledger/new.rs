@@ -6,7 +6,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::identity::Identity;
 use super::job::{Done, JobId, Opened, failed, prune};
 use super::{change, lock, schema};
-use crate::{Error, Kind, Parameter, Result};
+use crate::{Error, ErrorKind, Parameter, Result};
 
 /// A job's row, but for where it comes from.
 const INTO: &str = "\
@@ -112,7 +112,7 @@ pub(super) async fn begin_unknown(
     });
     let Some(job) = rows.nth(1) else { return Ok(None) };
     let job = job.and_then(|job| job.parse().ok());
-    let job = job.ok_or_else(|| Error::new(Kind::Bug, "a job without a number"))?;
+    let job = job.ok_or_else(|| Error::new(ErrorKind::Bug, "a job without a number"))?;
     Ok(Some(Opened { job: JobId(job), done: Done::default(), is_clean, is_bound: false }))
 }
 

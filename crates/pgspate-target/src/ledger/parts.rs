@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use super::Mark;
 use super::job::failed;
 use super::stream::Stream;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What becomes of one part with a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Stream {
     /// Moves parts on, each exactly once; after [`Stream::advance`], in its transaction.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when one of them is not where it was.
+    /// Of [`ErrorKind::Ledger`] when one of them is not where it was.
     pub async fn advance_parts(&self, client: &Client, moves: &[PartMove]) -> Result<()> {
         let (known, new): (Vec<&PartMove>, Vec<_>) = moves.iter().partition(|it| it.from.is_some());
         if !new.is_empty() {
@@ -85,7 +85,7 @@ impl Stream {
             "{moved} of {} partitions are in the ledger where this run left them",
             known.len()
         );
-        Err(Error::new(Kind::Ledger, message).hint(
+        Err(Error::new(ErrorKind::Ledger, message).hint(
             "Their rows in pgspate.stream were changed by something else. Run the same command \
              again: it begins where the ledger is.",
         ))

@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::job::{JobId, failed};
-use crate::{Place, Result};
+use crate::{InputPlace, Result};
 
 /// A row that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Reject {
     /// Ordinal within the chunk, from 0.
     pub row: u64,
     /// Where it stands in the input; the column where the server names one.
-    pub place: Place,
+    pub place: InputPlace,
     /// The SQLSTATE of the refusal.
     pub sqlstate: SqlState,
     /// The server's message, or ours for a record that is no row.

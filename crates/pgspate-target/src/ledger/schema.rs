@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use super::bound;
 use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use crate::{Ask, Error, Kind, Result, server_error};
+use crate::{Ask, Error, ErrorKind, Result, server_error};
 use pgspate_base::Secret;
 
 /// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
@@ -175,7 +175,7 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
         found => {
             let found = found.map_or("none".to_owned(), |version| version.to_string());
             let message = format!("the ledger's version is {found}, expected {VERSION}");
-            Err(Error::new(Kind::Ledger, message)
+            Err(Error::new(ErrorKind::Ledger, message)
                 .hint("It was made by another version of pgspate; use that one."))
         }
     }

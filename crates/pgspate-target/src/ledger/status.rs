@@ -7,7 +7,7 @@ use super::bound;
 use super::change::{self, Change};
 use super::identity::lock_key;
 use super::{JobId, lock, schema, shadow};
-use crate::{Ask, Error, Kind, Result, server_error};
+use crate::{Ask, Error, ErrorKind, Result, server_error};
 
 /// A job as `pgspate status` shows it.
 #[derive(Debug, Clone, Serialize)]
@@ -112,11 +112,11 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
     let found = list(client, Some(job)).await?;
     if let Some(worker) = found.first().and_then(|found| found.worker.as_deref()) {
         let message = format!("job {job} is under way in {worker}");
-        return Err(Error::new(Kind::Ledger, message).hint("Stop it first."));
+        return Err(Error::new(ErrorKind::Ledger, message).hint("Stop it first."));
     }
     if let Some(left) = found.first().and_then(|found| found.changes.first()) {
         let message = format!("job {job} has not put back {left}");
-        return Err(Error::new(Kind::Ledger, message).hint(format!(
+        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "Put back what it has changed with `pgspate status --restore {job}`, or give that up \
              with `delete from pgspate.change where job = {job}`."
         )));
@@ -134,6 +134,6 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
 }
 
 fn unknown(job: i64) -> Error {
-    Error::new(Kind::Ledger, format!("the ledger of this database has no job {job}"))
+    Error::new(ErrorKind::Ledger, format!("the ledger of this database has no job {job}"))
         .hint("`pgspate status` lists those that it has.")
 }

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::job::failed;
 use super::{bound, identity, keys, lock, schema, trust};
-use crate::{Ask, Error, Kind, Parameter, Result, quote_literal};
+use crate::{Ask, Error, ErrorKind, Parameter, Result, quote_literal};
 
 /// A place in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> 
     );
     let Some(role) = trust::doubtful_role(client, &row).await? else { return Ok(()) };
     let message = format!("stream \"{name}\" is applied by role \"{role}\"");
-    Err(Error::new(Kind::Ledger, message).hint(format!(
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "Apply it as \"{role}\", or give this one a name of its own with `--stream NAME`."
     )))
 }
@@ -141,7 +141,7 @@ async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> 
 /// Lets no other session hold the stream as long as this one lives.
 ///
 /// # Errors
-/// Of [`Kind::Ledger`] when another session does.
+/// Of [`ErrorKind::Ledger`] when another session does.
 pub async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
     let key = identity::digest(["stream", name, partition]);
     lock::hold_for(client, identity::lock_key(&key), "this stream").await
@@ -194,7 +194,7 @@ impl Stream {
     /// Lets nobody else hold it as long as the session lives.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when another session does.
+    /// Of [`ErrorKind::Ledger`] when another session does.
     pub async fn hold(&self, client: &Client) -> Result<()> {
         hold_stream(client, &self.name, &self.partition).await
     }
@@ -204,8 +204,8 @@ impl Stream {
     /// committing, and lets it do nothing after that.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when the stream is another process's now, or anywhere else: then this
-    /// is not the state of the database in which it was left.
+    /// Of [`ErrorKind::Ledger`] when the stream is another process's now, or anywhere else: then
+    /// this is not the state of the database in which it was left.
     pub async fn reopen(&mut self, client: &Client, pending: Option<&Mark>) -> Result<()> {
         // The answer may be lost, and must then not pass for another process's doing: nobody else
         // raises it to this number.
@@ -226,7 +226,7 @@ impl Stream {
     /// the new mark when that has committed.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when the stream is another process's now.
+    /// Of [`ErrorKind::Ledger`] when the stream is another process's now.
     pub async fn advance(&self, client: &Client, to: &Mark, letters: &[DeadLetter]) -> Result<()> {
         if !letters.is_empty() {
             self.bury(client, letters).await?;
@@ -258,7 +258,7 @@ impl Stream {
     /// Fails also where there is no transaction, as its beginning was refused.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when the stream is another process's now.
+    /// Of [`ErrorKind::Ledger`] when the stream is another process's now.
     pub async fn advance_within(
         &self,
         client: &Client,
@@ -320,7 +320,7 @@ impl Stream {
 }
 
 fn fenced() -> Error {
-    Error::new(Kind::Ledger, "the stream was taken over by another pgspate").hint(
+    Error::new(ErrorKind::Ledger, "the stream was taken over by another pgspate").hint(
         "One process applies a stream at a time: of files and topics the one that was started \
          last, of a slot the one that reads it.",
     )
@@ -348,7 +348,7 @@ fn moved(from: &Mark, to: &Mark) -> Error {
         place(from),
         place(to)
     );
-    Error::new(Kind::Ledger, message).hint(
+    Error::new(ErrorKind::Ledger, message).hint(
         "The target was put back to an older state, or has failed over to a server that was \
          behind. Run the same command again: it begins where the ledger is, if the source still \
          has what comes after that.",
@@ -398,7 +398,7 @@ mod tests {
             let to = Mark { ordinal: 5, source: "five".to_owned(), digest: "d".to_owned() };
             // The beginning of the transaction was refused.
             let refused = stream.advance_within(client, &advance, &to).await.unwrap_err();
-            assert_eq!(refused.kind(), Kind::Ledger);
+            assert_eq!(refused.kind(), ErrorKind::Ledger);
             assert_eq!(read_mark(client, "s", "").await.unwrap(), Mark::default());
             let begin = format!("begin; {}", stream.call_transaction());
             client.batch_execute(&begin).await.unwrap();
@@ -411,7 +411,7 @@ mod tests {
             client.batch_execute(&begin).await.unwrap();
             let further = Mark { ordinal: 6, ..to.clone() };
             let fenced = stream.advance_within(client, &advance, &further).await.unwrap_err();
-            assert_eq!(fenced.kind(), Kind::Ledger);
+            assert_eq!(fenced.kind(), ErrorKind::Ledger);
             // The commit that was sent after it commits nothing.
             client.batch_execute("commit").await.unwrap();
             assert_eq!(read_mark(client, "s", "").await.unwrap(), to);

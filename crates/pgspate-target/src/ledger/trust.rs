@@ -11,7 +11,7 @@
 use tokio_postgres::Client;
 
 use super::policies;
-use crate::{Ask, Error, Kind, Result, is_trusted_sql, server_error};
+use crate::{Ask, Error, ErrorKind, Result, is_trusted_sql, server_error};
 
 /// SQL for whether the role that a row of the ledger names in `role` is trusted.
 pub(super) fn is_role_trusted_sql() -> String {
@@ -107,7 +107,7 @@ impl LedgerSchema {
     /// Whether it has a table of that name, which may be used.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when it is not to be trusted, or is no ledger.
+    /// Of [`ErrorKind::Ledger`] when it is not to be trusted, or is no ledger.
     pub(super) fn has(&self, table: &str) -> Result<bool> {
         self.check()?;
         Ok(self.relations.iter().any(|it| it == table))
@@ -122,7 +122,7 @@ impl LedgerSchema {
     fn check(&self) -> Result<()> {
         if let Some((what, owner)) = &self.doubt {
             let message = format!("{what}, owned by role \"{owner}\", is not to be trusted");
-            return Err(Error::new(Kind::Ledger, message).hint(format!(
+            return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
                 "What it makes the server run would be run as your role. Connect as \"{owner}\". \
                  Or have a superuser drop what pgspate has not made, and own the ledger: \
                  `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to \
@@ -132,8 +132,10 @@ impl LedgerSchema {
         // An empty one was made for us by somebody who may make schemas.
         let is_ledger = self.relations.iter().any(|it| it == "version");
         match self.is_there && !is_ledger && !self.relations.is_empty() {
-            true => Err(Error::new(Kind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
-                .hint("Rename that schema, or load with `--no-ledger`.")),
+            true => {
+                Err(Error::new(ErrorKind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
+                    .hint("Rename that schema, or load with `--no-ledger`."))
+            }
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio_postgres::error::SqlState;
 
 use crate::connect::{Canceller, Connection};
-use crate::{Error, Kind, Result, server_error};
+use crate::{Error, ErrorKind, Result, server_error};
 
 /// How often one that waits looks whether it should.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -22,7 +22,7 @@ pub struct Stop(Arc<AtomicBool>);
 
 /// The run ends because the user wants it to.
 pub fn stopped() -> Error {
-    Error::new(Kind::Cancelled, "stopped by the user")
+    Error::new(ErrorKind::Cancelled, "stopped by the user")
 }
 
 impl Stop {

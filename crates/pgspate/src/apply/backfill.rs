@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::route::{Facts, Router, UnknownColumns, parents_first};
-use super::run::Run;
-use super::watch::Watch;
-use super::write::Writer;
+use super::route::{ApplyTable, Router, UnknownColumns, parents_first};
+use super::run::ApplyRun;
+use super::watch::ApplyWatch;
+use super::write::BatchWriter;
 use crate::format::sniff::{Format, Overrides};
 use crate::plan::{self, RowRequest};
 use crate::reading::{self, InputOrigin};
 use crate::source::Input;
-use crate::{Error, Kind, Result, load};
+use crate::{Error, ErrorKind, Result, load};
 use pgspate_events::Lsn;
 use pgspate_replication::postgres::{PublishedTable, Snapshot, drop_slot, make_slot};
 use pgspate_replication::slot::{Filling, Slot};
@@ -40,7 +40,7 @@ const LINGER: Duration = Duration::from_secs(30);
 
 /// A table whose rows were copied.
 #[derive(Debug, Clone, Serialize)]
-pub struct Copied {
+pub struct CopiedTable {
     /// The table, as SQL writes it.
     pub table: String,
     /// Its rows.
@@ -48,22 +48,22 @@ pub struct Copied {
 }
 
 /// What copies.
-pub(super) struct Copying<'a> {
-    pub(super) run: &'a Run<'a>,
+pub(super) struct InitialCopy<'a> {
+    pub(super) run: &'a ApplyRun<'a>,
     pub(super) slot: &'a Slot,
     pub(super) router: &'a Router,
 }
 
 /// A table and where its rows go.
-type Pair = (PublishedTable, Arc<Facts>);
+type TablePair = (PublishedTable, Arc<ApplyTable>);
 
-impl Copying<'_> {
+impl InitialCopy<'_> {
     /// Makes the slot, and copies if `copies`. Where the slot begins. Blocks.
     ///
     /// # Errors
     /// Tables that are not empty and that no earlier try has filled; whatever the source, the
     /// target or a load says.
-    pub(super) fn run(&self, writer: &mut Writer, copies: bool) -> Result<(Lsn, Vec<Copied>)> {
+    pub(super) fn run(&self, writer: &mut BatchWriter, copies: bool) -> Result<(Lsn, Vec<CopiedTable>)> {
         self.run.runtime.block_on(writer.hold())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
@@ -106,9 +106,9 @@ impl Copying<'_> {
     fn fill(
         &self,
         snapshot: &Snapshot,
-        writer: &mut Writer,
+        writer: &mut BatchWriter,
         filling: &mut Filling,
-    ) -> Result<Vec<Copied>> {
+    ) -> Result<Vec<CopiedTable>> {
         let pairs = self.pairs(snapshot.tables())?;
         let late: Vec<_> =
             pairs.iter().filter(|(_, facts)| !filling.has(&facts.table)).cloned().collect();
@@ -118,13 +118,13 @@ impl Copying<'_> {
         let mut copied = Vec::new();
         for (table, facts) in pairs {
             let rows = self.copy(snapshot, &table, &facts)?;
-            copied.push(Copied { table: facts.table.sql_name.clone(), rows });
+            copied.push(CopiedTable { table: facts.table.sql_name.clone(), rows });
         }
         Ok(copied)
     }
 
     /// Sees to it that the tables are empty, and puts them on the ledger's list.
-    fn claim(&self, writer: &mut Writer, pairs: &[Pair], filling: &mut Filling) -> Result<()> {
+    fn claim(&self, writer: &mut BatchWriter, pairs: &[TablePair], filling: &mut Filling) -> Result<()> {
         if pairs.iter().any(|(_, facts)| facts.table.unlogged != Unlogged::No) {
             self.run.runtime.block_on(writer.bind(true))?;
         }
@@ -137,7 +137,7 @@ impl Copying<'_> {
 
     /// After a failure: if no row was committed it is as if nothing had been begun. Otherwise, and
     /// if any of this fails, too, the ledger keeps the list.
-    fn give_up(&self, writer: &mut Writer, filling: &Filling, error: &Error, has_slot: bool) {
+    fn give_up(&self, writer: &mut BatchWriter, filling: &Filling, error: &Error, has_slot: bool) {
         // A lost session may still commit.
         if error.is_retryable() {
             return;
@@ -160,7 +160,7 @@ impl Copying<'_> {
         let _ = self.run.runtime.block_on(writer.move_to(Mark::default()));
     }
 
-    fn has_rows(&self, writer: &mut Writer, name: &str) -> Result<bool> {
+    fn has_rows(&self, writer: &mut BatchWriter, name: &str) -> Result<bool> {
         let sql = format!("select exists (select from {name})");
         self.run.runtime.block_on(writer.ask(&sql, "look whether the table is empty"))
     }
@@ -172,7 +172,7 @@ impl Copying<'_> {
     }
 
     /// The tables that are wanted, and their targets, those that are referred to first.
-    fn pairs(&self, tables: &[PublishedTable]) -> Result<Vec<Pair>> {
+    fn pairs(&self, tables: &[PublishedTable]) -> Result<Vec<TablePair>> {
         let mut pairs = Vec::new();
         for table in tables {
             if let Some(facts) = self.router.facts(&table.name)? {
@@ -186,7 +186,7 @@ impl Copying<'_> {
     }
 
     /// The table with the columns that the target takes.
-    fn fitting(&self, table: &PublishedTable, facts: &Facts) -> Result<PublishedTable> {
+    fn fitting(&self, table: &PublishedTable, facts: &ApplyTable) -> Result<PublishedTable> {
         let mut table = table.clone();
         let has = |name: &String| facts.columns.iter().any(|column| column.name == *name);
         let unknown =
@@ -196,7 +196,7 @@ impl Copying<'_> {
             (Some(name), _) => {
                 let message =
                     format!("column \"{name}\" of {} does not exist", facts.table.sql_name);
-                return Err(Error::new(Kind::Plan, message).hint(
+                return Err(Error::new(ErrorKind::Plan, message).hint(
                     "Add the column to the table, or leave it out with `--unknown-columns ignore`.",
                 ));
             }
@@ -206,7 +206,7 @@ impl Copying<'_> {
 
     /// Sees to it that the tables are empty: what is in those that an earlier try was `filling` is
     /// what that has copied. Nothing is emptied if any other has rows.
-    fn empty(&self, writer: &mut Writer, pairs: &[Pair], filling: &Filling) -> Result<()> {
+    fn empty(&self, writer: &mut BatchWriter, pairs: &[TablePair], filling: &Filling) -> Result<()> {
         if !filling.is_empty() {
             self.wait_for_lanes(writer)?;
         }
@@ -239,7 +239,7 @@ impl Copying<'_> {
     }
 
     /// Sessions of an earlier copy end by themselves, but may still commit what they had in hand.
-    fn wait_for_lanes(&self, writer: &mut Writer) -> Result<()> {
+    fn wait_for_lanes(&self, writer: &mut BatchWriter) -> Result<()> {
         let name = self.name();
         let sql = format!(
             "select count(*) from pg_stat_activity where datname = current_database() \
@@ -253,7 +253,7 @@ impl Copying<'_> {
             }
             if since.elapsed() > LINGER {
                 let message = "sessions of an earlier copy of rows are still at work";
-                return Err(Error::new(Kind::Ledger, message).hint(format!(
+                return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
                     "End them with `select pg_terminate_backend(pid) from pg_stat_activity where \
                      application_name = '{name}'`, and run the same command again."
                 )));
@@ -263,7 +263,7 @@ impl Copying<'_> {
     }
 
     /// Copies a table through the lanes of a load. Its rows.
-    fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &Facts) -> Result<u64> {
+    fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &ApplyTable) -> Result<u64> {
         let (tx, rx) = sync_channel(PIECES);
         let name = &facts.table.sql_name;
         let load_watch = Arc::new(self.run.watch.of_copy());
@@ -278,29 +278,29 @@ impl Copying<'_> {
         });
         self.run.watch.show_copy(None);
         let Ok(read) = read else {
-            return Err(Error::new(Kind::Bug, "the thread that reads rows died"));
+            return Err(Error::new(ErrorKind::Bug, "the thread that reads rows died"));
         };
         match (read, loaded) {
             // A load that has failed reads no more, which is no failure of its own.
             (Ok(true), Ok(rows)) => Ok(rows),
             (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-            (Ok(false), Ok(_)) => Err(Error::new(Kind::Bug, "a load ended before its input")),
+            (Ok(false), Ok(_)) => Err(Error::new(ErrorKind::Bug, "a load ended before its input")),
         }
     }
 
     fn load(
         &self,
         table: &PublishedTable,
-        facts: &Facts,
+        facts: &ApplyTable,
         rx: Receiver<io::Result<Vec<u8>>>,
-        watch: &Arc<load::Watch>,
+        watch: &Arc<load::LoadWatch>,
     ) -> Result<u64> {
-        let source = Rows { rx, piece: Vec::new(), at: 0 };
+        let source = PieceReader { rx, piece: Vec::new(), at: 0 };
         let title = format!("{} of {}", table.name.table, self.slot.title());
         let is_plain = facts.table.triggers.is_empty() && facts.table.has_unique_index();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let options = load::Options {
-            reading: reading::Options {
+        let options = load::LoadOptions {
+            reading: reading::ReadingOptions {
                 origin: InputOrigin::Stream(Input::given(&title, Box::new(source))),
                 read: Overrides {
                     format: Some(Format::Text),
@@ -314,17 +314,17 @@ impl Copying<'_> {
                     columns: Some(table.columns.clone()),
                     ..RowRequest::default()
                 },
-                ..reading::Options::default()
+                ..reading::ReadingOptions::default()
             },
             table: Some(facts.table.sql_name.clone()),
-            plan: plan::Options {
+            plan: plan::PlanOptions {
                 // The source has no key twice, so that no two lanes wait for each other.
                 lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
                 no_ledger: true,
-                ..plan::Options::default()
+                ..plan::PlanOptions::default()
             },
             limits: self.run.options.limits,
-            ..load::Options::default()
+            ..load::LoadOptions::default()
         };
         let load =
             load::prepare(options, self.run.settings.dsn.called(&self.name()), self.run.runtime)?;
@@ -334,7 +334,7 @@ impl Copying<'_> {
 
 fn is_filled(name: &str) -> Error {
     let message = format!("{name} is not empty, and the copy of rows needs empty tables");
-    Error::new(Kind::Usage, message).hint(
+    Error::new(ErrorKind::Usage, message).hint(
         "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
          `--snapshot` to apply only what changes from now on.",
     )
@@ -347,7 +347,7 @@ fn read(
     table: &PublishedTable,
     runtime: &Handle,
     tx: SyncSender<io::Result<Vec<u8>>>,
-    watch: &Watch,
+    watch: &ApplyWatch,
     is_over: &AtomicBool,
 ) -> Result<bool> {
     let mut is_wanted = true;
@@ -355,7 +355,7 @@ fn read(
         is_wanted = tx.send(Ok(piece.to_vec())).is_ok();
         match is_wanted {
             true => Ok(()),
-            false => Err(Error::new(Kind::Cancelled, "the rows are not wanted any more")),
+            false => Err(Error::new(ErrorKind::Cancelled, "the rows are not wanted any more")),
         }
     };
     let over = async {
@@ -376,13 +376,13 @@ fn read(
 }
 
 /// Pieces of rows as bytes.
-struct Rows {
+struct PieceReader {
     rx: Receiver<io::Result<Vec<u8>>>,
     piece: Vec<u8>,
     at: usize,
 }
 
-impl Read for Rows {
+impl Read for PieceReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.at == self.piece.len() {
             match self.rx.recv() {

@@ -11,8 +11,8 @@ use arrow_array::RecordBatch;
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::{ChunkData, Cutter};
 use crate::source::{self, Input};
-use crate::{Error, Kind, Result};
-use pgspate_events::Stand;
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::EventPlace;
 use pgspate_replication::{EventSource, Pieces, Trail};
 
 /// Bytes asked for at once.
@@ -26,7 +26,7 @@ const GROWTH_LOOK: Duration = Duration::from_millis(3);
 
 /// Some bytes of an input.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct InputBlock {
     pub(crate) input: u32,
     pub(crate) bytes: Vec<u8>,
     /// The input has no more.
@@ -37,26 +37,26 @@ pub(crate) struct Block {
 #[derive(Debug)]
 pub(crate) enum InputPiece {
     /// Bytes that are to be cut into lines.
-    Block(Block),
+    InputBlock(InputBlock),
     /// Rows of a file of DMS's, the first of which stands here.
-    Rows { first: Line, batch: RecordBatch },
+    Rows { first: InputLine, batch: RecordBatch },
 }
 
 /// A line of an input, or a row of one: its number, from 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct InputLine {
     pub(crate) input: u32,
     pub(crate) number: u64,
 }
 
-impl From<Line> for Stand {
-    fn from(Line { input, number }: Line) -> Stand {
-        Stand::Line { input, line: number }
+impl From<InputLine> for EventPlace {
+    fn from(InputLine { input, number }: InputLine) -> EventPlace {
+        EventPlace::Line { input, line: number }
     }
 }
 
 /// The last line that was taken: all are read again each time.
-pub(crate) type LinePosition = Trail<Line>;
+pub(crate) type LinePosition = Trail<InputLine>;
 
 /// Reads inputs, one after the other.
 pub(crate) struct LineSource {
@@ -102,10 +102,10 @@ fn is_parquet(input: &Input) -> Result<bool> {
 fn read_rows(nth: usize, input: &Input, pieces: &Pieces<InputPiece>) -> Result<bool> {
     let file = ParquetFile::open(input.name(), input.ranges()?)?;
     let mut cutter = ParquetCutter::new(Arc::new(file), nth);
-    let mut first = Line { input: nth as u32, number: 1 };
+    let mut first = InputLine { input: nth as u32, number: 1 };
     while let Some(chunk) = cutter.next()? {
         let ChunkData::Rows(rows) = chunk.data else {
-            return Err(Error::new(Kind::Bug, "a Parquet file came as text"));
+            return Err(Error::new(ErrorKind::Bug, "a Parquet file came as text"));
         };
         for batch in rows.open()? {
             let batch = batch?;
@@ -131,7 +131,7 @@ fn read_one(nth: u32, input: &Input, grows: bool, pieces: &Pieces<InputPiece>) -
             // An empty block tells whether anybody listens.
         }
         let ends = read == 0 && !grows;
-        let block = Block { input: nth, bytes, ends };
+        let block = InputBlock { input: nth, bytes, ends };
         if pieces.send(Ok(InputPiece::Block(block))).is_err() {
             return Ok(false);
         }
@@ -143,20 +143,20 @@ fn read_one(nth: u32, input: &Input, grows: bool, pieces: &Pieces<InputPiece>) -
 
 /// Cuts blocks into lines.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineSplitter {
     buf: Vec<u8>,
     at: usize,
     /// Where a newline may still be.
     searched: usize,
-    line: Line,
+    line: InputLine,
     ends: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Adds the next block. All lines of the one before have been taken.
-    pub(crate) fn add(&mut self, block: Block) -> Result<()> {
+    pub(crate) fn add(&mut self, block: InputBlock) -> Result<()> {
         if block.input != self.line.input {
-            self.line = Line { input: block.input, number: 0 };
+            self.line = InputLine { input: block.input, number: 0 };
         }
         self.buf.drain(..self.at);
         self.searched -= self.at;
@@ -169,13 +169,13 @@ impl Lines {
         }
         if self.buf.len() > LINE_BYTES_MAX {
             let message = format!("a record is longer than {} MiB", LINE_BYTES_MAX >> 20);
-            return Err(Error::new(Kind::Format, message));
+            return Err(Error::new(ErrorKind::Format, message));
         }
         Ok(())
     }
 
     /// The next whole line without its end, and which one it is.
-    pub(crate) fn next(&mut self) -> Option<(&[u8], Line)> {
+    pub(crate) fn next(&mut self) -> Option<(&[u8], InputLine)> {
         let start = self.at;
         let end = match memchr::memchr(b'\n', &self.buf[self.searched..]) {
             Some(found) => {
@@ -210,26 +210,26 @@ mod tests {
     fn lines_do_not_depend_on_blocks() {
         let text = b"\xEF\xBB\xBFone\r\n\ntwo three\nlast";
         for size in 1..text.len() + 1 {
-            let mut lines = Lines::default();
+            let mut lines = LineSplitter::default();
             let mut found = Vec::new();
-            let mut take = |lines: &mut Lines, block: Block| {
+            let mut take = |lines: &mut LineSplitter, block: InputBlock| {
                 lines.add(block).unwrap();
-                while let Some((line, stand)) = lines.next() {
-                    found.push((String::from_utf8(line.to_vec()).unwrap(), stand));
+                while let Some((line, event_place)) = lines.next() {
+                    found.push((String::from_utf8(line.to_vec()).unwrap(), event_place));
                 }
             };
             for input in 0..2 {
                 for bytes in text.chunks(size) {
-                    take(&mut lines, Block { input, bytes: bytes.to_vec(), ends: false });
+                    take(&mut lines, InputBlock { input, bytes: bytes.to_vec(), ends: false });
                 }
-                take(&mut lines, Block { input, bytes: Vec::new(), ends: true });
+                take(&mut lines, InputBlock { input, bytes: Vec::new(), ends: true });
             }
             let expected = ["one", "", "two three", "last"].into_iter().enumerate();
             let expected: Vec<_> = [0, 1]
                 .into_iter()
                 .flat_map(|input| {
                     expected.clone().map(move |(nth, it)| {
-                        (it.to_owned(), Line { input, number: nth as u64 + 1 })
+                        (it.to_owned(), InputLine { input, number: nth as u64 + 1 })
                     })
                 })
                 .collect();

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::plan::read_mark;
-use super::run::Run;
-use super::write::Writer;
+use super::run::ApplyRun;
+use super::write::BatchWriter;
 use crate::Result;
 use pgspate_replication::postgres::Replication;
 use pgspate_replication::slot::{Begin, Slot, is_active};
@@ -19,7 +19,7 @@ use pgspate_target::session::{Patience, stopped};
 /// host that lost its power does not say so, and `wal_sender_timeout` is a minute by default.
 const LINGER: Duration = Duration::from_secs(75);
 
-impl Run<'_> {
+impl ApplyRun<'_> {
     /// Takes the stream of a slot over, which was last seen at `mark`. What writes it, where it
     /// begins, and what reads the slot if that is there. Blocks.
     ///
@@ -29,7 +29,7 @@ impl Run<'_> {
         &self,
         slot: &mut Slot,
         mark: &Mark,
-    ) -> Result<(Writer, Begin, Option<Replication>)> {
+    ) -> Result<(BatchWriter, Begin, Option<Replication>)> {
         let (mut mark, mut begin) = (mark.clone(), self.choose(slot, mark)?);
         let won = self.win(slot, &mut begin, &mut mark)?;
         let writer = self.writer(won.is_none())?;
@@ -86,9 +86,9 @@ impl Run<'_> {
     }
 
     /// Takes the stream over. `holds`: only if no session holds it.
-    pub(super) fn writer(&self, holds: bool) -> Result<Writer> {
+    pub(super) fn writer(&self, holds: bool) -> Result<BatchWriter> {
         let settings = self.settings.clone();
-        let writer = Writer::open(settings, &self.stream, "", self.runtime.clone(), holds);
+        let writer = BatchWriter::open(settings, &self.stream, "", self.runtime.clone(), holds);
         self.runtime.block_on(writer)
     }
 }

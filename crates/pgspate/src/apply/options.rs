@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::route::UnknownColumns;
 use crate::source::{self, Input};
-use pgspate_events::decode::{DecodeOptions, Format};
+use pgspate_events::decode::{DecodeOptions, EventFormat};
 use pgspate_target::session::Limits;
 
 /// What to apply, and how.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ApplyOptions {
     /// Paths, globs, folders, `-`, or URLs, in the order of the stream; or one replication slot,
     /// `postgres://...?slot=...&publication=...`; or topics of Kafka,
     /// `kafka://broker:port/topic,topic`, where the feature `kafka` is on.
@@ -19,7 +19,7 @@ pub struct Options {
     /// How they are found and read.
     pub source: source::Options,
     /// The format; found out by default.
-    pub format: Option<Format>,
+    pub format: Option<EventFormat>,
     /// What it does not say of itself.
     pub decode: DecodeOptions,
     /// `from=to`, with `*` for parts of names.
@@ -54,9 +54,9 @@ pub struct Options {
     pub limits: Limits,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ApplyOptions {
+    fn default() -> ApplyOptions {
+        ApplyOptions {
             sources: Vec::new(),
             inputs: Vec::new(),
             source: source::Options::default(),

@@ -2,14 +2,14 @@
 
 use tokio::runtime::Handle;
 
-use super::options::Options;
+use super::options::ApplyOptions;
 use crate::source::{self, Input};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_replication::slot::Slot;
 use pgspate_replication::{SourceNames, kafka};
 
 /// What the sources name.
-pub(super) enum Origin {
+pub(super) enum StreamOrigin {
     Inputs(Vec<Input>),
     Slot(Box<Slot>),
     Topics(Box<kafka::Topics>),
@@ -19,13 +19,13 @@ pub(super) enum Origin {
 ///
 /// # Errors
 /// What is not there, or cannot be read together.
-pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Origin> {
+pub(super) fn find(options: &ApplyOptions, runtime: &Handle) -> Result<StreamOrigin> {
     if options.batch_rows == 0 || options.batch_bytes == 0 {
-        return Err(Error::new(Kind::Usage, "a batch needs room for an event"));
+        return Err(Error::new(ErrorKind::Usage, "a batch needs room for an event"));
     }
     let alone = |what: &str| match options.sources.len() {
         1 => Ok(()),
-        _ => Err(Error::new(Kind::Usage, format!("{what} is a stream of its own"))
+        _ => Err(Error::new(ErrorKind::Usage, format!("{what} is a stream of its own"))
             .hint("Name it alone, and apply files under another `--stream`.")),
     };
     let stall = options.limits.stall_timeout;
@@ -33,41 +33,41 @@ pub(super) fn find(options: &Options, runtime: &Handle) -> Result<Origin> {
         let looked = Slot::look(source, stall);
         let Some(slot) = runtime.block_on(looked)? else { continue };
         alone("a replication slot")?;
-        return Ok(Origin::Slot(Box::new(slot)));
+        return Ok(StreamOrigin::Slot(Box::new(slot)));
     }
     if options.creates_slot || options.copies_rows {
         let message = "no source is a replication slot";
-        return Err(Error::new(Kind::Usage, message)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME."));
     }
     if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
         alone("a list of topics")?;
         let topics = kafka::Topics::look(source, options.follows, stall)?;
-        return Ok(Origin::Topics(Box::new(topics)));
+        return Ok(StreamOrigin::Topics(Box::new(topics)));
     }
     // The stream's position says what of a file that has grown is new.
     let growing = source::Options { may_grow: true, ..options.source.clone() };
     let mut inputs = source::resolve(&options.sources, &growing, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
-    Ok(Origin::Inputs(inputs))
+    Ok(StreamOrigin::Inputs(inputs))
 }
 
 /// The stream's name in the ledger.
 ///
 /// # Errors
-/// Of [`Kind::Usage`] when the name of its source could be another source's, too.
-pub(super) fn name(options: &Options, origin: &Origin) -> Result<String> {
+/// Of [`ErrorKind::Usage`] when the name of its source could be another source's, too.
+pub(super) fn name(options: &ApplyOptions, origin: &StreamOrigin) -> Result<String> {
     if let Some(name) = &options.stream {
         return Ok(name.clone());
     }
     Ok(match origin {
-        Origin::Slot(slot) => slot.title(),
+        StreamOrigin::Slot(slot) => slot.title(),
         // Topics that are named after the first may come and go.
-        Origin::Topics(topics) => format!("topic {}", topics.names()[0]),
-        Origin::Inputs(inputs) => match inputs.first() {
+        StreamOrigin::Topics(topics) => format!("topic {}", topics.names()[0]),
+        StreamOrigin::Inputs(inputs) => match inputs.first() {
             Some(first) if first.hidden().is_some() => {
                 let message = format!("the stream of \"{}\" has no name of its own", first.name());
-                return Err(Error::new(Kind::Usage, message).hint(
+                return Err(Error::new(ErrorKind::Usage, message).hint(
                     "What a URL says of its user and behind the question mark is not kept, as it \
                      may be secret. Give the stream a name with `--stream NAME`.",
                 ));
@@ -78,10 +78,10 @@ pub(super) fn name(options: &Options, origin: &Origin) -> Result<String> {
 }
 
 /// What people call the files, or the slot. Partitions get their names as they are read.
-pub(super) fn names(origin: &Origin) -> SourceNames {
+pub(super) fn names(origin: &StreamOrigin) -> SourceNames {
     SourceNames::new(match origin {
-        Origin::Inputs(inputs) => inputs.iter().map(|it| it.name().to_owned()).collect(),
-        Origin::Slot(slot) => vec![slot.title()],
-        Origin::Topics(_) => Vec::new(),
+        StreamOrigin::Inputs(inputs) => inputs.iter().map(|it| it.name().to_owned()).collect(),
+        StreamOrigin::Slot(slot) => vec![slot.title()],
+        StreamOrigin::Topics(_) => Vec::new(),
     })
 }

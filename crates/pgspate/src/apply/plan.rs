@@ -5,9 +5,9 @@
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::options::Options;
-use super::origin::{Origin, find, name};
-use super::route::{Names, Router};
+use super::options::ApplyOptions;
+use super::origin::{StreamOrigin, find, name};
+use super::route::{TableMap, Router};
 use crate::Result;
 use crate::source::Input;
 use pgspate_replication::kafka::{Partition, Topics};
@@ -18,7 +18,7 @@ use pgspate_target::ledger::{self, Mark};
 
 /// What a run would do.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
+pub struct ApplyPlan {
     /// The stream's name in the ledger.
     pub stream: String,
     /// What is read, in its order.
@@ -31,12 +31,12 @@ pub struct Plan {
     pub ends: String,
     /// Of a slot: the tables of the publication, as they are now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tables: Vec<PlanTable>,
+    pub tables: Vec<ApplyPlanTable>,
 }
 
 /// A table of a publication.
 #[derive(Debug, Clone, Serialize)]
-pub struct PlanTable {
+pub struct ApplyPlanTable {
     /// Its name on the source.
     pub from: String,
     /// The table that its events go to, as SQL writes it; none when it is left out.
@@ -52,16 +52,16 @@ pub struct PlanTable {
 ///
 /// # Errors
 /// As [`super::prepare`].
-pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
+pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyPlan> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
-    let names = Names::parse(&options.maps, &options.tables)?;
+    let names = TableMap::parse(&options.maps, &options.tables)?;
     let found = find(options, runtime)?;
     let stream = name(options, &found)?;
     let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let slot = match found {
-        Origin::Slot(slot) => *slot,
-        Origin::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
-        Origin::Topics(topics) => {
+        StreamOrigin::Slot(slot) => *slot,
+        StreamOrigin::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
+        StreamOrigin::Topics(topics) => {
             let rows = runtime.block_on(read_parts(&dsn, &stream))?;
             return of_topics(stream, &topics, &rows, &mark, options.follows);
         }
@@ -70,7 +70,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     let unknown = options.unknown_columns;
     let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
     let router = runtime.block_on(router)?;
-    Ok(Plan {
+    Ok(ApplyPlan {
         stream,
         sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],
         events_before: mark.ordinal,
@@ -83,7 +83,7 @@ pub fn plan(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Plan> {
     })
 }
 
-fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Plan {
+fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> ApplyPlan {
     let ends = match follows {
         true => "never: what is appended to the last file is applied, too",
         false => "with the last file",
@@ -92,7 +92,7 @@ fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Pl
         0 => "with the first event".to_owned(),
         number => format!("after {number} events, up to {}", mark.source),
     };
-    Plan {
+    ApplyPlan {
         stream,
         sources: inputs.iter().map(|input| input.name().to_owned()).collect(),
         events_before: mark.ordinal,
@@ -108,7 +108,7 @@ fn of_topics(
     rows: &[(String, Mark)],
     mark: &Mark,
     follows: bool,
-) -> Result<Plan> {
+) -> Result<ApplyPlan> {
     let partitions = topics.begin(&stream, mark, rows)?;
     let of = |topic: &String| {
         let count = partitions.iter().filter(|it| it.topic == *topic).count();
@@ -118,7 +118,7 @@ fn of_topics(
         next if next >= it.end => format!("{} at its end, offset {next}", it.name()),
         next => format!("{} at offset {next}, {} behind", it.name(), it.end - next),
     };
-    Ok(Plan {
+    Ok(ApplyPlan {
         stream,
         sources: topics.names().iter().map(of).collect(),
         events_before: mark.ordinal,
@@ -164,13 +164,13 @@ fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
     begins
 }
 
-fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<PlanTable>> {
+fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<ApplyPlanTable>> {
     let mut tables = Vec::new();
     for table in published {
         let schema = table.name.schema.as_deref().unwrap_or_default();
         let from = format!("{schema}.{}", table.name.table);
         tables.push(match router.facts(&table.name) {
-            Ok(None) => PlanTable { from, to: None, key: Vec::new(), problem: None },
+            Ok(None) => ApplyPlanTable { from, to: None, key: Vec::new(), problem: None },
             Ok(Some(facts)) => {
                 let key =
                     facts.keying.columns.iter().map(|(at, _)| facts.columns[*at].name.clone());
@@ -179,7 +179,7 @@ fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<PlanTab
                     !own.any(|own| own == *column) && !facts.generated.contains(column)
                 };
                 let problem = table.columns.iter().find(lacks);
-                PlanTable {
+                ApplyPlanTable {
                     from,
                     to: Some(facts.table.sql_name.clone()),
                     key: key.collect(),
@@ -189,7 +189,7 @@ fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<PlanTab
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 let problem = Some(error.to_string());
-                PlanTable { from, to: None, key: Vec::new(), problem }
+                ApplyPlanTable { from, to: None, key: Vec::new(), problem }
             }
         });
     }

@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backfill::Copied;
-use super::route::{Facts, circle};
-use super::write::Counts;
+use super::backfill::CopiedTable;
+use super::route::{ApplyTable, circle};
+use super::write::ApplyCounts;
 
 /// What a run of `apply` did.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Report {
+pub struct ApplyReport {
     /// The stream's name.
     pub stream: String,
     /// Events that had been applied before.
     pub events_before: u64,
     /// What this run did.
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ApplyCounts,
     /// The tables, as SQL writes them.
     pub tables: Vec<String>,
     /// Up to where the stream is applied, in the source's words.
     pub position: String,
     /// Tables whose rows were copied before the stream began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub copied: Vec<Copied>,
+    pub copied: Vec<CopiedTable>,
     /// Batches that are committed and may have done more than is counted, as the server's answers
     /// were lost with a connection.
     pub uncounted: u64,
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 /// What the user should know in the end.
-pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<Facts>]) -> Vec<String> {
+pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<ApplyTable>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if missing > 0 {
         warnings.push(format!(

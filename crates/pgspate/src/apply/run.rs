@@ -11,18 +11,18 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use super::backfill::Copying;
-use super::batch::{self, Batch, Builder, Feed, LineFeed, SlotFeed, TopicFeed, Wiring};
+use super::backfill::InitialCopy;
+use super::batch::{self, EventBatch, BatchBuilder, SourceFeed, LineFeed, SlotFeed, TopicFeed, BuilderContext};
 use super::inputs::{LinePosition, LineSource};
-use super::options::Options;
-use super::origin::{self, Origin};
+use super::options::ApplyOptions;
+use super::origin::{self, StreamOrigin};
 use super::plan::{read_mark, read_parts};
-use super::report::{Report, warnings};
-use super::route::{Facts, Names, Router};
-use super::watch::Watch;
-use super::write::{Settings, Writer};
+use super::report::{ApplyReport, warnings};
+use super::route::{ApplyTable, TableMap, Router};
+use super::watch::ApplyWatch;
+use super::write::{WriterSettings, BatchWriter};
 use crate::source::Input;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_replication::kafka::{self, TopicPosition, TopicSource, Topics};
 use pgspate_replication::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
 use pgspate_replication::{EventSource, Pieces, SourcePoint};
@@ -35,10 +35,10 @@ const PIECES_AHEAD: usize = 8;
 
 /// A stream that is ready to be applied.
 pub struct Apply {
-    options: Options,
-    origin: Origin,
+    options: ApplyOptions,
+    origin: StreamOrigin,
     router: Router,
-    settings: Settings,
+    settings: WriterSettings,
     stream: String,
     /// Where the ledger was when it was asked.
     mark: Mark,
@@ -50,15 +50,15 @@ pub struct Apply {
 /// # Errors
 /// Inputs that are not there, mappings that are none, a server that cannot be reached; a slot that
 /// has gone on without the stream.
-pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
+pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
-    let names = Names::parse(&options.maps, &options.tables)?;
+    let names = TableMap::parse(&options.maps, &options.tables)?;
     let origin = origin::find(&options, runtime)?;
     let stream = origin::name(&options, &origin)?;
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let router = runtime.block_on(router)?;
-    let settings = Settings {
+    let settings = WriterSettings {
         dsn,
         limits,
         dead_letters_max: options.dead_letters_max,
@@ -66,7 +66,7 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
         inputs: origin::names(&origin),
     };
     let mark = runtime.block_on(read_mark(&settings.dsn, &stream))?;
-    if let Origin::Slot(slot) = &origin {
+    if let StreamOrigin::Slot(slot) = &origin {
         Begin::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
     }
     Ok(Apply { options, origin, router, settings, stream, mark })
@@ -88,44 +88,44 @@ impl Apply {
     /// # Errors
     /// What cannot be read, decoded or applied, with its place. Batches before it are committed. A
     /// stream that somebody else has; a role that may not write the ledger.
-    pub fn run(self, watch: &Arc<Watch>, runtime: &Handle) -> Result<Report> {
+    pub fn run(self, watch: &Arc<ApplyWatch>, runtime: &Handle) -> Result<ApplyReport> {
         let started = Instant::now();
         let Apply { options, origin, router, settings, stream, mark } = self;
         router.wait_until(&watch.unwanted);
         let options = Arc::new(options);
-        let run = Run { options, settings, stream, watch, runtime, started };
+        let run = ApplyRun { options, settings, stream, watch, runtime, started };
         match origin {
-            Origin::Inputs(inputs) => run.inputs(inputs, router),
-            Origin::Slot(slot) => run.slot(*slot, &mark, router),
-            Origin::Topics(topics) => run.topics(*topics, router),
+            StreamOrigin::Inputs(inputs) => run.inputs(inputs, router),
+            StreamOrigin::Slot(slot) => run.slot(*slot, &mark, router),
+            StreamOrigin::Topics(topics) => run.topics(*topics, router),
         }
     }
 }
 
 /// A run, whatever its source.
-pub(super) struct Run<'a> {
-    pub(super) options: Arc<Options>,
-    pub(super) settings: Settings,
+pub(super) struct ApplyRun<'a> {
+    pub(super) options: Arc<ApplyOptions>,
+    pub(super) settings: WriterSettings,
     pub(super) stream: String,
-    pub(super) watch: &'a Arc<Watch>,
+    pub(super) watch: &'a Arc<ApplyWatch>,
     pub(super) runtime: &'a Handle,
     started: Instant,
 }
 
-impl Run<'_> {
-    fn inputs(self, inputs: Vec<Input>, router: Router) -> Result<Report> {
+impl ApplyRun<'_> {
+    fn inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
         let mut writer = self.writer(false)?;
         self.runtime.block_on(writer.check_kept())?;
         let source = LineSource { inputs, follows: self.options.follows };
         self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
-            LineFeed::new(Builder::new(wiring, from, LinePosition::default(), true))
+            LineFeed::new(BatchBuilder::new(wiring, from, LinePosition::default(), true))
         })
     }
 
-    fn slot(self, mut slot: Slot, mark: &Mark, router: Router) -> Result<Report> {
-        let Run { options, watch, runtime, .. } = &self;
+    fn slot(self, mut slot: Slot, mark: &Mark, router: Router) -> Result<ApplyReport> {
+        let ApplyRun { options, watch, runtime, .. } = &self;
         let (mut writer, begin, begun) = self.open_slot(&mut slot, mark)?;
-        let copying = Copying { run: &self, slot: &slot, router: &router };
+        let copying = InitialCopy { run: &self, slot: &slot, router: &router };
         let (from, copied) = match begin {
             Begin::Stream(from) => (from, Vec::new()),
             Begin::Slot => copying.run(&mut writer, false)?,
@@ -138,13 +138,13 @@ impl Run<'_> {
         let (limits, lag) = (options.limits, &watch.lag);
         let source = SlotSource::new(slot, from, begun, &confirmed, limits, lag, runtime);
         let report = self.pipe(writer, router, source, &confirmed, |wiring, mark| {
-            SlotFeed::new(Builder::new(wiring, mark, position, false), from, until)
+            SlotFeed::new(BatchBuilder::new(wiring, mark, position, false), from, until)
         })?;
-        Ok(Report { copied, ..report })
+        Ok(ApplyReport { copied, ..report })
     }
 
-    fn topics(self, mut topics: Topics, router: Router) -> Result<Report> {
-        let Run { options, settings, stream, watch, runtime, .. } = &self;
+    fn topics(self, mut topics: Topics, router: Router) -> Result<ApplyReport> {
+        let ApplyRun { options, settings, stream, watch, runtime, .. } = &self;
         let mut writer = self.writer(false)?;
         runtime.block_on(writer.check_kept())?;
         // Where partitions begin, which nobody else moves on from now on.
@@ -165,26 +165,26 @@ impl Run<'_> {
         let stream = stream.clone();
         self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
             let position = TopicPosition::new(from);
-            TopicFeed::new(Builder::new(wiring, from, position, false), stream)
+            TopicFeed::new(BatchBuilder::new(wiring, from, position, false), stream)
         })
     }
 
     /// Reads `source` to its end: its events go to a feed, whose batches go to the writer.
-    fn pipe<S: EventSource, F: Feed<S>>(
+    fn pipe<S: EventSource, F: SourceFeed<S>>(
         self,
-        mut writer: Writer,
+        mut writer: BatchWriter,
         router: Router,
         mut source: S,
         confirmed: &Confirmed,
-        feed: impl FnOnce(Wiring, &Mark) -> F,
-    ) -> Result<Report> {
-        let Run { watch, runtime, .. } = self;
+        feed: impl FnOnce(BuilderContext, &Mark) -> F,
+    ) -> Result<ApplyReport> {
+        let ApplyRun { watch, runtime, .. } = self;
         let events_before = writer.mark().ordinal;
         let (piece_tx, piece_rx) = sync_channel(PIECES_AHEAD);
         // The writer takes a batch when it has nothing else to do, so that the next one grows.
         let (batches, batch_rx) = sync_channel(0);
         let (options, names) = (Arc::clone(&self.options), self.settings.inputs.clone());
-        let wiring = Wiring { options, router, names, batches, watch: Arc::clone(watch) };
+        let wiring = BuilderContext { options, router, names, batches, watch: Arc::clone(watch) };
         let feed = feed(wiring, writer.mark());
         let pieces = Pieces::new(piece_tx, watch.unwanted.clone());
         let reading = std::thread::spawn(move || {
@@ -192,7 +192,7 @@ impl Run<'_> {
             source
         });
         let feeding = std::thread::spawn(move || batch::run(feed, &piece_rx));
-        let mut tables: Vec<Arc<Facts>> = Vec::new();
+        let mut tables: Vec<Arc<ApplyTable>> = Vec::new();
         let written = write_all(&batch_rx, &mut writer, watch, confirmed, &mut tables);
         drop(batch_rx);
         watch.unwanted.request();
@@ -205,11 +205,11 @@ impl Run<'_> {
         }
         match written {
             // The batch is not applied; what follows says so.
-            Err(error) if error.kind() == Kind::Cancelled && watch.is_cancelled() => {}
+            Err(error) if error.kind() == ErrorKind::Cancelled && watch.is_cancelled() => {}
             written => written?,
         }
         if fed.is_err() {
-            return Err(Error::new(Kind::Bug, "the thread that decodes events died"));
+            return Err(Error::new(ErrorKind::Bug, "the thread that decodes events died"));
         }
         if writer.is_bound {
             runtime.block_on(writer.check_kept())?;
@@ -225,7 +225,7 @@ impl Run<'_> {
             )));
         }
         let warnings = warnings(counts.missing, uncounted, &tables);
-        Ok(Report {
+        Ok(ApplyReport {
             stream: self.stream,
             events_before,
             counts,
@@ -244,16 +244,17 @@ impl Run<'_> {
 fn read_all<S: EventSource>(source: &mut S, pieces: &Pieces<S::Piece>) {
     if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
         // Nobody listens any more where the run has ended for another reason.
-        let _ = pieces.send(Err(Error::new(Kind::Bug, "the thread that reads the source died")));
+        let _ =
+            pieces.send(Err(Error::new(ErrorKind::Bug, "the thread that reads the source died")));
     }
 }
 
 fn write_all(
-    batches: &Receiver<Result<Batch>>,
-    writer: &mut Writer,
-    watch: &Watch,
+    batches: &Receiver<Result<EventBatch>>,
+    writer: &mut BatchWriter,
+    watch: &ApplyWatch,
     confirmed: &Confirmed,
-    tables: &mut Vec<Arc<Facts>>,
+    tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
         let batch = batch?;
@@ -303,6 +304,6 @@ mod tests {
     fn a_reader_that_dies_says_so() {
         let (pieces, read) = sync_channel(1);
         read_all(&mut Dying, &Pieces::new(pieces, Stop::default()));
-        assert_eq!(read.recv().unwrap().unwrap_err().kind(), Kind::Bug);
+        assert_eq!(read.recv().unwrap().unwrap_err().kind(), ErrorKind::Bug);
     }
 }

@@ -9,7 +9,7 @@ use pgspate_target::session::Stop;
 
 /// Shared between a run and whoever shows its progress.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ApplyWatch {
     /// The user's wish that the run ends.
     pub(crate) stop: Stop,
     /// Ends the reading: the run has ended, or is to.
@@ -26,12 +26,12 @@ pub struct Watch {
     pub(crate) batch_events: AtomicU64,
     pub(crate) dead_letters: AtomicU64,
     /// A table whose rows are copied before the stream begins, and the load that does it.
-    copying: Mutex<Option<(String, Arc<load::Watch>)>>,
+    copying: Mutex<Option<(String, Arc<load::LoadWatch>)>>,
 }
 
 /// A copy of the counters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Progress {
+pub struct ApplyProgress {
     /// Events committed.
     pub events: u64,
     /// Bytes of input that they were.
@@ -48,7 +48,7 @@ pub struct Progress {
     pub copying: Option<(String, u64)>,
 }
 
-impl Watch {
+impl ApplyWatch {
     /// Events that this run has applied, or set aside, and committed.
     pub fn events(&self) -> u64 {
         self.events.load(Relaxed)
@@ -93,8 +93,8 @@ impl Watch {
     }
 
     /// The counters now.
-    pub fn progress(&self) -> Progress {
-        Progress {
+    pub fn progress(&self) -> ApplyProgress {
+        ApplyProgress {
             events: self.events.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             batches: self.batches.load(Relaxed),
@@ -109,16 +109,16 @@ impl Watch {
     }
 
     /// What a load shows that copies a table; it stops when this run is to.
-    pub(crate) fn of_copy(&self) -> load::Watch {
-        load::Watch::with(self.stop.clone())
+    pub(crate) fn of_copy(&self) -> load::LoadWatch {
+        load::LoadWatch::with(self.stop.clone())
     }
 
     /// Shows the load that copies a table.
-    pub(crate) fn show_copy(&self, copying: Option<(String, Arc<load::Watch>)>) {
+    pub(crate) fn show_copy(&self, copying: Option<(String, Arc<load::LoadWatch>)>) {
         *self.copying() = copying;
     }
 
-    fn copying(&self) -> MutexGuard<'_, Option<(String, Arc<load::Watch>)>> {
+    fn copying(&self) -> MutexGuard<'_, Option<(String, Arc<load::LoadWatch>)>> {
         self.copying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_nearly_done_lets_the_next_one_be_made() {
-        let watch = Watch::default();
-        let state = |watch: &Watch| (watch.is_writing(), watch.has_batch());
+        let watch = ApplyWatch::default();
+        let state = |watch: &ApplyWatch| (watch.is_writing(), watch.has_batch());
         assert_eq!(state(&watch), (false, false));
         watch.begin_batch();
         assert_eq!(state(&watch), (true, true));

@@ -1,4 +1,4 @@
-//! After the last row: values are counted, and sequences moved past what was loaded.
+//! AfterLoad the last row: values are counted, and sequences moved past what was loaded.
 //!
 //! None of it can make a load that is in fail, but for a vacuum that was asked for: what could not
 //! be done is a warning, with the SQL that does it.
@@ -6,7 +6,7 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::Caring;
+use super::TableCare;
 use crate::Result;
 use crate::plan::care;
 use pgspate_target::{Ask, Sequence, Table, quote_ident, server_error, under_users_path};
@@ -17,7 +17,7 @@ const STEPS_MAX: i64 = 1000;
 
 /// What was done after the last row.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct After {
+pub(crate) struct AfterLoad {
     /// `vacuum (freeze, analyze)` or `analyze`; nothing where that was not done.
     pub(crate) counted: Option<&'static str>,
     /// Why it was done, or not.
@@ -36,17 +36,17 @@ pub struct MovedSequence {
     pub value: i64,
 }
 
-impl Caring<'_> {
+impl TableCare<'_> {
     /// Counts, vacuums and moves sequences. `written` are all rows of the load.
     ///
     /// # Errors
     /// When a vacuum that was asked for was refused, or the connection was lost.
-    pub(super) async fn follow_up(&self, written: u64) -> Result<After> {
-        let Caring { table, plan, progress, .. } = self;
+    pub(super) async fn follow_up(&self, written: u64) -> Result<AfterLoad> {
+        let TableCare { table, plan, progress, .. } = self;
         let (upkeep, connection) = (&self.standing.upkeep, self.job.connection());
         let care = &plan.care;
         let client = &connection.client;
-        let mut after = After::default();
+        let mut after = AfterLoad::default();
         for (column, name) in &care.sequences {
             let Some(sequence) = upkeep.sequences.iter().find(|it| it.name == *name) else {
                 continue;

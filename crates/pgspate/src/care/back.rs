@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::Caring;
-use super::indexes::{self, Taken};
+use super::TableCare;
+use super::indexes::{self, TakeBack};
 use super::restore::{self, Restorer};
-use crate::copy::{Commit, Outcome};
-use crate::job::Persistent;
+use crate::copy::{Commit, CopyOutcome};
+use crate::job::RetryWhileAway;
 use crate::{Error, Result};
 use pgspate_target::ledger::{self, Change};
 use pgspate_target::session::Patience;
@@ -17,7 +17,7 @@ use pgspate_target::session::Patience;
 /// How long a load that has failed waits for locks on its table.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
-impl Caring<'_> {
+impl TableCare<'_> {
     /// Puts back what was changed. False when rows had to be taken back, and the load is to be
     /// done again with every index in its place, which then says what is wrong with which row; or
     /// when a crash of the server has taken some of the chunks.
@@ -58,7 +58,7 @@ impl Caring<'_> {
     }
 
     /// Counts, vacuums and moves sequences, after the last row.
-    pub(crate) fn finish(&mut self, outcome: &Outcome) -> Result<()> {
+    pub(crate) fn finish(&mut self, outcome: &CopyOutcome) -> Result<()> {
         let before = match &self.job.opened {
             Some(opened) if outcome.chunks_before > 0 => opened.done.rows_written(),
             _ => 0,
@@ -121,11 +121,11 @@ impl Caring<'_> {
         let Some(job) = self.job.id() else { return false };
         self.progress.set_phase(Some("taking rows back".to_owned()));
         let work = indexes::take_back(self.job.connection(), job, self.table);
-        let taken = self.job.own.runtime.block_on(work).unwrap_or(Taken::Noticed);
-        if let Taken::Changed(rows) = taken {
+        let taken = self.job.own.runtime.block_on(work).unwrap_or(TakeBack::WouldBeNoticed);
+        if let TakeBack::ChangedByOthers(rows) = taken {
             self.standing.rows_changed = rows;
         }
-        taken == Taken::Back
+        taken == TakeBack::Done
     }
 
     /// Of a load all of whose rows are committed.

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use super::{Caring, indexes};
-use crate::job::Persistent;
-use crate::plan::When;
-use crate::{Error, Kind, Result};
+use super::{TableCare, indexes};
+use crate::job::RetryWhileAway;
+use crate::plan::AutoChoice;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, Change, JobId};
 
 /// Between two looks whether keys are back.
 const KEYS_PAUSE: Duration = Duration::from_millis(500);
 
-impl Caring<'_> {
+impl TableCare<'_> {
     /// Drops and switches off what the plan says, unless an earlier run has.
     pub(crate) fn prepare(&mut self) -> Result<()> {
         self.again(self.progress, |caring| {
@@ -75,7 +75,7 @@ impl Caring<'_> {
         if let Some(other) = others.first() {
             if self.plan.at_once.is_some() {
                 let message = format!("{other} has changed the table, and not put it back yet");
-                return Err(Error::new(Kind::Ledger, message)
+                return Err(Error::new(ErrorKind::Ledger, message)
                     .hint("Wait until it has, or see `pgspate status` for how to."));
             }
             self.leave_table(format!("{other} has changed the table already, and puts it back"));
@@ -87,10 +87,10 @@ impl Caring<'_> {
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
         let guards_rows = is_new
             && !self.standing.upkeep.is_empty
-            && self.request.options.rebuild_indexes != When::Always
+            && self.request.options.rebuild_indexes != AutoChoice::Always
             && left.iter().any(Change::refuses);
         // A copy of the table is one of all its indexes.
-        let must_be_back = self.request.options.rebuild_indexes == When::Never
+        let must_be_back = self.request.options.rebuild_indexes == AutoChoice::Never
             || guards_rows
             || self.request.rejects
             || self.plan.at_once.is_some();
@@ -134,7 +134,7 @@ impl Caring<'_> {
     /// Whether the user would rather have no load than one without changes to the table.
     fn insists(&self) -> bool {
         [self.request.options.rebuild_indexes, self.request.options.pause_autovacuum]
-            .contains(&When::Always)
+            .contains(&AutoChoice::Always)
     }
 
     fn leave_table(&mut self, why: String) {

@@ -15,7 +15,7 @@ use pgspate_target::connect::Connection;
 pub(super) const BUILDERS_MAX: usize = 4;
 
 /// What builds.
-pub(super) struct Builders<'a> {
+pub(super) struct IndexBuilders<'a> {
     pub(super) work: TableWork<'a>,
     /// What their sessions are called.
     pub(super) application_name: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Builders<'a> {
     pub(super) stops: bool,
 }
 
-impl Builders<'_> {
+impl IndexBuilders<'_> {
     /// Builds in the order of the `queue`, of which each has a name: the largest is best first, so
     /// that it is not the last to end. What has become of each, in any order.
     ///

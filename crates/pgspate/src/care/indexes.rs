@@ -5,9 +5,9 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::plan::care::{Care, Facts};
-use crate::plan::{Choice, Plan, Request, When};
-use crate::{Error, Kind, Result};
+use crate::plan::care::{MaintenancePlan, MaintenanceFacts};
+use crate::plan::{IndexChoice, LoadPlan, PlanRequest, AutoChoice};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId, NewChange};
 use pgspate_target::{AUTOVACUUM, Ask, Recipe, Table, Upkeep, server_error, users};
@@ -24,10 +24,10 @@ const LOCK_ASKED: &str = "10s";
 pub(super) async fn alter(
     connection: &Connection,
     job: JobId,
-    facts: Facts<'_>,
-    plan: &Plan,
-    ask: &Request,
-) -> Result<(Care, Upkeep)> {
+    facts: MaintenanceFacts<'_>,
+    plan: &LoadPlan,
+    ask: &PlanRequest,
+) -> Result<(MaintenancePlan, Upkeep)> {
     let altered = alter_within(connection, job, facts, plan, ask).await;
     if altered.is_err() {
         // The error that is told is the one before.
@@ -39,14 +39,14 @@ pub(super) async fn alter(
 async fn alter_within(
     connection: &Connection,
     job: JobId,
-    facts: Facts<'_>,
-    plan: &Plan,
-    ask: &Request,
-) -> Result<(Care, Upkeep)> {
+    facts: MaintenanceFacts<'_>,
+    plan: &LoadPlan,
+    ask: &PlanRequest,
+) -> Result<(MaintenancePlan, Upkeep)> {
     let (client, table) = (&connection.client, facts.table);
     let failed = || server_error(format!("could not drop the indexes of {}", table.sql_name));
     let is_asked =
-        [ask.options.rebuild_indexes, ask.options.pause_autovacuum].contains(&When::Always);
+        [ask.options.rebuild_indexes, ask.options.pause_autovacuum].contains(&AutoChoice::Always);
     let turn = if is_asked { LOCK_ASKED } else { LOCK_AUTO };
     // A table option is set beside readers and writers.
     let mode =
@@ -64,12 +64,12 @@ async fn alter_within(
     }
     let upkeep = Upkeep::read_within(client, table).await?;
     let writer = ledger::writer(client, table.oid, job.0).await?;
-    let facts = Facts { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
-    let care = Care::make(&facts, &plan.rows.columns, ask)?;
+    let facts = MaintenanceFacts { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
+    let care = MaintenancePlan::make(&facts, &plan.rows.columns, ask)?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
     for index in upkeep.indexes.iter().zip(&care.indexes) {
-        let (index, Choice { stays: None, .. }) = index else { continue };
+        let (index, IndexChoice { stays: None, .. }) = index else { continue };
         statements.push(index.drop.clone());
         changes.push(NewChange {
             kind: index.kind.name().to_owned(),
@@ -96,7 +96,7 @@ async fn in_use(connection: &Connection, table: &Table, error: Error) -> Error {
         Some(who) => format!("{who} uses it"),
         None => "another session used it".to_owned(),
     };
-    Error::new(Kind::Server, format!("could not lock {}: {who}", table.sql_name))
+    Error::new(ErrorKind::Server, format!("could not lock {}: {who}", table.sql_name))
         .because(error)
         .hint(
             "Wait until that session is done, or leave the indexes with `--rebuild-indexes never`.",
@@ -121,7 +121,7 @@ fn pause(table: &Table, upkeep: &Upkeep) -> (String, NewChange) {
 
 /// What has become of rows that were to be taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakeBack {
     Back,
     /// Somebody would notice: nothing is changed.
     Noticed,
@@ -132,15 +132,15 @@ pub(super) enum Taken {
 /// Takes the rows that the job has written out of the table again, and its chunks out of the
 /// ledger. They are known by the transactions that also wrote the chunks; so a row that another
 /// session has changed since is known no more, and all of them stay.
-pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<Taken> {
+pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<TakeBack> {
     let taken = take_back_within(connection, job, table).await;
-    if !matches!(taken, Ok(Taken::Back)) {
+    if !matches!(taken, Ok(TakeBack::Done)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
     taken
 }
 
-async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<Taken> {
+async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<TakeBack> {
     let (client, name) = (&connection.client, &table.sql_name);
     let failed = || server_error(format!("could not take the rows back out of {name}"));
     let begin = format!(
@@ -150,7 +150,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
     client.batch_execute(&begin).await.map_err(failed())?;
     let upkeep = Upkeep::read_within(client, table).await?;
     if upkeep.is_referenced || upkeep.has_delete_triggers {
-        return Ok(Taken::Noticed);
+        return Ok(TakeBack::WouldBeNoticed);
     }
     let ours =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
@@ -163,7 +163,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
     let row = client.ask_one(&look, &[]).await.map_err(failed())?;
     let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     if found < written {
-        return Ok(Taken::Changed(written.abs_diff(found)));
+        return Ok(TakeBack::ChangedByOthers(written.abs_diff(found)));
     }
     let take = match found == all {
         true => format!("truncate only {name}"),
@@ -172,5 +172,5 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
     client.batch_execute(&take).await.map_err(failed())?;
     ledger::clear(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
-    Ok(Taken::Back)
+    Ok(TakeBack::Done)
 }

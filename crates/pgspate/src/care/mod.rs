@@ -1,8 +1,8 @@
 //! What is done to a table for speed, its record, and its way back.
 //!
 //! Indexes and constraints are dropped and built again. Autovacuum is switched off and on. A shadow
-//! table is filled and exchanged for the table. After the last row the table is analyzed. All of it
-//! is for a run that writes many rows: the plan says what is to be done, and this does it.
+//! table is filled and exchanged for the table. AfterLoad the last row the table is analyzed. All
+//! of it is for a run that writes many rows: the plan says what is to be done, and this does it.
 //!
 //! Whatever is changed is in the ledger in the same transaction, with the way back. A run ends only
 //! when everything is back, also when it fails. Where this cannot be done the error says how, and
@@ -22,11 +22,11 @@ pub use after::MovedSequence;
 pub use restore::restore;
 pub(crate) use shadow::destination;
 
-use crate::copy::Progress;
-use crate::job::{JobSession, OwnSession, Persistent};
-use crate::plan::care::{Care, Facts};
-use crate::plan::{InputFacts, Method, Plan, Request};
-use crate::{Error, Kind, Result};
+use crate::copy::CopyProgress;
+use crate::job::{JobSession, OwnSession, RetryWhileAway};
+use crate::plan::care::{MaintenancePlan, MaintenanceFacts};
+use crate::plan::{InputFacts, AtomicMethod, LoadPlan, PlanRequest};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{Found, Seal};
 use pgspate_target::session::Stop;
@@ -34,7 +34,7 @@ use pgspate_target::{Session, Table, Upkeep};
 
 /// Where a run stands with what it has changed on its table.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct TableChanges {
     /// What the table needs before and after.
     pub(crate) upkeep: Upkeep,
     /// Something is changed, by this run or one before.
@@ -48,29 +48,29 @@ pub(crate) struct Standing {
     /// Expression indexes were dropped, and what ANALYZE knew of them.
     lost_statistics: bool,
     /// What is to be told in the end.
-    pub(crate) done: Done,
+    pub(crate) done: CareSummary,
 }
 
 /// What was done with the table, for the report.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Done {
+pub(crate) struct CareSummary {
     /// Indexes and foreign keys that were made again.
     pub(crate) rebuilt: Vec<String>,
     pub(crate) rebuild_seconds: f64,
-    pub(crate) after: after::After,
+    pub(crate) after: after::AfterLoad,
 }
 
 /// A run, as far as its table is cared for.
-pub(crate) struct Caring<'a> {
-    pub(crate) standing: &'a mut Standing,
+pub(crate) struct TableCare<'a> {
+    pub(crate) standing: &'a mut TableChanges,
     pub(crate) job: &'a mut JobSession,
     pub(crate) table: &'a Table,
     /// The session's settings when it was planned.
     pub(crate) session: &'a Session,
     pub(crate) input: InputFacts,
-    pub(crate) request: &'a mut Request,
-    pub(crate) plan: &'a mut Plan,
-    pub(crate) progress: &'a Progress,
+    pub(crate) request: &'a mut PlanRequest,
+    pub(crate) plan: &'a mut LoadPlan,
+    pub(crate) progress: &'a CopyProgress,
 }
 
 /// What work on a table that may take hours is done with.
@@ -79,12 +79,12 @@ struct TableWork<'a> {
     /// Where sessions are opened.
     dsn: &'a Dsn,
     /// Shows what is done.
-    progress: &'a Progress,
+    progress: &'a CopyProgress,
     /// The user's wish to stop, or another that nobody has, where it is not to count.
     stop: Stop,
 }
 
-impl Persistent for Caring<'_> {
+impl RetryWhileAway for TableCare<'_> {
     fn own(&self) -> &OwnSession {
         &self.job.own
     }
@@ -94,22 +94,22 @@ impl Persistent for Caring<'_> {
     }
 }
 
-impl Caring<'_> {
+impl TableCare<'_> {
     /// Plans it, from what table and ledger are like before the load.
     pub(crate) fn plan(&mut self) -> Result<()> {
         let facts = self.facts(&self.standing.upkeep);
-        let care = Care::make(&facts, &self.plan.rows.columns, self.request)?;
+        let care = MaintenancePlan::make(&facts, &self.plan.rows.columns, self.request)?;
         self.plan.take_care(care);
         Ok(())
     }
 
-    fn facts<'a>(&'a self, upkeep: &'a Upkeep) -> Facts<'a> {
+    fn facts<'a>(&'a self, upkeep: &'a Upkeep) -> MaintenanceFacts<'a> {
         let chunks = match (&self.job.opened, &self.job.known.found) {
             (Some(opened), _) => opened.done.chunks(),
             (None, Found::Unfinished(_, chunks, _)) => *chunks,
             _ => 0,
         };
-        Facts {
+        MaintenanceFacts {
             table: self.table,
             upkeep,
             input_bytes: self.input.stored_bytes,
@@ -140,14 +140,14 @@ impl Caring<'_> {
         let lost = chunks - kept;
         let s = if lost == 1 { "" } else { "s" };
         let message = format!("the server has lost {lost} of {chunks} chunk{s} in a crash");
-        let lost = Error::new(Kind::Server, message);
+        let lost = Error::new(ErrorKind::Server, message);
         if self.input.is_stream {
             return Err(lost.hint(
                 "Their commits had not reached the disk, or their table is unlogged. They cannot \
                  be read again: load them from a file.",
             ));
         }
-        let is_swap = self.plan.at_once.as_ref().is_some_and(|it| it.method == Method::Swap);
+        let is_swap = self.plan.at_once.as_ref().is_some_and(|it| it.method == AtomicMethod::Swap);
         match is_swap && self.standing.is_exchanged {
             true => Err(lost.hint("The same command, run again, loads all of it.")),
             false => Ok(true),
@@ -164,6 +164,6 @@ impl Caring<'_> {
             "read {rows_in} rows, but {} are written and {} set aside",
             sums.rows_written, sums.rows_rejected
         );
-        Err(Error::new(Kind::Bug, message))
+        Err(Error::new(ErrorKind::Bug, message))
     }
 }

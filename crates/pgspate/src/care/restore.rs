@@ -13,9 +13,9 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::TableWork;
-use super::builders::{BUILDERS_MAX, Builders};
-use crate::copy::Progress;
-use crate::{Error, Kind, Result};
+use super::builders::{BUILDERS_MAX, IndexBuilders};
+use crate::copy::CopyProgress;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, Change};
 use pgspate_target::session::Timeouts;
@@ -41,7 +41,7 @@ pub(super) struct Restorer<'a> {
 }
 
 /// What the server is set to, for building indexes.
-struct Means {
+struct BuildSettings {
     builders: usize,
     settings: String,
 }
@@ -74,8 +74,8 @@ impl Restorer<'_> {
         let mut scarce = HashSet::new();
         for built in self.build(beside, &means).await? {
             match built {
-                Ok(Built::Made(change)) => rest.push(change),
-                Ok(Built::Scarce(change)) => {
+                Ok(IndexBuild::Built(change)) => rest.push(change),
+                Ok(IndexBuild::OutOfSpace(change)) => {
                     scarce.insert(change.order());
                     rest.push(change);
                 }
@@ -115,7 +115,7 @@ impl Restorer<'_> {
 
     /// How many builders, and with how much memory: no less than is set, and for btrees as much as
     /// it takes to sort the table in one pass.
-    async fn means(&self, changes: &[Change]) -> Result<Means> {
+    async fn means(&self, changes: &[Change]) -> Result<BuildSettings> {
         let failed = || server_error("could not look up the server's settings".to_owned());
         let client = &self.control.client;
         let tables: Vec<u32> = changes.iter().map(|it| it.table_oid).collect();
@@ -129,15 +129,15 @@ impl Restorer<'_> {
         let most = if self.control.is_local() { cores() } else { BUILDERS_MAX };
         let beside = changes.iter().filter(|it| it.is_beside()).count();
         let memory_kb = memory_kb(table_bytes, workers).max(set_kb);
-        Ok(Means {
+        Ok(BuildSettings {
             builders: beside.clamp(1, most.min(BUILDERS_MAX)),
             settings: format!("set local maintenance_work_mem = '{memory_kb}kB'"),
         })
     }
 
     /// Builds indexes beside each other, each as far as that goes.
-    async fn build(&self, changes: Vec<Change>, means: &Means) -> Result<Vec<Result<Built>>> {
-        let builders = Builders {
+    async fn build(&self, changes: Vec<Change>, means: &BuildSettings) -> Result<Vec<Result<IndexBuild>>> {
+        let builders = IndexBuilders {
             work: self.work.clone(),
             application_name: "pgspate load: building indexes",
             count: means.builders,
@@ -149,9 +149,9 @@ impl Restorer<'_> {
             .run(queue, async |connection: &Connection, change: Change| {
                 match self.step(connection, change.clone(), &means.settings).await {
                     Err(error) if error.sqlstate().is_some_and(is_scarce) => {
-                        Ok(Built::Scarce(change))
+                        Ok(IndexBuild::OutOfSpace(change))
                     }
-                    stepped => stepped.map(Built::Made),
+                    stepped => stepped.map(IndexBuild::Built),
                 }
             })
             .await
@@ -185,7 +185,7 @@ impl Restorer<'_> {
                 refused => refused,
             };
             let Err(error) = done else { return Ok(change.after_step()) };
-            if error.kind() == Kind::Connect {
+            if error.kind() == ErrorKind::Connect {
                 return Err(error);
             }
             connection.client.batch_execute("rollback").await.map_err(failed())?;
@@ -224,7 +224,7 @@ impl Restorer<'_> {
         let name = change.name();
         if self.lock_patience.is_some_and(|limit| started.elapsed() > limit) {
             let message = format!("could not put back {name}: {who} uses the table");
-            return Err(Error::new(Kind::Server, message).because(error));
+            return Err(Error::new(ErrorKind::Server, message).because(error));
         }
         self.work.progress.set_phase(Some(format!("{name} waits for {who}")));
         tokio::time::sleep(LOCK_PAUSE).await;
@@ -260,20 +260,20 @@ fn memory_kb(table_bytes: u64, workers: u64) -> u64 {
 }
 
 /// What has become of an index.
-enum Built {
+enum IndexBuild {
     Made(Change),
     /// There was not enough space for sorting its keys.
     Scarce(Change),
 }
 
 /// A step in SQL, and what counts it.
-struct Written {
+struct RestoreStep {
     sql: String,
     count: String,
 }
 
 /// The step that is due, with the names that everything has now; none if its table is gone.
-async fn written(client: &Client, change: &Change) -> Result<Option<Written>> {
+async fn written(client: &Client, change: &Change) -> Result<Option<RestoreStep>> {
     if change.step().is_none() {
         return Ok(None);
     }
@@ -283,14 +283,14 @@ async fn written(client: &Client, change: &Change) -> Result<Option<Written>> {
     };
     let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
     let sql = sql.map_err(|error| by_hand(error, change, &recipe, &now))?.join("; ");
-    Ok(Some(Written { sql, count: change.count_sql(&now.table) }))
+    Ok(Some(RestoreStep { sql, count: change.count_sql(&now.table) }))
 }
 
 /// For what is no recipe: no text of the ledger is run. An earlier version recorded statements.
 fn no_recipe(change: &Change) -> Error {
     let (name, (job, ordinal)) = (change.name(), change.order());
     let message = format!("could not put back {name}: the ledger has no recipe for it");
-    Error::new(Kind::Ledger, message).hint(format!(
+    Error::new(ErrorKind::Ledger, message).hint(format!(
         "Read what it has with `select steps from pgspate.change where (job, ordinal) = ({job}, \
          {ordinal})`. If that is what you want, run it yourself, and then run `delete from \
          pgspate.change where (job, ordinal) = ({job}, {ordinal})`."
@@ -300,7 +300,7 @@ fn no_recipe(change: &Change) -> Error {
 /// For what cannot be made of its recipe: how else it can be.
 fn by_hand(error: Error, change: &Change, recipe: &Recipe, now: &PresentNames) -> Error {
     let (name, (job, ordinal)) = (change.name(), change.order());
-    Error::new(Kind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
+    Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
         "It was `{}` on {}. Give the column its old name for the time of `pgspate status --restore \
          {job}`. Or make the object yourself, and then run `delete from pgspate.change where \
          (job, ordinal) = ({job}, {ordinal})`.",
@@ -365,7 +365,7 @@ pub fn restore(
     dsn: &Dsn,
     job: Option<i64>,
     runtime: &Handle,
-    progress: &Progress,
+    progress: &CopyProgress,
 ) -> Result<Vec<Change>> {
     let control = runtime.block_on(dsn.connect("pgspate status"))?;
     let changes = runtime.block_on(ledger::claim(&control.client, job))?;

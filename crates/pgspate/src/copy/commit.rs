@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::lane::Finished;
-use super::{Destination, Job, LaneSession};
+use super::lane::FinishedLane;
+use super::{Destination, CopyJob, LaneSession};
 use crate::numbers::counted;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{check_no_keys_down, read_done};
 use pgspate_target::{Ask, server_error};
@@ -23,8 +23,8 @@ const LATER: &str = "set local synchronous_commit to off; commit";
 /// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
 /// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
 /// elsewhere has written none, and yet has something to commit.
-pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
-    let has_work = |lane: &&Finished| lane.tally.chunks > 0 || job.before().is_some();
+pub(super) async fn commit(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
+    let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.before().is_some();
     let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
     if let (Destination::Table { oid, .. }, None, false) =
         (&job.destination, &job.ledger, working.is_empty())
@@ -59,25 +59,25 @@ pub(super) async fn commit(job: &Job, lanes: &[Finished]) -> Result<()> {
 ///
 /// # Errors
 /// One that can be retried, when chunks are missing or the server cannot be asked.
-pub(super) async fn check_kept(job: &Job, chunks: u64) -> Result<()> {
+pub(super) async fn check_kept(job: &CopyJob, chunks: u64) -> Result<()> {
     let kept = ledger_chunks(job).await?;
     if kept.is_none_or(|kept| kept >= chunks) {
         return Ok(());
     }
     let lost = counted(chunks - kept.unwrap_or_default(), "chunk");
-    Err(Error::new(Kind::Connect, format!("the server has lost {lost} in a crash")))
+    Err(Error::new(ErrorKind::Connect, format!("the server has lost {lost} in a crash")))
 }
 
 /// Whether the ledger has chunks by now that it did not have when the job began: those of a session
 /// that was cut off from us, and has come to its end after all.
-pub(super) async fn has_more(job: &Job) -> bool {
+pub(super) async fn has_more(job: &CopyJob) -> bool {
     let chunks = ledger_chunks(job).await.ok().flatten();
     let before = job.ledger.as_ref().map(|ledger| ledger.done.chunks());
     chunks > before
 }
 
 /// How many chunks the ledger has, if there is one.
-async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
+async fn ledger_chunks(job: &CopyJob) -> Result<Option<u64>> {
     let Some(ledger) = job.ledger_id() else { return Ok(None) };
     let connection = job.connect.open().await?;
     let done = read_done(&connection.client, ledger).await?;
@@ -87,23 +87,23 @@ async fn ledger_chunks(job: &Job) -> Result<Option<u64>> {
 
 /// A transaction, and the run of the server that gave it its number: a standby that has taken over
 /// with less than its primary had gives the same number to another one.
-struct Transaction {
+struct LaneTransaction {
     number: String,
     server_since: String,
 }
 
 /// The lane's transaction, if it has written anything.
-async fn transaction(connection: &Connection) -> Result<Option<Transaction>> {
+async fn transaction(connection: &Connection) -> Result<Option<LaneTransaction>> {
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
     let row = connection.client.ask_one(sql, &[]).await.map_err(failed)?;
     let number: Option<String> = row.get(0);
-    Ok(number.map(|number| Transaction { number, server_since: row.get(1) }))
+    Ok(number.map(|number| LaneTransaction { number, server_since: row.get(1) }))
 }
 
 /// Whether a transaction whose answer got lost was committed, once it has come to its end. False
 /// when that cannot be known.
-async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
+async fn settled(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
     let started = std::time::Instant::now();
     while started.elapsed() < PATIENCE {
         if let Ok(connection) = job.connect.open().await {
@@ -125,7 +125,7 @@ async fn settled(job: &Job, xact: &Transaction) -> Result<bool> {
 
 /// The connection or the server went away between the first commit and the last.
 fn half_committed(
-    job: &Job,
+    job: &CopyJob,
     sessions: &[&LaneSession],
     nth: usize,
     error: tokio_postgres::Error,

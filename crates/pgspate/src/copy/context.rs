@@ -4,11 +4,11 @@
 
 use super::Job;
 use crate::Error;
-use pgspate_target::Refusal;
+use pgspate_target::ServerRefusal;
 
 /// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Context {
+pub(super) struct CopyContext {
     /// The line, counted from 1.
     pub(super) line: Option<u64>,
     pub(super) column: Option<String>,
@@ -16,24 +16,24 @@ pub(super) struct Context {
     pub(super) is_within: bool,
 }
 
-impl Context {
-    pub(super) fn of(error: &Error, job: &Job) -> Context {
-        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
-        Context::parse(context, &job.table_name, &job.columns)
+impl CopyContext {
+    pub(super) fn of(error: &Error, job: &CopyJob) -> CopyContext {
+        let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
+        CopyContext::parse(context, &job.table_name, &job.columns)
     }
 
     /// The same, unless a value in the context may itself look like the line that is looked for.
-    pub(super) fn surely_of(error: &Error, job: &Job) -> Context {
-        let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+    pub(super) fn surely_of(error: &Error, job: &CopyJob) -> CopyContext {
+        let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
         match starts(context, &job.table_name).nth(1) {
-            Some(_) => Context::default(),
-            None => Context::of(error, job),
+            Some(_) => CopyContext::default(),
+            None => CopyContext::of(error, job),
         }
     }
 
     /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
-    fn parse(context: &str, table: &str, columns: &[String]) -> Context {
-        let Some(start) = starts(context, table).next() else { return Context::default() };
+    fn parse(context: &str, table: &str, columns: &[String]) -> CopyContext {
+        let Some(start) = starts(context, table).next() else { return CopyContext::default() };
         let rest = &context[start..];
         let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let rest = &rest[digits..];
@@ -46,7 +46,7 @@ impl Context {
             fitting.max_by_key(|name| name.len()).cloned()
         });
         let is_within = !context.starts_with("COPY ");
-        Context { line: line.parse().ok(), column, is_within }
+        CopyContext { line: line.parse().ok(), column, is_within }
     }
 }
 
@@ -61,9 +61,9 @@ fn starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The column that the server names, in a field of its own or in the context.
-pub(super) fn refused_column(error: &Error, job: &Job) -> Option<String> {
+pub(super) fn refused_column(error: &Error, job: &CopyJob) -> Option<String> {
     let own = error.refusal()?.column().map(str::to_owned);
-    own.or_else(|| Context::of(error, job).column)
+    own.or_else(|| CopyContext::of(error, job).column)
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn contexts_with_any_names_in_any_language() {
         let columns = ["a", "a b", "c, d: e", "line"].map(str::to_owned);
-        let context = |line: u64, column: Option<&str>| Context {
+        let context = |line: u64, column: Option<&str>| CopyContext {
             line: Some(line),
             column: column.map(str::to_owned),
             is_within: false,
@@ -91,12 +91,12 @@ mod tests {
             (
                 "PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1",
                 "t",
-                Context { is_within: true, ..context(1, None) },
+                CopyContext { is_within: true, ..context(1, None) },
             ),
-            ("SQL statement \"select 1\"", "u", Context::default()),
-            ("PL/pgSQL function check_t() line 3 at RAISE", "t", Context::default()),
+            ("SQL statement \"select 1\"", "u", CopyContext::default()),
+            ("PL/pgSQL function check_t() line 3 at RAISE", "t", CopyContext::default()),
         ] {
-            assert_eq!(Context::parse(text, table, &columns), expected, "{text}");
+            assert_eq!(CopyContext::parse(text, table, &columns), expected, "{text}");
         }
     }
 }

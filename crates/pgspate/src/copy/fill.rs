@@ -6,7 +6,7 @@ use tokio_postgres::Statement;
 
 use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
 use crate::format::Mode;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 
 /// Copies rows, of which as many must be taken. Those in binary are without header and trailer.
@@ -31,7 +31,7 @@ pub(crate) async fn copy(
         written if written == count => Ok(()),
         written => {
             let message = format!("{count} rows were staged, but the server has {written}");
-            Err(Error::new(Kind::Bug, message))
+            Err(Error::new(ErrorKind::Bug, message))
         }
     }
 }

@@ -11,21 +11,21 @@ use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
 use super::ready::limits;
-use super::session::{Confirmed, Sessions};
-use super::shared::{Failure, Refused, RefusedBy, Shared};
+use super::session::{ConfirmedTally, SessionRegistry};
+use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
 use super::sift::sift;
-use super::stream::{BEGIN, Stream, Tally, refused_copy};
+use super::stream::{BEGIN, LaneStream, LaneTally, refused_copy};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
 use pgspate_target::session::{LOOK, Patience};
 
 /// From the thread to the task.
 #[derive(Clone)]
-pub(super) enum Message {
+pub(super) enum LaneMessage {
     /// The next chunk, and how its rows are meant to go.
     Chunk(Arc<Chunk>, Mode),
     Piece(Mode, Bytes),
@@ -36,41 +36,41 @@ pub(super) enum Message {
 }
 
 /// What a lane did to its end. Where lanes commit together, the transactions are still open.
-pub(super) struct Finished {
+pub(super) struct FinishedLane {
     /// One, unless sessions share the rows.
     pub(super) sessions: Vec<LaneSession>,
     /// Of all of them.
-    pub(super) tally: Tally,
+    pub(super) tally: LaneTally,
 }
 
 /// A session under way, from the thread's side.
-struct Served {
-    sender: mpsc::Sender<Message>,
-    confirmed: Arc<Confirmed>,
-    task: JoinHandle<Result<Connection, Box<Failure>>>,
+struct RunningSession {
+    sender: mpsc::Sender<LaneMessage>,
+    confirmed: Arc<ConfirmedTally>,
+    task: JoinHandle<Result<Connection, Box<LaneFailure>>>,
 }
 
 /// A lane over all its sessions.
 struct Lane<'a, 'b> {
-    shared: &'a Shared<'b>,
+    shared: &'a SharedRun<'b>,
     nth: u64,
     runtime: &'a tokio::runtime::Handle,
     /// Chunks that were taken and that no session has confirmed, where they can be sent again.
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<InFlightChunk>,
     /// How many of them this session has confirmed: they come first, and are let go of.
     released: usize,
     /// What the encoder refused in this session, where that is set aside.
-    refused: Option<Failure>,
+    refused: Option<LaneFailure>,
     /// A session has ended before its time: what it had begun may be written all the same.
     has_lost: bool,
     /// Backends of sessions that this lane has opened and not seen end.
     backends: Vec<i32>,
-    tally: Tally,
+    tally: LaneTally,
 }
 
 /// A chunk on its way.
 #[derive(Clone)]
-struct InFlight {
+struct InFlightChunk {
     chunk: Arc<Chunk>,
     /// Whether its rows are counted in the progress, so that they are not when they are sent again.
     is_counted: bool,
@@ -79,11 +79,11 @@ struct InFlight {
 /// Connects and runs a lane until there are no more chunks, over as many sessions as it takes.
 /// `None` when it failed; the failure is in `shared` then.
 pub(super) fn run(
-    shared: &Shared<'_>,
+    shared: &SharedRun<'_>,
     nth: u64,
-    sessions: &Sessions,
+    sessions: &SessionRegistry,
     runtime: &tokio::runtime::Handle,
-) -> Option<Finished> {
+) -> Option<FinishedLane> {
     let mut lane = Lane {
         shared,
         nth,
@@ -93,16 +93,16 @@ pub(super) fn run(
         refused: None,
         has_lost: false,
         backends: Vec::new(),
-        tally: Tally::default(),
+        tally: LaneTally::default(),
     };
     let mut patience = Patience::new(shared.job.copying.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.session(sessions) {
-            Ok(sessions) => return Some(Finished { sessions, tally: lane.tally }),
+            Ok(sessions) => return Some(FinishedLane { sessions, tally: lane.tally }),
             Err(failure) => failure,
         };
-        if failure.error.kind() == Kind::Connect
+        if failure.error.kind() == ErrorKind::Connect
             && shared.job.lanes.is_auto()
             && lane.tally.chunks == 0
             && lane.in_flight.is_empty()
@@ -137,7 +137,7 @@ pub(super) fn run(
 
 impl Lane<'_, '_> {
     /// Runs until there are no more chunks or a session has failed.
-    fn session(&mut self, sessions: &Sessions) -> Result<Vec<LaneSession>, Failure> {
+    fn session(&mut self, sessions: &SessionRegistry) -> Result<Vec<LaneSession>, LaneFailure> {
         self.refused = None;
         let shares = match &self.shared.job.destination {
             Destination::Stage { shares } if !shares.is_empty() => shares.as_slice(),
@@ -154,15 +154,15 @@ impl Lane<'_, '_> {
         let served: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
         self.release(&confirmed[0]);
         let tallies: Vec<_> = confirmed.iter().map(|it| it.get()).collect();
-        self.tally.add(&Tally::of_shares(&tallies));
+        self.tally.add(&LaneTally::of_shares(&tallies));
         let mut kept = Vec::with_capacity(served.len());
         for (served, tally) in served.into_iter().zip(tallies) {
             let served = served.map_err(|ended| {
                 let error = match ended.is_cancelled() {
                     true => cut_off(),
-                    false => Error::new(Kind::Bug, "a lane's task panicked").because(ended),
+                    false => Error::new(ErrorKind::Bug, "a lane's task panicked").because(ended),
                 };
-                Failure::of(self.shared.chunks(), error)
+                LaneFailure::of(self.shared.chunks(), error)
             })?;
             let connection = served.map_err(|failure| *failure)?;
             kept.push(LaneSession { connection, rows: tally.rows_written });
@@ -171,9 +171,9 @@ impl Lane<'_, '_> {
     }
 
     /// Connects, and begins to stream what is sent.
-    fn open(&mut self, sessions: &Sessions, share: &str) -> Result<Served, Failure> {
+    fn open(&mut self, sessions: &SessionRegistry, share: &str) -> Result<RunningSession, LaneFailure> {
         let (shared, runtime) = (self.shared, self.runtime);
-        let failed = |error| Failure::of(shared.chunks(), error);
+        let failed = |error| LaneFailure::of(shared.chunks(), error);
         let connecting = async {
             let ready = shared.job.ready(share).await?;
             if self.has_lost {
@@ -188,7 +188,7 @@ impl Lane<'_, '_> {
         let session = (ready.connection.backend_pid(), ready.connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
         sessions.add(session.clone(), open.abort_handle());
-        let opening = Stream::open(shared, ready);
+        let opening = LaneStream::open(shared, ready);
         let stream = runtime.block_on(unless_over(shared, Some(&open), opening));
         open.abort();
         let stream = stream.map_err(failed)?;
@@ -196,12 +196,12 @@ impl Lane<'_, '_> {
         let confirmed = stream.confirmed();
         let task = runtime.spawn(stream.serve(receiver));
         sessions.add(session, task.abort_handle());
-        Ok(Served { sender, confirmed, task })
+        Ok(RunningSession { sender, confirmed, task })
     }
 
     /// Tells a refusal of rows from one of rows that are there already: where a session was lost
     /// while it wrote them, it may have come to its end only after we had asked the ledger.
-    fn judge(&self, failure: Failure) -> Failure {
+    fn judge(&self, failure: LaneFailure) -> LaneFailure {
         let (Some(refused), true) = (&failure.refused, self.has_lost) else { return failure };
         let Some(ledger) = self.shared.job.ledger_id() else { return failure };
         let seq = refused.chunk.seq;
@@ -210,12 +210,12 @@ impl Lane<'_, '_> {
             read_done(&connection.client, ledger).await
         });
         let is_taken = done.is_ok_and(|done| done.get(seq).is_some());
-        Failure { is_taken, ..failure }
+        LaneFailure { is_taken, ..failure }
     }
 
     /// Writes the chunk of which a row was refused without its refused rows, and sets these aside.
     /// The failure, where that is not what is to be done about it.
-    fn set_aside(&mut self, failure: Failure) -> Result<(), Failure> {
+    fn set_aside(&mut self, failure: LaneFailure) -> Result<(), LaneFailure> {
         let job = self.shared.job;
         let ledger = match &job.ledger {
             Some(ledger) if ledger.rejects.is_some() => ledger,
@@ -237,14 +237,14 @@ impl Lane<'_, '_> {
         &mut self,
         ledger: &LedgerJob,
         chunk: &Arc<Chunk>,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<LaneTally, LaneFailure> {
         let (shared, job) = (self.shared, self.shared.job);
-        let failed_for = |error| Failure::of(chunk.seq, error);
+        let failed_for = |error| LaneFailure::of(chunk.seq, error);
         let connection = job.connect.open().await.map_err(failed_for)?;
         self.backends.push(connection.backend_pid());
         let failed = |error: tokio_postgres::Error| match is_emptied(&error) {
-            true => Failure::of_crash(chunk.seq),
-            false => Failure {
+            true => LaneFailure::of_crash(chunk.seq),
+            false => LaneFailure {
                 is_taken: is_taken(&error),
                 ..failed_for(refused_copy(&connection, error))
             },
@@ -271,7 +271,7 @@ impl Lane<'_, '_> {
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.backends.pop();
         shared.progress.kept.add(seal.rows_written, 1);
-        Ok(Tally {
+        Ok(LaneTally {
             rows_in: seal.rows_in,
             rows_written: seal.rows_written,
             rows_as_text: seal.rows_written,
@@ -311,19 +311,19 @@ impl Lane<'_, '_> {
     }
 
     /// Whether what failed can be done again by this lane alone.
-    fn may_retry(&self, failure: &Failure) -> bool {
+    fn may_retry(&self, failure: &LaneFailure) -> bool {
         let job = self.shared.job;
         job.commit == Commit::EachChunk && failure.is_retryable() && !self.shared.is_over()
     }
 
     /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an
     /// earlier session has not brought home come first.
-    fn feed(&mut self, channels: &[mpsc::Sender<Message>], confirmed: &Confirmed) {
+    fn feed(&mut self, channels: &[mpsc::Sender<LaneMessage>], confirmed: &ConfirmedTally) {
         let shared = self.shared;
         let mut encoder = (shared.job.encoder)();
         let mut out = Encoded::default();
         let mut mode = shared.job.mode;
-        let mut sender = Sender { shared, channels, nanos: 0 };
+        let mut sender = PieceSender { shared, channels, nanos: 0 };
         let mut again: VecDeque<_> =
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
         while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
@@ -360,7 +360,7 @@ impl Lane<'_, '_> {
         // A load that is over rolls back as it stands; but what the server has to say of the one
         // statement may come before what ended it.
         if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
-            sender.send(Message::Complete);
+            sender.send(LaneMessage::Complete);
         }
     }
 
@@ -374,7 +374,7 @@ impl Lane<'_, '_> {
     }
 
     /// Lets go of the chunks that the server has confirmed.
-    fn release(&mut self, confirmed: &Confirmed) {
+    fn release(&mut self, confirmed: &ConfirmedTally) {
         let confirmed = usize::try_from(confirmed.get().chunks).unwrap_or(usize::MAX);
         let more = confirmed.saturating_sub(self.released).min(self.in_flight.len());
         self.in_flight.drain(..more);
@@ -384,24 +384,24 @@ impl Lane<'_, '_> {
     fn take(&mut self) -> Option<Arc<Chunk>> {
         let chunk = self.shared.next_chunk()?;
         if self.shared.job.commit == Commit::EachChunk {
-            self.in_flight.push_back(InFlight { chunk: Arc::clone(&chunk), is_counted: false });
+            self.in_flight.push_back(InFlightChunk { chunk: Arc::clone(&chunk), is_counted: false });
         }
         Some(chunk)
     }
 }
 
 /// A lane's way to its tasks, and the time spent waiting for them.
-struct Sender<'a> {
-    shared: &'a Shared<'a>,
-    channels: &'a [mpsc::Sender<Message>],
+struct PieceSender<'a> {
+    shared: &'a SharedRun<'a>,
+    channels: &'a [mpsc::Sender<LaneMessage>],
     nanos: u64,
 }
 
-impl Sender<'_> {
+impl PieceSender<'_> {
     /// False when a task has ended.
-    fn send(&mut self, message: Message) -> bool {
+    fn send(&mut self, message: LaneMessage) -> bool {
         let asked = Instant::now();
-        if let Message::Piece(_, piece) = &message {
+        if let LaneMessage::Piece(_, piece) = &message {
             self.shared.progress.sent.fetch_add(piece.len() as u64, Relaxed);
         }
         let mut channels = self.channels.iter();
@@ -411,9 +411,9 @@ impl Sender<'_> {
     }
 }
 
-/// Rows of a chunk, by the way they went.
+/// ChunkRowCounts of a chunk, by the way they went.
 #[derive(Default)]
-struct Rows {
+struct ChunkRowCounts {
     binary: u64,
     text: u64,
     /// Not sent.
@@ -427,14 +427,14 @@ fn encode_chunk(
     mode: Mode,
     encoder: &mut dyn ChunkEncoder,
     out: &mut Encoded,
-    sender: &mut Sender<'_>,
-) -> Result<Option<Rows>, Failure> {
+    sender: &mut PieceSender<'_>,
+) -> Result<Option<ChunkRowCounts>, LaneFailure> {
     let (shared, seq) = (sender.shared, chunk.seq);
     out.clear();
-    if !sender.send(Message::Chunk(Arc::clone(chunk), mode)) {
+    if !sender.send(LaneMessage::Chunk(Arc::clone(chunk), mode)) {
         return Ok(None);
     }
-    let mut rows = Rows::default();
+    let mut rows = ChunkRowCounts::default();
     let mut filled = encoder.begin(Arc::clone(chunk), mode).map(|()| true);
     while let Ok(true) = filled {
         filled = encoder.fill(out, PIECE_BYTES);
@@ -444,10 +444,10 @@ fn encode_chunk(
         }
     }
     if let Err(error) = filled {
-        let refused = Some(Refused { chunk: Arc::clone(chunk), by: RefusedBy::Encoder });
-        return Err(Failure { refused, ..Failure::of(seq, error) });
+        let refused = Some(RefusedChunk { chunk: Arc::clone(chunk), by: RefusedBy::Encoder });
+        return Err(LaneFailure { refused, ..LaneFailure::of(seq, error) });
     }
-    Ok(sender.send(Message::End(rows.binary, rows.text)).then_some(rows))
+    Ok(sender.send(LaneMessage::End(rows.binary, rows.text)).then_some(rows))
 }
 
 /// Sends what is ready: binary rows as they come, and text rows at the chunk's end when there are
@@ -456,8 +456,8 @@ fn drain(
     out: &mut Encoded,
     mode: Mode,
     at_end: bool,
-    rows: &mut Rows,
-    sender: &mut Sender<'_>,
+    rows: &mut ChunkRowCounts,
+    sender: &mut PieceSender<'_>,
 ) -> bool {
     rows.binary += out.binary_rows;
     out.binary_rows = 0;
@@ -465,7 +465,7 @@ fn drain(
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);
-        if !sender.send(Message::Piece(Mode::Binary, piece.into())) {
+        if !sender.send(LaneMessage::Piece(Mode::Binary, piece.into())) {
             return false;
         }
     }
@@ -478,7 +478,7 @@ fn drain(
         let mut pieces = (0..text.len()).step_by(PIECE_BYTES);
         return pieces.all(|at| {
             let piece = text.slice(at..text.len().min(at + PIECE_BYTES));
-            sender.send(Message::Piece(Mode::Text, piece))
+            sender.send(LaneMessage::Piece(Mode::Text, piece))
         });
     }
     true
@@ -486,7 +486,7 @@ fn drain(
 
 /// What `work` gives, as long as the load goes on and `open` does.
 async fn unless_over<T>(
-    shared: &Shared<'_>,
+    shared: &SharedRun<'_>,
     open: Option<&JoinHandle<()>>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
@@ -506,8 +506,8 @@ async fn unless_over<T>(
 
 /// The session did not end in time when the load was to.
 fn cut_off() -> Error {
-    let cause = Error::new(Kind::Connect, "the connection was given up as the load is over");
-    Error::new(Kind::Connect, "could not copy").because(cause)
+    let cause = Error::new(ErrorKind::Connect, "the connection was given up as the load is over");
+    Error::new(ErrorKind::Connect, "could not copy").because(cause)
 }
 
 /// Whether the server takes no more connections, for this role or at all.

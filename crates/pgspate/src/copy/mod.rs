@@ -28,9 +28,9 @@ use pgspate_target::ledger::{Done, JobId};
 use pgspate_target::session::Limits;
 
 pub(crate) use commit::DURABLY;
-pub use progress::{Progress, Snapshot, Waiting};
-pub use ready::Connect;
-pub(crate) use ready::{Copying, Early, Ready};
+pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
+pub use ready::SessionOpener;
+pub(crate) use ready::{CopySetup, EarlySession, ReadySession};
 pub use run::run;
 pub(crate) use sift::{is_about_a_row, is_about_one_row};
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_down, refused_copy};
@@ -73,9 +73,9 @@ pub enum Destination {
         /// Its oid.
         oid: u32,
         /// What else belongs to the transaction, for one lane that commits at the end.
-        around: Option<Around>,
+        around: Option<SurroundingSql>,
     },
-    /// Stages of the one lane's sessions, which are kept for what is in them alone.
+    /// StageSeconds of the one lane's sessions, which are kept for what is in them alone.
     Stage {
         /// What each session keeps of the rows, as a condition for COPY's WHERE: all are sent to
         /// each, and each row must be kept by one. Empty for a lane of one session.
@@ -115,17 +115,17 @@ pub enum RejectsMax {
 pub(crate) type CheckContents = Box<dyn Fn(&Contents) -> crate::Result<()> + Send + Sync>;
 
 /// What is to be copied, and how.
-pub struct Job {
+pub struct CopyJob {
     /// Connections for the lanes.
-    pub connect: Connect,
+    pub connect: SessionOpener,
     /// The first lane's session, if it is being opened already.
-    pub(crate) early: Early,
+    pub(crate) early: EarlySession,
     /// A connection that is idle meanwhile, to look at what the lanes' backends do.
     pub control: Arc<Connection>,
     /// Makes an encoder for a lane.
     pub encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
     /// What sessions copy with.
-    pub(crate) copying: Copying,
+    pub(crate) copying: CopySetup,
     /// What to begin with. A lane in which most rows are left to the server goes over to text.
     pub mode: Mode,
     /// All chunks in one lane and one COPY statement, as the table requires.
@@ -153,7 +153,7 @@ pub struct Job {
     pub destination: Destination,
 }
 
-impl Job {
+impl CopyJob {
     /// What is run before the first COPY, in its transaction.
     fn before(&self) -> Option<&str> {
         match &self.destination {
@@ -188,7 +188,7 @@ impl Job {
 
 /// Statements within the transaction of a lane that does everything in one.
 #[derive(Debug, Clone, Default)]
-pub struct Around {
+pub struct SurroundingSql {
     /// Before the first COPY.
     pub before: String,
     /// After the last one.
@@ -197,7 +197,7 @@ pub struct Around {
 
 /// What was done.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub struct CopyOutcome {
     /// Rows read from the input.
     pub rows_in: u64,
     /// Rows that the server says it wrote.
@@ -213,7 +213,7 @@ pub struct Outcome {
     /// Chunks that the ledger had already.
     pub chunks_before: u64,
     /// What took how long.
-    pub stages: Stages,
+    pub stages: StageSeconds,
     /// Bytes of COPY data sent.
     pub bytes_sent: u64,
     /// Digests of the inputs, where there is a ledger to keep them.
@@ -222,7 +222,7 @@ pub struct Outcome {
 
 /// Seconds that the lanes together spent in each stage.
 #[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct Stages {
+pub struct StageSeconds {
     /// Reading and cutting.
     pub source: f64,
     /// Encoding.
@@ -242,9 +242,9 @@ pub struct LaneSession {
 }
 
 /// How a run ended.
-pub enum End {
+pub enum CopyEnd {
     /// Everything is committed. The sessions that did it, if they are wanted.
-    Done(Outcome, Vec<LaneSession>),
+    Done(CopyOutcome, Vec<LaneSession>),
     /// Two lanes wait for each other over a unique key: only one lane can find out which.
     LanesConflict,
     /// A connection was lost, or something else that may not happen again. What is written, the

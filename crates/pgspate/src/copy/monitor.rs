@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::session::Sessions;
-use super::shared::Shared;
+use super::session::SessionRegistry;
+use super::shared::SharedRun;
 use super::{Commit, Waiting};
 use pgspate_target::Ask;
 
@@ -38,24 +38,24 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks at `pg_stat_activity` now and then.
 pub(super) struct Monitor<'a> {
-    shared: &'a Shared<'a>,
-    sessions: &'a Sessions,
+    shared: &'a SharedRun<'a>,
+    sessions: &'a SessionRegistry,
     runtime: &'a tokio::runtime::Handle,
     looked: Instant,
     nanos: [u64; 3],
-    cancelled: Option<Cancelled>,
+    cancelled: Option<CancelTimes>,
 }
 
 /// When statements were first cancelled, and when last.
-struct Cancelled {
+struct CancelTimes {
     first: Instant,
     last: Instant,
 }
 
 impl<'a> Monitor<'a> {
     pub(super) fn new(
-        shared: &'a Shared<'a>,
-        sessions: &'a Sessions,
+        shared: &'a SharedRun<'a>,
+        sessions: &'a SessionRegistry,
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
         let looked = Instant::now();
@@ -84,13 +84,13 @@ impl<'a> Monitor<'a> {
     }
 
     /// Once the load is to end: ends statements that wait for something, such as a lock, and which
-    /// would otherwise be waited for. Sessions that do not end then are cut off.
+    /// would otherwise be waited for. SessionRegistry that do not end then are cut off.
     pub(super) fn cancel_statements(&mut self) {
         let now = Instant::now();
         let cancelled = match &mut self.cancelled {
             Some(cancelled) if cancelled.last.elapsed() < CANCEL_INTERVAL => return,
             Some(cancelled) => cancelled,
-            none => none.insert(Cancelled { first: now, last: now }),
+            none => none.insert(CancelTimes { first: now, last: now }),
         };
         cancelled.last = now;
         if cancelled.first.elapsed() > CANCEL_PATIENCE {

@@ -13,7 +13,7 @@ const GROWTH: usize = 4;
 
 /// How many of the rows at hand to try next.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct BatchSize {
     rows: usize,
     /// So many first rows were taken once, and would be again.
     known: usize,
@@ -27,14 +27,14 @@ pub(super) struct Pace {
     is_search: bool,
 }
 
-impl Default for Pace {
+impl Default for BatchSize {
     /// As many as there are.
-    fn default() -> Pace {
-        Pace { rows: usize::MAX, known: 0, suspects: 0, run: 0, spacing: 0, is_search: false }
+    fn default() -> BatchSize {
+        BatchSize { rows: usize::MAX, known: 0, suspects: 0, run: 0, spacing: 0, is_search: false }
     }
 }
 
-impl Pace {
+impl BatchSize {
     /// How many to try: at least one.
     pub(super) fn next(&self) -> usize {
         match self.suspects {
@@ -110,7 +110,7 @@ mod tests {
     /// How many tries it takes to set bad rows aside, and how many rows are sent.
     fn tries(rows: usize, is_bad: impl Fn(usize) -> bool, is_named: bool) -> (usize, usize) {
         let mut queue: Vec<usize> = (0..rows).collect();
-        let (mut pace, mut tries, mut sent) = (Pace::default(), 0, 0);
+        let (mut pace, mut tries, mut sent) = (BatchSize::default(), 0, 0);
         while !queue.is_empty() {
             let rows = pace.next().min(queue.len());
             assert!(rows > 0);

@@ -7,18 +7,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use crate::format::{Chunk, Cutter};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long a load may go on after it is over.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Chunks, cut elsewhere.
-pub(super) struct Pipe {
+pub(super) struct CutterThread {
     chunks: Receiver<Result<Option<Chunk>>>,
 }
 
-impl Pipe {
-    pub(super) fn new(mut cutter: Box<dyn Cutter>) -> Pipe {
+impl CutterThread {
+    pub(super) fn new(mut cutter: Box<dyn Cutter>) -> CutterThread {
         let (sender, chunks) = sync_channel(0);
         std::thread::spawn(move || {
             loop {
@@ -29,7 +29,7 @@ impl Pipe {
                 }
             }
         });
-        Pipe { chunks }
+        CutterThread { chunks }
     }
 
     /// The next chunk; `None` after the last one, and as soon as `is_over`.
@@ -40,7 +40,10 @@ impl Pipe {
                 Err(RecvTimeoutError::Timeout) if is_over() => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(Kind::Bug, "the thread that reads the input panicked"));
+                    return Err(Error::new(
+                        ErrorKind::Bug,
+                        "the thread that reads the input panicked",
+                    ));
                 }
             }
         }

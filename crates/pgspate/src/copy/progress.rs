@@ -8,7 +8,7 @@ use pgspate_target::session::Stop;
 
 /// Counters that lanes write and the progress line reads.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Rows handed to the server.
     pub rows: AtomicU64,
     /// Decompressed input bytes taken by lanes.
@@ -26,21 +26,21 @@ pub struct Progress {
     waiting: Mutex<Waiting>,
     phase: Mutex<Option<String>>,
     /// What is known to be committed, by earlier runs of the job too.
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<CommittedCounts>,
     /// What is changed on the table, and how it is put back.
     altered: Mutex<Option<String>>,
 }
 
 /// Rows and chunks that are committed.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct CommittedCounts {
     rows: AtomicU64,
     chunks: AtomicU64,
     /// A commit is under way, of which nobody knows yet what comes of it.
     pub(crate) is_unsure: AtomicBool,
 }
 
-impl Kept {
+impl CommittedCounts {
     pub(crate) fn add(&self, rows: u64, chunks: u64) {
         self.rows.fetch_add(rows, Relaxed);
         self.chunks.fetch_add(chunks, Relaxed);
@@ -79,7 +79,7 @@ pub enum Waiting {
 
 /// A copy of the counters.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
+pub struct ProgressSnapshot {
     /// Rows handed to the server.
     pub rows: u64,
     /// Decompressed input bytes taken.
@@ -94,15 +94,15 @@ pub struct Snapshot {
     pub phase: Option<String>,
 }
 
-impl Progress {
+impl CopyProgress {
     /// Of a part of a run that has a wish to stop already.
-    pub(crate) fn with(stop: Stop) -> Progress {
-        Progress { stop, ..Progress::default() }
+    pub(crate) fn with(stop: Stop) -> CopyProgress {
+        CopyProgress { stop, ..CopyProgress::default() }
     }
 
     /// The counters now.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self) -> ProgressSnapshot {
+        ProgressSnapshot {
             rows: self.rows.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             rejected: self.rejected.load(Relaxed),

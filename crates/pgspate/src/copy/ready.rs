@@ -1,4 +1,4 @@
-//! Sessions that are ready to copy: connected, set up, and with their statements.
+//! SessionRegistry that are ready to copy: connected, set up, and with their statements.
 //!
 //! What a session needs is asked for in the round trip in which it is connected. No transaction is
 //! open yet, so that one which nobody comes to use costs the server nothing.
@@ -9,31 +9,31 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Statement};
 
-use super::{Job, Limits};
-use crate::stage::Stage;
-use crate::{Error, Kind, Result};
+use super::{CopyJob, Limits};
+use crate::stage::StageTable;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn, Question};
 use pgspate_target::ledger::share_sql;
 use pgspate_target::{server_error, use_users_path};
 
 /// Opens connections to the target.
 #[derive(Debug, Clone)]
-pub struct Connect {
+pub struct SessionOpener {
     dsn: Arc<Dsn>,
     application_name: Arc<str>,
-    stage: Option<Arc<Stage>>,
+    stage: Option<Arc<StageTable>>,
 }
 
-impl Connect {
+impl SessionOpener {
     /// To this target, with sessions of this name.
-    pub fn new(dsn: &Dsn, application_name: String) -> Connect {
+    pub fn new(dsn: &Dsn, application_name: String) -> SessionOpener {
         let dsn = Arc::new(dsn.clone());
-        Connect { dsn, application_name: application_name.into(), stage: None }
+        SessionOpener { dsn, application_name: application_name.into(), stage: None }
     }
 
     /// The same, with a stage in each session.
-    pub(crate) fn with_stage(self, stage: &Stage) -> Connect {
-        Connect { stage: Some(Arc::new(stage.clone())), ..self }
+    pub(crate) fn with_stage(self, stage: &StageTable) -> SessionOpener {
+        SessionOpener { stage: Some(Arc::new(stage.clone())), ..self }
     }
 
     /// Opens one more connection.
@@ -56,7 +56,7 @@ impl Connect {
 
 /// What sessions copy with.
 #[derive(Debug, Clone)]
-pub(crate) struct Copying {
+pub(crate) struct CopySetup {
     pub(crate) text_sql: String,
     pub(crate) binary_sql: String,
     pub(crate) limits: Limits,
@@ -64,7 +64,7 @@ pub(crate) struct Copying {
     pub(crate) lock_key: Option<i64>,
 }
 
-impl Question for Copying {
+impl Question for CopySetup {
     type Answer = Result<(Statement, Statement)>;
 
     async fn ask(&self, client: &Client) -> Self::Answer {
@@ -85,23 +85,23 @@ impl Question for Copying {
 }
 
 /// A session that is ready to copy.
-pub(crate) struct Ready {
+pub(crate) struct ReadySession {
     pub(crate) connection: Connection,
     pub(crate) text: Statement,
     pub(crate) binary: Statement,
 }
 
-impl Ready {
+impl ReadySession {
     /// Opens one.
     ///
     /// # Errors
     /// Those of connecting; what the server refuses.
-    pub(crate) async fn open(connect: &Connect, copying: &Copying) -> Result<Ready> {
-        let Connect { dsn, application_name, .. } = connect;
+    pub(crate) async fn open(connect: &SessionOpener, copying: &CopySetup) -> Result<ReadySession> {
+        let SessionOpener { dsn, application_name, .. } = connect;
         let (connection, statements) = dsn.connect_asking(application_name, copying).await?;
         connect.make_stage(&connection).await?;
         let (text, binary) = statements?;
-        Ok(Ready { connection, text, binary })
+        Ok(ReadySession { connection, text, binary })
     }
 }
 
@@ -114,41 +114,41 @@ pub(super) fn limits(limits: &Limits) -> String {
 
 /// A session that is being opened before a lane asks for it. Nobody's when it is dropped.
 #[derive(Default)]
-pub(crate) struct Early(Mutex<JoinSet<Result<Ready>>>);
+pub(crate) struct EarlySession(Mutex<JoinSet<Result<ReadySession>>>);
 
-impl Early {
+impl EarlySession {
     /// Begins to open one.
-    pub(crate) fn start(connect: Connect, copying: Copying, runtime: &Handle) -> Early {
-        Early::spawn(async move { Ready::open(&connect, &copying).await }, runtime)
+    pub(crate) fn start(connect: SessionOpener, copying: CopySetup, runtime: &Handle) -> EarlySession {
+        EarlySession::spawn(async move { ReadySession::open(&connect, &copying).await }, runtime)
     }
 
     /// One that is open.
-    pub(crate) fn of(ready: Ready, runtime: &Handle) -> Early {
-        Early::spawn(async move { Ok(ready) }, runtime)
+    pub(crate) fn of(ready: ReadySession, runtime: &Handle) -> EarlySession {
+        EarlySession::spawn(async move { Ok(ready) }, runtime)
     }
 
     fn spawn(
-        opening: impl Future<Output = Result<Ready>> + Send + 'static,
+        opening: impl Future<Output = Result<ReadySession>> + Send + 'static,
         runtime: &Handle,
-    ) -> Early {
+    ) -> EarlySession {
         let mut task = JoinSet::new();
         task.spawn_on(opening, runtime);
-        Early(Mutex::new(task))
+        EarlySession(Mutex::new(task))
     }
 
     /// The session, for the first who asks for it.
-    pub(crate) async fn take(&self) -> Option<Result<Ready>> {
+    pub(crate) async fn take(&self) -> Option<Result<ReadySession>> {
         let mut task = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         Some(task.join_next().await?.unwrap_or_else(|ended| {
-            Err(Error::new(Kind::Bug, "opening a session panicked").because(ended))
+            Err(Error::new(ErrorKind::Bug, "opening a session panicked").because(ended))
         }))
     }
 }
 
-impl Job {
+impl CopyJob {
     /// A session for a lane: the one that is being opened already, or another. `share`: which rows
     /// it keeps, if not all.
-    pub(super) async fn ready(&self, share: &str) -> Result<Ready> {
+    pub(super) async fn ready(&self, share: &str) -> Result<ReadySession> {
         if let ("", Some(ready)) = (share, self.early.take().await) {
             match ready {
                 // It was opened before other things were done: it may be gone by now.
@@ -161,9 +161,9 @@ impl Job {
             "" => sql.to_owned(),
             share => format!("{sql} where {share}"),
         };
-        let Copying { text_sql, binary_sql, .. } = &self.copying;
+        let CopySetup { text_sql, binary_sql, .. } = &self.copying;
         let (text_sql, binary_sql) = (of_share(text_sql), of_share(binary_sql));
-        let copying = Copying { text_sql, binary_sql, ..self.copying.clone() };
-        Ready::open(&self.connect, &copying).await
+        let copying = CopySetup { text_sql, binary_sql, ..self.copying.clone() };
+        ReadySession::open(&self.connect, &copying).await
     }
 }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use tokio_postgres::error::SqlState;
 
 use super::commit::{check_kept, commit, has_more};
-use super::lane::{self, Finished};
+use super::lane::{self, FinishedLane};
 use super::monitor::Monitor;
-use super::session::Sessions;
+use super::session::SessionRegistry;
 use super::settle::settle;
-use super::shared::{Failure, Shared};
-use super::{Commit, Destination, End, Job, Lanes, Outcome, Progress, Stages};
+use super::shared::{LaneFailure, SharedRun};
+use super::{Commit, Destination, CopyEnd, CopyJob, Lanes, CopyOutcome, CopyProgress, StageSeconds};
 use crate::format::Cutter;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long a number of lanes is tried before it is judged.
 const TRIAL: Duration = Duration::from_millis(500);
@@ -28,31 +28,31 @@ const TICK: Duration = Duration::from_millis(20);
 /// The first refusal in input order, a lost connection, or the user's stop. What of the load is
 /// kept then depends on [`Commit`].
 pub fn run(
-    job: &Job,
+    job: &CopyJob,
     cutter: Box<dyn Cutter>,
-    progress: &Progress,
+    progress: &CopyProgress,
     runtime: &tokio::runtime::Handle,
-) -> Result<End> {
-    let shared = Shared::new(job, cutter, progress);
+) -> Result<CopyEnd> {
+    let shared = SharedRun::new(job, cutter, progress);
     let finished = run_lanes(&shared, runtime);
     shared.check_cancelled()?;
     if shared.conflict.load(Relaxed) {
-        return Ok(End::LanesConflict);
+        return Ok(CopyEnd::LanesConflict);
     }
     if let Some(failure) = shared.take_failure() {
         drop(finished);
         if failure.is_emptied && !job.is_stream {
-            return Ok(End::Interrupted(failure.error));
+            return Ok(CopyEnd::Interrupted(failure.error));
         }
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
         let all_again = job.commit == Commit::AtEnd && !job.is_stream;
         if several && all_again && !failure.is_taken && is_conflict(&failure.error) {
-            return Ok(End::LanesConflict);
+            return Ok(CopyEnd::LanesConflict);
         }
         // Rows that are refused may be so because an earlier session has written them after all.
         let may_be_there = || failure.refused.is_some() && runtime.block_on(has_more(job));
         if all_again && (failure.is_retryable() || may_be_there()) {
-            return Ok(End::Interrupted(failure.error));
+            return Ok(CopyEnd::Interrupted(failure.error));
         }
         return Err(shared.name_blocker(settle(&shared, failure, runtime)));
     }
@@ -85,11 +85,11 @@ pub fn run(
     };
     if let Err(error) = committed {
         let may_go_on = job.ledger.is_some() && !job.is_stream && error.is_retryable();
-        return if may_go_on { Ok(End::Interrupted(error)) } else { Err(error) };
+        return if may_go_on { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
     }
     let [source, encode, server] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
-    let stages = Stages { source, encode, server, commit: started.elapsed().as_secs_f64() };
-    let outcome = Outcome {
+    let stages = StageSeconds { source, encode, server, commit: started.elapsed().as_secs_f64() };
+    let outcome = CopyOutcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
         rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
         rows_rejected: finished.iter().map(|lane| lane.tally.rows_rejected).sum(),
@@ -103,7 +103,7 @@ pub fn run(
     };
     let is_staged = !matches!(job.destination, Destination::Table { .. });
     let sessions = finished.into_iter().filter(|_| is_staged);
-    Ok(End::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
+    Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 
 /// Whether the server refused something because of another transaction, which may be ours. Which
@@ -119,13 +119,13 @@ fn is_conflict(error: &Error) -> bool {
 }
 
 /// Runs lanes until the input is at its end or the load has failed. Those that did not fail.
-fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finished> {
+fn run_lanes(shared: &SharedRun<'_>, runtime: &tokio::runtime::Handle) -> Vec<FinishedLane> {
     let (first, most) = match shared.job.lanes {
         _ if shared.job.one_statement => (1, 1),
         Lanes::Fixed(lanes) => (lanes, lanes),
         Lanes::Auto(first, most) => (first, most.max(first)),
     };
-    let sessions = Sessions::default();
+    let sessions = SessionRegistry::default();
     thread::scope(|scope| {
         let sessions = &sessions;
         let start = |nth: usize| {
@@ -139,7 +139,7 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
         };
         let mut lanes: Vec<_> = (0..first).map(start).collect();
         let mut monitor = Monitor::new(shared, sessions, runtime);
-        let mut trial = Some(Trial { started: Instant::now(), sent: 0, rate_before: 0.0 });
+        let mut trial = Some(LaneTrial { started: Instant::now(), sent: 0, rate_before: 0.0 });
         while !lanes.iter().all(ScopedJoinHandle::is_finished) {
             thread::park_timeout(TICK);
             monitor.tick();
@@ -164,22 +164,22 @@ fn run_lanes(shared: &Shared<'_>, runtime: &tokio::runtime::Handle) -> Vec<Finis
 }
 
 /// What a lane did, if it came to its end. One that panicked fails the load.
-fn ended(shared: &Shared<'_>, lane: ScopedJoinHandle<'_, Option<Finished>>) -> Option<Finished> {
+fn ended(shared: &SharedRun<'_>, lane: ScopedJoinHandle<'_, Option<FinishedLane>>) -> Option<FinishedLane> {
     lane.join().unwrap_or_else(|_| {
-        let error = Error::new(Kind::Bug, "a lane panicked; nothing is kept");
-        shared.fail(Failure::of(0, error));
+        let error = Error::new(ErrorKind::Bug, "a lane panicked; nothing is kept");
+        shared.fail(LaneFailure::of(0, error));
         None
     })
 }
 
 /// Whether one more lane made it faster.
-struct Trial {
+struct LaneTrial {
     started: Instant,
     sent: u64,
     rate_before: f64,
 }
 
-impl Trial {
+impl LaneTrial {
     fn is_over(&self) -> bool {
         self.started.elapsed() >= TRIAL
     }
@@ -187,7 +187,7 @@ impl Trial {
     fn wants_more(&mut self, sent: u64) -> bool {
         let rate = (sent - self.sent) as f64 / self.started.elapsed().as_secs_f64();
         let was_worthwhile = rate > self.rate_before * WORTHWHILE;
-        *self = Trial { started: Instant::now(), sent, rate_before: rate };
+        *self = LaneTrial { started: Instant::now(), sent, rate_before: rate };
         was_worthwhile
     }
 }

@@ -1,28 +1,28 @@
-//! Sessions of lanes: which they are, and how to end them.
+//! SessionRegistry of lanes: which they are, and how to end them.
 
 use std::sync::Mutex;
 
 use tokio::task::AbortHandle;
 
-use super::stream::Tally;
+use super::stream::LaneTally;
 use pgspate_target::connect::Canceller;
 
 /// What the server has confirmed in a lane's session, however that ends.
 #[derive(Debug, Default)]
-pub(super) struct Confirmed(Mutex<Tally>);
+pub(super) struct ConfirmedTally(Mutex<LaneTally>);
 
-impl Confirmed {
-    pub(super) fn set(&self, tally: &Tally) {
+impl ConfirmedTally {
+    pub(super) fn set(&self, tally: &LaneTally) {
         tally.clone_into(&mut self.0.lock().expect("no panic while held"));
     }
 
-    pub(super) fn get(&self) -> Tally {
+    pub(super) fn get(&self) -> LaneTally {
         self.0.lock().expect("no panic while held").clone()
     }
 }
 
 /// A session of a lane.
-struct Session {
+struct RegisteredSession {
     pid: i32,
     canceller: Canceller,
     task: AbortHandle,
@@ -30,13 +30,13 @@ struct Session {
 
 /// All sessions of a load.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<Vec<Session>>);
+pub(super) struct SessionRegistry(Mutex<Vec<RegisteredSession>>);
 
-impl Sessions {
+impl SessionRegistry {
     pub(super) fn add(&self, (pid, canceller): (i32, Canceller), task: AbortHandle) {
         self.with(|all| {
             all.retain(|session| !session.task.is_finished());
-            all.push(Session { pid, canceller, task });
+            all.push(RegisteredSession { pid, canceller, task });
         });
     }
 
@@ -53,7 +53,7 @@ impl Sessions {
         self.with(|all| all.iter().for_each(|session| session.task.abort()));
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Vec<Session>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<RegisteredSession>) -> T) -> T {
         act(&mut self.0.lock().expect("no panic while held"))
     }
 }

@@ -9,35 +9,35 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt;
 
-use super::context::{Context, refused_column};
+use super::context::{CopyContext, refused_column};
 use super::ready::limits;
-use super::shared::{Failure, Refused, RefusedBy, Shared};
+use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
 use super::stream::refused_copy;
-use super::{Job, PIECE_BYTES};
+use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode};
-use crate::{Error, Place, Result};
+use crate::{Error, InputPlace, Result};
 
 /// The error to report for the load's first failure.
 pub(super) fn settle(
-    shared: &Shared<'_>,
-    failure: Failure,
+    shared: &SharedRun<'_>,
+    failure: LaneFailure,
     runtime: &tokio::runtime::Handle,
 ) -> Error {
     let job = shared.job;
-    let Failure { error, refused, .. } = failure;
-    let Some(Refused { chunk, by }) = refused else { return error };
+    let LaneFailure { error, refused, .. } = failure;
+    let Some(RefusedChunk { chunk, by }) = refused else { return error };
     if job.stays_open() {
         // Not all rows were sent: it is done again with all of them.
         return error;
     }
     let mut encoder = (job.encoder)();
-    let line = Context::of(&error, job).line;
+    let line = CopyContext::of(&error, job).line;
     let row = match by {
         RefusedBy::BinaryCopy => line.and_then(|line| binary_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::WholeText if job.one_statement => return place_in_statement(error, job, line),
         RefusedBy::WholeText => line.and_then(|line| line.checked_sub(1)),
-        RefusedBy::LeftOver => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
+        RefusedBy::LeftOverText => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::Encoder => None,
     };
     // A server that cannot be asked again changes nothing about the first answer.
@@ -58,13 +58,13 @@ pub(super) fn settle(
 }
 
 /// All chunks in one COPY: the server's line is the row of the whole input.
-fn place_in_statement(error: Error, job: &Job, line: Option<u64>) -> Error {
+fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     let column = refused_column(&error, job);
     let source = match job.input_names.as_slice() {
         [only] => Some(only.clone()),
         _ => None,
     };
-    error.at(Place { source, row: line, column, ..Place::default() })
+    error.at(InputPlace { source, row: line, column, ..InputPlace::default() })
 }
 
 /// The chunk's row that is the `line`-th of its binary rows.
@@ -104,7 +104,7 @@ fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Op
 /// Asks the server about the chunk's rows as text, in order. The first refusal and its row, or
 /// `None` when the server takes them all.
 async fn judge(
-    job: &Job,
+    job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
@@ -130,6 +130,6 @@ async fn judge(
     }
     let refused = sink.as_mut().finish().await.err().map(failed);
     // The transaction ends with the connection.
-    let line = refused.as_ref().and_then(|error| Context::of(error, job).line);
+    let line = refused.as_ref().and_then(|error| CopyContext::of(error, job).line);
     Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
 }

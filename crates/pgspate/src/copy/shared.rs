@@ -7,38 +7,38 @@ use std::time::Instant;
 
 use tokio_postgres::error::SqlState;
 
-use super::lane::Finished;
-use super::pipe::Pipe;
-use super::{Commit, Job, Lanes, Progress, RejectsMax};
+use super::lane::FinishedLane;
+use super::pipe::CutterThread;
+use super::{Commit, CopyJob, Lanes, CopyProgress, RejectsMax};
 use crate::format::{Chunk, Contents, Cutter};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::Reject;
 
 /// What went wrong, and with which chunk.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct LaneFailure {
     /// Ordinal of the chunk, or of the one that could not be cut.
     pub(super) seq: u64,
     pub(super) error: Error,
     /// Where rows were refused.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<RefusedChunk>,
     /// The ledger has the chunk already: an earlier session of ours wrote it after all.
     pub(super) is_taken: bool,
     /// A crash has taken what the ledger says is written: all lanes are to begin over.
     pub(super) is_emptied: bool,
 }
 
-impl Failure {
+impl LaneFailure {
     /// One that is about no chunk's rows.
-    pub(super) fn of(seq: u64, error: Error) -> Failure {
-        Failure { seq, error, refused: None, is_taken: false, is_emptied: false }
+    pub(super) fn of(seq: u64, error: Error) -> LaneFailure {
+        LaneFailure { seq, error, refused: None, is_taken: false, is_emptied: false }
     }
 
     /// One for rows that a crash of the server has taken.
-    pub(super) fn of_crash(seq: u64) -> Failure {
+    pub(super) fn of_crash(seq: u64) -> LaneFailure {
         let message = "the server has crashed, and has emptied what is unlogged of the table";
-        let error = Error::new(Kind::Ledger, message);
-        Failure { is_emptied: true, ..Failure::of(seq, error) }
+        let error = Error::new(ErrorKind::Ledger, message);
+        LaneFailure { is_emptied: true, ..LaneFailure::of(seq, error) }
     }
 
     /// Whether the same chunks may be taken when they are sent again.
@@ -49,7 +49,7 @@ impl Failure {
 
 /// A chunk of which a row was refused, by the server or for its structure.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedChunk {
     pub(super) chunk: Arc<Chunk>,
     pub(super) by: RefusedBy,
 }
@@ -60,22 +60,22 @@ pub(super) enum RefusedBy {
     /// The server, in the binary COPY.
     BinaryCopy,
     /// The server, in the text COPY of the rows that the encoder left to it.
-    LeftOver,
+    LeftOverText,
     /// The server, in a text COPY of all rows.
     WholeText,
     /// The encoder: its error already has a place.
     Encoder,
 }
 
-/// Chunks come from here, and failures go here.
-pub(super) struct Shared<'a> {
-    pub(super) job: &'a Job,
-    pub(super) progress: &'a Progress,
-    cutter: Mutex<Option<Chunks>>,
+/// ChunkSource come from here, and failures go here.
+pub(super) struct SharedRun<'a> {
+    pub(super) job: &'a CopyJob,
+    pub(super) progress: &'a CopyProgress,
+    cutter: Mutex<Option<ChunkSource>>,
     chunks: AtomicU64,
     /// How many of them were written before.
     skipped: AtomicU64,
-    failure: Mutex<Option<Failure>>,
+    failure: Mutex<Option<LaneFailure>>,
     /// The lowest failed ordinal; lanes give up what comes after it.
     failed_seq: AtomicU64,
     /// Two lanes wait for each other.
@@ -103,7 +103,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// What comes from the cutter.
-enum Next {
+enum NextChunk {
     /// A chunk that an earlier run has written.
     Written,
     Wanted(Chunk),
@@ -111,19 +111,19 @@ enum Next {
 }
 
 /// Where chunks come from.
-enum Chunks {
+enum ChunkSource {
     Direct(Box<dyn Cutter>),
-    Pipe(Pipe),
+    CutterThread(CutterThread),
 }
 
-impl<'a> Shared<'a> {
-    pub(super) fn new(job: &'a Job, cutter: Box<dyn Cutter>, progress: &'a Progress) -> Shared<'a> {
+impl<'a> SharedRun<'a> {
+    pub(super) fn new(job: &'a CopyJob, cutter: Box<dyn Cutter>, progress: &'a CopyProgress) -> SharedRun<'a> {
         let ledger = job.ledger.as_ref();
         let rejected = ledger.map_or(0, |ledger| ledger.done.sums().rows_rejected);
         progress.rejected.store(rejected, Relaxed);
         let cutter =
-            if job.is_stream { Chunks::Pipe(Pipe::new(cutter)) } else { Chunks::Direct(cutter) };
-        Shared {
+            if job.is_stream { ChunkSource::CutterThread(CutterThread::new(cutter)) } else { ChunkSource::Direct(cutter) };
+        SharedRun {
             job,
             progress,
             cutter: Mutex::new(Some(cutter)),
@@ -158,17 +158,17 @@ impl<'a> Shared<'a> {
                 return None;
             }
             let result = match cutter.as_mut()? {
-                Chunks::Direct(cutter) => cutter.next(),
-                Chunks::Pipe(pipe) => pipe.next(|| self.is_over()),
+                ChunkSource::Direct(cutter) => cutter.next(),
+                ChunkSource::CutterThread(pipe) => pipe.next(|| self.is_over()),
             };
             let seq = self.chunks.load(Relaxed);
             match result.and_then(|chunk| self.sort(chunk)) {
-                Ok(Next::Written) => self.chunks.store(seq + 1, Relaxed),
-                Ok(Next::Wanted(chunk)) => {
+                Ok(NextChunk::Written) => self.chunks.store(seq + 1, Relaxed),
+                Ok(NextChunk::Wanted(chunk)) => {
                     self.chunks.store(seq + 1, Relaxed);
                     break Some(chunk);
                 }
-                Ok(Next::End) => {
+                Ok(NextChunk::End) => {
                     // A pipe also ends when the load is over; that counts for nothing then.
                     self.is_cut.store(true, Relaxed);
                     *cutter = None;
@@ -176,7 +176,7 @@ impl<'a> Shared<'a> {
                 }
                 Err(error) => {
                     *cutter = None;
-                    self.fail(Failure::of(seq, error));
+                    self.fail(LaneFailure::of(seq, error));
                     break None;
                 }
             }
@@ -186,7 +186,7 @@ impl<'a> Shared<'a> {
         let chunk = chunk.and_then(|chunk| match self.digested(chunk) {
             Ok(chunk) => Some(Arc::new(chunk)),
             Err((seq, error)) => {
-                self.fail(Failure::of(seq, error));
+                self.fail(LaneFailure::of(seq, error));
                 None
             }
         });
@@ -217,11 +217,11 @@ impl<'a> Shared<'a> {
     }
 
     /// Tells a chunk that is written already, and that it is the one that was written then.
-    fn sort(&self, chunk: Option<Chunk>) -> Result<Next> {
-        let Some(chunk) = chunk else { return Ok(Next::End) };
+    fn sort(&self, chunk: Option<Chunk>) -> Result<NextChunk> {
+        let Some(chunk) = chunk else { return Ok(NextChunk::End) };
         let done = self.job.ledger.as_ref().and_then(|ledger| ledger.done.get(chunk.seq));
         let Some(seal) = done else {
-            return Ok(Next::Wanted(chunk));
+            return Ok(NextChunk::Wanted(chunk));
         };
         let chunk = self.digested(chunk).map_err(|(_, error)| error)?;
         if seal.digest.is_some() && seal.digest != chunk.digest {
@@ -230,7 +230,7 @@ impl<'a> Shared<'a> {
                 "chunk {} of \"{source}\" is not what it was when it was written",
                 chunk.seq
             );
-            return Err(Error::new(Kind::Ledger, message).hint(CHANGED));
+            return Err(Error::new(ErrorKind::Ledger, message).hint(CHANGED));
         }
         if (seal.input, seal.position) != (chunk.input, chunk.position()) {
             let message = format!(
@@ -239,15 +239,15 @@ impl<'a> Shared<'a> {
                 chunk.position(),
                 seal.position
             );
-            return Err(Error::new(Kind::Ledger, message).hint(CHANGED));
+            return Err(Error::new(ErrorKind::Ledger, message).hint(CHANGED));
         }
         self.progress.rows.fetch_add(seal.rows_in, Relaxed);
         self.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
         self.skipped.fetch_add(1, Relaxed);
-        Ok(Next::Written)
+        Ok(NextChunk::Written)
     }
 
-    /// Chunks that were written before.
+    /// ChunkSource that were written before.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped.load(Relaxed)
     }
@@ -257,7 +257,7 @@ impl<'a> Shared<'a> {
     }
 
     /// Keeps the failure that comes first in the input.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(super) fn fail(&self, failure: LaneFailure) {
         let mut first = self.failure.lock().expect("no panic while held");
         if first.as_ref().is_none_or(|first| failure.seq < first.seq) {
             self.failed_seq.fetch_min(failure.seq, Relaxed);
@@ -297,7 +297,7 @@ impl<'a> Shared<'a> {
             _ => return Ok(()),
         };
         let message = format!("{} (SQLSTATE {})", last.message, last.sqlstate.code());
-        let cause = Error::new(Kind::Server, message).at(last.place.clone());
+        let cause = Error::new(ErrorKind::Server, message).at(last.place.clone());
         Err(too_many(all, &may).because(cause))
     }
 
@@ -329,7 +329,7 @@ impl<'a> Shared<'a> {
         ))
     }
 
-    pub(super) fn take_failure(&self) -> Option<Failure> {
+    pub(super) fn take_failure(&self) -> Option<LaneFailure> {
         self.failure.lock().expect("no panic while held").take()
     }
 
@@ -352,14 +352,14 @@ impl<'a> Shared<'a> {
     }
 
     /// Every chunk of the input has been confirmed by a lane.
-    pub(super) fn check_complete(&self, lanes: &[Finished]) -> Result<()> {
+    pub(super) fn check_complete(&self, lanes: &[FinishedLane]) -> Result<()> {
         let confirmed = self.skipped() + lanes.iter().map(|lane| lane.tally.chunks).sum::<u64>();
         if self.is_cut.load(Relaxed) && confirmed == self.chunks() {
             return Ok(());
         }
         let chunks = self.chunks();
         let message = format!("{confirmed} of {chunks} chunks are confirmed");
-        Err(Error::new(Kind::Bug, message))
+        Err(Error::new(ErrorKind::Bug, message))
     }
 
     /// The error to end with when the user stopped the load.
@@ -380,6 +380,6 @@ const ROWS_FOR_A_SHARE: u64 = 100_000;
 
 fn too_many(all: u64, may: &str) -> Error {
     let s = if all == 1 { " is" } else { "s are" };
-    Error::new(Kind::Server, format!("{all} row{s} refused, and at most {may} may be"))
+    Error::new(ErrorKind::Server, format!("{all} row{s} refused, and at most {may} may be"))
         .hint("Raise `--max-rejects` to go on, or mend the input.")
 }

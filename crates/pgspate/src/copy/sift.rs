@@ -14,13 +14,13 @@ use futures_util::SinkExt;
 use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
 
-use super::context::{Context, refused_column};
-use super::pace::Pace;
+use super::context::{CopyContext, refused_column};
+use super::pace::BatchSize;
 use super::stream::refused_copy;
-use super::{Job, PIECE_BYTES};
+use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode, is_of_row};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::Reject;
 use pgspate_target::server_error;
@@ -38,7 +38,7 @@ const BACK_AND_END: &str = "rollback to savepoint pgspate_sift; release savepoin
 
 /// What became of a chunk's rows.
 #[derive(Debug)]
-pub(super) struct Sifted {
+pub(super) struct ChunkWithRejects {
     /// Rows that the chunk has.
     pub(super) rows_in: u64,
     /// Rows that the server says it wrote: all that were not refused, but for those that a
@@ -60,23 +60,23 @@ pub(super) struct Sifted {
 /// the connection with it.
 pub(super) async fn sift(
     connection: &Connection,
-    job: &Job,
+    job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
-) -> Result<Sifted> {
+) -> Result<ChunkWithRejects> {
     let what = || "could not prepare to copy".to_owned();
     let client = &connection.client;
     let at_once = client.batch_execute("set constraints all immediate").await;
     at_once.map_err(server_error(what()))?;
     let statement = client.prepare(&job.copying.text_sql).await.map_err(server_error(what()))?;
     encoder.begin(Arc::clone(chunk), Mode::Text)?;
-    let mut sifter = Sifter {
+    let mut sifter = RejectingWriter {
         connection,
         job,
         statement,
-        queue: Queue::default(),
-        savepoint: Savepoint::None,
-        pace: Pace::default(),
+        queue: RowQueue::default(),
+        savepoint: SavepointState::Unset,
+        pace: BatchSize::default(),
         rejects: Vec::new(),
         doubts: Vec::new(),
         rows_sent: 0,
@@ -89,7 +89,7 @@ pub(super) async fn sift(
 
 /// A refused row whose record is not yet at hand.
 #[derive(Debug)]
-struct Refused {
+struct RefusedRow {
     row: u64,
     sqlstate: SqlState,
     message: String,
@@ -98,35 +98,35 @@ struct Refused {
 
 /// What the savepoint is good for.
 #[derive(Clone, Copy, PartialEq)]
-enum Savepoint {
+enum SavepointState {
     /// There is none yet.
     None,
     /// What came after it was written and is to be kept.
     Written,
     /// What came after it was refused.
-    Refused,
+    AfterRefusal,
     /// Nothing came after it.
     Fresh,
 }
 
-struct Sifter<'a> {
+struct RejectingWriter<'a> {
     connection: &'a Connection,
-    job: &'a Job,
+    job: &'a CopyJob,
     statement: Statement,
-    queue: Queue,
-    savepoint: Savepoint,
-    pace: Pace,
-    rejects: Vec<Refused>,
+    queue: RowQueue,
+    savepoint: SavepointState,
+    pace: BatchSize,
+    rejects: Vec<RefusedRow>,
     /// Rows that were refused for what may be one of the rows before them, such as one with the
     /// same key, which are not written yet and may themselves be refused.
-    doubts: Vec<(Refused, Bytes)>,
+    doubts: Vec<(RefusedRow, Bytes)>,
     /// Rows in COPY statements that succeeded.
     rows_sent: u64,
     rows_written: u64,
     copies: u64,
 }
 
-impl Sifter<'_> {
+impl RejectingWriter<'_> {
     async fn run(&mut self, encoder: &mut dyn ChunkEncoder) -> Result<()> {
         loop {
             self.queue.fill(encoder, self.pace.next(), &mut self.rejects)?;
@@ -141,9 +141,9 @@ impl Sifter<'_> {
             }
         }
         let end = match self.savepoint {
-            Savepoint::None => return Ok(()),
-            Savepoint::Written | Savepoint::Fresh => KEEP,
-            Savepoint::Refused => BACK_AND_END,
+            SavepointState::Unset => return Ok(()),
+            SavepointState::AfterWrite | SavepointState::Empty => KEEP,
+            SavepointState::AfterRefusal => BACK_AND_END,
         };
         let ended = self.connection.client.batch_execute(end).await;
         ended.map_err(|error| self.connection.explain("could not end a savepoint", error))
@@ -154,10 +154,10 @@ impl Sifter<'_> {
         let client = &self.connection.client;
         let failed = |error| self.connection.explain("could not copy", error);
         let before = match self.savepoint {
-            Savepoint::None => BEGIN,
-            Savepoint::Written => KEEP_AND_BEGIN,
-            Savepoint::Refused => BACK,
-            Savepoint::Fresh => "",
+            SavepointState::Unset => BEGIN,
+            SavepointState::AfterWrite => KEEP_AND_BEGIN,
+            SavepointState::AfterRefusal => BACK,
+            SavepointState::Empty => "",
         };
         let prepare = async {
             match before {
@@ -169,7 +169,7 @@ impl Sifter<'_> {
         let (prepared, begun) =
             tokio::join!(biased; prepare, client.copy_in::<_, Bytes>(&self.statement));
         prepared.map_err(failed)?;
-        self.savepoint = Savepoint::Fresh;
+        self.savepoint = SavepointState::Empty;
         let mut sink = Box::pin(begun.map_err(failed)?);
         let mut piece = Vec::new();
         let rows = self.queue.rows.iter().take(rows).map(|(_, row)| row);
@@ -191,9 +191,9 @@ impl Sifter<'_> {
         let sent = rows as u64;
         if written > sent || (written < sent && !self.job.may_drop_rows) {
             let message = format!("sent {sent} rows but the server wrote {written}");
-            return Err(Error::new(Kind::Bug, message));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
-        self.savepoint = Savepoint::Written;
+        self.savepoint = SavepointState::AfterWrite;
         self.queue.take(rows);
         self.rows_sent += sent;
         self.rows_written += written;
@@ -207,7 +207,7 @@ impl Sifter<'_> {
 
     /// Sets a row aside if it is known which one is to blame.
     async fn refused(&mut self, rows: usize, refusal: Error) -> Result<()> {
-        let context = Context::surely_of(&refusal, self.job);
+        let context = CopyContext::surely_of(&refusal, self.job);
         let nth = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
         let nth = nth.filter(|nth| *nth < rows);
         let is_named = nth.is_some();
@@ -216,7 +216,7 @@ impl Sifter<'_> {
         else {
             return Err(refusal);
         };
-        self.savepoint = Savepoint::Refused;
+        self.savepoint = SavepointState::AfterRefusal;
         if !is_named && !self.is_in_step().await? {
             return Err(refusal);
         }
@@ -233,7 +233,7 @@ impl Sifter<'_> {
         let depends = context.is_within
             || matches!(sqlstate, SqlState::UNIQUE_VIOLATION | SqlState::EXCLUSION_VIOLATION);
         let column = refused_column(&refusal, self.job);
-        let refused = Refused { row, sqlstate, message, column };
+        let refused = RefusedRow { row, sqlstate, message, column };
         if nth == 0 || !depends {
             self.rejects.push(refused);
             return Ok(());
@@ -260,7 +260,7 @@ impl Sifter<'_> {
     async fn is_in_step(&mut self) -> Result<bool> {
         match self.connection.client.simple_query(BACK).await {
             Ok(answers) => {
-                self.savepoint = Savepoint::Fresh;
+                self.savepoint = SavepointState::Empty;
                 Ok(!answers.is_empty())
             }
             Err(error) if error.as_db_error().is_some() => {
@@ -270,23 +270,23 @@ impl Sifter<'_> {
         }
     }
 
-    fn finish(mut self, encoder: &dyn ChunkEncoder, chunk: &Chunk) -> Result<Sifted> {
+    fn finish(mut self, encoder: &dyn ChunkEncoder, chunk: &Chunk) -> Result<ChunkWithRejects> {
         let rows_in = self.queue.rows_in;
         let accounted = self.rows_sent + self.rejects.len() as u64;
         if accounted != rows_in {
             let message = format!("of {rows_in} rows of a chunk {accounted} are accounted for");
-            return Err(Error::new(Kind::Bug, message));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         self.rejects.sort_by_key(|refused| refused.row);
         let rows: Vec<u64> = self.rejects.iter().map(|refused| refused.row).collect();
         let records = encoder.records(chunk, &rows)?;
         let source = self.job.input_names.get(chunk.input);
         let rejects = self.rejects.into_iter().zip(records).map(|(refused, record)| {
-            let Refused { row, sqlstate, message, column } = refused;
-            let place = Place { source: source.cloned(), column, ..record.place };
+            let RefusedRow { row, sqlstate, message, column } = refused;
+            let place = InputPlace { source: source.cloned(), column, ..record.place };
             Reject { row, place, sqlstate, message, record: record.bytes }
         });
-        Ok(Sifted {
+        Ok(ChunkWithRejects {
             rows_in,
             rows_written: self.rows_written,
             rejects: rejects.collect(),
@@ -297,7 +297,7 @@ impl Sifter<'_> {
 
 /// Rows that are encoded and not yet written, in input order.
 #[derive(Default)]
-struct Queue {
+struct RowQueue {
     rows: VecDeque<(u64, Bytes)>,
     bytes: usize,
     /// Rows that the encoder has come by, those included that are none.
@@ -306,13 +306,13 @@ struct Queue {
     out: Encoded,
 }
 
-impl Queue {
+impl RowQueue {
     /// Encodes until there are `wanted` rows, or enough bytes of them.
     fn fill(
         &mut self,
         encoder: &mut dyn ChunkEncoder,
         wanted: usize,
-        rejects: &mut Vec<Refused>,
+        rejects: &mut Vec<RefusedRow>,
     ) -> Result<()> {
         while !self.at_end && self.rows.len() < wanted && self.bytes < QUEUE_BYTES {
             let filled = encoder.fill(&mut self.out, PIECE_BYTES);
@@ -324,7 +324,7 @@ impl Queue {
                     let Some(sqlstate) = code else { return Err(error) };
                     let column = error.place().and_then(|place| place.column.clone());
                     let message = error.to_string();
-                    rejects.push(Refused { row: self.rows_in, sqlstate, message, column });
+                    rejects.push(RefusedRow { row: self.rows_in, sqlstate, message, column });
                     self.rows_in += 1;
                 }
             }
@@ -339,7 +339,7 @@ impl Queue {
         for row in self.out.text_rows.drain(..) {
             let end = line_end(&text, start).filter(|_| row == self.rows_in);
             let Some(end) = end else {
-                return Err(Error::new(Kind::Bug, "rows as text are not one line each"));
+                return Err(Error::new(ErrorKind::Bug, "rows as text are not one line each"));
             };
             self.rows.push_back((row, text.slice(start..end)));
             self.rows_in += 1;
@@ -347,7 +347,7 @@ impl Queue {
         }
         self.bytes += text.len();
         if start != text.len() || self.out.binary_rows > 0 {
-            return Err(Error::new(Kind::Bug, "rows as text are not one line each"));
+            return Err(Error::new(ErrorKind::Bug, "rows as text are not one line each"));
         }
         Ok(())
     }

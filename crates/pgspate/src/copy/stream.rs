@@ -13,16 +13,16 @@ use tokio::sync::mpsc::Receiver;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, CopyInSink, Statement};
 
-use super::lane::Message;
-use super::progress::Kept;
-use super::session::Confirmed;
-use super::shared::{Failure, Refused, RefusedBy, Shared};
-use super::{Commit, Ready};
+use super::lane::LaneMessage;
+use super::progress::CommittedCounts;
+use super::session::ConfirmedTally;
+use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
+use super::{Commit, ReadySession};
 use crate::format::{Chunk, Mode};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
-use pgspate_target::{Refusal, ends_session, server_error};
+use pgspate_target::{ServerRefusal, ends_session, server_error};
 
 /// What binary COPY data begin and end with.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -32,7 +32,7 @@ pub(super) const BEGIN: &str = "begin isolation level read committed";
 
 /// What a lane did, as far as the server has confirmed it.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Tally {
+pub(super) struct LaneTally {
     pub(super) rows_in: u64,
     pub(super) rows_written: u64,
     pub(super) rows_as_text: u64,
@@ -41,7 +41,7 @@ pub(super) struct Tally {
 }
 
 /// A lane's side towards the server.
-pub(super) struct Stream {
+pub(super) struct LaneStream {
     connection: Connection,
     binary: Statement,
     text: Statement,
@@ -57,57 +57,57 @@ pub(super) struct Stream {
     /// What ends the transaction, but for its commit.
     after: Option<String>,
     /// The COPY that pieces go to.
-    open: Option<Open>,
+    open: Option<OpenCopy>,
     /// What has all of its pieces, and is to be ended.
-    ending: Option<Ending>,
+    ending: Option<EndingCopy>,
     /// The chunk that pieces are of, and how all of its rows were meant to go.
-    chunk: Option<Sent>,
+    chunk: Option<ChunkAndMode>,
     /// Rows that the server has confirmed of a chunk whose end is still to come.
     chunk_written: u64,
     /// Rows for the ledger that are written with the last chunk.
     seals: Vec<Seal>,
-    tally: Tally,
-    confirmed: Arc<Confirmed>,
+    tally: LaneTally,
+    confirmed: Arc<ConfirmedTally>,
     /// Where it notes what is committed.
-    kept: Arc<Kept>,
+    kept: Arc<CommittedCounts>,
 }
 
 /// A chunk, and how all of its rows were meant to go.
-type Sent = (Arc<Chunk>, Mode);
+type ChunkAndMode = (Arc<Chunk>, Mode);
 
 /// A COPY under way.
-struct Open {
+struct OpenCopy {
     mode: Mode,
-    chunk: Option<Sent>,
+    chunk: Option<ChunkAndMode>,
     sink: Pin<Box<CopyInSink<Bytes>>>,
 }
 
 /// A COPY that is to be ended, if the chunk has any row, and the chunk that ends with it.
-struct Ending {
-    copy: Option<Open>,
-    whole: Option<Whole>,
+struct EndingCopy {
+    copy: Option<OpenCopy>,
+    whole: Option<CompleteChunk>,
 }
 
 /// A chunk that was sent to its end.
-struct Whole {
-    chunk: Option<Sent>,
+struct CompleteChunk {
+    chunk: Option<ChunkAndMode>,
     rows_in: u64,
     rows_as_text: u64,
 }
 
 /// What went wrong, in which kind of COPY, and with which chunk.
-struct Fault {
+struct CopyFault {
     error: tokio_postgres::Error,
     mode: Mode,
-    chunk: Option<Sent>,
+    chunk: Option<ChunkAndMode>,
 }
 
-impl Stream {
+impl LaneStream {
     /// Over a session that is ready. Its first transaction begins with its first COPY, or now, if
     /// there is something to do in it before.
-    pub(super) async fn open(shared: &Shared<'_>, ready: Ready) -> Result<Stream> {
+    pub(super) async fn open(shared: &SharedRun<'_>, ready: ReadySession) -> Result<LaneStream> {
         let (job, is_alone) = (shared.job, shared.is_alone);
-        let Ready { connection, text, binary } = ready;
+        let ReadySession { connection, text, binary } = ready;
         // COPY FREEZE does not go with the snapshots of other isolation levels.
         let begin = if is_alone && job.before().is_none() { "begin" } else { BEGIN };
         if let Some(before) = job.before() {
@@ -119,7 +119,7 @@ impl Stream {
             begun.map_err(server_error("could not prepare to copy".to_owned()))?;
             made_ready.map_err(|error| refused_copy(&connection, error))?;
         }
-        Ok(Stream {
+        Ok(LaneStream {
             connection,
             binary,
             text,
@@ -136,14 +136,14 @@ impl Stream {
             chunk: None,
             chunk_written: 0,
             seals: Vec::new(),
-            tally: Tally::default(),
+            tally: LaneTally::default(),
             confirmed: Arc::default(),
             kept: Arc::clone(&shared.progress.kept),
         })
     }
 
     /// What the server has confirmed, as it does.
-    pub(super) fn confirmed(&self) -> Arc<Confirmed> {
+    pub(super) fn confirmed(&self) -> Arc<ConfirmedTally> {
         Arc::clone(&self.confirmed)
     }
 
@@ -151,8 +151,8 @@ impl Stream {
     /// went wrong.
     pub(super) async fn serve(
         mut self,
-        messages: Receiver<Message>,
-    ) -> Result<Connection, Box<Failure>> {
+        messages: Receiver<LaneMessage>,
+    ) -> Result<Connection, Box<LaneFailure>> {
         let streamed = self.stream(messages).await;
         // Still open only when the load was given up: it is aborted with its sink.
         drop((self.open.take(), self.ending.take()));
@@ -162,7 +162,7 @@ impl Stream {
         }
     }
 
-    async fn stream(&mut self, mut messages: Receiver<Message>) -> Result<(), Fault> {
+    async fn stream(&mut self, mut messages: Receiver<LaneMessage>) -> Result<(), CopyFault> {
         loop {
             let waiting = match messages.try_recv() {
                 Ok(message) => Some(message),
@@ -173,20 +173,20 @@ impl Stream {
                 }
             };
             match waiting {
-                Some(Message::Chunk(next, mode)) => self.chunk = Some((next, mode)),
-                Some(Message::Piece(mode, piece)) => self.write(mode, piece).await?,
-                Some(Message::End(binary, text)) => self.end_chunk(binary, text).await?,
-                Some(Message::Complete) => self.complete().await?,
+                Some(LaneMessage::Chunk(next, mode)) => self.chunk = Some((next, mode)),
+                Some(LaneMessage::Piece(mode, piece)) => self.write(mode, piece).await?,
+                Some(LaneMessage::End(binary, text)) => self.end_chunk(binary, text).await?,
+                Some(LaneMessage::Complete) => self.complete().await?,
                 None => return Ok(()),
             }
         }
     }
 
-    async fn write(&mut self, mode: Mode, piece: Bytes) -> Result<(), Fault> {
+    async fn write(&mut self, mode: Mode, piece: Bytes) -> Result<(), CopyFault> {
         if self.open.as_ref().is_some_and(|open| open.mode != mode) {
             // Two kinds in one chunk: a COPY of each.
             self.end().await?;
-            self.ending = Some(Ending { copy: self.open.take(), whole: None });
+            self.ending = Some(EndingCopy { copy: self.open.take(), whole: None });
         }
         if self.open.is_none() {
             self.open = Some(self.begin(mode).await?);
@@ -200,7 +200,7 @@ impl Stream {
     /// Begins a COPY, and ends what comes before it in the same breath. The client sends nothing
     /// of the second before all of the first. After a refusal the connection must not be used
     /// again: the client's and the server's idea of what comes next may differ then.
-    async fn begin(&mut self, mode: Mode) -> Result<Open, Fault> {
+    async fn begin(&mut self, mode: Mode) -> Result<OpenCopy, CopyFault> {
         let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
         let (ending, begin) = (self.ending.take(), self.begin.take());
         let client = &self.connection.client;
@@ -221,9 +221,9 @@ impl Stream {
         let chunk = self.chunk.clone();
         let sink = match started.and(begun) {
             Ok(sink) => Box::pin(sink),
-            Err(error) => return Err(Fault { error, mode, chunk }),
+            Err(error) => return Err(CopyFault { error, mode, chunk }),
         };
-        let mut open = Open { mode, chunk, sink };
+        let mut open = OpenCopy { mode, chunk, sink };
         if mode == Mode::Binary {
             open.feed(Bytes::from_static(BINARY_HEADER)).await?;
         }
@@ -231,17 +231,17 @@ impl Stream {
     }
 
     /// Has the chunk's COPY ended, unless all chunks share one.
-    async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), Fault> {
+    async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), CopyFault> {
         self.end().await?;
         if let Some(begin) = self.begin.take() {
             // A chunk without rows is sealed in a transaction, too.
             let begun = self.connection.client.batch_execute(begin).await;
             let chunk = self.chunk.clone();
-            begun.map_err(|error| Fault { error, mode: Mode::Text, chunk })?;
+            begun.map_err(|error| CopyFault { error, mode: Mode::Text, chunk })?;
         }
-        let whole = Whole { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
+        let whole = CompleteChunk { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
         let copy = if self.one_statement { None } else { self.open.take() };
-        self.ending = Some(Ending { copy, whole: Some(whole) });
+        self.ending = Some(EndingCopy { copy, whole: Some(whole) });
         if self.may_drop_rows || self.one_statement {
             // The ledger is to have the rows that were written, which are known after the COPY.
             self.end().await?;
@@ -250,7 +250,7 @@ impl Stream {
     }
 
     /// Ends what is to be ended.
-    async fn end(&mut self) -> Result<(), Fault> {
+    async fn end(&mut self) -> Result<(), CopyFault> {
         let ending = self.ending.take();
         let closed = self.close(ending).await?;
         self.note(closed);
@@ -259,8 +259,8 @@ impl Stream {
 
     /// Ends a COPY and, where lanes commit each chunk, seals the chunk that ends with it. The rows
     /// that the COPY has written, and the chunk.
-    async fn close(&self, ending: Option<Ending>) -> Result<(u64, Option<Whole>), Fault> {
-        let Some(Ending { copy, whole }) = ending else { return Ok((0, None)) };
+    async fn close(&self, ending: Option<EndingCopy>) -> Result<(u64, Option<CompleteChunk>), CopyFault> {
+        let Some(EndingCopy { copy, whole }) = ending else { return Ok((0, None)) };
         let finish = async {
             match copy {
                 Some(open) => open.finish().await,
@@ -288,7 +288,7 @@ impl Stream {
     }
 
     /// Counts what the server has confirmed.
-    fn note(&mut self, (written, whole): (u64, Option<Whole>)) {
+    fn note(&mut self, (written, whole): (u64, Option<CompleteChunk>)) {
         self.chunk_written += written;
         let Some(whole) = whole else { return };
         let written = std::mem::take(&mut self.chunk_written);
@@ -305,30 +305,30 @@ impl Stream {
     }
 
     /// The failure for a chunk whose rows the server did not take, or for a lost connection.
-    fn failure(&self, fault: Fault) -> Box<Failure> {
+    fn failure(&self, fault: CopyFault) -> Box<LaneFailure> {
         let is_taken = is_taken(&fault.error);
         if is_emptied(&fault.error) {
             let seq = fault.chunk.map_or(0, |(chunk, _)| chunk.seq);
-            return Box::new(Failure::of_crash(seq));
+            return Box::new(LaneFailure::of_crash(seq));
         }
         let error = refused_copy(&self.connection, fault.error);
         let Some((chunk, meant)) = fault.chunk else {
-            return Box::new(Failure { is_taken, ..Failure::of(0, error) });
+            return Box::new(LaneFailure { is_taken, ..LaneFailure::of(0, error) });
         };
         let by = match (fault.mode, meant) {
             (Mode::Binary, _) => RefusedBy::BinaryCopy,
-            (Mode::Text, Mode::Binary) => RefusedBy::LeftOver,
+            (Mode::Text, Mode::Binary) => RefusedBy::LeftOverText,
             (Mode::Text, Mode::Text) => RefusedBy::WholeText,
         };
         let seq = chunk.seq;
-        let refused = (error.kind() == Kind::Server).then_some(Refused { chunk, by });
-        Box::new(Failure { refused, is_taken, ..Failure::of(seq, error) })
+        let refused = (error.kind() == ErrorKind::Server).then_some(RefusedChunk { chunk, by });
+        Box::new(LaneFailure { refused, is_taken, ..LaneFailure::of(seq, error) })
     }
 
     /// Ends a COPY that all chunks share, writes the chunks that are to be committed together to
     /// the ledger, and has deferred constraints checked: here rather than in the commit, as lanes
     /// may then wait for each other and must be watched.
-    async fn complete(&mut self) -> Result<(), Fault> {
+    async fn complete(&mut self) -> Result<(), CopyFault> {
         let chunks = self.tally.chunks + u64::from(self.ending.is_some());
         let is_all = self.commit == Commit::EachChunk || self.stays_open;
         if is_all || (chunks == 0 && self.after.is_none()) {
@@ -360,11 +360,11 @@ impl Stream {
             self.connection.client.batch_execute(&sql)
         );
         self.note(closed?);
-        checked.map_err(|error| Fault { error, mode: Mode::Text, chunk })
+        checked.map_err(|error| CopyFault { error, mode: Mode::Text, chunk })
     }
 }
 
-impl Whole {
+impl CompleteChunk {
     fn seal(&self, rows_written: u64) -> Seal {
         let Some((chunk, _)) = &self.chunk else { return Seal::default() };
         Seal {
@@ -380,11 +380,11 @@ impl Whole {
 }
 
 /// Writes the chunk's row, commits, and begins the next transaction.
-async fn commit_chunk(client: &Client, seal_sql: &str, whole: &Whole) -> Result<(), Fault> {
+async fn commit_chunk(client: &Client, seal_sql: &str, whole: &CompleteChunk) -> Result<(), CopyFault> {
     let sql = format!("{seal_sql}; commit; {BEGIN}");
     let sealed = client.batch_execute(&sql).await;
     let mode = whole.chunk.as_ref().map_or(Mode::Text, |(_, mode)| *mode);
-    sealed.map_err(|error| Fault { error, mode, chunk: whole.chunk.clone() })
+    sealed.map_err(|error| CopyFault { error, mode, chunk: whole.chunk.clone() })
 }
 
 /// Gives each chunk of one COPY its share of the rows that this has written: all of its own, as
@@ -396,14 +396,14 @@ fn spread(seals: &mut [Seal], mut written: u64) {
     }
 }
 
-impl Open {
-    async fn feed(&mut self, bytes: Bytes) -> Result<(), Fault> {
+impl OpenCopy {
+    async fn feed(&mut self, bytes: Bytes) -> Result<(), CopyFault> {
         let fed = self.sink.feed(bytes).await;
         fed.map_err(|error| self.fault(error))
     }
 
     /// Ends the COPY; the rows that the server wrote.
-    async fn finish(mut self) -> Result<u64, Fault> {
+    async fn finish(mut self) -> Result<u64, CopyFault> {
         if self.mode == Mode::Binary {
             self.feed(Bytes::from_static(BINARY_TRAILER)).await?;
         }
@@ -411,13 +411,13 @@ impl Open {
         written.map_err(|error| self.fault(error))
     }
 
-    fn fault(&self, error: tokio_postgres::Error) -> Fault {
-        Fault { error, mode: self.mode, chunk: self.chunk.clone() }
+    fn fault(&self, error: tokio_postgres::Error) -> CopyFault {
+        CopyFault { error, mode: self.mode, chunk: self.chunk.clone() }
     }
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, other: &Tally) {
+impl LaneTally {
+    pub(super) fn add(&mut self, other: &LaneTally) {
         self.rows_in += other.rows_in;
         self.rows_written += other.rows_written;
         self.rows_as_text += other.rows_as_text;
@@ -426,9 +426,9 @@ impl Tally {
     }
 
     /// That of sessions to which the same was sent, and each of which wrote its share.
-    pub(super) fn of_shares(tallies: &[Tally]) -> Tally {
-        let all = |of: fn(&Tally) -> u64| tallies.iter().map(of);
-        Tally {
+    pub(super) fn of_shares(tallies: &[LaneTally]) -> LaneTally {
+        let all = |of: fn(&LaneTally) -> u64| tallies.iter().map(of);
+        LaneTally {
             rows_in: all(|it| it.rows_in).max().unwrap_or_default(),
             rows_written: all(|it| it.rows_written).sum(),
             rows_as_text: all(|it| it.rows_as_text).max().unwrap_or_default(),
@@ -445,7 +445,7 @@ impl Tally {
             return Ok(());
         }
         let message = format!("sent {sent} rows but the server wrote {written}");
-        Err(Error::new(Kind::Bug, message))
+        Err(Error::new(ErrorKind::Bug, message))
     }
 }
 
@@ -454,7 +454,7 @@ pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error
     match error.as_db_error() {
         Some(_) if is_refused(&error) => keys_are_down(),
         Some(said) if !ends_session(said.code()) => {
-            let message = Refusal::new(said).to_string();
+            let message = ServerRefusal::new(said).to_string();
             server_error(message)(error)
         }
         _ => connection.explain("could not copy", error),
@@ -463,12 +463,15 @@ pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error
 
 /// Another load has dropped the table's keys. Which one, whoever has another session can tell.
 fn keys_are_down() -> Error {
-    Error::new(Kind::Ledger, "another load has dropped the table's keys, and they are not back")
-        .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+    Error::new(
+        ErrorKind::Ledger,
+        "another load has dropped the table's keys, and they are not back",
+    )
+    .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
 }
 
 /// Whether that is why a load has failed.
 pub(crate) fn is_keys_down(error: &Error) -> bool {
-    error.kind() == Kind::Ledger
+    error.kind() == ErrorKind::Ledger
         && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
 }

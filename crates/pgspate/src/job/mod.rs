@@ -8,10 +8,10 @@ mod own;
 
 use tokio_postgres::Client;
 
-pub(crate) use own::{OwnSession, Persistent};
+pub(crate) use own::{OwnSession, RetryWhileAway};
 
 use crate::Result;
-use crate::copy::Progress;
+use crate::copy::CopyProgress;
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, Begun, Change, Found, Identity, JobId, Known, Opened, Seal};
 
@@ -28,7 +28,7 @@ pub(crate) struct JobSession {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Persistent for JobSession {
+impl RetryWhileAway for JobSession {
     fn own(&self) -> &OwnSession {
         &self.own
     }
@@ -71,7 +71,7 @@ impl JobSession {
     /// The same, and again while the server is away, as long as lanes would try.
     pub(crate) fn persist<T>(
         &mut self,
-        progress: &Progress,
+        progress: &CopyProgress,
         question: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
         self.again(progress, |job| job.ask(&question))
@@ -94,7 +94,7 @@ impl JobSession {
 
     /// Finds out what the run is known by where that takes a key of the ledger, which is made for
     /// that if need be.
-    pub(crate) fn settle_identity(&mut self, progress: &Progress) -> Result<()> {
+    pub(crate) fn settle_identity(&mut self, progress: &CopyProgress) -> Result<()> {
         if self.identity.as_ref().is_none_or(Identity::is_settled) {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl JobSession {
         &mut self,
         table_oid: u32,
         (restart, made): (bool, bool),
-        progress: &Progress,
+        progress: &CopyProgress,
     ) -> Result<bool> {
         let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = table_oid;

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use crate::Result;
-use crate::copy::Progress;
+use crate::copy::CopyProgress;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{Limits, Patience};
 
@@ -42,7 +42,7 @@ impl OwnSession {
     }
 }
 
-impl Persistent for OwnSession {
+impl RetryWhileAway for OwnSession {
     fn own(&self) -> &OwnSession {
         self
     }
@@ -53,7 +53,7 @@ impl Persistent for OwnSession {
 }
 
 /// What works with a session of its own, and goes on when that is lost.
-pub(crate) trait Persistent {
+pub(crate) trait RetryWhileAway {
     /// The session.
     fn own(&self) -> &OwnSession;
 
@@ -64,12 +64,12 @@ pub(crate) trait Persistent {
     ///
     /// # Errors
     /// `interrupted`, if the server stays away for too long; what coming back was refused with; or
-    /// of [`Kind::Cancelled`](crate::Kind::Cancelled).
+    /// of [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     fn wait(
         &mut self,
         interrupted: crate::Error,
         patience: &mut Patience,
-        progress: &Progress,
+        progress: &CopyProgress,
     ) -> Result<()> {
         while patience.wait(|| progress.is_cancelled()) {
             match self.come_back() {
@@ -85,7 +85,7 @@ pub(crate) trait Persistent {
     /// Does something, again while the server is away, as long as lanes would try.
     fn again<T>(
         &mut self,
-        progress: &Progress,
+        progress: &CopyProgress,
         mut work: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
         let mut patience = Patience::new(self.own().limits.retry_for);

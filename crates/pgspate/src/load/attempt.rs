@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Load, Watch, Widened, create};
+use super::{Load, LoadWatch, WidenedColumn, create};
 use crate::copy::{
-    self, Connect, Copying, Destination, Early, End, Job, Lanes, LedgerJob, Outcome, RejectsMax,
+    self, SessionOpener, CopySetup, Destination, EarlySession, CopyEnd, CopyJob, Lanes, LedgerJob, CopyOutcome, RejectsMax,
 };
 use crate::format::Mode;
-use crate::job::Persistent;
-use crate::plan::{Method, Plan};
-use crate::{Error, Kind, Result, care};
+use crate::job::RetryWhileAway;
+use crate::plan::{AtomicMethod, LoadPlan};
+use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::Table;
 use pgspate_target::ledger::Opened;
 use pgspate_target::session::Patience;
@@ -21,9 +21,9 @@ impl Load {
     /// Starts over while that promises to help.
     pub(super) fn attempts(
         &mut self,
-        watch: &Arc<Watch>,
-        widened: &mut Vec<Widened>,
-    ) -> Result<Outcome> {
+        watch: &Arc<LoadWatch>,
+        widened: &mut Vec<WidenedColumn>,
+    ) -> Result<CopyOutcome> {
         let mut patience = Patience::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
@@ -38,16 +38,16 @@ impl Load {
                 patience.renew();
             }
             match attempt {
-                Ok(End::Done(outcome, _)) => return Ok(outcome),
-                Ok(End::LanesConflict) if self.reading.is_stream() => {
-                    return Err(Error::new(Kind::Server, "two rows have the same unique key")
+                Ok(CopyEnd::Done(outcome, _)) => return Ok(outcome),
+                Ok(CopyEnd::LanesConflict) if self.reading.is_stream() => {
+                    return Err(Error::new(ErrorKind::Server, "two rows have the same unique key")
                         .hint("Load with `--lanes 1` to be told which."));
                 }
-                Ok(End::LanesConflict) => {
+                Ok(CopyEnd::LanesConflict) => {
                     self.plan.lanes = Lanes::Fixed(1);
                     "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
                 }
-                Ok(End::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
+                Ok(CopyEnd::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
                 Err(error) if self.add_key(&error)? => {}
                 Err(error) => match self.widen(&error)? {
                     Some(step) => widened.push(step),
@@ -57,17 +57,17 @@ impl Load {
         }
     }
 
-    fn attempt(&mut self, watch: &Arc<Watch>) -> Result<End> {
+    fn attempt(&mut self, watch: &Arc<LoadWatch>) -> Result<CopyEnd> {
         let job = self.copy_job()?;
         let cutter = self.reading.cutter(&self.plan.rows, watch);
         copy::run(&job, cutter, &watch.copy, &self.job.own.runtime)
     }
 
-    fn copy_job(&mut self) -> Result<Job> {
+    fn copy_job(&mut self) -> Result<CopyJob> {
         let rejects_max = self.options.rejects_max.unwrap_or(RejectsMax::Any);
         let (reading, rows) = (self.reading.clone(), self.plan.rows.clone());
         let (version, ignores) = (self.session.server_version, self.request.rows.ignore_unknown);
-        Ok(Job {
+        Ok(CopyJob {
             early: std::mem::take(&mut self.early),
             connect: self.connect(),
             copying: self.copying(),
@@ -98,7 +98,7 @@ impl Load {
 
     /// After a refusal in a table of our own making: a wider type for the column, if that would
     /// help and the input can be read again.
-    fn widen(&mut self, error: &Error) -> Result<Option<Widened>> {
+    fn widen(&mut self, error: &Error) -> Result<Option<WidenedColumn>> {
         let Some(new) = &self.new_table else { return Ok(None) };
         if self.reading.is_stream() {
             return Ok(None);
@@ -127,22 +127,22 @@ impl Load {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
         let care = std::mem::take(&mut self.plan.care);
         let facts = self.reading.facts();
-        self.plan = Plan::make(&self.table, &self.session, &facts, &self.request)?;
+        self.plan = LoadPlan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
         self.plan.take_care(care);
         Ok(())
     }
 
     /// How sessions for the rows are opened.
-    pub(super) fn connect(&self) -> Connect {
+    pub(super) fn connect(&self) -> SessionOpener {
         let name = format!("pgspate load {}", self.table.name);
-        Connect::new(&self.job.own.dsn, name)
+        SessionOpener::new(&self.job.own.dsn, name)
     }
 
     /// The statements of these sessions, once the job is open.
-    pub(super) fn copying(&self) -> Copying {
+    pub(super) fn copying(&self) -> CopySetup {
         let destination = care::destination(&self.plan, &self.table, self.job.opened.as_ref());
-        Copying {
+        CopySetup {
             text_sql: self.plan.copy_sql(Mode::Text, &destination),
             binary_sql: self.plan.copy_sql(Mode::Binary, &destination),
             limits: self.options.limits,
@@ -154,12 +154,12 @@ impl Load {
     /// where its statements are not known before the job is.
     pub(super) fn open_early(&mut self) {
         if !self.is_swap() {
-            self.early = Early::start(self.connect(), self.copying(), &self.job.own.runtime);
+            self.early = EarlySession::start(self.connect(), self.copying(), &self.job.own.runtime);
         }
     }
 
     /// Whether the rows go to a shadow table, if the server lets it be made.
     pub(super) fn is_swap(&self) -> bool {
-        self.plan.at_once.as_ref().is_some_and(|at_once| at_once.method == Method::Swap)
+        self.plan.at_once.as_ref().is_some_and(|at_once| at_once.method == AtomicMethod::Swap)
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
 
@@ -19,7 +19,7 @@ pub struct NewTable {
 
 /// A column that had to become wider, because of one value.
 #[derive(Debug, Clone, Serialize)]
-pub struct Widened {
+pub struct WidenedColumn {
     /// The column.
     pub column: String,
     /// Its type at first.
@@ -72,7 +72,8 @@ pub(super) async fn try_out(
     made.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
     undone.map_err(server_error(format!("could not roll back table {name}")))?;
-    let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))?;
+    let table =
+        table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table just made is not there"))?;
     let new = NewTable { table: table.sql_name.clone(), sql: sql.to_owned() };
     Ok((table, new))
 }
@@ -90,7 +91,7 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
     );
     made.map_err(failed())?;
     let oid: Option<u32> = row.map_err(failed())?.get(0);
-    oid.ok_or_else(|| Error::new(Kind::Bug, "the table just made is not there"))
+    oid.ok_or_else(|| Error::new(ErrorKind::Bug, "the table just made is not there"))
 }
 
 /// Drops the table again, unless it has rows: then somebody else put them in.
@@ -117,7 +118,7 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
         format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
     let found = connection.client.ask_one(&look, &[table, &oid]).await.map_err(failed())?;
     if found.get(0) || found.get(1) {
-        return Err(Error::new(Kind::Plan, "another session has put rows into it"));
+        return Err(Error::new(ErrorKind::Plan, "another session has put rows into it"));
     }
     let sql = format!("drop table {table}; commit");
     connection.client.batch_execute(&sql).await.map_err(failed())
@@ -130,7 +131,7 @@ pub(super) async fn widen(
     new: &NewTable,
     table: &Table,
     error: &Error,
-) -> Result<Option<Widened>> {
+) -> Result<Option<WidenedColumn>> {
     let Some((column, to)) = wider(table, error) else { return Ok(None) };
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
@@ -142,7 +143,7 @@ pub(super) async fn widen(
     let failed = server_error(format!("could not widen column {quoted}"));
     connection.client.batch_execute(&sql).await.map_err(failed)?;
     let place = error.place().map(ToString::to_string);
-    Ok(Some(Widened { column: column.name.clone(), from, to: to.to_owned(), place }))
+    Ok(Some(WidenedColumn { column: column.name.clone(), from, to: to.to_owned(), place }))
 }
 
 /// The column that a value did not fit, and the type that it would fit.

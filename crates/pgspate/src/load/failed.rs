@@ -5,15 +5,15 @@
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{Load, Watch, create};
+use super::{Load, LoadWatch, create};
 use crate::copy::{is_about_one_row, is_keys_down};
 use crate::reading::hint_encoding;
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, KeysDown};
 
 impl Load {
     /// The load's error, after the table that was made for it is gone again.
-    pub(super) fn failed(&mut self, error: Error, watch: &Watch) -> Error {
+    pub(super) fn failed(&mut self, error: Error, watch: &LoadWatch) -> Error {
         let message = format!("could not load {} into {}", self.reading.title(), self.plan.table);
         let error = self.name_keys(error);
         let kind = error.kind();
@@ -52,7 +52,7 @@ impl Load {
             Some(_) if can_set_aside && is_about_one_row(&error) => {
                 "with `--rejects FILE` the load sets such rows aside and goes on from there"
             }
-            Some(_) if kind == Kind::Source => {
+            Some(_) if kind == ErrorKind::Source => {
                 "the same command, run again, goes on if the source still holds them"
             }
             Some(_) => "the load goes on from there once nothing stands in its way",
@@ -67,7 +67,7 @@ impl Load {
     fn forgotten(&mut self, error: Error) -> Error {
         match error.sqlstate() {
             Some(&SqlState::FOREIGN_KEY_VIOLATION) => match self.job.reopen() {
-                Err(gone) if gone.kind() == Kind::Ledger => gone.because(error),
+                Err(gone) if gone.kind() == ErrorKind::Ledger => gone.because(error),
                 _ => error,
             },
             _ => error,
@@ -101,7 +101,7 @@ impl Load {
 }
 
 /// Where the server cannot be asked any more what of the load is in the table.
-fn unsure(error: Error, watch: &Watch) -> Error {
+fn unsure(error: Error, watch: &LoadWatch) -> Error {
     let known = match watch.copy.kept.words() {
         Some(kept) => format!("{kept} were in the table when the server was last heard of"),
         None => "No row is known to be in the table".to_owned(),

@@ -17,17 +17,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use crate::reading::Watch;
-pub use create::{NewTable, Widened};
+pub use crate::reading::LoadWatch;
+pub use create::{NewTable, WidenedColumn};
 pub use prepare::prepare;
-pub use report::{PlanReport, Report};
+pub use report::{PlanReport, LoadReport};
 
 use crate::Result;
-use crate::care::{self, Caring};
-use crate::copy::{Early, Outcome, RejectsMax};
-use crate::job::{JobSession, OwnSession, Persistent};
-use crate::plan::{self, Plan, Request};
-use crate::reading::{self, Reading};
+use crate::care::{self, TableCare};
+use crate::copy::{EarlySession, CopyOutcome, RejectsMax};
+use crate::job::{JobSession, OwnSession, RetryWhileAway};
+use crate::plan::{self, LoadPlan, PlanRequest};
+use crate::reading::{self, SniffedInputs};
 use pgspate_target::ledger::Found;
 use pgspate_target::measure::wal_position;
 use pgspate_target::session::Limits;
@@ -35,13 +35,13 @@ use pgspate_target::{Session, Table};
 
 /// What to load, and how to read it.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct LoadOptions {
     /// What is read, and how.
-    pub reading: reading::Options,
+    pub reading: reading::ReadingOptions,
     /// The table, as SQL writes it; by default named after the first source.
     pub table: Option<String>,
     /// How the table is loaded.
-    pub plan: plan::Options,
+    pub plan: plan::PlanOptions,
     /// Make the table when it is missing.
     pub create: bool,
     /// Begin anew, whatever the ledger says of earlier runs.
@@ -56,24 +56,24 @@ pub struct Options {
 
 /// A load that is ready to run.
 pub struct Load {
-    options: Options,
-    reading: Reading,
+    options: LoadOptions,
+    reading: SniffedInputs,
     session: Session,
     table: Table,
     new_table: Option<NewTable>,
     /// The oid of the new table, once it is made: by this run, or by one that was stopped.
     made: Option<u32>,
-    request: Request,
-    plan: Plan,
+    request: PlanRequest,
+    plan: LoadPlan,
     job: JobSession,
     /// The first lane's session, if it is being opened already.
-    early: Early,
+    early: EarlySession,
     /// Keeps other loads from the file for rejects.
-    rejects_guard: Option<rejects::Guard>,
-    care: care::Standing,
+    rejects_guard: Option<rejects::RejectsFileGuard>,
+    care: care::TableChanges,
 }
 
-impl Persistent for Load {
+impl RetryWhileAway for Load {
     fn own(&self) -> &OwnSession {
         &self.job.own
     }
@@ -85,7 +85,7 @@ impl Persistent for Load {
 
 impl Load {
     /// What it will do.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &LoadPlan {
         &self.plan
     }
 
@@ -108,7 +108,7 @@ impl Load {
     ///
     /// # Errors
     /// The first refusal in the order of the input, under a message that names input and table.
-    pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
+    pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
         let started = Instant::now();
         if let Some(report) = self.loaded_already(watch)? {
             return Ok(report);
@@ -127,19 +127,19 @@ impl Load {
         let seconds = started.elapsed().as_secs_f64();
         let wal_after = self.job.own.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
-        Ok(Report::new(&self, outcome, watch, widened, seconds, wal_bytes))
+        Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
     /// The report, if the ledger says that all of it is loaded.
-    fn loaded_already(&self, watch: &Watch) -> Result<Option<Report>> {
+    fn loaded_already(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
         let Found::Finished(record) = &self.job.known.found else { return Ok(None) };
         self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
-        Ok(Some(Report::new(self, Outcome::default(), watch, Vec::new(), 0.0, None)))
+        Ok(Some(LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None)))
     }
 
     /// Itself, as far as its table is cared for.
-    fn caring<'a>(&'a mut self, watch: &'a Watch) -> Caring<'a> {
-        Caring {
+    fn caring<'a>(&'a mut self, watch: &'a LoadWatch) -> TableCare<'a> {
+        TableCare {
             standing: &mut self.care,
             job: &mut self.job,
             table: &self.table,
@@ -151,7 +151,7 @@ impl Load {
         }
     }
 
-    fn carry_out(&mut self, watch: &Arc<Watch>, widened: &mut Vec<Widened>) -> Result<Outcome> {
+    fn carry_out(&mut self, watch: &Arc<LoadWatch>, widened: &mut Vec<WidenedColumn>) -> Result<CopyOutcome> {
         let tries_out = self.new_table.is_none() && self.changes_first();
         match self.new_table {
             Some(_) if self.made.is_none() => self.again(&watch.copy, Load::make_table)?,
@@ -161,7 +161,7 @@ impl Load {
         let oid = self.made.unwrap_or(self.table.oid);
         let how = (self.options.restart, self.made.is_some());
         if self.job.opened.is_none() && !self.job.open(oid, how, &watch.copy)? {
-            return Ok(Outcome::default());
+            return Ok(CopyOutcome::default());
         }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;

@@ -5,10 +5,10 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{Load, Options, Watch, create, record, replace};
-use crate::copy::{Early, Lanes};
+use super::{Load, LoadOptions, LoadWatch, create, record, replace};
+use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
-use crate::plan::{Plan, Request};
+use crate::plan::{LoadPlan, PlanRequest};
 use crate::reading::{Survey, is_locked, name_user, parse_name};
 use crate::{Result, care};
 use pgspate_target::Upkeep;
@@ -21,7 +21,7 @@ use pgspate_target::ledger::{self, Known};
 /// # Errors
 /// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
 /// inputs that do not fit it.
-pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
+pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let (mut load, has_ledger) = look(options, dsn, runtime)?;
     load.job.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
     let JobSession { identity, own, .. } = &mut load.job;
@@ -53,13 +53,13 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     if load.options.create && load.job.known.made_table {
         load.adopt_table()?;
     }
-    load.caring(&Watch::default()).plan()?;
+    load.caring(&LoadWatch::default()).plan()?;
     Ok(load)
 }
 
 /// What the table needs, while another session has it for itself: waits as long as for any lock.
 async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
-    let Load { job, table, options: Options { limits, .. }, .. } = load;
+    let Load { job, table, options: LoadOptions { limits, .. }, .. } = load;
     let patience = limits.lock_timeout_millis();
     match Upkeep::read_with_patience(job.client(), table, patience).await {
         Err(error) if is_locked(&error) => {
@@ -71,7 +71,7 @@ async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
 
 /// Looks at inputs and table, and plans how the rows get there. Says, too, whether there is a
 /// ledger.
-fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
+fn look(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let (table, limits) = (options.table.as_deref(), options.limits);
     let survey = Survey::take(&options.reading, table, limits, dsn, runtime)?;
     let Survey { own, reading, session, name, table, rows, free_connections, has_ledger } = survey;
@@ -87,14 +87,14 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
     };
     let existing = new_table.is_none().then_some(&table);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let request = Request {
+    let request = PlanRequest {
         options: options.plan.clone(),
         rows,
         shared_cores: connection.is_local().then(cores),
         rejects: options.rejects.is_some(),
         bonds: runtime.block_on(replace::bonds(&options, connection, existing))?,
     };
-    let mut plan = Plan::make(&table, &session, &reading.facts(), &request)?;
+    let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = limit_lanes(plan.lanes, free_connections?);
     let load = Load {
         options,
@@ -106,9 +106,9 @@ fn look(options: Options, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bo
         request,
         plan,
         job: JobSession::new(own),
-        early: Early::default(),
+        early: EarlySession::default(),
         rejects_guard: None,
-        care: care::Standing::default(),
+        care: care::TableChanges::default(),
     };
     Ok((load, has_ledger))
 }

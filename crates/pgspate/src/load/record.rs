@@ -3,19 +3,19 @@
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use super::{Load, Watch, create};
-use crate::copy::Outcome;
-use crate::job::{JobSession, Persistent};
-use crate::plan::{Method, Plan};
-use crate::reading::Reading;
-use crate::{Error, Kind, Result};
+use super::{Load, LoadWatch, create};
+use crate::copy::CopyOutcome;
+use crate::job::{JobSession, RetryWhileAway};
+use crate::plan::{AtomicMethod, LoadPlan};
+use crate::reading::SniffedInputs;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, Begun, Found, Identity, SourcePrint};
 use pgspate_target::{Session, Table, Unlogged, server_error};
 
 /// What the load is known by, if its plan keeps a ledger. Blocks.
 pub(super) fn identity(
-    reading: &Reading,
-    plan: &Plan,
+    reading: &SniffedInputs,
+    plan: &LoadPlan,
     session: &Session,
     table: &Table,
 ) -> Result<Option<Identity>> {
@@ -60,7 +60,7 @@ pub(super) fn identity(
         keeps_rows,
         sources,
         options,
-        in_shadow: at_once.is_some_and(|at_once| at_once.method == Method::Swap),
+        in_shadow: at_once.is_some_and(|at_once| at_once.method == AtomicMethod::Swap),
         // What triggers have put elsewhere stays.
         unlogged: match table.unlogged {
             Unlogged::Wholly if !keeps_rows => Unlogged::Partly,
@@ -156,7 +156,7 @@ impl Load {
             let Begun::Opened(opened) =
                 ledger::open(client, &identity, known, restart, true).await?
             else {
-                return Err(Error::new(Kind::Bug, "a new table cannot be loaded already"));
+                return Err(Error::new(ErrorKind::Bug, "a new table cannot be loaded already"));
             };
             client.batch_execute("commit").await.map_err(failed())?;
             Ok((oid, opened))
@@ -190,7 +190,7 @@ impl Load {
 
     /// Says in the ledger that everything is written. False when a crash of the server has taken
     /// some of it: then it is to be loaded again.
-    pub(super) fn finish_job(&mut self, outcome: &mut Outcome, watch: &Watch) -> Result<bool> {
+    pub(super) fn finish_job(&mut self, outcome: &mut CopyOutcome, watch: &LoadWatch) -> Result<bool> {
         let Some(opened) = &self.job.opened else { return self.check_alive().map(|()| true) };
         let (job, is_bound, chunks) = (opened.job, opened.is_bound, outcome.chunks);
         let Some(identity) = self.job.identity.clone() else { return Ok(true) };
@@ -229,7 +229,7 @@ impl Load {
                     "the server was away when the rows were committed, and a crash empties \
                      {table}, which is unlogged"
                 );
-                Err(Error::new(Kind::Connect, message).hint(format!(
+                Err(Error::new(ErrorKind::Connect, message).hint(format!(
                     "Look whether the rows are there: `select count(*) from {table}`."
                 )))
             }
@@ -243,7 +243,7 @@ mod tests {
 
     use pgspate_embedded::testing;
 
-    use crate::load::{Options, Watch, prepare};
+    use crate::load::{LoadOptions, LoadWatch, prepare};
     use crate::reading;
     use pgspate_target::connect::{Dsn, Environment};
 
@@ -259,15 +259,15 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let load = || {
             let sources = vec![file.display().to_string()];
-            let reading = reading::Options::of_sources(sources);
-            let options = Options { reading, table: Some("t".to_owned()), ..Options::default() };
+            let reading = reading::ReadingOptions::of_sources(sources);
+            let options = LoadOptions { reading, table: Some("t".to_owned()), ..LoadOptions::default() };
             prepare(options, dsn.clone(), runtime.handle()).unwrap()
         };
         let first = load();
-        load().run(&Arc::new(Watch::default())).unwrap();
+        load().run(&Arc::new(LoadWatch::default())).unwrap();
         // It has died before it could say so.
         db.run("update pgspate.job set finished = null");
-        let report = first.run(&Arc::new(Watch::default())).unwrap();
+        let report = first.run(&Arc::new(LoadWatch::default())).unwrap();
         assert_eq!((report.rows_written, report.rows_before), (0, 2));
     }
 }

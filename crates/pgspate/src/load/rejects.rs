@@ -15,22 +15,22 @@ use futures_util::TryStreamExt;
 use super::Load;
 use crate::file::open_own;
 use crate::format::RowForm;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, RejectRecord};
 
 /// Keeps other loads from writing the same file, for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct RejectsFileGuard {
     path: PathBuf,
     lock: File,
 }
 
-impl Guard {
+impl RejectsFileGuard {
     /// Takes the file for this load.
     ///
     /// # Errors
     /// When another load has it, or it cannot be written.
-    fn take(path: &Path) -> Result<Guard> {
+    fn take(path: &Path) -> Result<RejectsFileGuard> {
         let beside = temporary(path);
         loop {
             let lock = open_own(&beside).map_err(|error| unwritable(path, error))?;
@@ -38,7 +38,7 @@ impl Guard {
                 Err(TryLockError::WouldBlock) => {
                     let shown = path.display();
                     let message = format!("another load writes its rejects to \"{shown}\"");
-                    return Err(Error::new(Kind::Usage, message)
+                    return Err(Error::new(ErrorKind::Usage, message)
                         .hint("Name another file for `--rejects`, or wait until that load ends."));
                 }
                 // Some network file systems have no locks.
@@ -47,13 +47,13 @@ impl Guard {
             // The load that had it may have renamed or removed it before it let go.
             let inode = |found: fs::Metadata| (found.dev(), found.ino());
             if lock.metadata().ok().map(inode) == fs::metadata(&beside).ok().map(inode) {
-                return Ok(Guard { path: beside, lock });
+                return Ok(RejectsFileGuard { path: beside, lock });
             }
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for RejectsFileGuard {
     fn drop(&mut self) {
         // What has been renamed meanwhile is not ours to remove.
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
@@ -69,18 +69,20 @@ impl Drop for Guard {
 ///
 /// # Errors
 /// When the file holds something else, is an input, is another load's, or cannot be written.
-pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<Guard> {
+pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<RejectsFileGuard> {
     let absolute = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if inputs.iter().any(|input| absolute(Path::new(input)) == absolute(path)) {
         let message = format!("\"{}\" is what is to be loaded", path.display());
-        return Err(Error::new(Kind::Usage, message).hint("Name another file for `--rejects`."));
+        return Err(
+            Error::new(ErrorKind::Usage, message).hint("Name another file for `--rejects`.")
+        );
     }
     // Better now than after the load.
-    let guard = Guard::take(path)?;
+    let guard = RejectsFileGuard::take(path)?;
     let is_new = fs::metadata(path).map_or(true, |found| found.len() == 0);
     if !is_new && !is_of_job(path, job) {
         let message = format!("\"{}\" exists already", path.display());
-        return Err(Error::new(Kind::Usage, message)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("Name another file for `--rejects`, or remove that one."));
     }
     Ok(guard)
@@ -128,7 +130,7 @@ impl Load {
         }
         let message =
             format!("job {job} has set {rows} rows aside, of which the ledger still has {written}");
-        Err(Error::new(Kind::Ledger, message).hint(
+        Err(Error::new(ErrorKind::Ledger, message).hint(
             "The ledger keeps such rows for seven days. `--restart` loads the source again, and \
              sets them aside again.",
         ))
@@ -146,7 +148,7 @@ impl Load {
             while let Some(reject) = rejects.try_next().await? {
                 let files = match &mut files {
                     Some(files) => files,
-                    none => none.insert(Files::create(path, header)?),
+                    none => none.insert(RejectFiles::create(path, header)?),
                 };
                 files.add(&reject).map_err(|error| unwritable(path, error))?;
                 count += 1;
@@ -160,13 +162,13 @@ impl Load {
 }
 
 /// Both files while they are written.
-struct Files {
+struct RejectFiles {
     records: BufWriter<File>,
     reasons: BufWriter<File>,
 }
 
-impl Files {
-    fn create(path: &Path, header: &[u8]) -> Result<Files> {
+impl RejectFiles {
+    fn create(path: &Path, header: &[u8]) -> Result<RejectFiles> {
         let create = |path: &Path| {
             let file = open_own(&temporary(path));
             let file = file.and_then(|file| file.set_len(0).map(|()| file));
@@ -174,7 +176,7 @@ impl Files {
         };
         let mut records = BufWriter::new(create(path)?);
         records.write_all(header).map_err(|error| unwritable(path, error))?;
-        Ok(Files { records, reasons: BufWriter::new(create(&reasons(path))?) })
+        Ok(RejectFiles { records, reasons: BufWriter::new(create(&reasons(path))?) })
     }
 
     fn add(&mut self, reject: &RejectRecord) -> std::io::Result<()> {
@@ -210,5 +212,5 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn unwritable(path: &Path, error: std::io::Error) -> Error {
     let message = format!("could not write rejects to \"{}\"", path.display());
-    Error::new(Kind::Usage, message).because(error)
+    Error::new(ErrorKind::Usage, message).because(error)
 }

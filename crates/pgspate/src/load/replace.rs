@@ -3,17 +3,17 @@
 //! What a lane does around its COPY when everything is one transaction. Until it commits, nothing
 //! of it can be seen; if it does not, nothing has happened.
 
-use super::{Load, Options};
+use super::{Load, LoadOptions};
 use crate::Result;
-use crate::copy::Around;
-use crate::plan::{AtOnce, Method};
+use crate::copy::SurroundingSql;
+use crate::plan::{AtomicPlan, AtomicMethod};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Bonds, Reference, Table, ledger};
 
 /// What is bound to the table, if rows are to become visible at once. No table: it is made for the
 /// load.
 pub(super) async fn bonds(
-    options: &Options,
+    options: &LoadOptions,
     connection: &Connection,
     table: Option<&Table>,
 ) -> Result<Option<Bonds>> {
@@ -26,10 +26,10 @@ pub(super) async fn bonds(
 impl Load {
     /// What a lane does besides COPY, if everything is its one transaction. Nothing if that is
     /// committed already, though its answer got lost.
-    pub(super) fn around(&self) -> Result<Option<Around>> {
+    pub(super) fn around(&self) -> Result<Option<SurroundingSql>> {
         let Some(at_once) = &self.plan.at_once else { return Ok(None) };
         let is_done = self.job.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0);
-        if at_once.method != Method::OneTransaction || !at_once.replaces || is_done {
+        if at_once.method != AtomicMethod::OneTransaction || !at_once.replaces || is_done {
             return Ok(None);
         }
         let job = self.job.id();
@@ -41,7 +41,7 @@ impl Load {
 }
 
 /// The statements of the one transaction that replaces all rows.
-fn around(table: &str, at_once: &AtOnce, emptied: &str) -> Around {
+fn around(table: &str, at_once: &AtomicPlan, emptied: &str) -> SurroundingSql {
     let (mut before, mut after) = (String::new(), String::new());
     for Reference { table: other, name, definition, comment, .. } in &at_once.references {
         before += &format!("alter table {other} drop constraint {name}; ");
@@ -53,7 +53,7 @@ fn around(table: &str, at_once: &AtOnce, emptied: &str) -> Around {
         }
     }
     before += &format!("truncate {table}; {emptied}");
-    Around { before, after }
+    SurroundingSql { before, after }
 }
 
 /// For an `E''` string, which means the same whatever `standard_conforming_strings` is.

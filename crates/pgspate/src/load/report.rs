@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::{Load, Watch, Widened};
+use super::{Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
-use crate::copy::{Lanes, Outcome, Stages};
-use crate::plan::{AtOnce, Choice, OmittedColumn, way};
+use crate::copy::{Lanes, CopyOutcome, StageSeconds};
+use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, way};
 
 /// What a load will do.
 #[derive(Debug, Clone, Serialize)]
@@ -16,7 +16,7 @@ pub struct PlanReport {
     pub create: Option<String>,
     /// How rows become visible at once, where they are to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub at_once: Option<AtOnce>,
+    pub at_once: Option<AtomicPlan>,
     /// What was found out about the input.
     pub input: Vec<String>,
     /// `binary` or `text`.
@@ -107,7 +107,7 @@ impl PlanReport {
 }
 
 impl PlanIndex {
-    fn of(choice: &Choice) -> PlanIndex {
+    fn of(choice: &IndexChoice) -> PlanIndex {
         PlanIndex {
             name: choice.name.clone(),
             kind: choice.kind.name(),
@@ -119,14 +119,14 @@ impl PlanIndex {
 
 /// What a load did.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     /// The table, as SQL writes it.
     pub table: String,
     /// Whether the table was made for it.
     pub created: bool,
     /// How rows became visible at once, where they did.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub at_once: Option<AtOnce>,
+    pub at_once: Option<AtomicPlan>,
     /// Inputs.
     pub inputs: usize,
     /// Rows read.
@@ -162,7 +162,7 @@ pub struct Report {
     /// From the first byte to the last commit.
     pub seconds: f64,
     /// Seconds of the lanes together, by stage.
-    pub stages: Stages,
+    pub stages: StageSeconds,
     /// WAL that the server wrote meanwhile, for whomever.
     pub wal_bytes: Option<u64>,
     /// Indexes, foreign keys and options that were put back after the load, by kind and name.
@@ -178,7 +178,7 @@ pub struct Report {
     /// Sequences that were moved.
     pub sequences: Vec<MovedSequence>,
     /// Columns that had to become wider.
-    pub widened: Vec<Widened>,
+    pub widened: Vec<WidenedColumn>,
     /// What slowed it down.
     pub warnings: Vec<String>,
     /// Which job had loaded all of it, and when, in words.
@@ -186,19 +186,19 @@ pub struct Report {
     pub loaded_already: Option<String>,
 }
 
-impl Report {
+impl LoadReport {
     pub(super) fn new(
         load: &Load,
-        outcome: Outcome,
-        watch: &Watch,
-        widened: Vec<Widened>,
+        outcome: CopyOutcome,
+        watch: &LoadWatch,
+        widened: Vec<WidenedColumn>,
         seconds: f64,
         wal_bytes: Option<u64>,
-    ) -> Report {
+    ) -> LoadReport {
         let (job, rows_before) = load.job.before();
         let done = &load.care.done;
         let (plan, after) = (&load.plan.warnings, &done.after);
-        Report {
+        LoadReport {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
             at_once: load.plan.at_once.clone(),

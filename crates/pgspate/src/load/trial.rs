@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::Load;
 use crate::Result;
-use crate::copy::{Early, Ready, refused_copy};
+use crate::copy::{EarlySession, ReadySession, refused_copy};
 use pgspate_target::ledger::Found;
 
 impl Load {
@@ -35,7 +35,7 @@ impl Load {
         let ready = self.job.own.runtime.block_on(async {
             let ready = match early.take().await {
                 Some(ready) => ready?,
-                None => Ready::open(&self.connect(), &self.copying()).await?,
+                None => ReadySession::open(&self.connect(), &self.copying()).await?,
             };
             let Err(error) = copy_nothing(&ready.connection.client, &sql).await else {
                 return Ok(Some(ready));
@@ -47,7 +47,7 @@ impl Load {
             }
         })?;
         match ready.filter(|_| !self.is_swap()) {
-            Some(ready) => self.early = Early::of(ready, &self.job.own.runtime),
+            Some(ready) => self.early = EarlySession::of(ready, &self.job.own.runtime),
             None => self.open_early(),
         }
         Ok(())

@@ -5,14 +5,14 @@
 
 use std::fmt;
 
-use super::{AtOnce, Method, Options, PlannedColumn, Request};
+use super::{AtomicPlan, AtomicMethod, PlanOptions, PlannedColumn, PlanRequest};
 use crate::copy::Commit;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{Index, IndexKind, Table, Upkeep};
 
 /// Whether to do something that is a matter of judgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum When {
+pub enum AutoChoice {
     /// Where it pays.
     #[default]
     Auto,
@@ -38,7 +38,7 @@ const REBUILD_SHARE: u64 = 1;
 const PAUSE_BYTES: u64 = 8 << 30;
 
 /// What is known when it is decided.
-pub(crate) struct Facts<'a> {
+pub(crate) struct MaintenanceFacts<'a> {
     pub(crate) table: &'a Table,
     pub(crate) upkeep: &'a Upkeep,
     /// Stored bytes of the input, where known.
@@ -56,7 +56,7 @@ pub(crate) struct Facts<'a> {
 
 /// What becomes of an index or a foreign key.
 #[derive(Debug, Clone)]
-pub struct Choice {
+pub struct IndexChoice {
     /// What it is.
     pub kind: IndexKind,
     /// Its name, unquoted.
@@ -67,9 +67,9 @@ pub struct Choice {
 
 /// What is done around a load, and why.
 #[derive(Debug, Clone, Default)]
-pub struct Care {
+pub struct MaintenancePlan {
     /// Indexes and foreign keys.
-    pub indexes: Vec<Choice>,
+    pub indexes: Vec<IndexChoice>,
     /// Whether those are dropped that nothing keeps.
     pub rebuilds: bool,
     /// Why they are dropped, or why all of them stay.
@@ -77,23 +77,23 @@ pub struct Care {
     /// Why autovacuum is switched off for the table; `None` if it is not.
     pub autovacuum_pause: Option<String>,
     /// Whether to count values afterwards.
-    pub analyze: When,
+    pub analyze: AutoChoice,
     /// Whether to vacuum and freeze afterwards.
     pub vacuum: bool,
     /// Columns whose sequences move past what is loaded, each with its sequence.
     pub sequences: Vec<(String, String)>,
 }
 
-impl Care {
+impl MaintenancePlan {
     /// Decides.
     ///
     /// # Errors
     /// When something is asked for always that cannot be done.
     pub(crate) fn make(
-        facts: &Facts<'_>,
+        facts: &MaintenanceFacts<'_>,
         written: &[PlannedColumn],
-        ask: &Request,
-    ) -> Result<Care> {
+        ask: &PlanRequest,
+    ) -> Result<MaintenancePlan> {
         let (drops, indexes_reason) = match rebuild(facts, &ask.options)? {
             Ok(reason) => (true, reason),
             Err(reason) => (false, reason),
@@ -102,10 +102,10 @@ impl Care {
             true => index.obstacle.clone().or_else(|| stays(index, facts, ask)),
             false => Some(indexes_reason.clone()),
         };
-        let choice = |it: &Index| Choice { kind: it.kind, name: it.name.clone(), stays: stays(it) };
+        let choice = |it: &Index| IndexChoice { kind: it.kind, name: it.name.clone(), stays: stays(it) };
         let sequences = facts.upkeep.sequences.iter();
         let moved = sequences.filter(|it| written.iter().any(|column| column.name == it.column));
-        Ok(Care {
+        Ok(MaintenancePlan {
             indexes: facts.upkeep.indexes.iter().map(choice).collect(),
             rebuilds: drops,
             indexes_reason,
@@ -138,25 +138,25 @@ impl Care {
 }
 
 /// Why indexes of the table are dropped (`Ok`), or why none is (`Err`).
-fn rebuild(facts: &Facts<'_>, ask: &Options) -> Result<Result<String, String>> {
+fn rebuild(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Result<String, String>> {
     if facts.upkeep.indexes.is_empty() {
         return Ok(Err("there is none".to_owned()));
     }
     let cannot = cannot_alter(facts);
     match (ask.rebuild_indexes, cannot) {
-        (When::Never, _) => Ok(Err("as asked".to_owned())),
-        (When::Always, Some(why)) => {
+        (AutoChoice::Never, _) => Ok(Err("as asked".to_owned())),
+        (AutoChoice::Always, Some(why)) => {
             let message = format!("indexes of {} cannot be dropped: {why}", facts.table.sql_name);
-            Err(Error::new(Kind::Plan, message).hint("Leave `--rebuild-indexes always` out."))
+            Err(Error::new(ErrorKind::Plan, message).hint("Leave `--rebuild-indexes always` out."))
         }
-        (When::Always, None) => Ok(Ok("as asked".to_owned())),
-        (When::Auto, Some(why)) => Ok(Err(why)),
-        (When::Auto, None) => Ok(rebuild_pays(facts)),
+        (AutoChoice::Always, None) => Ok(Ok("as asked".to_owned())),
+        (AutoChoice::Auto, Some(why)) => Ok(Err(why)),
+        (AutoChoice::Auto, None) => Ok(rebuild_pays(facts)),
     }
 }
 
 /// Why the table is left as it is, whatever is asked.
-fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
+fn cannot_alter(facts: &MaintenanceFacts<'_>) -> Option<String> {
     let said = |is_so: bool, why: &str| is_so.then(|| why.to_owned());
     let kind = facts.table.kind;
     said(kind == 'p', "the table is partitioned")
@@ -175,7 +175,7 @@ fn cannot_alter(facts: &Facts<'_>) -> Option<String> {
         .or_else(|| facts.writer.map(|writer| format!("{writer} writes into the table")))
 }
 
-fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {
+fn rebuild_pays(facts: &MaintenanceFacts<'_>) -> Result<String, String> {
     let upkeep = facts.upkeep;
     if let Some(user) = upkeep.users.first() {
         return Err(format!("{user} uses the table"));
@@ -197,15 +197,15 @@ fn rebuild_pays(facts: &Facts<'_>) -> Result<String, String> {
 
 /// Whether keys can be sorted within what this role may write to temporary files. They are taken
 /// for as large as all rows: an entry of an index has 16 bytes beside its key.
-fn leaves_room(facts: &Facts<'_>, input_bytes: u64) -> bool {
+fn leaves_room(facts: &MaintenanceFacts<'_>, input_bytes: u64) -> bool {
     let needed = facts.upkeep.table_bytes.saturating_add(input_bytes.saturating_mul(2));
     facts.upkeep.temp_bytes_max.is_none_or(|most| needed <= most)
 }
 
 /// Why this index stays where others are dropped.
-fn stays(index: &Index, facts: &Facts<'_>, ask: &Request) -> Option<String> {
+fn stays(index: &Index, facts: &MaintenanceFacts<'_>, ask: &PlanRequest) -> Option<String> {
     let reason = |text: &str| Some(text.to_owned());
-    let is_auto = ask.options.rebuild_indexes == When::Auto;
+    let is_auto = ask.options.rebuild_indexes == AutoChoice::Auto;
     let is_key = !matches!(index.kind, IndexKind::Plain | IndexKind::ForeignKey);
     match index.kind {
         IndexKind::Plain => None,
@@ -228,25 +228,25 @@ fn stays(index: &Index, facts: &Facts<'_>, ask: &Request) -> Option<String> {
 }
 
 /// Whether rows can be deleted again without anybody else noticing.
-fn can_take_back(facts: &Facts<'_>) -> bool {
+fn can_take_back(facts: &MaintenanceFacts<'_>) -> bool {
     !facts.upkeep.is_referenced && !facts.upkeep.has_delete_triggers
 }
 
 /// Why autovacuum is switched off for the table, if it is.
-fn pause(facts: &Facts<'_>, ask: &Options) -> Result<Option<String>> {
+fn pause(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Option<String>> {
     let is_off = |set: &Option<String>| {
         let off = ["off", "false", "no", "0", "n", "f", "of", "fal", "fals", "fa"];
         set.as_deref().is_some_and(|it| off.contains(&it.to_ascii_lowercase().as_str()))
     };
-    if ask.pause_autovacuum == When::Never || is_off(&facts.upkeep.autovacuum[0]) {
+    if ask.pause_autovacuum == AutoChoice::Never || is_off(&facts.upkeep.autovacuum[0]) {
         return Ok(None);
     }
     match (ask.pause_autovacuum, cannot_alter(facts)) {
-        (When::Always, Some(why)) => {
+        (AutoChoice::Always, Some(why)) => {
             let message = format!("autovacuum of {} stays: {why}", facts.table.sql_name);
-            Err(Error::new(Kind::Plan, message).hint("Leave `--pause-autovacuum always` out."))
+            Err(Error::new(ErrorKind::Plan, message).hint("Leave `--pause-autovacuum always` out."))
         }
-        (When::Always, None) => Ok(Some("as asked".to_owned())),
+        (AutoChoice::Always, None) => Ok(Some("as asked".to_owned())),
         (_, Some(_)) => Ok(None),
         (_, None) => {
             let left = facts.input_bytes.unwrap_or(0).saturating_sub(facts.bytes_done);
@@ -259,35 +259,35 @@ fn pause(facts: &Facts<'_>, ask: &Options) -> Result<Option<String>> {
 /// Why to count values anew after so many rows (`Ok`), or why not (`Err`). As autovacuum would:
 /// when a tenth of the rows is new.
 pub(crate) fn analyze(
-    ask: When,
+    ask: AutoChoice,
     table: &Table,
     upkeep: &Upkeep,
     written: u64,
     lost_statistics: bool,
-    at_once: Option<&AtOnce>,
+    at_once: Option<&AtomicPlan>,
 ) -> Result<&'static str, &'static str> {
     let is_local = matches!(table.kind, 'r' | 'p');
-    let is_swapped = at_once.is_some_and(|it| it.method == Method::Swap);
+    let is_swapped = at_once.is_some_and(|it| it.method == AtomicMethod::Swap);
     let before = match at_once {
-        Some(AtOnce { replaces: true, .. }) => 0.0,
+        Some(AtomicPlan { replaces: true, .. }) => 0.0,
         _ => upkeep.rows.unwrap_or(0.0).max(0.0),
     };
     match ask {
-        When::Never => Err("as asked"),
-        When::Always => Ok("as asked"),
-        When::Auto if is_swapped => Err("the shadow was analyzed before it took the table's place"),
-        When::Auto if !is_local => Err("it is not a table of this server"),
-        When::Auto if !upkeep.is_owner => Err("this role does not own the table"),
-        When::Auto if lost_statistics => Ok("an index over an expression was built again"),
-        When::Auto if written == 0 => Err("nothing was written"),
-        When::Auto if (written as f64) < before / 10.0 => {
+        AutoChoice::Never => Err("as asked"),
+        AutoChoice::Always => Ok("as asked"),
+        AutoChoice::Auto if is_swapped => Err("the shadow was analyzed before it took the table's place"),
+        AutoChoice::Auto if !is_local => Err("it is not a table of this server"),
+        AutoChoice::Auto if !upkeep.is_owner => Err("this role does not own the table"),
+        AutoChoice::Auto if lost_statistics => Ok("an index over an expression was built again"),
+        AutoChoice::Auto if written == 0 => Err("nothing was written"),
+        AutoChoice::Auto if (written as f64) < before / 10.0 => {
             Err("less than a tenth of the rows is new: autovacuum counts them in its own time")
         }
-        When::Auto => Ok("a tenth of the rows or more is new"),
+        AutoChoice::Auto => Ok("a tenth of the rows or more is new"),
     }
 }
 
-impl fmt::Display for Care {
+impl fmt::Display for MaintenancePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.indexes.iter().map(|it| it.name.chars().count()).max().unwrap_or(0);
         let reason = &self.indexes_reason;
@@ -311,9 +311,9 @@ impl fmt::Display for Care {
         }
         match (self.vacuum, self.analyze) {
             (true, _) => writeln!(f, "after    vacuum (freeze, analyze)")?,
-            (false, When::Always) => writeln!(f, "after    analyze")?,
-            (false, When::Never) => writeln!(f, "after    no analyze")?,
-            (false, When::Auto) => {}
+            (false, AutoChoice::Always) => writeln!(f, "after    analyze")?,
+            (false, AutoChoice::Never) => writeln!(f, "after    no analyze")?,
+            (false, AutoChoice::Auto) => {}
         }
         for (column, sequence) in &self.sequences {
             writeln!(f, "after    sequence {sequence} moves past the values of \"{column}\"")?;

@@ -6,7 +6,7 @@ use super::{InputFacts, RowRequest};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{Column, PgType, Session, Table, TypeKind};
 
 /// A column that the load writes.
@@ -19,7 +19,7 @@ pub struct PlannedColumn {
     /// The field that it comes from, by position in the input.
     pub field: usize,
     /// How its values travel.
-    pub route: Route,
+    pub route: ColumnRoute,
     /// COPY's `force_null`.
     pub force_null: bool,
     /// COPY's `force_not_null`.
@@ -28,7 +28,7 @@ pub struct PlannedColumn {
 
 /// How a column's values travel.
 #[derive(Debug, Clone)]
-pub enum Route {
+pub enum ColumnRoute {
     /// Text fields, encoded in binary.
     Field(FieldEncoder),
     /// A column of record batches.
@@ -41,19 +41,19 @@ impl PlannedColumn {
     /// Why the column's values go as text, if they do.
     pub(super) fn text_reason(&self) -> Option<&str> {
         match &self.route {
-            Route::Text(reason) => Some(reason),
-            Route::Batch(encoder) => match encoder.route() {
+            ColumnRoute::Text(reason) => Some(reason),
+            ColumnRoute::Batch(encoder) => match encoder.route() {
                 arrow::Route::Server(reason) => Some(reason),
                 _ => None,
             },
-            Route::Field(_) => None,
+            ColumnRoute::Field(_) => None,
         }
     }
 
     /// The encoder of text fields, if it has one.
     pub fn field_encoder(&self) -> Option<FieldEncoder> {
         match &self.route {
-            Route::Field(encoder) => Some(encoder.clone()),
+            ColumnRoute::Field(encoder) => Some(encoder.clone()),
             _ => None,
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn plan(
         };
         if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
             let message = format!("column \"{}\" is named more than once", column.name);
-            return Err(Error::new(Kind::Plan, message));
+            return Err(Error::new(ErrorKind::Plan, message));
         }
         planned.push(PlannedColumn {
             name: column.name.clone(),
@@ -90,7 +90,7 @@ pub(super) fn plan(
     }
     if planned.is_empty() {
         let message = format!("nothing in the input is a column of \"{}\"", table.name);
-        return Err(Error::new(Kind::Plan, message));
+        return Err(Error::new(ErrorKind::Plan, message));
     }
     for name in &request.force_null {
         forced(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?.force_null = true;
@@ -112,13 +112,13 @@ fn forced<'a>(
 ) -> Result<&'a mut PlannedColumn> {
     if !input.is_csv {
         let message = format!("COPY {option} requires CSV mode");
-        return Err(Error::new(Kind::Usage, message)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint(format!("Leave `{flag}` out: the format says itself what is NULL.")));
     }
     let column = find(table, name).ok_or_else(|| unknown_column(table, name))?;
     planned.iter_mut().find(|planned| planned.name == column.name).ok_or_else(|| {
         let message = format!("{option} column \"{}\" not referenced by COPY", column.name);
-        Error::new(Kind::Usage, message)
+        Error::new(ErrorKind::Usage, message)
             .with_sqlstate(tokio_postgres::error::SqlState::INVALID_COLUMN_REFERENCE)
             .hint(format!("Leave it out of `{flag}`: the input does not have it."))
     })
@@ -131,7 +131,7 @@ fn target_names(table: &Table, input: &InputFacts, request: &RowRequest) -> Resu
         if fields != columns.len() {
             let message =
                 format!("the input has {fields} fields but --columns names {}", columns.len());
-            return Err(Error::new(Kind::Usage, message));
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         return Ok(columns.clone());
     }
@@ -148,7 +148,7 @@ fn target_names(table: &Table, input: &InputFacts, request: &RowRequest) -> Resu
             let (table, columns) = (&table.name, names.len());
             let message =
                 format!("the input has {fields} fields, but \"{table}\" {columns} columns");
-            Err(Error::new(Kind::Usage, message)
+            Err(Error::new(ErrorKind::Usage, message)
                 .hint("Name the columns for the input's fields with `--columns a,b,...`."))
         }
     }
@@ -175,25 +175,25 @@ fn unknown_column(table: &Table, name: &str) -> Error {
         "{hint}Name the columns for the input's fields with `--columns a,b,...`, or pass over \
          fields without a column with `--ignore-unknown`."
     );
-    Error::new(Kind::Plan, message)
+    Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
         .hint(hint)
 }
 
-fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<Route> {
+fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<ColumnRoute> {
     let Some(types) = &input.types else {
         if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
-            return Ok(Route::Text("array_nulls is off, as only the server knows".to_owned()));
+            return Ok(ColumnRoute::Text("array_nulls is off, as only the server knows".to_owned()));
         }
         return Ok(match FieldEncoder::new(&column.ty, session) {
-            Ok(encoder) => Route::Field(encoder),
-            Err(reason) => Route::Text(reason),
+            Ok(encoder) => ColumnRoute::Field(encoder),
+            Err(reason) => ColumnRoute::Text(reason),
         });
     };
     let nothing = Field::new("", DataType::Null, true);
     let source = types.get(field).unwrap_or(&nothing);
     match ColumnEncoder::new(source, &column.ty, session) {
-        Ok(encoder) => Ok(Route::Batch(encoder)),
+        Ok(encoder) => Ok(ColumnRoute::Batch(encoder)),
         Err(reason) => {
             let message = format!(
                 "cannot turn column \"{}\" of the input into type {} of column \"{}\": {reason}",
@@ -201,7 +201,7 @@ fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -
                 column.ty.name,
                 column.name
             );
-            Err(Error::new(Kind::Type, message))
+            Err(Error::new(ErrorKind::Type, message))
         }
     }
 }
@@ -234,7 +234,7 @@ pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<OmittedCo
 /// stand in another order there.
 ///
 /// # Errors
-/// [`Kind::Format`] when the two headers do not name the same fields.
+/// [`ErrorKind::Format`] when the two headers do not name the same fields.
 pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>> {
     // As names find their columns: exactly, or but for case when that is not ambiguous.
     let position = |name: &String| {
@@ -259,7 +259,7 @@ pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>>
                 (None, None) => "a name stands in it twice".to_owned(),
             };
             let message = format!("its header differs from that of the first input: {detail}");
-            Err(Error::new(Kind::Format, message)
+            Err(Error::new(ErrorKind::Format, message)
                 .hint("Load inputs with different columns one after the other."))
         }
     }

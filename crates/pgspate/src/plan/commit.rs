@@ -1,8 +1,8 @@
 //! When a load commits.
 
-use super::{InputFacts, Request};
+use super::{InputFacts, PlanRequest};
 use crate::copy::Commit;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Below this many stored bytes a load is done within seconds, and one that fails had better leave
 /// nothing behind. Above, what is written is worth keeping.
@@ -11,7 +11,7 @@ const AT_END_BYTES: u64 = 1 << 30;
 /// When to commit, as asked or by the size of the input.
 pub(super) fn choose(
     input: &InputFacts,
-    request: &Request,
+    request: &PlanRequest,
     has_ledger: bool,
     one_statement: bool,
 ) -> Result<Commit> {
@@ -26,12 +26,12 @@ pub(super) fn choose(
                 "without a ledger"
             };
             let message = format!("chunks cannot be committed one by one: {why}");
-            Err(Error::new(Kind::Usage, message).hint("Leave `--commit chunk` out."))
+            Err(Error::new(ErrorKind::Usage, message).hint("Leave `--commit chunk` out."))
         }
         Some(Commit::EachChunk) if one_statement => {
             let message =
                 "chunks cannot be committed one by one: the table needs one COPY statement";
-            Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."))
+            Err(Error::new(ErrorKind::Plan, message).hint("Leave `--commit chunk` out."))
         }
         Some(asked) => Ok(asked),
         None if !has_ledger || one_statement => Ok(Commit::AtEnd),
@@ -45,7 +45,7 @@ pub(super) fn choose(
 
 /// Rows can be set aside only chunk by chunk, and are kept in the ledger. `one_statement`: why
 /// there can be but one.
-pub(super) fn check_rejects(request: &Request, one_statement: Option<&str>) -> Result<()> {
+pub(super) fn check_rejects(request: &PlanRequest, one_statement: Option<&str>) -> Result<()> {
     let (why, hint) = match one_statement {
         Some(why) => (why, "Load without `--rejects`: the first row that is refused is named."),
         None if request.options.commit == Some(Commit::AtEnd) => {
@@ -57,5 +57,5 @@ pub(super) fn check_rejects(request: &Request, one_statement: Option<&str>) -> R
         None => return Ok(()),
     };
     let message = format!("rows cannot be set aside: {why}");
-    Err(Error::new(Kind::Usage, message).hint(hint))
+    Err(Error::new(ErrorKind::Usage, message).hint(hint))
 }

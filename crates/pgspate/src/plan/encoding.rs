@@ -1,7 +1,7 @@
 //! Which encodings can be read.
 
 use super::{InputFacts, RowRequest};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Encodings in which the second byte of a character may look like a delimiter or a backslash, so
 /// that fields cannot be found without knowing the characters.
@@ -22,7 +22,7 @@ pub(super) fn choose(input: &InputFacts, request: &RowRequest) -> Result<Option<
     }
     if !input.is_delimited {
         let message = format!("encoding \"{name}\" does not apply to this format, which is UTF-8");
-        return Err(Error::new(Kind::Usage, message).hint("Leave `--encoding` out."));
+        return Err(Error::new(ErrorKind::Usage, message).hint("Leave `--encoding` out."));
     }
     let codes = folded.strip_prefix("windows").map(|page| format!("win{page}"));
     let folded = codes.as_deref().unwrap_or(&folded);
@@ -32,7 +32,7 @@ pub(super) fn choose(input: &InputFacts, request: &RowRequest) -> Result<Option<
             "Bytes of its characters look like delimiters. Convert the input first: \
              `iconv -f {name} -t UTF-8 FILE | pgspate load - ...`."
         );
-        return Err(Error::new(Kind::Usage, message).hint(hint));
+        return Err(Error::new(ErrorKind::Usage, message).hint(hint));
     }
     Ok(Some(name.clone()))
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::{OmittedColumn, Plan, PlannedColumn, Route};
+use super::{OmittedColumn, LoadPlan, PlannedColumn, ColumnRoute};
 use crate::copy::{Commit, Lanes};
 use crate::encode::arrow;
 use crate::format::Mode;
 
-impl fmt::Display for Plan {
+impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "table    {}", self.table)?;
         if let Some(at_once) = &self.at_once {
@@ -55,23 +55,23 @@ impl fmt::Display for Plan {
 }
 
 /// How a column's values travel, in words.
-pub(crate) fn way(plan: &Plan, column: &PlannedColumn) -> String {
+pub(crate) fn way(plan: &LoadPlan, column: &PlannedColumn) -> String {
     if let Some(reason) = column.text_reason() {
         return format!("text: {reason}");
     }
     match &column.route {
         _ if plan.rows.mode == Mode::Text => "text".to_owned(),
-        Route::Field(encoder) => format!("binary ({})", encoder.family_name()),
-        Route::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
-        Route::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {
+        ColumnRoute::Field(encoder) => format!("binary ({})", encoder.family_name()),
+        ColumnRoute::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
+        ColumnRoute::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {
             format!("binary, from {}", encoder.data_type())
         }
-        Route::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
-        Route::Text(reason) => reason.clone(),
+        ColumnRoute::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
+        ColumnRoute::Text(reason) => reason.clone(),
     }
 }
 
-fn commit(plan: &Plan) -> &'static str {
+fn commit(plan: &LoadPlan) -> &'static str {
     match plan.lanes {
         _ if plan.commit == Commit::EachChunk => {
             "each chunk with its row in the ledger: a load that stops goes on when run again"

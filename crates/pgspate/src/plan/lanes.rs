@@ -1,6 +1,6 @@
 //! How many lanes, and whether the table stands more than one.
 
-use super::{InputFacts, LANES_MAX, Request};
+use super::{InputFacts, LANES_MAX, PlanRequest};
 use crate::copy::Lanes;
 use pgspate_target::Table;
 
@@ -11,7 +11,7 @@ const ONE_LANE_BYTES: u64 = 1 << 20;
 pub(super) fn choose(
     table: &Table,
     input: &InputFacts,
-    request: &Request,
+    request: &PlanRequest,
 ) -> (Lanes, String, bool) {
     if let Some(name) = table.self_references.first() {
         let reason =

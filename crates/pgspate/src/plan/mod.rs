@@ -15,10 +15,10 @@ mod rows;
 
 use arrow_schema::Field;
 
-pub use care::{Care, Choice, When};
-pub use columns::{OmittedColumn, PlannedColumn, Route, match_fields};
+pub use care::{MaintenancePlan, IndexChoice, AutoChoice};
+pub use columns::{OmittedColumn, PlannedColumn, ColumnRoute, match_fields};
 pub(crate) use explain::way;
-pub use replace::{AtOnce, Method, Replace};
+pub use replace::{AtomicPlan, AtomicMethod, ReplaceMode};
 pub use rows::{RowPlan, RowRequest};
 
 use crate::Result;
@@ -51,7 +51,7 @@ pub struct InputFacts {
 
 /// What the user may say of how a table is loaded.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct PlanOptions {
     /// So many lanes; chosen by measuring otherwise.
     pub lanes: Option<usize>,
     /// When to commit; by the size of the input otherwise.
@@ -59,24 +59,24 @@ pub struct Options {
     /// Keep no ledger: in one piece, not resumable, and as often as it is asked for.
     pub no_ledger: bool,
     /// The input's rows instead of those that the table has.
-    pub replace: Option<Replace>,
+    pub replace: Option<ReplaceMode>,
     /// All rows become visible at once.
     pub atomic: bool,
     /// Whether to drop indexes and make them again.
-    pub rebuild_indexes: When,
+    pub rebuild_indexes: AutoChoice,
     /// Whether to switch autovacuum off for the table meanwhile.
-    pub pause_autovacuum: When,
+    pub pause_autovacuum: AutoChoice,
     /// Whether to run ANALYZE afterwards.
-    pub analyze: When,
+    pub analyze: AutoChoice,
     /// Run VACUUM (FREEZE, ANALYZE) afterwards.
     pub vacuum: bool,
 }
 
 /// All that was asked for, as far as plans depend on it.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct PlanRequest {
     /// How the table is loaded.
-    pub options: Options,
+    pub options: PlanOptions,
     /// How fields go to columns.
     pub rows: RowRequest,
     /// The processors that the server shares with us, if it is on this machine.
@@ -90,7 +90,7 @@ pub struct Request {
 
 /// What a load will do, and why.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     /// The table, as SQL writes it.
     pub table: String,
     /// How records become rows.
@@ -106,28 +106,29 @@ pub struct Plan {
     /// When rows become part of the table.
     pub commit: Commit,
     /// How rows become visible at once, where they are to.
-    pub at_once: Option<AtOnce>,
+    pub at_once: Option<AtomicPlan>,
     /// Whether chunks get a row in the ledger.
     pub ledger: bool,
     /// What is done with the table before and after.
-    pub care: Care,
+    pub care: MaintenancePlan,
     /// What will make the server slow, and other things to know.
     pub warnings: Vec<String>,
     /// Whether a trigger may keep rows out, so that fewer are written than were read.
     pub may_drop_rows: bool,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Decides.
     ///
     /// # Errors
-    /// Of [`Kind::Plan`] or [`Kind::Usage`] where the input and the table do not fit together.
+    /// Of [`ErrorKind::Plan`] or [`ErrorKind::Usage`] where the input and the table do not fit
+    /// together.
     pub fn make(
         table: &Table,
         session: &Session,
         input: &InputFacts,
-        request: &Request,
-    ) -> Result<Plan> {
+        request: &PlanRequest,
+    ) -> Result<LoadPlan> {
         let mut rows = RowPlan::make(table, session, input, &request.rows)?;
         // Rows that are set aside are kept there.
         let ledger = !request.options.no_ledger && (!input.is_fleeting || request.rejects);
@@ -141,7 +142,7 @@ impl Plan {
             commit::check_rejects(request, one_statement.then_some(lanes_reason.as_str()))?;
         }
         let commit = commit::choose(input, request, ledger, one_statement)?;
-        let mut plan = Plan {
+        let mut plan = LoadPlan {
             table: table.sql_name.clone(),
             warnings: warnings(&written, &rows.columns),
             omitted: columns::omitted(table, &rows.columns),
@@ -152,7 +153,7 @@ impl Plan {
             commit,
             at_once: None,
             ledger,
-            care: Care::default(),
+            care: MaintenancePlan::default(),
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
         };
         if let Some(at_once) = at_once {
@@ -162,7 +163,7 @@ impl Plan {
     }
 
     /// Says what is done with the table; a foreign key that is dropped costs nothing.
-    pub(crate) fn take_care(&mut self, care: Care) {
+    pub(crate) fn take_care(&mut self, care: MaintenancePlan) {
         let dropped = care.indexes.iter().filter(|it| it.stays.is_none());
         let free: Vec<String> = dropped.map(|it| checked(&it.name)).collect();
         self.warnings.retain(|warning| !free.contains(warning));
@@ -186,7 +187,7 @@ impl Plan {
     pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
         let sql = self.rows.copy_sql(mode, into);
         match &self.at_once {
-            Some(AtOnce { freeze: true, .. }) => {
+            Some(AtomicPlan { freeze: true, .. }) => {
                 format!("{}, freeze)", sql.strip_suffix(')').unwrap_or(&sql))
             }
             _ => sql,

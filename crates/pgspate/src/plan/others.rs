@@ -3,14 +3,14 @@
 //! Each sentence is proven by a load that is held up in the middle, and sessions that then try to
 //! read and to write.
 
-use super::{Method, Plan};
+use super::{AtomicMethod, LoadPlan};
 use pgspate_target::IndexKind;
 
-impl Plan {
+impl LoadPlan {
     /// The same in words, for people who have to tell others.
     pub fn others(&self) -> String {
         match &self.at_once {
-            Some(it) if it.method == Method::OneTransaction && it.replaces => {
+            Some(it) if it.method == AtomicMethod::OneTransaction && it.replaces => {
                 let mut tables: Vec<_> =
                     it.references.iter().map(|key| key.table.as_str()).collect();
                 tables.dedup();
@@ -20,11 +20,11 @@ impl Plan {
                 };
                 format!("can neither read nor write it{and} until the load is done")
             }
-            Some(it) if it.method == Method::Swap && it.replaces => {
+            Some(it) if it.method == AtomicMethod::Swap && it.replaces => {
                 "read the old rows until the exchange; what they write meanwhile goes with these"
                     .to_owned()
             }
-            Some(it) if it.method == Method::Swap => {
+            Some(it) if it.method == AtomicMethod::Swap => {
                 "read no rows until the exchange; one that they write makes the load fail then"
                     .to_owned()
             }

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{InputFacts, Options, Plan, Request};
+use super::{InputFacts, PlanOptions, LoadPlan, PlanRequest};
 use crate::copy::{Commit, Lanes};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{Bonds, Reference, Table};
 
 /// Below this many stored bytes one transaction is done before a shadow table is made.
@@ -21,7 +21,7 @@ const REASONS_MAX: usize = 3;
 
 /// How old rows are to be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replace {
+pub enum ReplaceMode {
     /// As the table allows.
     Auto,
     /// In one transaction that empties the table first.
@@ -33,7 +33,7 @@ pub enum Replace {
 /// How rows become visible at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum AtomicMethod {
     /// In one transaction, over one lane.
     #[serde(rename = "transaction")]
     OneTransaction,
@@ -43,9 +43,9 @@ pub enum Method {
 
 /// A plan's part about it.
 #[derive(Debug, Clone, Serialize)]
-pub struct AtOnce {
+pub struct AtomicPlan {
     /// How.
-    pub method: Method,
+    pub method: AtomicMethod,
     /// Why so.
     pub reason: String,
     /// Whether the old rows go.
@@ -60,14 +60,14 @@ pub struct AtOnce {
     pub references: Vec<Reference>,
 }
 
-impl AtOnce {
+impl AtomicPlan {
     /// What is done, in words.
     pub fn what(&self) -> &'static str {
         match (self.method, self.replaces, self.freeze) {
-            (Method::OneTransaction, false, _) => "one transaction",
-            (Method::OneTransaction, true, false) => "one transaction, truncate and COPY",
-            (Method::OneTransaction, true, true) => "one transaction, truncate and COPY FREEZE",
-            (Method::Swap, ..) => "shadow table, which takes the table's place",
+            (AtomicMethod::OneTransaction, false, _) => "one transaction",
+            (AtomicMethod::OneTransaction, true, false) => "one transaction, truncate and COPY",
+            (AtomicMethod::OneTransaction, true, true) => "one transaction, truncate and COPY FREEZE",
+            (AtomicMethod::Swap, ..) => "shadow table, which takes the table's place",
         }
     }
 }
@@ -75,11 +75,11 @@ impl AtOnce {
 /// The method, if there has to be one.
 pub(super) fn choose(
     table: &Table,
-    request: &Request,
+    request: &PlanRequest,
     input: &InputFacts,
     has_ledger: bool,
-) -> Result<Option<AtOnce>> {
-    let Options { replace, atomic, .. } = request.options;
+) -> Result<Option<AtomicPlan>> {
+    let PlanOptions { replace, atomic, .. } = request.options;
     if replace.is_none() && !atomic {
         return Ok(None);
     }
@@ -91,23 +91,23 @@ pub(super) fn choose(
     let obstacle = obstacle(request, bonds, has_ledger, input);
     let is_small = input.stored_bytes.is_some_and(|bytes| bytes < SMALL_BYTES);
     let (method, reason) = match (replace, obstacle) {
-        (Some(Replace::Swap), Some(why)) => {
+        (Some(ReplaceMode::Swap), Some(why)) => {
             let message = format!("no other table can take the place of {}: {why}", table.sql_name);
-            return Err(Error::new(Kind::Plan, message)
+            return Err(Error::new(ErrorKind::Plan, message)
                 .hint("With `--replace` alone it is done in one transaction."));
         }
-        (Some(Replace::Truncate), _) => (Method::OneTransaction, "as asked".to_owned()),
-        (Some(Replace::Swap), None) => (Method::Swap, "as asked".to_owned()),
-        (_, Some(why)) => (Method::OneTransaction, why),
-        (_, None) if is_small => (Method::OneTransaction, "the input is small".to_owned()),
+        (Some(ReplaceMode::Truncate), _) => (AtomicMethod::OneTransaction, "as asked".to_owned()),
+        (Some(ReplaceMode::Swap), None) => (AtomicMethod::Swap, "as asked".to_owned()),
+        (_, Some(why)) => (AtomicMethod::OneTransaction, why),
+        (_, None) if is_small => (AtomicMethod::OneTransaction, "the input is small".to_owned()),
         (_, None) => {
             let reason = "nothing is bound to the table itself; readers wait for the exchange only";
-            (Method::Swap, reason.to_owned())
+            (AtomicMethod::Swap, reason.to_owned())
         }
     };
     let replaces = replace.is_some();
-    let is_whole = matches!(method, Method::OneTransaction) && replaces;
-    Ok(Some(AtOnce {
+    let is_whole = matches!(method, AtomicMethod::OneTransaction) && replaces;
+    Ok(Some(AtomicPlan {
         method,
         reason,
         replaces,
@@ -122,11 +122,13 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
     let name = &table.sql_name;
     if table.kind == 'v' {
         let message = format!("{name} is a view, whose rows cannot be replaced");
-        return Err(Error::new(Kind::Plan, message).hint("Replace those of the table beneath it."));
+        return Err(
+            Error::new(ErrorKind::Plan, message).hint("Replace those of the table beneath it.")
+        );
     }
     if bonds.has_children && bonds.manager.is_none() {
         let message = format!("other tables inherit from {name}, and their rows are rows of it");
-        return Err(Error::new(Kind::Plan, message).hint(format!(
+        return Err(Error::new(ErrorKind::Plan, message).hint(format!(
             "Empty what is to be empty yourself, with `truncate {name}` for all of them or \
              `truncate only {name}`, and load without `--replace`."
         )));
@@ -137,7 +139,7 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
             "foreign key {constraint} of {other} is not valid or not enforced, and could not be \
              made so again"
         );
-        return Err(Error::new(Kind::Plan, message)
+        return Err(Error::new(ErrorKind::Plan, message)
             .hint(format!("`alter table {other} validate constraint {constraint}`, or drop it.")));
     }
     for Reference { table: other, name: constraint, untrusted_owner, .. } in &bonds.references {
@@ -146,7 +148,7 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
             "foreign key {constraint} of {other} could not be added again: its owner, role \
              \"{owner}\", is not trusted"
         );
-        return Err(Error::new(Kind::Plan, message).hint(format!(
+        return Err(Error::new(ErrorKind::Plan, message).hint(format!(
             "Adding it would run functions of that owner as your role. Give {other} to another \
              role: `alter table {other} owner to ROLE`. Or drop the foreign key: `alter table \
              {other} drop constraint {constraint}`. Or write with `pgspate sync --scope all`, \
@@ -158,7 +160,7 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
 
 /// Why a shadow table will not do, if so.
 fn obstacle(
-    request: &Request,
+    request: &PlanRequest,
     bonds: &Bonds,
     has_ledger: bool,
     input: &InputFacts,
@@ -192,27 +194,29 @@ fn obstacle(
 
 /// The table that COPY writes to, as far as plans depend on it: a shadow table gets its indexes and
 /// foreign keys after its rows.
-pub(super) fn written<'a>(table: &'a Table, at_once: Option<&AtOnce>) -> Cow<'a, Table> {
-    if at_once.is_none_or(|at_once| at_once.method == Method::OneTransaction) {
+pub(super) fn written<'a>(table: &'a Table, at_once: Option<&AtomicPlan>) -> Cow<'a, Table> {
+    if at_once.is_none_or(|at_once| at_once.method == AtomicMethod::OneTransaction) {
         return Cow::Borrowed(table);
     }
     let (indexes, foreign_keys) = (Vec::new(), Vec::new());
     Cow::Owned(Table { indexes, foreign_keys, ..table.clone() })
 }
 
-impl Plan {
+impl LoadPlan {
     /// Makes the plan one that keeps to its method.
-    pub(super) fn keep_at_once(&mut self, request: &Request, at_once: AtOnce) -> Result<()> {
-        if at_once.method == Method::OneTransaction {
+    pub(super) fn keep_at_once(&mut self, request: &PlanRequest, at_once: AtomicPlan) -> Result<()> {
+        if at_once.method == AtomicMethod::OneTransaction {
             if request.rejects {
                 let message = "rows cannot be set aside: all rows are to be visible at once, and \
                                the table takes that in one transaction only";
-                return Err(Error::new(Kind::Plan, message).hint("Leave `--rejects` out."));
+                return Err(Error::new(ErrorKind::Plan, message).hint("Leave `--rejects` out."));
             }
             if request.options.commit == Some(Commit::EachChunk) {
                 let message = "chunks cannot be committed one by one: all rows are to be visible \
                                at once, and the table takes that in one transaction only";
-                return Err(Error::new(Kind::Plan, message).hint("Leave `--commit chunk` out."));
+                return Err(
+                    Error::new(ErrorKind::Plan, message).hint("Leave `--commit chunk` out.")
+                );
             }
             self.commit = Commit::AtEnd;
             if self.lanes != Lanes::Fixed(1) {
@@ -221,7 +225,7 @@ impl Plan {
             }
         }
         let bonds = request.bonds.clone().unwrap_or_default();
-        if at_once.method == Method::OneTransaction && at_once.replaces {
+        if at_once.method == AtomicMethod::OneTransaction && at_once.replaces {
             self.warnings.extend(warnings(&at_once, &bonds));
         }
         self.at_once = Some(at_once);
@@ -230,7 +234,7 @@ impl Plan {
 }
 
 /// What comes with a transaction that empties the table first.
-fn warnings(at_once: &AtOnce, bonds: &Bonds) -> Vec<String> {
+fn warnings(at_once: &AtomicPlan, bonds: &Bonds) -> Vec<String> {
     let keys = at_once.references.iter().map(|Reference { table, name, .. }| {
         format!("foreign key {name} of {table} is dropped, added and checked again")
     });
@@ -278,14 +282,14 @@ mod tests {
         Bonds { is_heap: true, ..Bonds::default() }
     }
 
-    fn chosen(bonds: Bonds, replace: Option<Replace>) -> Result<AtOnce> {
+    fn chosen(bonds: Bonds, replace: Option<ReplaceMode>) -> Result<AtomicPlan> {
         let wish = request(replace, true, bonds);
         choose(&table('r'), &wish, &input(), true).map(|it| it.expect("it was asked for"))
     }
 
-    fn request(replace: Option<Replace>, atomic: bool, bonds: Bonds) -> Request {
-        let options = Options { replace, atomic, ..Options::default() };
-        Request { options, bonds: Some(bonds), ..Request::default() }
+    fn request(replace: Option<ReplaceMode>, atomic: bool, bonds: Bonds) -> PlanRequest {
+        let options = PlanOptions { replace, atomic, ..PlanOptions::default() };
+        PlanRequest { options, bonds: Some(bonds), ..PlanRequest::default() }
     }
 
     #[test]
@@ -296,32 +300,32 @@ mod tests {
 
     #[test]
     fn a_shadow_where_nothing_is_in_its_way() {
-        let at_once = chosen(heap(), Some(Replace::Auto)).unwrap();
-        assert_eq!((at_once.method, at_once.freeze), (Method::Swap, false));
+        let at_once = chosen(heap(), Some(ReplaceMode::Auto)).unwrap();
+        assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::Swap, false));
         let written = written(&table('r'), Some(&at_once)).into_owned();
         assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
 
         let bound = |what: &str| Bonds { fixed: vec![what.to_owned(); 5], ..heap() };
-        let at_once = chosen(bound("a view"), Some(Replace::Auto)).unwrap();
-        assert_eq!((at_once.method, at_once.freeze), (Method::OneTransaction, true));
+        let at_once = chosen(bound("a view"), Some(ReplaceMode::Auto)).unwrap();
+        assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::OneTransaction, true));
         assert_eq!(at_once.reason, "a view; a view; a view; and 2 more");
-        let error = chosen(bound("a view"), Some(Replace::Swap)).unwrap_err();
+        let error = chosen(bound("a view"), Some(ReplaceMode::Swap)).unwrap_err();
         assert!(error.to_string().contains("public.t: a view"), "{error}");
 
-        let wish = request(Some(Replace::Auto), false, heap());
+        let wish = request(Some(ReplaceMode::Auto), false, heap());
         let without_ledger = choose(&table('r'), &wish, &input(), false).unwrap().unwrap();
-        assert_eq!(without_ledger.method, Method::OneTransaction);
+        assert_eq!(without_ledger.method, AtomicMethod::OneTransaction);
         let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
         let small = choose(&table('r'), &wish, &small, true).unwrap().unwrap();
         assert_eq!(
             (small.method, small.reason.as_str()),
-            (Method::OneTransaction, "the input is small")
+            (AtomicMethod::OneTransaction, "the input is small")
         );
     }
 
     #[test]
     fn rows_are_frozen_where_the_table_keeps_them_itself() {
-        let truncate = |bonds| chosen(bonds, Some(Replace::Truncate)).unwrap().freeze;
+        let truncate = |bonds| chosen(bonds, Some(ReplaceMode::Truncate)).unwrap().freeze;
         assert!(truncate(heap()));
         assert!(!truncate(Bonds::default()));
         assert!(!truncate(Bonds { manager: Some("Citus".to_owned()), ..heap() }));
@@ -332,17 +336,17 @@ mod tests {
         let added = chosen(heap(), None).unwrap();
         assert_eq!(
             (added.method, added.replaces, added.freeze),
-            (Method::OneTransaction, false, false)
+            (AtomicMethod::OneTransaction, false, false)
         );
         let first = chosen(Bonds { is_empty: true, ..heap() }, None).unwrap();
-        assert_eq!((first.method, first.replaces), (Method::Swap, false));
+        assert_eq!((first.method, first.replaces), (AtomicMethod::Swap, false));
     }
 
     #[test]
     fn what_is_not_replaced() {
-        let wish = request(Some(Replace::Auto), false, heap());
+        let wish = request(Some(ReplaceMode::Auto), false, heap());
         assert!(choose(&table('v'), &wish, &input(), true).is_err());
-        assert!(chosen(Bonds { has_children: true, ..heap() }, Some(Replace::Auto)).is_err());
+        assert!(chosen(Bonds { has_children: true, ..heap() }, Some(ReplaceMode::Auto)).is_err());
         let key = Reference {
             table: "public.o".to_owned(),
             name: "o_t".to_owned(),
@@ -351,7 +355,7 @@ mod tests {
             is_whole: false,
             untrusted_owner: None,
         };
-        let error = chosen(Bonds { references: vec![key], ..heap() }, Some(Replace::Auto));
+        let error = chosen(Bonds { references: vec![key], ..heap() }, Some(ReplaceMode::Auto));
         assert!(error.unwrap_err().to_string().starts_with("foreign key o_t of public.o"));
     }
 }

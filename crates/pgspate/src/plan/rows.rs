@@ -3,7 +3,7 @@
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
 use crate::format::Mode;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{Session, Table, quote_ident};
 
 /// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
@@ -43,7 +43,8 @@ impl RowPlan {
     /// Decides. Only the table's columns and types count, not what writing to it needs.
     ///
     /// # Errors
-    /// Of [`Kind::Plan`] or [`Kind::Usage`] where the input and the table do not fit together.
+    /// Of [`ErrorKind::Plan`] or [`ErrorKind::Usage`] where the input and the table do not fit
+    /// together.
     pub fn make(
         table: &Table,
         session: &Session,
@@ -52,7 +53,7 @@ impl RowPlan {
     ) -> Result<RowPlan> {
         if matches!(table.kind, 'S' | 'i' | 'I' | 'm' | 'c' | 't') {
             let message = format!("cannot copy to \"{}\", which is not a table", table.name);
-            return Err(Error::new(Kind::Plan, message));
+            return Err(Error::new(ErrorKind::Plan, message));
         }
         let columns = columns::plan(table, session, input, request)?;
         let encoding = encoding::choose(input, request)?;

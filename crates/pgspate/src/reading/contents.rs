@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use super::{Reading, Watch};
+use super::{SniffedInputs, LoadWatch};
 use crate::format::{Chunk, Contents, Cutter};
 use crate::plan::RowPlan;
 use crate::source::Input;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::ledger::Done;
 
-impl Reading {
+impl SniffedInputs {
     /// The digests of all inputs, as they are now. Blocks.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Reading {
     }
 
     fn content_of(&self, plan: &RowPlan, nth: usize) -> Result<Contents> {
-        let cutter = self.open(nth, plan.chunk_bytes, &self.mapping(plan), &Watch::default())?;
+        let cutter = self.open(nth, plan.chunk_bytes, &self.mapping(plan), &LoadWatch::default())?;
         self.digest(cutter, |_| nth)
     }
 
@@ -81,8 +81,8 @@ impl Reading {
 
 fn changed(input: &Input) -> Error {
     let name = input.name();
-    let place = Place { source: Some(name.to_owned()), ..Place::default() };
-    Error::new(Kind::Source, format!("\"{name}\" was changed while it was being read"))
+    let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };
+    Error::new(ErrorKind::Source, format!("\"{name}\" was changed while it was being read"))
         .at(place)
         .hint("Load it when nothing writes to it any more, or load a copy of it.")
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 
-use super::options::{InputOrigin, Options};
-use super::{BatchOrigin, Reading, Shape, named, raw_names, sample};
+use super::options::{InputOrigin, ReadingOptions};
+use super::{BatchOrigin, SniffedInputs, RecordShape, named, raw_names, sample};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
 use crate::format::delimited::{Dialect, Eol, Family, first_line, parse_records};
 use crate::format::memory::Batches;
@@ -14,39 +14,39 @@ use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, Sniffed, sniff};
 use crate::format::{RowForm, infer};
 use crate::source::Input;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
-impl Reading {
+impl SniffedInputs {
     /// Looks at the first input that tells what they are. `known` are the columns of the table, if
     /// there is one already; `decode` turns names in the input's encoding into text.
     pub(crate) fn of(
         inputs: Vec<Input>,
         known: Option<&[String]>,
-        options: &Options,
+        options: &ReadingOptions,
         decode: &dyn Fn(&[u8]) -> Result<String>,
-    ) -> Result<Reading> {
+    ) -> Result<SniffedInputs> {
         let inputs: Arc<[Input]> = inputs.into();
         if let InputOrigin::Batches(batches) = &options.origin {
-            return Ok(Reading::of_program(inputs, batches, options));
+            return Ok(SniffedInputs::of_program(inputs, batches, options));
         }
         let Some((input, sample)) = sample::telling(&inputs)? else {
-            return Err(Error::new(Kind::Source, "all inputs are empty"));
+            return Err(Error::new(ErrorKind::Source, "all inputs are empty"));
         };
         look(&inputs, input, &sample, known, options, decode)
     }
 
     /// What a program gives is what it says it is.
-    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &Options) -> Reading {
+    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &ReadingOptions) -> SniffedInputs {
         let schema = batches.schema();
         let mut sniffed = Sniffed::of(Format::Arrow);
         let columns = schema.fields().len();
         let s = if columns == 1 { "" } else { "s" };
         sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
-        Reading {
+        SniffedInputs {
             inputs,
             sniffed,
             inferred: batches.types(),
-            shape: Shape::Columns { schema, origin: BatchOrigin::Program(Arc::clone(batches)) },
+            shape: RecordShape::Columns { schema, origin: BatchOrigin::Program(Arc::clone(batches)) },
             header_overridden: options.rows.columns.is_some(),
             header_line: Vec::new(),
         }
@@ -58,13 +58,13 @@ fn look(
     input: &Input,
     sample: &[u8],
     table: Option<&[String]>,
-    options: &Options,
+    options: &ReadingOptions,
     decode: &dyn Fn(&[u8]) -> Result<String>,
-) -> Result<Reading> {
+) -> Result<SniffedInputs> {
     let complete = sample.len() < sample::BYTES;
     if sample.is_empty() && options.read.format.is_none() {
         let hint = "Name the format with `--format` to load an empty input as no rows.";
-        return Err(named(Error::new(Kind::Source, "the input is empty").hint(hint), input));
+        return Err(named(Error::new(ErrorKind::Source, "the input is empty").hint(hint), input));
     }
     // Names that the user gives are as good as the table's own.
     let known = options.rows.columns.as_deref().or(table);
@@ -96,13 +96,13 @@ fn look(
             }
             let inferred =
                 sample::columns(names.as_deref(), &rows, options.rows.columns.as_deref());
-            (Shape::Delimited { dialect, names, header }, inferred)
+            (RecordShape::Delimited { dialect, names, header }, inferred)
         }
         RowForm::Keyed(format) => {
             let columns = (format.columns)(sample);
             let keys = columns.iter().map(|column| column.name.clone()).collect();
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
-            (Shape::Keyed { format, keys }, inferred.collect())
+            (RecordShape::Keyed { format, keys }, inferred.collect())
         }
         RowForm::Columnar => {
             let format = sniffed.format;
@@ -110,12 +110,12 @@ fn look(
             let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
             let schema = schema(input, sample, format)?;
             let inferred = crate::encode::arrow::schema_types(&schema);
-            (Shape::Columns { schema, origin }, inferred)
+            (RecordShape::Columns { schema, origin }, inferred)
         }
     };
     let header_overridden = options.rows.columns.is_some();
     let inputs = Arc::clone(inputs);
-    Ok(Reading { inputs, sniffed, shape, inferred, header_overridden, header_line })
+    Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
 /// The columns of an input of Parquet or Arrow that begins with `sample`. Blocks.
@@ -139,7 +139,7 @@ fn is_arrow_file(sample: &[u8]) -> bool {
 }
 
 /// How delimited text is read of which this was found out.
-pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
+pub fn dialect(sniffed: &Sniffed, options: &ReadingOptions) -> Dialect {
     let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
     let is_text = base.family == Family::Text;
     Dialect {
@@ -155,7 +155,7 @@ pub fn dialect(sniffed: &Sniffed, options: &Options) -> Dialect {
 }
 
 /// The sample without lines that are passed over.
-fn counted_lines<'a>(sample: &'a [u8], options: &Options) -> Cow<'a, [u8]> {
+fn counted_lines<'a>(sample: &'a [u8], options: &ReadingOptions) -> Cow<'a, [u8]> {
     if options.comment.is_none() && !options.skip_blank_lines {
         return Cow::Borrowed(sample);
     }

@@ -24,10 +24,10 @@ use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 
 pub use look::{dialect, schema};
-pub use options::{InputOrigin, Options};
+pub use options::{InputOrigin, ReadingOptions};
 pub use sample::BYTES as SAMPLE_BYTES;
 pub(crate) use survey::{Survey, is_locked, missing, name_user, parse_name};
-pub use watch::Watch;
+pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
@@ -39,18 +39,18 @@ use crate::format::memory::{Batches, BatchesCutter};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, Sniffed};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, KeyedFormat, OpenCutter, infer};
-use crate::plan::{InputFacts, Route, RowPlan, match_fields};
+use crate::plan::{InputFacts, ColumnRoute, RowPlan, match_fields};
 use crate::source::Input;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{PgType, Table};
 
 /// The inputs and what was found out about them.
 #[derive(Clone)]
-pub(crate) struct Reading {
+pub(crate) struct SniffedInputs {
     pub(crate) inputs: Arc<[Input]>,
     /// What they are, from the first one.
     pub(crate) sniffed: Sniffed,
-    shape: Shape,
+    shape: RecordShape,
     /// The columns that `--create` would make.
     pub(crate) inferred: Vec<(String, String)>,
     header_overridden: bool,
@@ -63,7 +63,7 @@ pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Syn
 
 /// How records are found and read.
 #[derive(Clone)]
-enum Shape {
+enum RecordShape {
     /// `header` is the names as they stand in the input.
     Delimited {
         dialect: Dialect,
@@ -91,13 +91,13 @@ enum BatchOrigin {
     Program(Arc<dyn Batches>),
 }
 
-impl Reading {
+impl SniffedInputs {
     /// What plans depend on.
     pub(crate) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
-            Shape::Delimited { names, .. } => (names.clone(), None),
-            Shape::Keyed { keys, .. } => (Some(keys.clone()), None),
-            Shape::Columns { schema, origin } => {
+            RecordShape::Delimited { names, .. } => (names.clone(), None),
+            RecordShape::Keyed { keys, .. } => (Some(keys.clone()), None),
+            RecordShape::Columns { schema, origin } => {
                 let fields = schema.fields().iter();
                 let names = fields.clone().map(|field| field.name().clone()).collect();
                 let types: Vec<Field> = fields.map(|field| field.as_ref().clone()).collect();
@@ -111,8 +111,8 @@ impl Reading {
             types,
             is_stream: self.is_stream(),
             is_fleeting: !self.inputs.iter().all(Input::is_lasting),
-            is_delimited: matches!(self.shape, Shape::Delimited { .. }),
-            is_csv: matches!(&self.shape, Shape::Delimited { dialect, .. }
+            is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
+            is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
                 if dialect.family == Family::Csv),
             stored_bytes: self.stored_bytes(),
         }
@@ -127,19 +127,19 @@ impl Reading {
     }
 
     /// The cutter over all inputs, from the start.
-    pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<Watch>) -> Box<dyn Cutter> {
+    pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<LoadWatch>) -> Box<dyn Cutter> {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.mapping(plan);
         let types = self.types(plan);
         let names = match &self.shape {
-            Shape::Columns { schema, .. } => program::Names::of(schema, plan),
-            _ => program::Names::default(),
+            RecordShape::Columns { schema, .. } => program::ColumnNames::of(schema, plan),
+            _ => program::ColumnNames::default(),
         };
         let open: OpenCutter = Box::new(move |nth| {
             let input = &reading.inputs[nth];
             let cutter = match &reading.shape {
-                Shape::Columns { origin: BatchOrigin::Program(batches), .. } => {
+                RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
                     let cutter = |it| BatchesCutter::new(names.tell(it), nth).of_program();
                     batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
@@ -155,7 +155,7 @@ impl Reading {
         nth: usize,
         chunk_bytes: usize,
         map: &MapFields,
-        watch: &Watch,
+        watch: &LoadWatch,
     ) -> Result<Box<dyn Cutter>> {
         let input = &self.inputs[nth];
         self.check_format(input)?;
@@ -165,21 +165,21 @@ impl Reading {
             Ok::<_, Error>(Box::new(reader))
         };
         Ok(match &self.shape {
-            Shape::Delimited { dialect, .. } => {
+            RecordShape::Delimited { dialect, .. } => {
                 let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
                 let options = CutOptions { dialect, header, chunk_bytes, map };
                 Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
             }
-            Shape::Keyed { format, .. } => {
+            RecordShape::Keyed { format, .. } => {
                 let one = JsonInput { name: input.name().to_owned(), reader: reader()? };
                 (format.cutter)(one, chunk_bytes)
             }
-            Shape::Columns { schema, origin: BatchOrigin::Stream } => {
+            RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
                 same_schema(schema, &cutter.schema())?;
                 Box::new(cutter)
             }
-            Shape::Columns { schema, .. } => {
+            RecordShape::Columns { schema, .. } => {
                 let ranges = input.ranges()?;
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
@@ -196,7 +196,7 @@ impl Reading {
 
     /// The type of the table's column that each column of record batches goes to.
     fn types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
-        let Shape::Columns { schema, .. } = &self.shape else { return Vec::new() };
+        let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
         let mut types = vec![None; schema.fields().len()];
         for column in &plan.columns {
             if let Some(ty) = types.get_mut(column.field) {
@@ -223,19 +223,19 @@ impl Reading {
         }
         let (found, expected) = (found.name(), expected.name());
         let message = format!("its format is {found}, that of the first input {expected}");
-        Err(Error::new(Kind::Format, message)
+        Err(Error::new(ErrorKind::Format, message)
             .hint("Load inputs of different formats one after the other."))
     }
 
     /// From each input's own header to the plan's columns.
     pub(crate) fn mapping(&self, plan: &RowPlan) -> MapFields {
         let trailing = match &self.shape {
-            Shape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
+            RecordShape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,
         };
         let positions: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
         let expected = match &self.shape {
-            Shape::Delimited { header: Some(header), .. } if !self.header_overridden => {
+            RecordShape::Delimited { header: Some(header), .. } if !self.header_overridden => {
                 Some(header.clone())
             }
             _ => None,
@@ -263,7 +263,7 @@ impl Reading {
         ignore_unknown: bool,
     ) -> Result<MakeEncoder> {
         match &self.shape {
-            Shape::Delimited { dialect, .. } => {
+            RecordShape::Delimited { dialect, .. } => {
                 let dialect = dialect.clone();
                 let columns: Vec<_> = plan.columns.iter().map(delimited_column).collect();
                 let layout = self.first_layout(plan);
@@ -273,12 +273,12 @@ impl Reading {
                     Box::new(encoder.with_records_like(layout.clone()))
                 }))
             }
-            Shape::Keyed { format, keys } => {
+            RecordShape::Keyed { format, keys } => {
                 let options = self.keyed_options(plan, table, keys, ignore_unknown);
                 let encoder = format.encoder;
                 Ok(Box::new(move || encoder(options.clone())))
             }
-            Shape::Columns { .. } => {
+            RecordShape::Columns { .. } => {
                 let columns = batch_columns(plan)?;
                 BatchesEncoder::new(columns.clone())?;
                 Ok(Box::new(move || {
@@ -296,8 +296,8 @@ impl Reading {
     /// The format of a file of records: that of the inputs, or JSON in place of record batches.
     pub(crate) fn reject_format(&self) -> Format {
         match &self.shape {
-            Shape::Delimited { .. } | Shape::Keyed { .. } => self.sniffed.format,
-            Shape::Columns { .. } => Format::Json,
+            RecordShape::Delimited { .. } | RecordShape::Keyed { .. } => self.sniffed.format,
+            RecordShape::Columns { .. } => Format::Json,
         }
     }
 
@@ -342,7 +342,7 @@ impl Reading {
         let mut options = Map::new();
         let mut add = |name: &str, value: Value| options.insert(name.to_owned(), value);
         add("format", self.sniffed.format.name().into());
-        if let Shape::Delimited { dialect, .. } = &self.shape {
+        if let RecordShape::Delimited { dialect, .. } = &self.shape {
             let char_of = |byte: u8| char::from(byte).to_string();
             let optional = |byte: Option<u8>| byte.map_or(Value::Null, |it| char_of(it).into());
             add("header", self.sniffed.header.into());
@@ -360,11 +360,11 @@ impl Reading {
     /// in, if the input can be read again. Whether it did.
     pub(crate) fn learn_key(&mut self, error: &Error) -> bool {
         let key = error.place().and_then(|place| place.column.as_deref());
-        let (Some(key), Kind::Plan, false) = (key, error.kind(), self.is_stream()) else {
+        let (Some(key), ErrorKind::Plan, false) = (key, error.kind(), self.is_stream()) else {
             return false;
         };
         match &mut self.shape {
-            Shape::Keyed { keys, .. } if !keys.iter().any(|known| known == key) => {
+            RecordShape::Keyed { keys, .. } if !keys.iter().any(|known| known == key) => {
                 keys.push(key.to_owned());
                 true
             }
@@ -398,12 +398,12 @@ fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Column {
 
 fn batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
     let column = |column: &crate::plan::PlannedColumn| match &column.route {
-        Route::Batch(encoder) => Ok(BatchColumn {
+        ColumnRoute::Batch(encoder) => Ok(BatchColumn {
             name: column.name.clone(),
             index: column.field,
             encoder: encoder.clone(),
         }),
-        _ => Err(Error::new(Kind::Bug, "a column of a batch was planned as a field")),
+        _ => Err(Error::new(ErrorKind::Bug, "a column of a batch was planned as a field")),
     };
     plan.columns.iter().map(column).collect()
 }
@@ -420,7 +420,7 @@ fn same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
     let differs = other.iter().find(|field| !first.contains(field));
     let name = differs.or(first.last()).map_or("", |(name, _)| name.as_str());
     let message = format!("its columns differ from those of the first input: \"{name}\"");
-    Err(Error::new(Kind::Format, message)
+    Err(Error::new(ErrorKind::Format, message)
         .hint("Load inputs with different columns one after the other."))
 }
 

@@ -26,7 +26,7 @@ impl Default for InputOrigin {
 
 /// What is read, and how.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct ReadingOptions {
     /// Where records come from.
     pub origin: InputOrigin,
     /// How sources are found and read.
@@ -41,9 +41,9 @@ pub struct Options {
     pub rows: RowRequest,
 }
 
-impl Options {
+impl ReadingOptions {
     /// These sources, read as they seem to be.
-    pub fn of_sources(sources: Vec<String>) -> Options {
-        Options { origin: InputOrigin::Sources(sources), ..Options::default() }
+    pub fn of_sources(sources: Vec<String>) -> ReadingOptions {
+        ReadingOptions { origin: InputOrigin::Sources(sources), ..ReadingOptions::default() }
     }
 }

@@ -9,16 +9,16 @@ use crate::plan::RowPlan;
 
 /// What fields are called, and the columns that they go to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names(Arc<[(String, String)]>);
+pub(crate) struct ColumnNames(Arc<[(String, String)]>);
 
-impl Names {
+impl ColumnNames {
     /// Of rows of this schema.
-    pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> Names {
+    pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> ColumnNames {
         let names = plan.columns.iter().filter_map(|column| {
             let field = schema.fields().get(column.field)?;
             Some((field.name().clone(), column.name.clone()))
         });
-        Names(names.collect())
+        ColumnNames(names.collect())
     }
 
     /// The same batches, whose errors name columns as the server's do: a field may have no name of

@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{InputOrigin, Options, Reading};
+use super::{InputOrigin, ReadingOptions, SniffedInputs};
 use crate::job::OwnSession;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn, Question};
 use pgspate_target::session::Limits;
 use pgspate_target::{
@@ -23,7 +23,7 @@ use pgspate_target::{
 /// What is known before anything is planned.
 pub(crate) struct Survey {
     pub(crate) own: OwnSession,
-    pub(crate) reading: Reading,
+    pub(crate) reading: SniffedInputs,
     pub(crate) session: Session,
     /// The table's name, as the user gave it.
     pub(crate) name: String,
@@ -43,7 +43,7 @@ impl Survey {
     /// Inputs that cannot be read or understood, a server that cannot be reached, or a table that
     /// is none to write to.
     pub(crate) fn take(
-        options: &Options,
+        options: &ReadingOptions,
         table: Option<&str>,
         limits: Limits,
         dsn: Dsn,
@@ -58,7 +58,7 @@ impl Survey {
             InputOrigin::Sources(all) => source::resolve(all, &options.source, runtime.clone())?,
         };
         let name = table_name(table, &inputs);
-        let first = First { table: &name, lock_timeout: HARDLY };
+        let first = SurveyQuestion { table: &name, lock_timeout: HARDLY };
         let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
         let (connection, mut answers) = asked?;
         if answers.1.as_ref().is_err_and(is_locked) {
@@ -71,7 +71,7 @@ impl Survey {
         let known = table.as_ref().map(names);
         let encoding = options.rows.encoding.as_deref().or(dsn.client_encoding());
         let decode = |name: &[u8]| runtime.block_on(decode(&connection, encoding, name));
-        let reading = Reading::of(inputs, known.as_deref(), options, &decode)?;
+        let reading = SniffedInputs::of(inputs, known.as_deref(), options, &decode)?;
         let mut rows = options.rows.clone();
         if reading.facts().is_delimited {
             // PGCLIENTENCODING tells of text that names no other encoding.
@@ -103,7 +103,7 @@ pub(crate) async fn name_user(
 }
 
 /// What is asked first.
-struct First<'a> {
+struct SurveyQuestion<'a> {
     table: &'a str,
     /// How long locks are waited for, as SQL takes it.
     lock_timeout: &'a str,
@@ -113,7 +113,7 @@ struct First<'a> {
 /// which has a limit of its own.
 const HARDLY: &str = "'100ms'";
 
-impl Question for First<'_> {
+impl Question for SurveyQuestion<'_> {
     type Answer = (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>);
 
     /// In one transaction, so that the settings end with it. Between two questions it is idle for a
@@ -142,9 +142,9 @@ async fn ask_with_patience(
     client: &Client,
     table: &str,
     limits: &Limits,
-) -> <First<'static> as Question>::Answer {
+) -> <SurveyQuestion<'static> as Question>::Answer {
     let lock_timeout = limits.lock_timeout_millis().to_string();
-    let mut answers = First { table, lock_timeout: &lock_timeout }.ask(client).await;
+    let mut answers = SurveyQuestion { table, lock_timeout: &lock_timeout }.ask(client).await;
     answers.1 = match answers.1 {
         Err(error) if is_locked(&error) => {
             let table = Table::find_oid(client, table).await.ok().flatten();
@@ -207,7 +207,7 @@ pub(crate) fn not_a_name(error: Error) -> Error {
     if !error.sqlstate().is_some_and(|code| refused.contains(code)) {
         return error;
     }
-    Error::new(Kind::Usage, error.to_string()).because(error).hint(
+    Error::new(ErrorKind::Usage, error.to_string()).because(error).hint(
         "Write the table as SQL does, with quotes around a name with other characters than \
          letters, digits and _: `--table 'schema.\"the name\"'`.",
     )
@@ -219,6 +219,6 @@ fn unreadable(name: &str) -> String {
 
 /// For a table that is not there.
 pub(crate) fn missing(name: &str) -> Error {
-    Error::new(Kind::Plan, format!("relation {name} does not exist"))
+    Error::new(ErrorKind::Plan, format!("relation {name} does not exist"))
         .with_sqlstate(SqlState::UNDEFINED_TABLE)
 }

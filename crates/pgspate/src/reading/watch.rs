@@ -7,17 +7,17 @@ use pgspate_target::session::Stop;
 
 /// Shared between a load and whoever shows its progress.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct LoadWatch {
     /// What the lanes do.
-    pub copy: copy::Progress,
-    read: Mutex<Vec<Arc<source::Progress>>>,
+    pub copy: copy::CopyProgress,
+    read: Mutex<Vec<Arc<source::CopyProgress>>>,
     total: Mutex<Option<u64>>,
 }
 
-impl Watch {
+impl LoadWatch {
     /// Of a load that is a part of a run which has a wish to stop already.
-    pub(crate) fn with(stop: Stop) -> Watch {
-        Watch { copy: copy::Progress::with(stop), ..Watch::default() }
+    pub(crate) fn with(stop: Stop) -> LoadWatch {
+        LoadWatch { copy: copy::CopyProgress::with(stop), ..LoadWatch::default() }
     }
 
     /// Stored bytes read so far, and all there are, where that is known: for the time left.
@@ -27,7 +27,7 @@ impl Watch {
         (done, *self.total.lock().expect("no panic while held"))
     }
 
-    pub(super) fn follow(&self, progress: Arc<source::Progress>) {
+    pub(super) fn follow(&self, progress: Arc<source::CopyProgress>) {
         self.read.lock().expect("no panic while held").push(progress);
     }
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{Ask, Table, server_error};
 
@@ -33,7 +33,7 @@ from (select array(select trim(both ' \"' from name)
 
 /// What there is, and the table that rows are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Space {
+pub(crate) struct TempSpace {
     /// What one session may have in temporary files.
     files_max: Option<u64>,
     /// Free bytes where temporary tables and files are, for a server on this machine.
@@ -41,18 +41,18 @@ pub(crate) struct Space {
     table_bytes: u64,
 }
 
-impl Space {
+impl TempSpace {
     /// Looks.
     ///
     /// # Errors
     /// Those of the connection.
-    pub(crate) async fn look(connection: &Connection, table: &Table) -> Result<Space> {
+    pub(crate) async fn look(connection: &Connection, table: &Table) -> Result<TempSpace> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
         let row = connection.client.ask_one(LOOK, &[&table.oid]).await.map_err(failed)?;
         let limit: Option<i64> = row.get(0);
         let place: Option<String> = row.get(1);
         let place = place.filter(|_| connection.is_local());
-        Ok(Space {
+        Ok(TempSpace {
             // -1 is no limit.
             files_max: limit.and_then(|limit| u64::try_from(limit).ok()).map(|limit| limit << 10),
             free: place.and_then(|place| free_bytes(Path::new(&place))),
@@ -74,7 +74,7 @@ impl Space {
                 "comparing takes about {files} MiB of temporary files, and temp_file_limit is \
                  {most} MiB"
             );
-            return Err(Error::new(Kind::Plan, message).hint(format!(
+            return Err(Error::new(ErrorKind::Plan, message).hint(format!(
                 "`alter role current_user set temp_file_limit = '{files}MB'` as a superuser, or \
                  sync fewer rows at a time with `--scope`."
             )));
@@ -85,7 +85,7 @@ impl Space {
                  free there",
                 megabytes(free)
             );
-            return Err(Error::new(Kind::Plan, message).hint(
+            return Err(Error::new(ErrorKind::Plan, message).hint(
                 "Set temp_tablespaces to a place with more room, or sync fewer rows at a time \
                  with `--scope`.",
             ));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_fits_into_memory_takes_no_files() {
-        let space = Space { files_max: Some(0), free: None, table_bytes: 10 * GIB };
+        let space = TempSpace { files_max: Some(0), free: None, table_bytes: 10 * GIB };
         space.check(GIB / 8).unwrap();
         let error = space.check(GIB).unwrap_err().to_string();
         assert!(error.contains("about 11264 MiB of temporary files"), "{error}");
@@ -126,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_place_has_to_hold_the_rows_and_the_files() {
-        let space = Space { files_max: None, free: Some(3 * GIB), table_bytes: GIB };
+        let space = TempSpace { files_max: None, free: Some(3 * GIB), table_bytes: GIB };
         space.check(GIB).unwrap();
         let error = space.check(2 * GIB).unwrap_err().to_string();
         assert!(error.contains("about 5120 MiB of temporary space, and 3072 MiB"), "{error}");
-        Space { free: None, ..space }.check(100 * GIB).unwrap();
+        TempSpace { free: None, ..space }.check(100 * GIB).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::{Column, Table, quote_ident, server_error};
 
 /// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
@@ -48,7 +48,7 @@ pub(super) struct SyncColumn {
 
 /// The columns by their part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Columns {
+pub(super) struct SyncColumns {
     pub(super) key: Vec<SyncColumn>,
     pub(super) others: Vec<SyncColumn>,
     /// The table has each key once.
@@ -64,7 +64,7 @@ pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) ->
     Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
-impl Columns {
+impl SyncColumns {
     /// Sorts the written columns. `key`: as the user names them, or the primary key's.
     pub(super) fn sort(
         table: &Table,
@@ -73,10 +73,10 @@ impl Columns {
         ignored: &[String],
         lenient: &[String],
         operators: &HashMap<String, String>,
-    ) -> Result<Columns> {
+    ) -> Result<SyncColumns> {
         if key.is_empty() {
             let message = format!("{} has no primary key to match rows by", table.sql_name);
-            return Err(Error::new(Kind::Usage, message)
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Name the columns that identify a row with `--key a,b`."));
         }
         for name in key.iter().chain(ignored) {
@@ -89,7 +89,7 @@ impl Columns {
                     format!("column \"{name}\" of relation \"{}\" does not exist", table.name)
                 }
             };
-            return Err(Error::new(Kind::Usage, problem));
+            return Err(Error::new(ErrorKind::Usage, problem));
         }
         let column = |name: &str| table.columns.iter().find(|column| column.name == name);
         let sorted = |name: &str| -> Option<SyncColumn> {
@@ -103,7 +103,7 @@ impl Columns {
         };
         let others = written.iter().map(|column| column.name.as_str());
         let others = others.filter(|name| !key.iter().any(|of_key| of_key == name));
-        Ok(Columns {
+        Ok(SyncColumns {
             key: key.iter().filter_map(|name| sorted(name)).collect(),
             others: others.filter_map(sorted).collect(),
             key_is_unique: false,

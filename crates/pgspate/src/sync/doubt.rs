@@ -4,11 +4,11 @@
 //! by a [`Script`](super::Script).
 
 use crate::numbers::counted;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Something that cannot be meant.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Doubt {
+pub enum SyncRefusal {
     /// The source has no rows, and all rows of the scope would be deleted.
     Empty,
     /// Rows of the source are outside of the predicate, or have the key of a row that is.
@@ -45,30 +45,30 @@ pub enum Doubt {
     },
 }
 
-impl Doubt {
+impl SyncRefusal {
     /// Refuses it, unless it is none. `least` stands before a number that may not be all:
     /// "at least ".
     ///
     /// # Errors
-    /// Kind `Plan`, if it is one.
+    /// ErrorKind `Plan`, if it is one.
     pub fn refuse(&self, least: &str) -> Result<()> {
         let is_one = match self {
-            Doubt::Empty => true,
-            Doubt::Strays { outside, taken } => outside + taken > 0,
-            Doubt::Movers(taken) => *taken > 0,
-            Doubt::Duplicates { keys, .. } | Doubt::TableDuplicates { keys, .. } => *keys > 0,
-            Doubt::Deletes { deleted, all, may } => *deleted as f64 > *all as f64 * may / 100.0,
+            SyncRefusal::EmptySource => true,
+            SyncRefusal::OutsideScope { outside, taken } => outside + taken > 0,
+            SyncRefusal::KeysInOtherScopes(taken) => *taken > 0,
+            SyncRefusal::DuplicateSourceKeys { keys, .. } | SyncRefusal::DuplicateTableKeys { keys, .. } => *keys > 0,
+            SyncRefusal::TooManyDeletes { deleted, all, may } => *deleted as f64 > *all as f64 * may / 100.0,
         };
         if is_one { Err(self.error(least)) } else { Ok(()) }
     }
 
     fn error(&self, least: &str) -> Error {
         let (message, hint) = match self {
-            Doubt::Empty => (
+            SyncRefusal::EmptySource => (
                 "the source has no rows: all rows of the scope would be deleted".to_owned(),
                 "Say `--allow-empty` if that is what is meant.",
             ),
-            Doubt::Strays { outside, taken } => (
+            SyncRefusal::OutsideScope { outside, taken } => (
                 match outside {
                     0 => format!(
                         "{} of the source: the key of a row out of the scope",
@@ -78,7 +78,7 @@ impl Doubt {
                 },
                 "Widen `--scope`, or leave these rows out of the source.",
             ),
-            Doubt::Movers(taken) => (
+            SyncRefusal::KeysInOtherScopes(taken) => (
                 format!(
                     "{least}{} of the source: the key of a row in a scope that the source does \
                      not have",
@@ -86,14 +86,14 @@ impl Doubt {
                 ),
                 "Add the columns of `--scope-by` to `--key`, or use `--scope all`.",
             ),
-            Doubt::Duplicates { keys, examples } => {
+            SyncRefusal::DuplicateSourceKeys { keys, examples } => {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!("{least}{keys} of the source occur more than once: {examples}"),
                     "Name more columns with `--key`, or keep the last of them with `--keep last`.",
                 )
             }
-            Doubt::TableDuplicates { keys, examples } => {
+            SyncRefusal::DuplicateTableKeys { keys, examples } => {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!("the table has {least}{keys} of the source more than once: {examples}"),
@@ -101,7 +101,7 @@ impl Doubt {
                      keys.",
                 )
             }
-            Doubt::Deletes { deleted, all, may } => {
+            SyncRefusal::TooManyDeletes { deleted, all, may } => {
                 let share = 100.0 * *deleted as f64 / *all as f64;
                 (
                     format!(
@@ -112,7 +112,7 @@ impl Doubt {
                 )
             }
         };
-        Error::new(Kind::Plan, message).hint(hint)
+        Error::new(ErrorKind::Plan, message).hint(hint)
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::Sync;
-use super::statements::{DIFF, PART, STAYS, Statements, TID, list};
+use super::statements::{DIFF, PART, STAYS, SyncStatements, TID, list};
 use crate::stage::{pin, referrers};
 use crate::{Error, Result};
 use pgspate_target::measure::StatementCost;
@@ -53,8 +53,8 @@ struct Constraints {
 /// Updates the rows that were found to differ.
 pub(super) async fn update(
     client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
 ) -> Result<StatementCost> {
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
@@ -93,8 +93,8 @@ pub(super) async fn update(
 /// Deletes, updates and inserts again. `None` if there is no row that could go.
 async fn exchange(
     client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
     constraints: &Constraints,
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
@@ -118,7 +118,7 @@ async fn exchange(
 }
 
 impl Constraints {
-    async fn read(sync: &Sync) -> Result<Constraints> {
+    async fn read(sync: &PreparedSync) -> Result<Constraints> {
         let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
         let indexes = async { client.ask_all(INDEXES, &[&table.oid]).await };
@@ -132,7 +132,7 @@ impl Constraints {
     }
 
     /// Of each index that the update may run into: which rows give up values of it.
-    fn conditions(&self, statements: &Statements<'_>) -> Vec<String> {
+    fn conditions(&self, statements: &SyncStatements<'_>) -> Vec<String> {
         let indexes = self.indexes.iter();
         indexes.filter_map(|(equal, all)| statements.gives_up(equal.as_deref(), all)).collect()
     }
@@ -150,7 +150,7 @@ impl Constraints {
     }
 }
 
-impl Statements<'_> {
+impl SyncStatements<'_> {
     /// Keeps the rows to update whose values others may be to get, and which nothing refers to.
     fn find_moved(&self, table: &Table, constraints: &Constraints) -> String {
         let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));

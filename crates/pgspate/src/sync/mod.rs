@@ -27,37 +27,37 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-pub use doubt::Doubt;
-pub use report::{Examples, Report};
+pub use doubt::SyncRefusal;
+pub use report::{Examples, SyncReport};
 pub use script::Script;
 pub use statements::Scope;
 
-use crate::copy::{LaneSession, Outcome};
-use crate::job::{OwnSession, Persistent};
-use crate::plan::When;
-use crate::reading::{self, InputOrigin, Watch};
-use crate::stage::{self, keys, space::Space};
-use crate::{Error, Kind, Result};
-use ahead::{Ahead, Extent, Held};
-use columns::Columns;
+use crate::copy::{LaneSession, CopyOutcome};
+use crate::job::{OwnSession, RetryWhileAway};
+use crate::plan::AutoChoice;
+use crate::reading::{self, InputOrigin, LoadWatch};
+use crate::stage::{self, keys, space::TempSpace};
+use crate::{Error, ErrorKind, Result};
+use ahead::{TableReadAhead, TableExtent, HeldSnapshot};
+use columns::SyncColumns;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::distributed_by;
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{Limits, Patience};
-use shares::Shares;
+use shares::ScopeShares;
 use staging::{StagedRows, Staging};
-use statements::Statements;
-use turns::{Committed, Turns};
-use write::Work;
+use statements::SyncStatements;
+use turns::{CommittedTransactions, TransactionSplit};
+use write::SyncAttempts;
 
 /// From here on COPY takes a condition.
 const HAS_COPY_WHERE: u32 = 120_000;
 
 /// What to make equal to what.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SyncOptions {
     /// The source, and how to read it.
-    pub reading: reading::Options,
+    pub reading: reading::ReadingOptions,
     /// The table, as SQL writes it; by default named after the first source.
     pub table: Option<String>,
     /// So many sessions share the scopes of [`Scope::By`].
@@ -68,7 +68,8 @@ pub struct Options {
     pub key: Vec<String>,
     /// The rows that are to be as in the source.
     pub scope: Scope,
-    /// Columns that are not compared, and written only with a row of which something else differs.
+    /// SyncColumns that are not compared, and written only with a row of which something else
+    /// differs.
     pub ignored: Vec<String>,
     /// At most such a share of the scope may be deleted, in percent.
     pub max_delete: f64,
@@ -77,7 +78,7 @@ pub struct Options {
     /// Of rows with the same key the last one counts; they are refused otherwise.
     pub keeps_last: bool,
     /// Whether to read the table first, and to stage only rows that it does not have.
-    pub read_ahead: When,
+    pub read_ahead: AutoChoice,
     /// Change nothing; say what differs.
     pub is_check: bool,
     /// Vacuum the table when rows of it were updated or deleted, after each transaction.
@@ -88,10 +89,10 @@ pub struct Options {
     pub price_per_million: f64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            reading: reading::Options::default(),
+impl Default for SyncOptions {
+    fn default() -> SyncOptions {
+        SyncOptions {
+            reading: reading::ReadingOptions::default(),
             table: None,
             lanes: 1,
             limits: Limits::default(),
@@ -101,7 +102,7 @@ impl Default for Options {
             max_delete: 50.0,
             may_empty: false,
             keeps_last: false,
-            read_ahead: When::default(),
+            read_ahead: AutoChoice::default(),
             is_check: false,
             vacuums: false,
             transactions: 1,
@@ -111,21 +112,21 @@ impl Default for Options {
 }
 
 /// A sync that is ready to run.
-pub struct Sync {
+pub struct PreparedSync {
     staging: Staging,
-    options: Options,
-    columns: Columns,
+    options: SyncOptions,
+    columns: SyncColumns,
     evidence: Vec<String>,
     /// Scopes are told apart by moments, too: the server must not be left to read these.
     shares_moments: bool,
     /// What differs is written in several transactions.
-    turns: Option<Turns>,
+    turns: Option<TransactionSplit>,
     /// What an attempt that failed has committed of them.
-    committed: Committed,
+    committed: CommittedTransactions,
     /// What was counted before it.
     before: Option<Measurement>,
     /// What there is of the table to be read ahead, if it is to be.
-    extent: Option<Extent>,
+    extent: Option<TableExtent>,
     runtime: Handle,
 }
 
@@ -135,14 +136,14 @@ pub struct Sync {
 /// # Errors
 /// As [`load::prepare`](crate::load::prepare); and columns or scopes that do not fit the table and
 /// the source.
-pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
+pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
     if matches!(&options.reading.origin, InputOrigin::Sources(sources) if sources.is_empty()) {
-        return Err(Error::new(Kind::Usage, "no source is named"));
+        return Err(Error::new(ErrorKind::Usage, "no source is named"));
     }
     if options.transactions > 1 && options.lanes > 1 {
         let message = "sessions and transactions cannot both share the scopes";
         return Err(
-            Error::new(Kind::Usage, message).hint("Leave `--lanes` or `--transactions` out.")
+            Error::new(ErrorKind::Usage, message).hint("Leave `--lanes` or `--transactions` out.")
         );
     }
     let mut staging = Staging::prepare(&options, dsn, runtime)?;
@@ -156,13 +157,13 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
                 shares_moments = shares.has_moments;
                 staging.rows = StagedRows::Shared(shares.conditions(lanes));
             }
-            Ok(shares) => turns = Some(Turns { shares, count: transactions }),
+            Ok(shares) => turns = Some(TransactionSplit { shares, count: transactions }),
             Err(reason) if lanes > 1 => evidence.push(format!("one session: {reason}")),
             Err(reason) => evidence.push(format!("one transaction: {reason}")),
         }
     }
-    let (runtime, committed, before, extent) = (runtime.clone(), Committed::default(), None, None);
-    let mut sync = Sync {
+    let (runtime, committed, before, extent) = (runtime.clone(), CommittedTransactions::default(), None, None);
+    let mut sync = PreparedSync {
         staging,
         options,
         columns,
@@ -179,11 +180,11 @@ pub fn prepare(options: Options, dsn: Dsn, runtime: &Handle) -> Result<Sync> {
 }
 
 /// Which columns are keys, and what is done with the others.
-async fn sort_columns(staging: &Staging, options: &Options) -> Result<Columns> {
+async fn sort_columns(staging: &Staging, options: &SyncOptions) -> Result<SyncColumns> {
     let (table, client) = (&staging.table, &staging.control().client);
     if options.vacuums && !vacuum::is_allowed(staging.control(), table.oid).await? {
         let message = format!("this role may not vacuum {}", table.sql_name);
-        return Err(Error::new(Kind::Plan, message)
+        return Err(Error::new(ErrorKind::Plan, message)
             .hint("Leave `--vacuum` out, or run it as the table's owner."));
     }
     let lenient = keys::lenient(client, table).await?;
@@ -199,28 +200,28 @@ async fn sort_columns(staging: &Staging, options: &Options) -> Result<Columns> {
              no unique index says that a key is one row's",
             table.sql_name
         );
-        return Err(Error::new(Kind::Plan, message).hint("Name such a key with `--key`."));
+        return Err(Error::new(ErrorKind::Plan, message).hint("Name such a key with `--key`."));
     }
     let operators = keys::operators(client, table).await?;
     let (written, ignored) = (&staging.plan.columns, &options.ignored);
-    let columns = Columns::sort(table, written, &key, ignored, &lenient, &operators)?;
+    let columns = SyncColumns::sort(table, written, &key, ignored, &lenient, &operators)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
                 let message = format!("column \"{name}\" of the scope is not in the source");
-                return Err(Error::new(Kind::Usage, message));
+                return Err(Error::new(ErrorKind::Usage, message));
             }
         }
     }
-    Ok(Columns { key_is_unique: is_unique, found_by_key: keeper.is_some(), ..columns })
+    Ok(SyncColumns { key_is_unique: is_unique, found_by_key: keeper.is_some(), ..columns })
 }
 
 /// How sessions can share the scopes, or why one has to do it all.
 async fn share(
     staging: &Staging,
-    options: &Options,
-    columns: &Columns,
-) -> Result<Result<Shares, String>> {
+    options: &SyncOptions,
+    columns: &SyncColumns,
+) -> Result<Result<ScopeShares, String>> {
     let Scope::By(names) = &options.scope else {
         return Ok(Err("only with `--scope-by` there are scopes to share".to_owned()));
     };
@@ -234,7 +235,7 @@ async fn share(
     shares::choose(client, table, names, &columns.key, reads_moments).await
 }
 
-impl Sync {
+impl PreparedSync {
     /// The table, as SQL writes it.
     pub fn table(&self) -> &str {
         &self.staging.table.sql_name
@@ -271,9 +272,9 @@ impl Sync {
     /// # Errors
     /// Whatever staging or the server refuses; a source with equal keys; more rows to delete than
     /// may be. The table is as it was then, but for scopes that another session has committed.
-    pub fn run(mut self, watch: &Arc<Watch>) -> Result<Report> {
+    pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
-        let look = Space::look(self.staging.control(), &self.staging.table);
+        let look = TempSpace::look(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(look)?;
         // Compressed it is more: what is known now is the least that it takes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.failed(error))?;
@@ -293,10 +294,10 @@ impl Sync {
     /// still there, it is told then.
     fn run_ahead(
         &mut self,
-        extent: Extent,
-        watch: &Arc<Watch>,
+        extent: TableExtent,
+        watch: &Arc<LoadWatch>,
         started: Instant,
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
         let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open(self)));
         let Some(holder) = unless_cancelled(holder)? else { return Ok(None) };
@@ -317,11 +318,11 @@ impl Sync {
 
     fn run_held(
         &mut self,
-        extent: Extent,
+        extent: TableExtent,
         holder: &Connection,
-        watch: &Arc<Watch>,
+        watch: &Arc<LoadWatch>,
         started: Instant,
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
         let read = self.read_ahead(extent, holder, watch);
         let Some((ahead, before)) = unless_cancelled(read)?.flatten() else { return Ok(None) };
@@ -336,8 +337,8 @@ impl Sync {
             return Ok(None);
         }
         let (stage_seconds, written) = (started.elapsed().as_secs_f64(), Instant::now());
-        let work = Work::new(self, &sessions, outcome.bytes_sent, watch);
-        let mut work = work.since(before, Committed::default());
+        let work = SyncAttempts::new(self, &sessions, outcome.bytes_sent, watch);
+        let mut work = work.since(before, CommittedTransactions::default());
         let (connections, attempt) = (connections(&sessions), work.locked_attempt());
         let done = runtime.block_on(until_cancelled(watch, &connections, attempt));
         let (has_begun, committed, before) = (work.has_begun, work.committed, work.before);
@@ -355,10 +356,10 @@ impl Sync {
     /// Reads the table, while `holder` holds what keeps it as it is. `None` if that does not pay.
     fn read_ahead(
         &self,
-        extent: Extent,
+        extent: TableExtent,
         holder: &Connection,
-        watch: &Arc<Watch>,
-    ) -> Result<Option<(Ahead, Option<Measurement>)>> {
+        watch: &Arc<LoadWatch>,
+    ) -> Result<Option<(TableReadAhead, Option<Measurement>)>> {
         let runtime = &self.runtime;
         let sessions = [holder];
         if extent.is_doubtful() {
@@ -369,17 +370,17 @@ impl Sync {
             }
         }
         let holding = until_cancelled(watch, &sessions, ahead::hold(self, holder));
-        let Held { snapshot, before } = runtime.block_on(holding)?;
+        let HeldSnapshot { snapshot, before } = runtime.block_on(holding)?;
         let connecting = until_cancelled(watch, &[], ahead::connect(self, extent));
         let readers = runtime.block_on(connecting)?;
         let sessions: Vec<_> = readers.iter().map(|reader| reader.connection.as_ref()).collect();
         let reading = ahead::read(self, &readers, &snapshot);
         let known = runtime.block_on(until_cancelled(watch, &sessions, reading))?;
-        Ok(Some((Ahead { snapshot, known: Arc::new(known) }, before)))
+        Ok(Some((TableReadAhead { snapshot, known: Arc::new(known) }, before)))
     }
 
     /// Stages all rows.
-    fn run_whole(mut self, watch: &Arc<Watch>, started: Instant) -> Result<Report> {
+    fn run_whole(mut self, watch: &Arc<LoadWatch>, started: Instant) -> Result<SyncReport> {
         let staged = self.stage(watch);
         let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         let stage_seconds = started.elapsed().as_secs_f64();
@@ -390,7 +391,7 @@ impl Sync {
         let written = Instant::now();
         let (committed, before) = (mem::take(&mut self.committed), self.before.take());
         let (vacuumed, mut known) = (committed.written.vacuum_seconds, committed.transactions);
-        let work = Work::new(&self, &sessions, outcome.bytes_sent, watch);
+        let work = SyncAttempts::new(&self, &sessions, outcome.bytes_sent, watch);
         let mut work = work.since(before, committed);
         let mut report = loop {
             let attempt = work.attempt();
@@ -414,14 +415,14 @@ impl Sync {
     }
 
     /// Stages all rows; the sessions that have them, and what it took.
-    fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<LaneSession>, Outcome)> {
+    fn stage(&mut self, watch: &Arc<LoadWatch>) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let is_untouched = self.committed.is_empty();
         let no_space =
             |error| stage::hint_space(error, watch.copy.sent.load(Relaxed), is_untouched);
         let staged = self.staging.stage(watch).map_err(no_space);
         let is_sure = match &staged {
             Ok((_, outcome)) => outcome.rows_as_text == 0,
-            Err(error) => error.kind() == Kind::Cancelled,
+            Err(error) => error.kind() == ErrorKind::Cancelled,
         };
         if !self.shares_moments || is_sure {
             return staged;
@@ -437,8 +438,8 @@ impl Sync {
         if self.staging.is_shared() { "at least " } else { "" }
     }
 
-    fn build(&self) -> Statements<'_> {
-        Statements {
+    fn build(&self) -> SyncStatements<'_> {
+        SyncStatements {
             table: &self.staging.table.sql_name,
             columns: &self.columns,
             scope: &self.options.scope,
@@ -463,7 +464,7 @@ impl Sync {
 /// What came of it, if it was not the user who ended it.
 fn unless_cancelled<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
-        Err(error) if error.kind() != Kind::Cancelled => Ok(None),
+        Err(error) if error.kind() != ErrorKind::Cancelled => Ok(None),
         done => done.map(Some),
     }
 }
@@ -478,7 +479,7 @@ fn is_any_closed(sessions: &[LaneSession]) -> bool {
 
 /// What `work` gives; when the user stops it, the statement is cancelled and rolled back.
 async fn until_cancelled<T>(
-    watch: &Watch,
+    watch: &LoadWatch,
     connections: &[&Connection],
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {

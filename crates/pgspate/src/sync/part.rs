@@ -5,13 +5,13 @@
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
-use super::ahead::Ahead;
-use super::doubt::Doubt;
-use super::statements::{DIFF, Scope, Statements};
-use super::{Examples, Report, Sync, ahead, exchange};
+use super::ahead::TableReadAhead;
+use super::doubt::SyncRefusal;
+use super::statements::{DIFF, Scope, SyncStatements};
+use super::{Examples, SyncReport, PreparedSync, ahead, exchange};
 use crate::copy::{DURABLY, LaneSession};
 use crate::stage::pin;
-use crate::{Error, Kind, Result, stage};
+use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::check_no_keys_down;
 use pgspate_target::measure::{Own, StatementCost};
 use pgspate_target::server_error;
@@ -20,7 +20,7 @@ use pgspate_target::server_error;
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 
 /// Begins the transaction, unless `begin` is empty and it is open, with its settings.
-pub(super) async fn begin(session: &LaneSession, sync: &Sync, begin: &str) -> Result<()> {
+pub(super) async fn begin(session: &LaneSession, sync: &PreparedSync, begin: &str) -> Result<()> {
     let LaneSession { connection, .. } = session;
     let timeout = sync.options.limits.lock_timeout_millis();
     let begin = format!("{begin}set local lock_timeout = {timeout}; {}", pin::SETTINGS);
@@ -29,7 +29,7 @@ pub(super) async fn begin(session: &LaneSession, sync: &Sync, begin: &str) -> Re
 }
 
 /// Begins the transaction and finds what differs; nothing is written yet.
-pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
+pub(super) async fn find(session: &LaneSession, sync: &PreparedSync) -> Result<SyncReport> {
     let LaneSession { connection, rows } = session;
     let client = &connection.client;
     let statements = sync.build();
@@ -37,7 +37,7 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     // Where the table was read ahead it has staged its rows in this transaction.
     begin(session, sync, if ahead.is_some() { "" } else { BEGIN }).await?;
     let (mut rows, mut is_all_in) = (*rows, true);
-    if let Some(Ahead { known, .. }) = ahead {
+    if let Some(TableReadAhead { known, .. }) = ahead {
         is_all_in = ahead::tell(connection, known).await?;
         rows += known.met();
     }
@@ -45,7 +45,7 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
     if !is_all_in {
         ahead::admit(client, sync).await?;
     }
-    let mut report = Report { rows_in: rows, ..Report::default() };
+    let mut report = SyncReport { rows_in: rows, ..SyncReport::default() };
     compare(client, &statements, &mut report).await?;
     check_keys(client, sync, &statements, &report).await?;
     check_table_keys(client, sync, &statements).await?;
@@ -58,10 +58,10 @@ pub(super) async fn find(session: &LaneSession, sync: &Sync) -> Result<Report> {
 /// Writes what was found, and commits. What was done.
 pub(super) async fn write(
     session: &LaneSession,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    found: Report,
-) -> Result<Report> {
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    found: SyncReport,
+) -> Result<SyncReport> {
     let LaneSession { connection, .. } = session;
     let client = &connection.client;
     let oid = sync.staging.table.oid;
@@ -82,8 +82,8 @@ pub(super) async fn write(
 /// places, and keys to insert are not there.
 pub(super) async fn look_again(
     client: &Client,
-    statements: &Statements<'_>,
-    found: &Report,
+    statements: &SyncStatements<'_>,
+    found: &SyncReport,
 ) -> Result<()> {
     let failed = || server_error("could not look again at what differs".to_owned());
     let sql = statements.look_again();
@@ -93,14 +93,14 @@ pub(super) async fn look_again(
         return Ok(());
     }
     let message = "rows that differ were changed by another session meanwhile";
-    Err(Error::new(Kind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
+    Err(Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
 }
 
 /// Analyzes what is staged, and refuses what cannot be meant. The rows that count.
 async fn check_source(
     client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
     staged: u64,
 ) -> Result<u64> {
     let failed = || server_error("could not look at the staged rows".to_owned());
@@ -113,19 +113,19 @@ async fn check_source(
     stage::analyze(client, &statements.finding()).await?;
     let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
     if deletes_all && !options.may_empty && !options.is_check {
-        Doubt::Empty.refuse("")?;
+        SyncRefusal::EmptySource.refuse("")?;
     }
     if let Some(sql) = statements.strays() {
         pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(server_error(
             "could not compare the source with the predicate of `--scope`".to_owned(),
         ))?;
-        Doubt::Strays { outside: number(&row, 0), taken: number(&row, 1) }.refuse("")?;
+        SyncRefusal::OutsideScope { outside: number(&row, 0), taken: number(&row, 1) }.refuse("")?;
     }
     if let Some(sql) = statements.movers() {
         pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-        Doubt::Movers(number(&row, 0)).refuse(sync.at_least())?;
+        SyncRefusal::KeysInOtherScopes(number(&row, 0)).refuse(sync.at_least())?;
     }
     Ok(rows)
 }
@@ -135,9 +135,9 @@ async fn check_source(
 /// other then, and the rest is in the difference.
 async fn check_keys(
     client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    report: &Report,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    report: &SyncReport,
 ) -> Result<()> {
     let failed = || server_error("could not look at the staged rows".to_owned());
     if statements.keeps_last {
@@ -151,7 +151,7 @@ async fn check_keys(
         pin::allow_nested_loop(client, &taken).await.map_err(failed())?;
         if number(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
             // Which one, the whole source tells.
-            return Err(Error::new(Kind::Plan, "a key of the source occurs more than once"));
+            return Err(Error::new(ErrorKind::Plan, "a key of the source occurs more than once"));
         }
     }
     if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
@@ -164,18 +164,18 @@ async fn check_keys(
     }
     let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
     let (keys, examples) = equal_keys(&duplicates);
-    Doubt::Duplicates { keys, examples }.refuse(sync.at_least())
+    SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least())
 }
 
 /// Refuses keys of the source that the table has more than once: several rows would become that of
 /// the source, which has it once.
-async fn check_table_keys(client: &Client, sync: &Sync, statements: &Statements<'_>) -> Result<()> {
+async fn check_table_keys(client: &Client, sync: &PreparedSync, statements: &SyncStatements<'_>) -> Result<()> {
     let failed = || server_error("could not look for equal keys in the table".to_owned());
     let Some(sql) = statements.duplicates_in_table() else { return Ok(()) };
     pin::allow_nested_loop(client, &sql).await.map_err(failed())?;
     let duplicates = client.query(&sql, &[]).await.map_err(failed())?;
     let (keys, examples) = equal_keys(&duplicates);
-    Doubt::TableDuplicates { keys, examples }.refuse(sync.at_least())
+    SyncRefusal::DuplicateTableKeys { keys, examples }.refuse(sync.at_least())
 }
 
 /// How many keys occur more than once; some of them, and how often.
@@ -185,7 +185,7 @@ fn equal_keys(rows: &[Row]) -> (u64, Vec<(String, u64)>) {
 }
 
 /// Finds what differs, in one pass over the source and the scope.
-async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Report) -> Result<()> {
+async fn compare(client: &Client, statements: &SyncStatements<'_>, report: &mut SyncReport) -> Result<()> {
     let failed = || server_error("could not compare".to_owned());
     if statements.turns.is_some() {
         // What an earlier attempt has found.
@@ -205,9 +205,9 @@ async fn compare(client: &Client, statements: &Statements<'_>, report: &mut Repo
 /// Deletes, updates, inserts: in this order values may move between rows.
 async fn change(
     client: &Client,
-    sync: &Sync,
-    statements: &Statements<'_>,
-    report: &Report,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    report: &SyncReport,
 ) -> Result<StatementCost> {
     let mut all = StatementCost::default();
     let what = |what: &str| server_error(format!("could not {what}"));
@@ -228,13 +228,13 @@ async fn change(
     let found = report.deleted + report.updated + report.inserted;
     if all.rows != found {
         let message = format!("{found} rows differ, but {} were written", all.rows);
-        return Err(Error::new(Kind::Bug, message));
+        return Err(Error::new(ErrorKind::Bug, message));
     }
     Ok(all)
 }
 
 /// Some keys of what differs.
-async fn examples(client: &Client, statements: &Statements<'_>) -> Result<Examples> {
+async fn examples(client: &Client, statements: &SyncStatements<'_>) -> Result<Examples> {
     let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for (sql, keys) in statements.examples().iter().zip(&mut all) {
         let failed = server_error("could not look up what differs".to_owned());

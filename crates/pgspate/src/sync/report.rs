@@ -8,7 +8,7 @@ use pgspate_target::measure::{Bill, Difference, StatementCost};
 
 /// What a sync did.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Report {
+pub struct SyncReport {
     /// The table, as SQL writes it.
     pub table: String,
     /// Rows of the source.
@@ -81,21 +81,21 @@ impl Examples {
     pub(super) const MOST: usize = 3;
 }
 
-impl Report {
+impl SyncReport {
     /// Whether the table was, or is, like the source.
     pub fn is_same(&self) -> bool {
         self.inserted + self.updated + self.deleted == 0
     }
 
     /// The sum of what sessions found and did.
-    pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a Report>) -> Report {
-        let parts: Vec<&Report> = parts.into_iter().collect();
-        let sum = |of: fn(&Report) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
-        let some = |of: fn(&Report) -> &Vec<String>| {
+    pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a SyncReport>) -> SyncReport {
+        let parts: Vec<&SyncReport> = parts.into_iter().collect();
+        let sum = |of: fn(&SyncReport) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
+        let some = |of: fn(&SyncReport) -> &Vec<String>| {
             parts.iter().flat_map(|part| of(part)).take(Examples::MOST).cloned().collect()
         };
         let (inserted, updated) = (sum(|it| it.inserted), sum(|it| it.updated));
-        Report {
+        SyncReport {
             rows_in: sum(|it| it.rows_in),
             inserted,
             updated,
@@ -114,12 +114,12 @@ impl Report {
             wal_bytes: sum(|it| it.wal_bytes),
             blocks_dirtied: sum(|it| it.blocks_dirtied),
             dead_rows: sum(|it| it.dead_rows),
-            ..Report::default()
+            ..SyncReport::default()
         }
     }
 
     /// Takes in what another transaction has written, and what was left of it.
-    pub(super) fn add(&mut self, written: Report) {
+    pub(super) fn add(&mut self, written: SyncReport) {
         self.inserted += written.inserted;
         self.updated += written.updated;
         self.updated_hot += written.updated_hot;
@@ -174,8 +174,8 @@ impl Report {
     }
 }
 
-/// Facts that advice depends on.
-pub(super) struct Facts {
+/// AdviceFacts that advice depends on.
+pub(super) struct AdviceFacts {
     /// `fillfactor` of the table, 100 unless set.
     pub(super) fillfactor: i32,
     /// Updates that the server has counted, and those of them that were HOT.
@@ -195,7 +195,7 @@ const GROWTH_THAT_TELLS: u64 = 1 << 20;
 /// What the numbers say. Updates that need not touch an index need room in the page. Ten nights of
 /// the usual mix, with updates of 43 % of the rows each, left 1.31 M dead rows at fillfactor 100
 /// and 0.68 M at 60. Where fewer rows change, less room is enough.
-pub(super) fn advice(report: &Report, facts: &Facts) -> Vec<String> {
+pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     let mut advice: Vec<String> = turns_advice(report, facts).into_iter().collect();
     // A check has not updated anything; what others did before tells how it would have gone.
     let [updated, hot] = match report.is_check {
@@ -225,7 +225,7 @@ pub(super) fn advice(report: &Report, facts: &Facts) -> Vec<String> {
 
 /// Space of dead rows is free once the transaction that left them is over: the first of several
 /// makes room for the others.
-fn turns_advice(report: &Report, facts: &Facts) -> Option<String> {
+fn turns_advice(report: &SyncReport, facts: &AdviceFacts) -> Option<String> {
     let [Some(before), Some(after)] = report.table_bytes else { return None };
     (facts.may_take_turns && report.has_grown()).then(|| {
         format!(
@@ -242,14 +242,14 @@ mod tests {
 
     #[test]
     fn advice_is_given_when_the_numbers_say_so() {
-        let report = |updated, updated_hot| Report {
+        let report = |updated, updated_hot| SyncReport {
             table: "t".to_owned(),
             rows_in: 30_000,
             updated,
             updated_hot,
-            ..Report::default()
+            ..SyncReport::default()
         };
-        let facts = |fillfactor| Facts {
+        let facts = |fillfactor| AdviceFacts {
             fillfactor,
             history: [9000, 0],
             unused: Vec::new(),
@@ -264,24 +264,24 @@ mod tests {
         // Where little changes, a table two thirds larger is no help.
         assert!(advice(&report(2000, 0), &facts(100))[0].contains("(fillfactor = 90)"));
         assert_eq!(advice(&report(2000, 0), &facts(90)).len(), 0);
-        let check = Report { is_check: true, ..report(10_000, 0) };
+        let check = SyncReport { is_check: true, ..report(10_000, 0) };
         assert!(advice(&check, &facts(100))[0].starts_with("0 % of the updates"));
-        assert_eq!(advice(&check, &Facts { history: [9000, 8000], ..facts(100) }).len(), 0);
+        assert_eq!(advice(&check, &AdviceFacts { history: [9000, 8000], ..facts(100) }).len(), 0);
         let unused = vec![("i".to_owned(), "a".to_owned())];
-        let facts = Facts { unused, ..facts(100) };
+        let facts = AdviceFacts { unused, ..facts(100) };
         assert!(advice(&report(10_000, 100), &facts)[0].contains("drop index i"));
     }
 
     #[test]
     fn a_table_that_grew_may_take_turns() {
-        let report = |before, after| Report {
+        let report = |before, after| SyncReport {
             updated: 500,
             inserted: 100,
             dead_rows: 600,
             table_bytes: [Some(before), Some(after)],
-            ..Report::default()
+            ..SyncReport::default()
         };
-        let facts = |may_take_turns| Facts {
+        let facts = |may_take_turns| AdviceFacts {
             fillfactor: 100,
             history: [0, 0],
             unused: Vec::new(),
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(advice(&grown, &facts(false)).len(), 0);
         assert_eq!(advice(&report(10 << 20, 11 << 20), &facts(true)).len(), 0);
         assert_eq!(advice(&report(1 << 20, 3 << 19), &facts(true)).len(), 0);
-        let new = Report { dead_rows: 0, ..grown };
+        let new = SyncReport { dead_rows: 0, ..grown };
         assert_eq!(advice(&new, &facts(true)).len(), 0);
     }
 }

@@ -1,13 +1,13 @@
 //! A sync as statements, for a session that is not pgspate's own.
 //!
 //! For whoever wants a sync to be part of a transaction that another program has begun. The
-//! statements are those of [`Sync::run`]; that program stages the rows, runs them in their order,
-//! and heeds what they tell.
+//! statements are those of [`PreparedSync::run`]; that program stages the rows, runs them in their
+//! order, and heeds what they tell.
 
 use serde::Serialize;
 
-use super::statements::{DIFF, Scope, Statements};
-use super::{Sync, write};
+use super::statements::{DIFF, Scope, SyncStatements};
+use super::{PreparedSync, write};
 use crate::stage;
 use crate::stage::pin;
 
@@ -60,11 +60,11 @@ pub struct Script {
     pub is_check: bool,
 }
 
-impl Sync {
+impl PreparedSync {
     /// The sync for another session. Nothing is changed or staged by this.
     pub fn script(&self) -> Script {
         // It is one transaction, the caller's.
-        let statements = Statements { turns: None, ..self.build() };
+        let statements = SyncStatements { turns: None, ..self.build() };
         let table = &self.staging.table;
         let columns: Vec<_> = self.staging.plan.columns.iter().map(|it| it.name.clone()).collect();
         let stage = &self.staging.stage;

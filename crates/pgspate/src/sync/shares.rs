@@ -42,9 +42,9 @@ select case
                     and i.indcollation[k.nth - 1] = a.attcollation))
           order by named.nth)";
 
-/// Columns by which scopes are told apart.
+/// SyncColumns by which scopes are told apart.
 #[derive(Debug, Clone)]
-pub(super) struct Shares {
+pub(super) struct ScopeShares {
     columns: Vec<SyncColumn>,
     /// Text that the server reads could say `now` in one of them.
     pub(super) has_moments: bool,
@@ -58,7 +58,7 @@ pub(super) async fn choose(
     scope: &[String],
     key: &[SyncColumn],
     reads_moments: bool,
-) -> Result<Result<Shares, String>> {
+) -> Result<Result<ScopeShares, String>> {
     let moment = |name: &str| {
         let column = table.columns.iter().find(|column| column.name == name);
         column.is_some_and(|column| MOMENTS.contains(&column.ty.base().oid))
@@ -79,14 +79,14 @@ pub(super) async fn choose(
             scope.join(", ")
         )),
         (false, true) => Err(format!("a unique index is without {}", names.join(" and "))),
-        (false, false) => Ok(Shares {
+        (false, false) => Ok(ScopeShares {
             has_moments: in_indexes.iter().any(|name| moment(name)),
             columns: in_indexes.iter().filter_map(|name| of_key(name)).cloned().collect(),
         }),
     })
 }
 
-impl Shares {
+impl ScopeShares {
     /// What each of so many sessions keeps.
     pub(super) fn conditions(&self, sessions: usize) -> Vec<String> {
         let share = self.share(sessions, |column| format!("{}::text", column.name));
@@ -124,6 +124,6 @@ mod tests {
                     coalesce(\"a b\"::text, '')) collate \"C\") operator(pg_catalog.&) 2147483647)";
         let share = |nth| format!("({hash} operator(pg_catalog.%) 2) operator(pg_catalog.=) {nth}");
         let expected = [share(0), share(1)];
-        assert_eq!(Shares { columns, has_moments: false }.conditions(2), expected);
+        assert_eq!(ScopeShares { columns, has_moments: false }.conditions(2), expected);
     }
 }

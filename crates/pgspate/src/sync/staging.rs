@@ -8,19 +8,19 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 
 use super::Options;
-use super::ahead::Ahead;
+use super::ahead::TableReadAhead;
 use crate::copy::{
-    self, Commit, Connect, Copying, Destination, Early, End, Job, LaneSession, Lanes, Outcome,
+    self, Commit, SessionOpener, CopySetup, Destination, EarlySession, CopyEnd, CopyJob, LaneSession, Lanes, CopyOutcome,
     PIECE_BYTES,
 };
 use crate::encode::Encoded;
 use crate::format::Mode;
-use crate::job::{OwnSession, Persistent};
+use crate::job::{OwnSession, RetryWhileAway};
 use crate::plan::{RowPlan, RowRequest};
-use crate::reading::{MakeEncoder, Reading, Survey, Watch, hint_encoding, missing, parse_name};
-use crate::stage::known::Winnower;
-use crate::stage::{self, Stage};
-use crate::{Error, Kind, Result};
+use crate::reading::{MakeEncoder, SniffedInputs, Survey, LoadWatch, hint_encoding, missing, parse_name};
+use crate::stage::known::KnownRowFilter;
+use crate::stage::{self, StageTable};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::Patience;
 use pgspate_target::{Session, Table};
@@ -34,24 +34,24 @@ pub(super) enum StagedRows {
     Shared(Vec<String>),
     /// Those that the table was not found to have, in a session that sees the table as it was read,
     /// and whose transaction is left open.
-    Missing(Ahead),
+    Missing(TableReadAhead),
 }
 
 /// An input that can be staged for a table.
 pub(super) struct Staging {
     pub(super) own: OwnSession,
-    pub(super) reading: Reading,
+    pub(super) reading: SniffedInputs,
     session: Session,
     pub(super) table: Table,
     request: RowRequest,
     pub(super) plan: RowPlan,
-    pub(super) stage: Stage,
+    pub(super) stage: StageTable,
     pub(super) rows: StagedRows,
 }
 
 impl Staging {
     /// Looks at the input and the table, which has to be there. Blocks.
-    pub(super) fn prepare(options: &Options, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
+    pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
         let Survey { own, reading, session, name, table, rows: request, .. } = survey;
@@ -67,13 +67,13 @@ impl Staging {
             // Rows that the encoder leaves to the server come after the others of their chunk.
             plan.mode = Mode::Text;
         }
-        let stage = Stage::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
+        let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
         let rows = StagedRows::All;
         Ok(Staging { own, reading, session, table, request, plan, stage, rows })
     }
 
     /// Stages the rows; the sessions that have them, and what it took.
-    pub(super) fn stage(&mut self, watch: &Arc<Watch>) -> Result<(Vec<LaneSession>, Outcome)> {
+    pub(super) fn stage(&mut self, watch: &Arc<LoadWatch>) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let (outcome, sessions) = self.attempts(watch).map_err(|error| self.failed(error))?;
         let is_open = self.ahead().is_some();
         for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_open) {
@@ -82,13 +82,13 @@ impl Staging {
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
         }
         match sessions.is_empty() {
-            true => Err(Error::new(Kind::Bug, "the session with the stage is gone")),
+            true => Err(Error::new(ErrorKind::Bug, "the session with the stage is gone")),
             false => Ok((sessions, outcome)),
         }
     }
 
     /// Starts over while that promises to help.
-    fn attempts(&mut self, watch: &Arc<Watch>) -> Result<(Outcome, Vec<LaneSession>)> {
+    fn attempts(&mut self, watch: &Arc<LoadWatch>) -> Result<(CopyOutcome, Vec<LaneSession>)> {
         let mut patience = Patience::new(self.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
@@ -101,37 +101,37 @@ impl Staging {
                 patience.renew();
             }
             match attempt {
-                Ok(End::Done(outcome, sessions)) => return Ok((outcome, sessions)),
-                Ok(End::LanesConflict) => {
+                Ok(CopyEnd::Done(outcome, sessions)) => return Ok((outcome, sessions)),
+                Ok(CopyEnd::LanesConflict) => {
                     return Err(Error::new(
-                        Kind::Server,
+                        ErrorKind::Server,
                         "the sessions of the stage wait for each other",
                     ));
                 }
                 // Where the table was read ahead, what was known of it is known no more.
-                Ok(End::Interrupted(error)) if self.ahead().is_none() => {
+                Ok(CopyEnd::Interrupted(error)) if self.ahead().is_none() => {
                     self.own.wait(error, &mut patience, &watch.copy)?;
                 }
-                Ok(End::Interrupted(error)) | Err(error) => return Err(error),
+                Ok(CopyEnd::Interrupted(error)) | Err(error) => return Err(error),
             }
         }
     }
 
-    fn job(&self) -> Result<Job> {
+    fn job(&self) -> Result<CopyJob> {
         let name = format!("pgspate load {}", self.table.name);
         let (reading, plan) = (self.reading.clone(), self.plan.clone());
-        Ok(Job {
-            connect: Connect::new(&self.own.dsn, name).with_stage(&self.stage),
-            early: Early::default(),
+        Ok(CopyJob {
+            connect: SessionOpener::new(&self.own.dsn, name).with_stage(&self.stage),
+            early: EarlySession::default(),
             control: Arc::clone(&self.own.connection),
             encoder: match &self.rows {
                 StagedRows::All | StagedRows::Shared(_) => self.encoder()?,
-                StagedRows::Missing(Ahead { known, .. }) => {
+                StagedRows::Missing(TableReadAhead { known, .. }) => {
                     let (encoder, known) = (self.encoder()?, Arc::clone(known));
-                    Box::new(move || Box::new(Winnower::new(encoder(), Arc::clone(&known))))
+                    Box::new(move || Box::new(KnownRowFilter::new(encoder(), Arc::clone(&known))))
                 }
             },
-            copying: Copying {
+            copying: CopySetup {
                 text_sql: self.plan.copy_sql(Mode::Text, stage::NAME),
                 binary_sql: self.plan.copy_sql(Mode::Binary, stage::NAME),
                 limits: self.own.limits,
@@ -151,7 +151,7 @@ impl Staging {
             destination: match &self.rows {
                 StagedRows::All => Destination::Stage { shares: Vec::new() },
                 StagedRows::Shared(conditions) => Destination::Stage { shares: conditions.clone() },
-                StagedRows::Missing(Ahead { snapshot, .. }) => Destination::OpenStage {
+                StagedRows::Missing(TableReadAhead { snapshot, .. }) => Destination::OpenStage {
                     before: format!(
                         "set transaction isolation level repeatable read; \
                          set transaction snapshot '{snapshot}'; \
@@ -176,7 +176,7 @@ impl Staging {
     }
 
     /// The first rows of the source, as they would be sent.
-    pub(super) fn first_rows(&self, watch: &Arc<Watch>) -> Result<Encoded> {
+    pub(super) fn first_rows(&self, watch: &Arc<LoadWatch>) -> Result<Encoded> {
         let (mut encoder, mut out) = (self.encoder()?(), Encoded::default());
         if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
             encoder.begin(Arc::new(chunk), Mode::Binary)?;
@@ -186,7 +186,7 @@ impl Staging {
     }
 
     /// What the table was read ahead by, if it was.
-    pub(super) fn ahead(&self) -> Option<&Ahead> {
+    pub(super) fn ahead(&self) -> Option<&TableReadAhead> {
         match &self.rows {
             StagedRows::Missing(ahead) => Some(ahead),
             StagedRows::All | StagedRows::Shared(_) => None,

@@ -3,9 +3,9 @@
 //! `t` is the target, `s` the stage. Unchanged rows are read and nothing else: no statement names
 //! them in what it writes.
 
-use super::columns::{Columns, SyncColumn};
+use super::columns::{SyncColumns, SyncColumn};
 use super::report::Examples;
-use super::turns::Turns;
+use super::turns::TransactionSplit;
 use crate::stage::NAME;
 use crate::stage::keys::{self, EQUALS};
 
@@ -38,9 +38,9 @@ pub enum Scope {
 }
 
 /// Builds statements.
-pub(super) struct Statements<'a> {
+pub(super) struct SyncStatements<'a> {
     pub(super) table: &'a str,
-    pub(super) columns: &'a Columns,
+    pub(super) columns: &'a SyncColumns,
     pub(super) scope: &'a Scope,
     /// Of rows with the same key, the last one counts.
     pub(super) keeps_last: bool,
@@ -48,12 +48,12 @@ pub(super) struct Statements<'a> {
     /// other rows are to be looked at.
     pub(super) is_ahead: bool,
     /// What differs is written in several transactions, one after the other.
-    pub(super) turns: Option<&'a Turns>,
+    pub(super) turns: Option<&'a TransactionSplit>,
     /// Of these, the one that the writing statements are for; otherwise they write everything.
     pub(super) turn: Option<i32>,
 }
 
-impl Statements<'_> {
+impl SyncStatements<'_> {
     /// Keys that the source has more than once: how many there are, and some of them.
     pub(super) fn duplicates(&self) -> String {
         self.duplicates_in(&format!("{NAME} s"))

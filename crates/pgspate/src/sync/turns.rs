@@ -7,24 +7,24 @@
 
 use super::columns::SyncColumn;
 use super::part::{self, number};
-use super::shares::Shares;
-use super::statements::Statements;
-use super::{Report, Sync, vacuum};
+use super::shares::ScopeShares;
+use super::statements::SyncStatements;
+use super::{SyncReport, PreparedSync, vacuum};
 use crate::copy::LaneSession;
 use crate::numbers::counted;
-use crate::reading::Watch;
+use crate::reading::LoadWatch;
 use crate::{Error, Result};
 use pgspate_target::server_error;
 
 /// The transactions.
 #[derive(Debug, Clone)]
-pub(super) struct Turns {
-    pub(super) shares: Shares,
+pub(super) struct TransactionSplit {
+    pub(super) shares: ScopeShares,
     /// How many there are.
     pub(super) count: usize,
 }
 
-impl Turns {
+impl TransactionSplit {
     /// Which transaction writes a row, by what either side of the comparison has of it.
     pub(super) fn of_row(&self, left: &str, right: &str) -> String {
         let text = |SyncColumn { name, .. }: &SyncColumn| {
@@ -36,12 +36,12 @@ impl Turns {
 
 /// What is committed of them, over all attempts.
 #[derive(Debug, Default)]
-pub(super) struct Committed {
-    pub(super) written: Report,
+pub(super) struct CommittedTransactions {
+    pub(super) written: SyncReport,
     pub(super) transactions: usize,
 }
 
-impl Committed {
+impl CommittedTransactions {
     /// Whether it is nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.transactions == 0
@@ -64,9 +64,9 @@ impl Committed {
 /// Writes what was found in the transaction that is open, after its end.
 pub(super) async fn write(
     session: &LaneSession,
-    sync: &Sync,
-    watch: &Watch,
-    committed: &mut Committed,
+    sync: &PreparedSync,
+    watch: &LoadWatch,
+    committed: &mut CommittedTransactions,
 ) -> Result<()> {
     let client = &session.connection.client;
     let failed = || server_error("could not begin to write what differs".to_owned());
@@ -75,14 +75,14 @@ pub(super) async fn write(
     client.batch_execute("commit").await.map_err(failed())?;
     for row in all {
         watch.copy.stop.check()?;
-        let found = Report {
+        let found = SyncReport {
             deleted: number(&row, 0),
             updated: number(&row, 1),
             inserted: number(&row, 2),
-            ..Report::default()
+            ..SyncReport::default()
         };
         part::begin(session, sync, part::BEGIN).await?;
-        let statements = Statements { turn: Some(row.get(3)), ..sync.build() };
+        let statements = SyncStatements { turn: Some(row.get(3)), ..sync.build() };
         part::look_again(client, &statements, &found).await?;
         let mut written = part::write(session, sync, &statements, found).await?;
         if sync.options.vacuums && written.dead_rows > 0 {

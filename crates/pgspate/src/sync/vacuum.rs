@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Report;
+use super::SyncReport;
 use crate::Result;
 use pgspate_target::connect::Connection;
 use pgspate_target::{measure, server_error};
@@ -25,7 +25,7 @@ pub(super) async fn is_allowed(session: &Connection, table: u32) -> Result<bool>
 }
 
 /// Vacuums. What is written stays written, so that it could not be done is a warning.
-pub(super) async fn run(session: &Connection, table: &str, report: &mut Report) {
+pub(super) async fn run(session: &Connection, table: &str, report: &mut SyncReport) {
     let client = &session.client;
     // What is counted after it would call for another one.
     measure::flush(client, session.server_version()).await;

@@ -5,14 +5,14 @@ use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::doubt::Doubt;
+use super::doubt::SyncRefusal;
 use super::part::{self, number};
-use super::report::{Facts, advice};
+use super::report::{AdviceFacts, advice};
 use super::statements::Scope;
-use super::turns::{self, Committed};
-use super::{Report, Sync, vacuum};
+use super::turns::{self, CommittedTransactions};
+use super::{SyncReport, PreparedSync, vacuum};
 use crate::copy::LaneSession;
-use crate::reading::Watch;
+use crate::reading::LoadWatch;
 use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::check_no_keys_down;
@@ -58,42 +58,42 @@ pub(super) fn may_pass_as_a_whole(error: &Error) -> bool {
 }
 
 /// A sync whose rows are staged, over as many attempts as it takes.
-pub(super) struct Work<'a> {
-    sync: &'a Sync,
+pub(super) struct SyncAttempts<'a> {
+    sync: &'a PreparedSync,
     sessions: &'a [LaneSession],
     bytes_staged: u64,
-    watch: &'a Watch,
+    watch: &'a LoadWatch,
     /// What was counted before the first attempt.
     pub(super) before: Option<Measurement>,
     /// What each session has committed.
-    done: Vec<Option<Report>>,
+    done: Vec<Option<SyncReport>>,
     /// What one session has committed of several transactions.
-    pub(super) committed: Committed,
+    pub(super) committed: CommittedTransactions,
     /// What differs is found, and is being written or is written.
     pub(super) has_begun: bool,
 }
 
-impl<'a> Work<'a> {
+impl<'a> SyncAttempts<'a> {
     /// Nothing is compared yet.
     pub(super) fn new(
-        sync: &'a Sync,
+        sync: &'a PreparedSync,
         sessions: &'a [LaneSession],
         bytes_staged: u64,
-        watch: &'a Watch,
-    ) -> Work<'a> {
-        let (done, committed) = (sessions.iter().map(|_| None).collect(), Committed::default());
+        watch: &'a LoadWatch,
+    ) -> SyncAttempts<'a> {
+        let (done, committed) = (sessions.iter().map(|_| None).collect(), CommittedTransactions::default());
         let (before, has_begun) = (None, false);
-        Work { sync, sessions, bytes_staged, watch, before, done, committed, has_begun }
+        SyncAttempts { sync, sessions, bytes_staged, watch, before, done, committed, has_begun }
     }
 
     /// With what was counted before, and committed since then.
-    pub(super) fn since(self, before: Option<Measurement>, committed: Committed) -> Work<'a> {
-        Work { before, committed, ..self }
+    pub(super) fn since(self, before: Option<Measurement>, committed: CommittedTransactions) -> SyncAttempts<'a> {
+        SyncAttempts { before, committed, ..self }
     }
 
     /// Compares and writes what is not done yet. Where several sessions share the scopes, what the
     /// others have committed stays when one of them fails.
-    pub(super) async fn attempt(&mut self) -> Result<Report> {
+    pub(super) async fn attempt(&mut self) -> Result<SyncReport> {
         let first = &self.sessions[0].connection;
         lock(first, self.sync).await?;
         if self.before.is_none() {
@@ -106,7 +106,7 @@ impl<'a> Work<'a> {
     }
 
     /// The same under a lock that is held.
-    pub(super) async fn locked_attempt(&mut self) -> Result<Report> {
+    pub(super) async fn locked_attempt(&mut self) -> Result<SyncReport> {
         let result = self.carry_out().await;
         if result.is_err() {
             // What a transaction has failed of is told; if the session is gone, so is its work.
@@ -118,7 +118,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    async fn carry_out(&mut self) -> Result<Report> {
+    async fn carry_out(&mut self) -> Result<SyncReport> {
         let (sync, sessions) = (self.sync, self.sessions);
         if !sync.options.is_check {
             check_no_keys_down(&sync.staging.control().client, sync.staging.table.oid).await?;
@@ -131,22 +131,22 @@ impl<'a> Work<'a> {
             roll_back(sessions).await;
             return self.report(&found).await;
         }
-        guard(sync, &Report::of_parts(self.done.iter().flatten().chain(&found)))?;
+        guard(sync, &SyncReport::of_parts(self.done.iter().flatten().chain(&found)))?;
         self.has_begun = true;
         match &sync.turns {
             Some(_) => {
                 turns::write(&sessions[0], sync, self.watch, &mut self.committed).await?;
                 let written = self.committed.written.clone();
-                self.done[0] = Some(Report { rows_in: found[0].rows_in, ..written });
+                self.done[0] = Some(SyncReport { rows_in: found[0].rows_in, ..written });
             }
             None => self.write(&left, found).await?,
         }
-        let all: Vec<Report> = self.done.iter_mut().filter_map(Option::take).collect();
+        let all: Vec<SyncReport> = self.done.iter_mut().filter_map(Option::take).collect();
         self.report(&all).await
     }
 
     /// Has the sessions that are left write what each has found.
-    async fn write(&mut self, left: &[usize], found: Vec<Report>) -> Result<()> {
+    async fn write(&mut self, left: &[usize], found: Vec<SyncReport>) -> Result<()> {
         let (sync, sessions) = (self.sync, self.sessions);
         let statements = sync.build();
         let writing = left.iter().zip(found);
@@ -182,15 +182,15 @@ impl<'a> Work<'a> {
     }
 
     /// What all of them have come to, and what follows.
-    async fn report(&self, parts: &[Report]) -> Result<Report> {
+    async fn report(&self, parts: &[SyncReport]) -> Result<SyncReport> {
         let sync = self.sync;
         let first = &self.sessions[0].connection;
-        let mut report = Report {
+        let mut report = SyncReport {
             table: sync.staging.table.sql_name.clone(),
             is_check: sync.options.is_check,
             rows_known: sync.staging.ahead().map(|ahead| ahead.known.met()),
             transactions: self.committed.transactions.max(1),
-            ..Report::of_parts(parts)
+            ..SyncReport::of_parts(parts)
         };
         flush(&self.sessions[1..]).await;
         let is_vacuumed = sync.turns.is_some() || report.is_check || report.dead_rows == 0;
@@ -211,7 +211,7 @@ impl<'a> Work<'a> {
 
 /// Waits for other syncs of the same rows, until this session or its lock ends. To be called before
 /// snapshots are taken: whoever had the lock has committed by then.
-pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
+pub(super) async fn lock(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (scope(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, $2))";
     let locked = connection.client.ask_one(sql, &[&scope, &oid]).await;
@@ -220,7 +220,7 @@ pub(super) async fn lock(connection: &Connection, sync: &Sync) -> Result<()> {
 }
 
 /// Lets the others in.
-pub(super) async fn unlock(connection: &Connection, sync: &Sync) -> Result<()> {
+pub(super) async fn unlock(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (scope(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
     let unlocked = connection.client.ask_one(sql, &[&scope, &oid]).await;
@@ -229,7 +229,7 @@ pub(super) async fn unlock(connection: &Connection, sync: &Sync) -> Result<()> {
 
 /// What was counted before, unless looking takes longer than what there is to do.
 pub(super) async fn measure_before(
-    sync: &Sync,
+    sync: &PreparedSync,
     connection: &Connection,
     bytes: u64,
 ) -> Option<Measurement> {
@@ -251,21 +251,21 @@ async fn roll_back(sessions: &[LaneSession]) {
 }
 
 /// Refuses to delete more of the scope than may be.
-fn guard(sync: &Sync, report: &Report) -> Result<()> {
+fn guard(sync: &PreparedSync, report: &SyncReport) -> Result<()> {
     let deleted = report.deleted;
     let all = deleted + report.rows_in.saturating_sub(report.inserted);
     let may = sync.options.max_delete;
-    Doubt::Deletes { deleted, all, may }.refuse("")
+    SyncRefusal::TooManyDeletes { deleted, all, may }.refuse("")
 }
 
-async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
+async fn facts(client: &Client, sync: &PreparedSync) -> Result<AdviceFacts> {
     let table = &sync.staging.table;
     let failed = server_error("could not look up the table's indexes".to_owned());
     let set: Vec<&str> =
         sync.staging.plan.columns.iter().map(|column| column.name.as_str()).collect();
     let row = client.query_one(FACTS, &[&table.oid, &set]).await.map_err(failed)?;
     let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
-    Ok(Facts {
+    Ok(AdviceFacts {
         fillfactor: row.get(0),
         unused: names.into_iter().zip(columns).collect(),
         history: [number(&row, 3), number(&row, 4)],
@@ -274,7 +274,7 @@ async fn facts(client: &Client, sync: &Sync) -> Result<Facts> {
 }
 
 /// Whether several transactions could have written what one did, with a vacuum after each.
-async fn may_take_turns(sync: &Sync, session: &Connection) -> bool {
+async fn may_take_turns(sync: &PreparedSync, session: &Connection) -> bool {
     if sync.turns.is_some() || sync.staging.is_shared() {
         return false;
     }
@@ -284,7 +284,7 @@ async fn may_take_turns(sync: &Sync, session: &Connection) -> bool {
 }
 
 /// What two syncs of the same rows of a table have in common.
-pub(super) fn scope(sync: &Sync) -> String {
+pub(super) fn scope(sync: &PreparedSync) -> String {
     let scope = match &sync.options.scope {
         Scope::By(columns) => format!("by {}", columns.join(",")),
         Scope::Where(predicate) => format!("where {predicate}"),

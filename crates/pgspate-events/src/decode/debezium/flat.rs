@@ -5,9 +5,9 @@
 
 use super::message::{Message, Source, find};
 use super::{Debezium, check_moved, has_absent};
-use crate::decode::Types;
+use crate::decode::TargetTypes;
 use crate::decode::json::{Json, Str, malformed};
-use crate::{Event, Op, Result};
+use crate::{ChangeEvent, ChangeKind, Result};
 
 /// Names of fields that are added with `add.fields`, after their two underscores.
 const ADDED: [&str; 34] = [
@@ -59,8 +59,8 @@ impl Debezium {
         &mut self,
         message: &Message<'_>,
         value: &[(Str<'_>, Json<'_>)],
-        types: &dyn Types,
-    ) -> Result<Option<Event>> {
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         let mut row = Vec::with_capacity(value.len());
         for (key, value) in value {
             let text = key.text()?;
@@ -92,32 +92,32 @@ impl Debezium {
         }
         let mut old = None;
         let op = match (op.as_deref(), &new) {
-            (Some("t"), _) => Op::Truncate,
+            (Some("t"), _) => ChangeKind::Truncate,
             (Some("m"), _) => return Ok(None),
             _ if is_deleted => {
                 old = key.clone().or(new.take());
-                Op::Delete
+                ChangeKind::Delete
             }
             (_, None) => return Err(malformed("a row has no columns")),
-            (Some("c"), _) => Op::Insert,
-            (Some("u"), _) => Op::Update,
-            (Some("r"), _) => Op::Snapshot,
+            (Some("c"), _) => ChangeKind::Insert,
+            (Some("u"), _) => ChangeKind::Update,
+            (Some("r"), _) => ChangeKind::Snapshot,
             (Some(_), _) => return Err(malformed("unknown \"__op\" of a row")),
-            (None, Some(row)) if has_absent(row) => Op::Update,
-            (None, Some(_)) => Op::Snapshot,
+            (None, Some(row)) if has_absent(row) => ChangeKind::Update,
+            (None, Some(_)) => ChangeKind::Snapshot,
         };
-        if op == Op::Delete && old.is_none() {
+        if op == ChangeKind::Delete && old.is_none() {
             return Err(malformed("a deleted row is not identified"));
         }
         let mut op = op;
-        if let (Op::Insert | Op::Update | Op::Snapshot, Some(moved)) =
+        if let (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(moved)) =
             (op, message.header("__debezium.oldkey")?)
         {
             if message.is_scattered {
                 check_moved(new.as_ref())?;
             } else {
                 old = Some(self.moved(&names, &moved, types)?);
-                op = Op::Update;
+                op = ChangeKind::Update;
             }
         }
         self.told(message, &names, source, op, (old, new), key)

@@ -24,21 +24,21 @@ use self::placeholder::Placeholder;
 use self::schema::{Schema, Schemas};
 use self::value::{Modes, read};
 use super::json::{Json, Str, is_nothing, malformed};
-use super::moments::Unit;
-use super::shape::{Table, Tables, cells};
-use super::{Decode, Grouping, KeyedRecord, Types};
-use crate::{Event, Name, Op, Position, Result, Row, Value};
+use super::moments::TimeUnit;
+use super::shape::{SourceTableColumns, SourceTables, cells};
+use super::{Decode, Grouping, KeyedRecord, TargetTypes};
+use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow, EventValue};
 
 /// What cannot be read from the records.
 #[derive(Debug, Clone, Default)]
 pub struct DebeziumOptions {
     /// The table of rows that do not name theirs.
-    pub table: Option<Name>,
+    pub table: Option<SourceTable>,
     /// The connector's `unavailable.value.placeholder`, where it is set.
     pub placeholder: Option<String>,
     /// What times and timestamps are counted in where no schema says it; left out, microseconds,
     /// and what is unlikely to be those is refused.
-    pub unit: Option<Unit>,
+    pub unit: Option<TimeUnit>,
     /// Whether decimals are text where no schema says it (`decimal.handling.mode=string`).
     pub text_decimals: Option<bool>,
     /// Whether bytes are hexadecimal digits where no schema says it (`binary.handling.mode=hex`).
@@ -48,11 +48,11 @@ pub struct DebeziumOptions {
 /// Decodes Debezium's JSON.
 #[derive(Debug)]
 pub struct Debezium {
-    table: Option<Name>,
+    table: Option<SourceTable>,
     placeholder: Placeholder,
     modes: Modes,
     schemas: Schemas,
-    tables: Tables<Column>,
+    tables: SourceTables<Column>,
     /// The last rows were flattened, so that a key without a value is a row that is gone.
     is_flat: Option<bool>,
     /// Rows have columns `key` and `value`, as records that are both a key and a value have.
@@ -90,7 +90,7 @@ impl Debezium {
                 unit: options.unit,
             },
             schemas: Schemas::default(),
-            tables: Tables::default(),
+            tables: SourceTables::default(),
             is_flat: None,
             has_pairs: false,
             deleted: None,
@@ -98,7 +98,7 @@ impl Debezium {
         }
     }
 
-    fn message(&mut self, message: &Message<'_>, types: &dyn Types) -> Result<Option<Event>> {
+    fn message(&mut self, message: &Message<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let of_row = message.empty_pair.as_deref().filter(|_| self.has_pairs);
         let Some(value) = message.value.as_deref().or(of_row) else {
             return self.tombstone(message, types);
@@ -123,22 +123,22 @@ impl Debezium {
         message: &Message<'_>,
         value: &[(Str<'_>, Json<'_>)],
         op: Str<'_>,
-        types: &dyn Types,
-    ) -> Result<Option<Event>> {
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         self.is_flat = Some(false);
         let op = match op.text()?.as_ref() {
-            "c" => Op::Insert,
-            "u" => Op::Update,
-            "d" => Op::Delete,
-            "r" => Op::Snapshot,
-            "t" => Op::Truncate,
+            "c" => ChangeKind::Insert,
+            "u" => ChangeKind::Update,
+            "d" => ChangeKind::Delete,
+            "r" => ChangeKind::Snapshot,
+            "t" => ChangeKind::Truncate,
             "m" => return Ok(None),
             _ => return Err(malformed("unknown \"op\" of an envelope")),
         };
         // The new row's event will know the old key, and take over what it does not tell; unless
         // it may have come already, or other events of the old key may come yet.
         let is_ordered = !message.is_scattered;
-        if op == Op::Delete && message.leaves_for_another_key()? {
+        if op == ChangeKind::Delete && message.leaves_for_another_key()? {
             return Ok(None);
         }
         let source = Source::read(value)?;
@@ -146,7 +146,7 @@ impl Debezium {
         let names = self.names(message, &source, schema.as_deref())?;
         let row = |name| find(value, name).filter(|row| *row != Json::Null);
         let mut new = None;
-        if let Op::Insert | Op::Update | Op::Snapshot = op {
+        if let ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot = op {
             let Some(after) = row("after") else {
                 return Err(malformed("an envelope has no \"after\""));
             };
@@ -157,17 +157,17 @@ impl Debezium {
         let (mut op, mut old) = (op, None);
         if moved.is_some() && !is_ordered {
             check_moved(new.as_ref())?;
-        } else if let (Op::Insert, Some(moved)) = (op, &moved) {
+        } else if let (ChangeKind::Insert, Some(moved)) = (op, &moved) {
             old = Some(self.moved(&names, moved, types)?);
-            op = Op::Update;
-        } else if let (Op::Update | Op::Delete, None) = (op, &key) {
+            op = ChangeKind::Update;
+        } else if let (ChangeKind::Update | ChangeKind::Delete, None) = (op, &key) {
             if let Some(before) = row("before") {
                 old = Some(self.row(&names, before, schema.as_deref(), types)?);
             }
-        } else if op == Op::Delete {
+        } else if op == ChangeKind::Delete {
             old = key.clone();
         }
-        if op == Op::Delete && old.is_none() {
+        if op == ChangeKind::Delete && old.is_none() {
             return Err(malformed("a deleted row is not identified").hint(
                 "Keep the messages' keys in the dump, give the source's table a primary key, or \
                  run `alter table ... replica identity full` there.",
@@ -182,19 +182,19 @@ impl Debezium {
         message: &Message<'_>,
         names: &Names<'_>,
         source: Source<'_>,
-        op: Op,
-        (old, new): (Option<Row>, Option<Row>),
-        key: Option<Row>,
-    ) -> Result<Option<Event>> {
+        op: ChangeKind,
+        (old, new): (Option<EventRow>, Option<EventRow>),
+        key: Option<EventRow>,
+    ) -> Result<Option<ChangeEvent>> {
         let table = self.tables.of(names.schema(), &names.table, 0).name.clone();
-        let position = Position { transaction: source.transaction, ..Position::default() };
+        let position = EventOrigin { transaction: source.transaction, ..EventOrigin::default() };
         let key = key.map(|key| key.columns);
-        let event = Event { key, position, ..Event::of(table, op, old, new) };
+        let event = ChangeEvent { key, position, ..ChangeEvent::of(table, op, old, new) };
         self.pair(event, source.written, message).map(Some)
     }
 
     /// A key without a value: for rows that are flattened, all that is left of a deleted one.
-    fn tombstone(&mut self, message: &Message<'_>, types: &dyn Types) -> Result<Option<Event>> {
+    fn tombstone(&mut self, message: &Message<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         if self.is_flat == Some(false)
             || message.key.is_none()
             || message.leaves_for_another_key()?
@@ -213,14 +213,14 @@ impl Debezium {
             message,
             &names,
             Source::default(),
-            Op::Delete,
+            ChangeKind::Delete,
             (Some(key.clone()), None),
             Some(key),
         )
     }
 
     /// The row of an old key, as a header tells it.
-    fn moved(&mut self, names: &Names<'_>, moved: &str, types: &dyn Types) -> Result<Row> {
+    fn moved(&mut self, names: &Names<'_>, moved: &str, types: &dyn TargetTypes) -> Result<EventRow> {
         let moved = Message::of_value(moved)?;
         let schema = moved.schema_of(&mut self.schemas)?;
         let Some(fields) = &moved.value else { return Err(malformed("an empty old key")) };
@@ -232,8 +232,8 @@ impl Debezium {
         &mut self,
         message: &Message<'_>,
         names: &Names<'_>,
-        types: &dyn Types,
-    ) -> Result<Option<Row>> {
+        types: &dyn TargetTypes,
+    ) -> Result<Option<EventRow>> {
         let Some(key) = message.key.as_deref().filter(|key| !key.is_empty()) else {
             return Ok(None);
         };
@@ -285,8 +285,8 @@ impl Debezium {
         names: &Names<'_>,
         row: Json<'_>,
         schema: Option<&Schema>,
-        types: &dyn Types,
-    ) -> Result<Row> {
+        types: &dyn TargetTypes,
+    ) -> Result<EventRow> {
         self.fields(names, &cells(row, "a row")?, schema, types)
     }
 
@@ -295,11 +295,11 @@ impl Debezium {
         names: &Names<'_>,
         fields: &[(Str<'_>, Json<'_>)],
         schema: Option<&Schema>,
-        types: &dyn Types,
-    ) -> Result<Row> {
+        types: &dyn TargetTypes,
+    ) -> Result<EventRow> {
         let Debezium { tables, modes, placeholder, .. } = self;
         let variant = schema.map_or(0, |schema| schema.id);
-        let table: &mut Table<Column> = tables.of(names.schema(), &names.table, variant);
+        let table: &mut SourceTableColumns<Column> = tables.of(names.schema(), &names.table, variant);
         let learn = |column: &str, ty: Option<&str>| {
             let field = schema.and_then(|schema| schema.fields.get(column));
             let own = field.and_then(|field| field.placeholder.as_deref());
@@ -341,7 +341,7 @@ fn unnamed() -> crate::Error {
 }
 
 /// A row with a new key, whose old one may be gone, or yet to change: nothing can be taken over.
-fn check_moved(new: Option<&Row>) -> Result<()> {
+fn check_moved(new: Option<&EventRow>) -> Result<()> {
     if !new.is_some_and(has_absent) {
         return Ok(());
     }
@@ -354,12 +354,12 @@ fn check_moved(new: Option<&Row>) -> Result<()> {
 }
 
 /// Whether a row leaves something out.
-fn has_absent(row: &Row) -> bool {
-    row.values.contains(&Value::Absent)
+fn has_absent(row: &EventRow) -> bool {
+    row.values.contains(&EventValue::Absent)
 }
 
 impl Decode for Debezium {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         self.grouping = Grouping::AsEvents;
         if is_nothing(record) {
             return Ok(());
@@ -384,8 +384,8 @@ impl Decode for Debezium {
     fn decode_keyed(
         &mut self,
         record: &KeyedRecord<'_>,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         if record.value.is_none() && self.is_flat == Some(false) {
             return Ok(());

@@ -11,14 +11,14 @@ use super::super::shape::cells;
 use super::message::{Message, find};
 use super::{Debezium, has_absent};
 use crate::decode::Grouping;
-use crate::{Event, Name, Op, Result, Row, Value};
+use crate::{ChangeEvent, SourceTable, ChangeKind, Result, EventRow, EventValue};
 
 /// A row that was deleted by the last event.
 #[derive(Debug)]
 pub(super) struct Deleted {
-    table: Arc<Name>,
+    table: Arc<SourceTable>,
     /// What is known of it that tells it from others.
-    row: Row,
+    row: EventRow,
     /// Where the change stands in the source's log.
     written: Option<Box<str>>,
 }
@@ -28,10 +28,10 @@ impl Debezium {
     /// that may be the first half of a change.
     pub(super) fn pair(
         &mut self,
-        mut event: Event,
+        mut event: ChangeEvent,
         written: Option<Box<str>>,
         message: &Message<'_>,
-    ) -> Result<Event> {
+    ) -> Result<ChangeEvent> {
         let deleted = self.deleted.take().filter(|deleted| deleted.table == event.table);
         if message.is_scattered {
             return Ok(event);
@@ -44,18 +44,18 @@ impl Debezium {
         let is_moved = message.header("__debezium.oldkey")?.is_some();
         match event.op {
             // The header says which row; its tombstone had none.
-            Op::Update
+            ChangeKind::Update
                 if is_moved && event.old.as_ref().is_some_and(|old| is_same(old, &deleted.row)) =>
             {
                 self.grouping = Grouping::Pairs;
             }
-            Op::Insert | Op::Update
+            ChangeKind::Insert | ChangeKind::Update
                 if event.old.is_none()
                     && has_absent(new)
                     && written.is_some()
                     && written == deleted.written =>
             {
-                event.op = Op::Update;
+                event.op = ChangeKind::Update;
                 event.old = Some(deleted.row);
                 self.grouping = Grouping::Pairs;
             }
@@ -64,20 +64,20 @@ impl Debezium {
         Ok(event)
     }
 
-    fn keep(&mut self, event: &Event, written: Option<Box<str>>, message: &Message<'_>) {
+    fn keep(&mut self, event: &ChangeEvent, written: Option<Box<str>>, message: &Message<'_>) {
         // With headers one that is half of a change would have said so.
-        let (Op::Delete, Some(old), false) = (event.op, &event.old, message.has_headers()) else {
+        let (ChangeKind::Delete, Some(old), false) = (event.op, &event.old, message.has_headers()) else {
             return;
         };
         if !may_be_half(message, written.is_some()) {
             return;
         }
         let cells = old.columns.iter().zip(&old.values);
-        let told = cells.filter(|(_, value)| matches!(value, Value::Text(_)));
+        let told = cells.filter(|(_, value)| matches!(value, EventValue::Text(_)));
         let (columns, values): (Vec<_>, Vec<_>) =
             told.map(|(column, value)| (column.clone(), value.clone())).unzip();
         self.grouping = Grouping::MayPair;
-        let row = Row { columns: columns.into(), values };
+        let row = EventRow { columns: columns.into(), values };
         self.deleted = Some(Deleted { table: event.table.clone(), row, written });
     }
 }
@@ -95,7 +95,7 @@ fn may_be_half(message: &Message<'_>, is_placed: bool) -> bool {
 }
 
 /// Whether what is told of a row is all of the key of the other one.
-fn is_same(key: &Row, row: &Row) -> bool {
+fn is_same(key: &EventRow, row: &EventRow) -> bool {
     let mut cells = key.columns.iter().zip(&key.values);
     !key.columns.is_empty()
         && cells.all(|(column, value)| {

@@ -4,14 +4,14 @@
 //! earlier values of the stream have settled it.
 
 use super::super::binary::{base64, bytea, decimal, is_hex};
-use super::super::cast::{Bytes, Form, Spelling, array, text};
+use super::super::cast::{ByteSpelling, TypeFamily, JsonSpelling, array, text};
 use super::super::json::{Fields, Json, Str, malformed, object};
-use super::super::moments::{self, Unit};
+use super::super::moments::{self, TimeUnit};
 use super::kind::Kind;
 use super::placeholder::Placeholder;
-use crate::{Error, Result, Value};
+use crate::{Error, Result, EventValue};
 
-const SPELLING: Spelling = Spelling { bytes: Bytes::Base64, json_strings: false };
+const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
 /// What a connector's settings are, as far as it is known: told by the caller or seen in values.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Modes {
     /// Bytes are hexadecimal digits (`binary.handling.mode=hex`), or base64.
     pub(super) hex_bytes: Option<bool>,
     /// What times and timestamps without a schema are counted in.
-    pub(super) unit: Option<Unit>,
+    pub(super) unit: Option<TimeUnit>,
 }
 
 /// Reads a value. What stands for one that is not told is absent.
@@ -30,27 +30,27 @@ pub(super) fn read(
     kind: &Kind,
     placeholder: &Placeholder,
     modes: &mut Modes,
-) -> Result<Value> {
+) -> Result<EventValue> {
     let is_binary = matches!(
         kind,
         Kind::Bytes
             | Kind::TextAsBytes
             | Kind::Bits(_)
             | Kind::Decimal(_)
-            | Kind::Guess(Form::Bytea | Form::Numeric)
+            | Kind::Guess(TypeFamily::Bytea | TypeFamily::Numeric)
     );
     match placeholder.is(json, is_binary)? {
-        true => Ok(Value::Absent),
+        true => Ok(EventValue::Absent),
         false => value(json, kind, modes),
     }
 }
 
-fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
+fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<EventValue> {
     Ok(match (kind, json) {
-        (_, Json::Null) => Value::Null,
+        (_, Json::Null) => EventValue::Null,
         // With hstore.handling.mode=json.
-        (Kind::Plain(Form::Hstore), Json::String(map)) => map_within(map)?,
-        (Kind::Plain(Form::Array(_)) | Kind::Array(_), Json::Array(_)) if has_lost_lists(json)? => {
+        (Kind::Plain(TypeFamily::Hstore), Json::String(map)) => map_within(map)?,
+        (Kind::Plain(TypeFamily::Array(_)) | Kind::Array(_), Json::Array(_)) if has_lost_lists(json)? => {
             return Err(malformed("a list of several dimensions, which Debezium does not write")
                 .hint("Leave the column out of the connector's `column.include.list`."));
         }
@@ -87,7 +87,7 @@ fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
         (Kind::Array(element), Json::Array(_)) => {
             let mut out = String::new();
             if let Some(items) = json.array() {
-                let nests = !matches!(**element, Kind::Plain(Form::Json));
+                let nests = !matches!(**element, Kind::Plain(TypeFamily::Json));
                 array(items, nests, &mut |item| value(item, element, modes), &mut out, 1)?;
             }
             text(out)
@@ -107,61 +107,61 @@ fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<Value> {
 }
 
 /// A value without a schema.
-fn guess(json: Json<'_>, form: &Form, modes: &mut Modes) -> Result<Value> {
+fn guess(json: Json<'_>, form: &TypeFamily, modes: &mut Modes) -> Result<EventValue> {
     Ok(match (form, json) {
-        (Form::Numeric, Json::String(digits)) => text_decimal(&digits.text()?, modes)?,
-        (Form::Bytea, Json::String(digits)) => some_bytes(&digits.text()?, modes)?,
-        (Form::Date, Json::Number(days)) => text(moments::date(whole(days)?)),
-        (Form::Time, Json::Number(count)) => {
+        (TypeFamily::Numeric, Json::String(digits)) => text_decimal(&digits.text()?, modes)?,
+        (TypeFamily::Bytea, Json::String(digits)) => some_bytes(&digits.text()?, modes)?,
+        (TypeFamily::Date, Json::Number(days)) => text(moments::date(whole(days)?)),
+        (TypeFamily::Time, Json::Number(count)) => {
             let count = whole(count)?;
             // Milliseconds of a whole day; as microseconds, less than 87 seconds past midnight.
             let unit = modes.unit.or_else(|| {
                 (count == 0 || (86_400_001..=86_400_000_000).contains(&count))
-                    .then_some(Unit::Micro)
+                    .then_some(TimeUnit::Micro)
             });
             time(count, unit.ok_or_else(unknown_unit)?)?
         }
-        (Form::Stamp(zoned), Json::Number(count)) => {
+        (TypeFamily::Stamp(zoned), Json::Number(count)) => {
             let count = whole(count)?;
             // From the end of April 1970 to the year 5138 as microseconds; milliseconds are below
             // that until 2286, nanoseconds beyond from 1973 on.
             let usual = 10_000_000_000_000..100_000_000_000_000_000;
             let is_sure = count == 0
                 || usual.contains(&count.unsigned_abs())
-                || moments::stamp(count, Unit::Micro, "").ends_with("infinity");
-            let unit = modes.unit.or(is_sure.then_some(Unit::Micro));
+                || moments::stamp(count, TimeUnit::Micro, "").ends_with("infinity");
+            let unit = modes.unit.or(is_sure.then_some(TimeUnit::Micro));
             let zone = if *zoned { "+00" } else { "" };
             text(moments::stamp(count, unit.ok_or_else(unknown_unit)?, zone))
         }
-        (Form::Date | Form::Stamp(_), Json::String(written)) => {
+        (TypeFamily::Date | TypeFamily::Stamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
         }
         // A time of the day, with the zone that none of them has.
-        (Form::Interval, Json::String(written)) => {
+        (TypeFamily::Interval, Json::String(written)) => {
             let written = written.text()?;
             text(written.strip_suffix('Z').unwrap_or(&written))
         }
-        (Form::Interval, Json::Number(count)) => {
-            text(moments::duration(whole(count)?, modes.unit.unwrap_or(Unit::Micro)))
+        (TypeFamily::Interval, Json::Number(count)) => {
+            text(moments::duration(whole(count)?, modes.unit.unwrap_or(TimeUnit::Micro)))
         }
-        (Form::Bits | Form::VarBits, Json::String(digits)) => {
+        (TypeFamily::Bits | TypeFamily::VarBits, Json::String(digits)) => {
             let digits = digits.text()?;
             if !digits.bytes().all(|digit| matches!(digit, b'0' | b'1')) {
                 return Err(malformed("bits as bytes, without how many they are").hint(SCHEMAS));
             }
             text(digits)
         }
-        (Form::Numeric, Json::Object(_)) => variable(json)?,
+        (TypeFamily::Numeric, Json::Object(_)) => variable(json)?,
         _ => SPELLING.cast(json, form)?,
     })
 }
 
 /// A map that is JSON within a string.
-fn map_within(map: Str<'_>) -> Result<Value> {
+fn map_within(map: Str<'_>) -> Result<EventValue> {
     let spelled = map.text()?;
     // What is no JSON may be a literal yet.
     match object(spelled.as_bytes()).and_then(walk).is_ok() {
-        true => SPELLING.cast(Json::Object(spelled.trim()), &Form::Hstore),
+        true => SPELLING.cast(Json::Object(spelled.trim()), &TypeFamily::Hstore),
         false => Ok(text(spelled)),
     }
 }
@@ -174,7 +174,7 @@ fn walk(mut fields: Fields<'_>) -> Result<()> {
 const SCHEMAS: &str = "Let the connector write schemas beside its values \
                        (`value.converter.schemas.enable=true`).";
 
-fn text_decimal(digits: &str, modes: &mut Modes) -> Result<Value> {
+fn text_decimal(digits: &str, modes: &mut Modes) -> Result<EventValue> {
     let spelled = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let is_number = matches!(spelled, "NaN" | "Infinity")
         || (spelled.starts_with(|char: char| char.is_ascii_digit() || char == '.')
@@ -201,7 +201,7 @@ fn text_decimal(digits: &str, modes: &mut Modes) -> Result<Value> {
     })
 }
 
-fn some_bytes(digits: &str, modes: &mut Modes) -> Result<Value> {
+fn some_bytes(digits: &str, modes: &mut Modes) -> Result<EventValue> {
     let as_base64 = base64(digits);
     match (&as_base64, is_hex(digits)) {
         _ if digits.is_empty() => return Ok(text("\\x")),
@@ -234,14 +234,14 @@ fn whole(number: &str) -> Result<i64> {
     number.parse().map_err(|_| malformed("expected a whole number of 64 bits"))
 }
 
-fn time(count: i64, unit: Unit) -> Result<Value> {
+fn time(count: i64, unit: TimeUnit) -> Result<EventValue> {
     match moments::time(count, unit) {
         Some(time) => Ok(text(time)),
         None => Err(malformed("a time that is not within a day")),
     }
 }
 
-fn number(bytes: &[u8], scale: i32) -> Result<Value> {
+fn number(bytes: &[u8], scale: i32) -> Result<EventValue> {
     match decimal(bytes, scale) {
         Some(number) => Ok(text(number)),
         None => Err(malformed("a decimal of more digits than numeric has")),
@@ -249,7 +249,7 @@ fn number(bytes: &[u8], scale: i32) -> Result<Value> {
 }
 
 /// `{"scale": 2, "value": "MTIz"}`
-fn variable(json: Json<'_>) -> Result<Value> {
+fn variable(json: Json<'_>) -> Result<EventValue> {
     let (mut scale, mut bytes) = (None, None);
     if let Some(mut fields) = json.object() {
         while let Some((key, value)) = fields.next()? {
@@ -302,7 +302,7 @@ fn bits(bytes: &[u8], length: usize) -> Result<String> {
     Ok((0..length).rev().map(|at| if bit(at) { '1' } else { '0' }).collect())
 }
 
-fn point(json: Json<'_>) -> Result<Value> {
+fn point(json: Json<'_>) -> Result<EventValue> {
     let (mut x, mut y) = (None, None);
     if let Some(mut fields) = json.object() {
         while let Some((key, value)) = fields.next()? {
@@ -320,7 +320,7 @@ fn point(json: Json<'_>) -> Result<Value> {
 }
 
 /// `{"dimensions": 5, "vector": {"1": 0.5}}` as pgvector's `{1:0.5}/5`.
-fn sparse_vector(json: Json<'_>) -> Result<Value> {
+fn sparse_vector(json: Json<'_>) -> Result<EventValue> {
     let (mut dimensions, mut out) = (None, String::from("{"));
     if let Some(mut fields) = json.object() {
         while let Some((key, value)) = fields.next()? {

@@ -1,15 +1,16 @@
-//! Rows of Parquet files, which DMS writes with a column `Op` for changes and without for a load.
+//! Rows of Parquet files, which DMS writes with a column `ChangeKind` for changes and without for a
+//! load.
 
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 
-use super::super::cast::{Form, text};
+use super::super::cast::{TypeFamily, text};
 use super::super::json::malformed;
 use super::{Dms, unnamed};
-use crate::decode::Types;
-use crate::{Event, Name, Op, Result, Row, Value};
+use crate::decode::TargetTypes;
+use crate::{ChangeEvent, SourceTable, ChangeKind, Result, EventRow, EventValue};
 use pgspate_input::encode::arrow::Write;
 use pgspate_input::encode::arrow::text::{bytes, scalar, write_hex, writer};
 
@@ -19,7 +20,7 @@ const PART_BYTES: usize = 1 << 20;
 /// The table and columns of the last batch.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    table: Option<Arc<Name>>,
+    table: Option<Arc<SourceTable>>,
     columns: Option<Arc<[Box<str>]>>,
 }
 
@@ -29,13 +30,13 @@ impl Dms {
     /// the bytes of a value and events do not, and stops before a row that is refused.
     ///
     /// # Errors
-    /// [`crate::Kind::Format`] for a first row whose operation is none of DMS's, and for a column
-    /// of a type that has no text. `events` is then as it was.
+    /// [`crate::ErrorKind::Format`] for a first row whose operation is none of DMS's, and for a
+    /// column of a type that has no text. `events` is then as it was.
     pub fn batch(
         &mut self,
         batch: &RecordBatch,
-        types: &dyn Types,
-        events: &mut Vec<Event>,
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<usize> {
         let Some(name) = &self.options.table else { return Err(unnamed()) };
         let table = match &self.batches.table {
@@ -49,7 +50,7 @@ impl Dms {
                 ops = scalar(column.as_ref());
                 continue;
             }
-            let form = types.of(&table, field.name()).map_or(Form::Other, |ty| Form::of(&ty));
+            let form = types.of(&table, field.name()).map_or(TypeFamily::Other, |ty| TypeFamily::of(&ty));
             let Some(write) = write(column.as_ref(), &form) else {
                 let (name, ty) = (field.name(), field.data_type());
                 return Err(malformed(format!("column \"{name}\" of type {ty} is not read")));
@@ -65,9 +66,9 @@ impl Dms {
                 Err(_) if row > 0 => return Ok(row),
                 cells => cells?,
             };
-            let columns = Some(Row { columns: columns.clone(), values });
-            let (new, old) = if op == Op::Delete { (None, columns) } else { (columns, None) };
-            let event = Event::of(table.clone(), op, old, new);
+            let columns = Some(EventRow { columns: columns.clone(), values });
+            let (new, old) = if op == ChangeKind::Delete { (None, columns) } else { (columns, None) };
+            let event = ChangeEvent::of(table.clone(), op, old, new);
             held += event.held_bytes();
             events.push(event);
             if held >= PART_BYTES {
@@ -88,7 +89,7 @@ impl Names {
 }
 
 /// What writes the text of a column's values.
-fn write<'a>(column: &'a dyn Array, form: &Form) -> Option<Write<'a>> {
+fn write<'a>(column: &'a dyn Array, form: &TypeFamily) -> Option<Write<'a>> {
     let is_binary = matches!(
         column.data_type(),
         DataType::Binary
@@ -96,7 +97,7 @@ fn write<'a>(column: &'a dyn Array, form: &Form) -> Option<Write<'a>> {
             | DataType::BinaryView
             | DataType::FixedSizeBinary(_)
     );
-    if is_binary && *form == Form::Bytea {
+    if is_binary && *form == TypeFamily::Bytea {
         let bytes = bytes(column)?;
         return Some(writer(column, move |row, out| write_hex(bytes(row), out)));
     }
@@ -109,7 +110,7 @@ fn cells(
     writers: &[Write<'_>],
     row: usize,
     scratch: &mut Vec<u8>,
-) -> Result<(Op, Vec<Value>)> {
+) -> Result<(ChangeKind, Vec<EventValue>)> {
     let op = operation(ops, row, scratch)?;
     let mut values = Vec::with_capacity(writers.len());
     for write in writers {
@@ -118,10 +119,10 @@ fn cells(
     Ok((op, values))
 }
 
-fn value(write: &Write<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<Value> {
+fn value(write: &Write<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<EventValue> {
     scratch.clear();
     if !write(row, scratch) {
-        return Ok(Value::Null);
+        return Ok(EventValue::Null);
     }
     match std::str::from_utf8(scratch) {
         Ok(value) if !value.contains('\0') => Ok(text(value)),
@@ -129,14 +130,14 @@ fn value(write: &Write<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<Value> 
     }
 }
 
-fn operation(ops: Option<&Write<'_>>, row: usize, scratch: &mut Vec<u8>) -> Result<Op> {
-    let Some(ops) = ops else { return Ok(Op::Snapshot) };
+fn operation(ops: Option<&Write<'_>>, row: usize, scratch: &mut Vec<u8>) -> Result<ChangeKind> {
+    let Some(ops) = ops else { return Ok(ChangeKind::Snapshot) };
     scratch.clear();
     match (ops(row, scratch), scratch.as_slice()) {
-        (true, b"I") => Ok(Op::Insert),
-        (true, b"U") => Ok(Op::Update),
-        (true, b"D") => Ok(Op::Delete),
-        (false, _) => Ok(Op::Snapshot),
+        (true, b"I") => Ok(ChangeKind::Insert),
+        (true, b"U") => Ok(ChangeKind::Update),
+        (true, b"D") => Ok(ChangeKind::Delete),
+        (false, _) => Ok(ChangeKind::Snapshot),
         _ => Err(malformed("expected \"Op\" to be I, U or D")),
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::json::{check_fields, malformed};
-use super::super::shape::Spelled;
+use super::super::shape::SourceText;
 use crate::Result;
 
 /// A field.
@@ -65,7 +65,7 @@ fn quoted(inside: &str) -> Result<(Field<'_>, &str)> {
     }
 }
 
-impl Spelled for &Field<'_> {
+impl SourceText for &Field<'_> {
     fn spelled(&self) -> &str {
         &self.text
     }

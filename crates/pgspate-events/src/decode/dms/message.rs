@@ -7,16 +7,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::cast::Form;
+use super::super::cast::TypeFamily;
 use super::super::json::{Json, Str, malformed, object};
 use super::super::shape::cells;
 use super::{Dms, SPELLING};
-use crate::decode::Types;
-use crate::{Event, Name, Op, Position, Result, Row};
+use crate::decode::TargetTypes;
+use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow};
 
 /// The columns that a table's rows have had.
 #[derive(Debug, Default)]
-pub(super) struct Seen(HashMap<Arc<Name>, Columns>);
+pub(super) struct Seen(HashMap<Arc<SourceTable>, Columns>);
 
 #[derive(Debug, Default)]
 struct Columns {
@@ -29,7 +29,7 @@ struct Columns {
 const TABLES_MAX: usize = 16_384;
 
 impl Seen {
-    fn check(&mut self, table: &Arc<Name>, op: Op, row: &Row) -> Result<()> {
+    fn check(&mut self, table: &Arc<SourceTable>, op: ChangeKind, row: &EventRow) -> Result<()> {
         if self.0.len() > TABLES_MAX {
             self.0.clear();
         }
@@ -40,7 +40,7 @@ impl Seen {
         columns.all.extend(row.columns.iter().cloned());
         if columns.all.len() == row.columns.len() {
             columns.whole = Some(row.columns.clone());
-        } else if op == Op::Update {
+        } else if op == ChangeKind::Update {
             return Err(malformed("a row lacks columns that others of its table have").hint(
                 "They may be NULL or empty. Set `IncludeNullAndEmpty=true` of the endpoint, so \
                  that DMS writes which.",
@@ -51,7 +51,7 @@ impl Seen {
 }
 
 impl Dms {
-    pub(super) fn message(&mut self, record: &[u8], types: &dyn Types) -> Result<Option<Event>> {
+    pub(super) fn message(&mut self, record: &[u8], types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let mut fields = object(record)?;
         let [mut data, mut before, mut metadata] = [None; 3];
         while let Some((key, value)) = fields.next()? {
@@ -71,11 +71,11 @@ impl Dms {
             return Err(malformed("a message does not name its \"operation\""));
         };
         let op = match operation.text()?.as_ref() {
-            "load" => Op::Snapshot,
-            "insert" => Op::Insert,
-            "update" => Op::Update,
-            "delete" => Op::Delete,
-            "truncate-table" => Op::Truncate,
+            "load" => ChangeKind::Snapshot,
+            "insert" => ChangeKind::Insert,
+            "update" => ChangeKind::Update,
+            "delete" => ChangeKind::Delete,
+            "truncate-table" => ChangeKind::Truncate,
             // What is done to tables, of which the target may have none.
             _ if metadata.is_control => return Ok(None),
             _ => return Err(malformed("unknown \"operation\" of a message")),
@@ -85,26 +85,26 @@ impl Dms {
         };
         let schema = metadata.schema.map(Str::text).transpose()?;
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
-        let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+        let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
         let mut row = |json: Json<'_>| {
-            let cast = &mut |value, form: &Form| SPELLING.cast(value, form);
+            let cast = &mut |value, form: &TypeFamily| SPELLING.cast(value, form);
             table.row(&cells(json, "\"data\"")?, types, &learn, cast)
         };
         let before = before.filter(|before| *before != Json::Null).map(&mut row).transpose()?;
         let (mut new, mut old) = (None, before);
         match (op, data) {
-            (Op::Truncate, _) => {}
-            (Op::Delete, Some(data)) if old.is_none() => old = Some(row(data)?),
-            (Op::Delete, _) if old.is_some() => {}
-            (Op::Insert | Op::Update | Op::Snapshot, Some(data)) => new = Some(row(data)?),
+            (ChangeKind::Truncate, _) => {}
+            (ChangeKind::Delete, Some(data)) if old.is_none() => old = Some(row(data)?),
+            (ChangeKind::Delete, _) if old.is_some() => {}
+            (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(data)) => new = Some(row(data)?),
             _ => return Err(malformed("a message has no \"data\"")),
         }
         let table = table.name.clone();
         if let Some(new) = &new {
             self.seen.check(&table, op, new)?;
         }
-        let position = Position { transaction: metadata.transaction, ..Position::default() };
-        Ok(Some(Event { table, op, new, old, key: None, position, ends_transaction: true }))
+        let position = EventOrigin { transaction: metadata.transaction, ..EventOrigin::default() };
+        Ok(Some(ChangeEvent { table, op, new, old, key: None, position, ends_transaction: true }))
     }
 }
 

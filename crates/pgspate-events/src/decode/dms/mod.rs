@@ -11,22 +11,22 @@ mod message;
 use std::borrow::Cow;
 
 use self::csv::{Field, fields};
-use super::cast::{Bytes, Form, Spelling};
+use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
 use super::json::{Json, Str, malformed};
-use super::shape::Tables;
-use super::{Decode, Types};
-use crate::{Event, Kind, Name, Op, Result, Value};
+use super::shape::SourceTables;
+use super::{Decode, TargetTypes};
+use crate::{ErrorKind, ChangeEvent, SourceTable, ChangeKind, Result, EventValue};
 
-const SPELLING: Spelling = Spelling { bytes: Bytes::Hex, json_strings: false };
+const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
 
 /// What files of DMS do not say of themselves.
 #[derive(Debug, Clone)]
 pub struct DmsOptions {
     /// The table of rows of csv and Parquet.
-    pub table: Option<Name>,
-    /// The columns of rows of csv, without `Op`; left out, a header names them.
+    pub table: Option<SourceTable>,
+    /// The columns of rows of csv, without `ChangeKind`; left out, a header names them.
     pub columns: Option<Vec<String>>,
-    /// The first line is a header even if `Op` is not the first of its names.
+    /// The first line is a header even if `ChangeKind` is not the first of its names.
     pub has_header: bool,
     /// The unquoted field that means NULL: `CsvNullValue`, which DMS has as `NULL`.
     pub null: String,
@@ -57,7 +57,7 @@ impl Default for DmsOptions {
 pub struct Dms {
     options: DmsOptions,
     header: Option<Vec<String>>,
-    tables: Tables<Form>,
+    tables: SourceTables<TypeFamily>,
     seen: message::Seen,
     batches: batch::Names,
 }
@@ -69,17 +69,17 @@ impl Dms {
     }
 
     /// The event of a line of csv; a header is none.
-    fn line(&mut self, line: &str, types: &dyn Types) -> Result<Option<Event>> {
+    fn line(&mut self, line: &str, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let fields = fields(line, self.options.delimiter)?;
         let first = fields[0].text.as_ref();
         let of_source = match first {
-            "INSERT" => Some(Op::Insert),
-            "UPDATE" => Some(Op::Update),
-            "DELETE" => Some(Op::Delete),
+            "INSERT" => Some(ChangeKind::Insert),
+            "UPDATE" => Some(ChangeKind::Update),
+            "DELETE" => Some(ChangeKind::Delete),
             _ => None,
         };
         if let (Some(op), true) = (of_source, fields.len() > 3) {
-            let name = Name {
+            let name = SourceTable {
                 schema: Some(fields[2].text.clone().into_owned()),
                 table: fields[1].text.clone().into_owned(),
             };
@@ -93,10 +93,10 @@ impl Dms {
         }
         let count = self.columns()?.len();
         let (op, values) = match first {
-            _ if fields.len() == count => (Op::Snapshot, &fields[..]),
-            "I" => (Op::Insert, &fields[1..]),
-            "U" => (Op::Update, &fields[1..]),
-            "D" => (Op::Delete, &fields[1..]),
+            _ if fields.len() == count => (ChangeKind::Snapshot, &fields[..]),
+            "I" => (ChangeKind::Insert, &fields[1..]),
+            "U" => (ChangeKind::Update, &fields[1..]),
+            "D" => (ChangeKind::Delete, &fields[1..]),
             _ => {
                 let found = fields.len();
                 let what = format!("a row has {found} fields, but there are {count} columns");
@@ -143,11 +143,11 @@ impl Dms {
 
     fn event(
         &mut self,
-        name: &Name,
-        op: Op,
+        name: &SourceTable,
+        op: ChangeKind,
         values: &[Field<'_>],
-        types: &dyn Types,
-    ) -> Result<Event> {
+        types: &dyn TargetTypes,
+    ) -> Result<ChangeEvent> {
         let columns = self.columns()?;
         if columns.len() != values.len() {
             let (found, count) = (values.len(), columns.len());
@@ -158,24 +158,24 @@ impl Dms {
         let Dms { options, tables, .. } = self;
         let table = tables.of(name.schema.as_deref(), &name.table, 0);
         let cells: Vec<_> = columns.iter().zip(values).map(|(c, v)| (Str::of(c), v)).collect();
-        let learn = |_: &str, ty: Option<&str>| ty.map_or(Form::Other, Form::of);
+        let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
         let row = table.row(&cells, types, &learn, &mut |field: &Field<'_>, form| {
             let is = |word: &str| !field.is_quoted && field.text == word;
             if is(&options.null) {
-                Ok(Value::Null)
+                Ok(EventValue::Null)
             } else if options.absent.as_deref().is_some_and(is) {
-                Ok(Value::Absent)
+                Ok(EventValue::Absent)
             } else {
                 SPELLING.cast(Json::String(Str::of(&field.text)), form)
             }
         })?;
-        let (new, old) = if op == Op::Delete { (None, Some(row)) } else { (Some(row), None) };
-        Ok(Event::of(table.name.clone(), op, old, new))
+        let (new, old) = if op == ChangeKind::Delete { (None, Some(row)) } else { (Some(row), None) };
+        Ok(ChangeEvent::of(table.name.clone(), op, old, new))
     }
 }
 
 impl Decode for Dms {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         if record.trim_ascii().is_empty() {
             return Ok(());
         }
@@ -195,6 +195,6 @@ impl Decode for Dms {
 }
 
 fn unnamed() -> crate::Error {
-    crate::Error::new(Kind::Format, "the rows do not name their table")
+    crate::Error::new(ErrorKind::Format, "the rows do not name their table")
         .hint("DMS has it in the names of its folders only; name the table with `--source-table`.")
 }

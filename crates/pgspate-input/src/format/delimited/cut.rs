@@ -15,7 +15,7 @@ use super::lines::{
 };
 use super::{Dialect, Eol, Layout, MapFields, records};
 use crate::format::{Chunk, ChunkData, Cutter};
-use crate::{Error, Kind, Place, Result, source};
+use crate::{Error, ErrorKind, InputPlace, Result, source};
 
 /// How far to look for the record edge at first. Small in tests, which then always read on.
 const SLACK: usize = if cfg!(test) { 5 } else { 64 << 10 };
@@ -135,7 +135,7 @@ impl CutOptions {
         let Some(mut names) = found.pop() else {
             let message =
                 fault.map_or("the header is missing", |it| it.message(self.dialect.family));
-            return Err(Error::new(Kind::Format, message)
+            return Err(Error::new(ErrorKind::Format, message)
                 .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
                 .at(current.place()));
         };
@@ -290,11 +290,11 @@ impl Current {
         let mut place = self.place();
         place.line = Some(self.line + count_lines(&self.carry[..at], eol));
         place.byte = Some(self.byte + at as u64);
-        Error::new(Kind::Format, message).at(place).hint(hint)
+        Error::new(ErrorKind::Format, message).at(place).hint(hint)
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> InputPlace {
         let source = Some(self.name.clone());
-        Place { source, line: Some(self.line), ..Place::default() }
+        InputPlace { source, line: Some(self.line), ..InputPlace::default() }
     }
 }

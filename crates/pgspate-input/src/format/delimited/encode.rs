@@ -14,7 +14,7 @@ use super::walk::{self, is_last_marker, locate, pass_fault};
 use super::{Dialect, Eol, Family, Layout};
 use crate::encode::Encoded;
 use crate::format::{self, Chunk, ChunkData, ChunkEncoder, Mode, no_such_row};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Encodes delimited chunks.
 pub struct DelimitedEncoder {
@@ -247,12 +247,14 @@ impl DelimitedEncoder {
         let lines = lines + count_lines(&bytes[counted_to..self.record_start], self.layout.eol);
         self.counted = (self.record_start, lines);
         let (line, byte) = self.chunk.as_deref().map_or((0, 0), |it| (it.line, it.byte));
-        let place = Place {
+        let place = InputPlace {
             line: Some(line + lines),
             byte: Some(byte + self.record_start as u64),
-            ..Place::default()
+            ..InputPlace::default()
         };
-        Error::new(Kind::Format, message).with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT).at(place)
+        Error::new(ErrorKind::Format, message)
+            .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
+            .at(place)
     }
 
     /// Indexes the next window. False at the end of the chunk.
@@ -282,7 +284,7 @@ impl DelimitedEncoder {
 impl ChunkEncoder for DelimitedEncoder {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
         let ChunkData::Delimited(_, layout) = &chunk.data else {
-            return Err(Error::new(Kind::Bug, "a chunk of another format"));
+            return Err(Error::new(ErrorKind::Bug, "a chunk of another format"));
         };
         let fields = layout.fields;
         let dialect = &self.spelling.dialect;
@@ -326,10 +328,10 @@ impl ChunkEncoder for DelimitedEncoder {
         walk::records(&self.spelling.dialect, chunk, (bytes, layout), self.like.as_ref(), rows)
     }
 
-    fn place(&self, chunk: &Chunk, row: u64) -> Place {
-        let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Place::default() };
+    fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
+        let ChunkData::Delimited(bytes, layout) = &chunk.data else { return InputPlace::default() };
         let (line, byte) = locate(&self.spelling.dialect, bytes, layout.eol, row);
         let line = Some(chunk.line + line);
-        Place { line, byte: Some(chunk.byte + byte), ..Place::default() }
+        InputPlace { line, byte: Some(chunk.byte + byte), ..InputPlace::default() }
     }
 }

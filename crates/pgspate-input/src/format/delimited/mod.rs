@@ -24,7 +24,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 pub use cut::{CutOptions, DelimitedCutter};
 pub use encode::DelimitedEncoder;
@@ -102,10 +102,10 @@ impl Dialect {
     /// Whether records can be told apart at all.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for what COPY refuses as well, and for a quote, an escape or a comment that
-    /// is a line end.
+    /// [`ErrorKind::Usage`] for what COPY refuses as well, and for a quote, an escape or a comment
+    /// that is a line end.
     pub fn check(&self) -> Result<()> {
-        let refuse = |message: String| Err(Error::new(Kind::Usage, message));
+        let refuse = |message: String| Err(Error::new(ErrorKind::Usage, message));
         let quote = self.quote.filter(|_| self.family == Family::Csv);
         let special = [
             ("delimiter", Some(self.delimiter)),

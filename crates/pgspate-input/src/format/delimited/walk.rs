@@ -9,7 +9,7 @@ use super::lines::{count_lines, find_edge, is_skipped, skip_line_end};
 use super::scan::{Fault, Index, OFFSET, RECORD, Rules};
 use super::{Dialect, Eol, Family, Layout};
 use crate::format::{Chunk, Record, no_such_row};
-use crate::{Place, Result};
+use crate::{InputPlace, Result};
 
 /// A walk over the records of one chunk: where they stand, with their line ends.
 pub(super) struct Walk<'a> {
@@ -101,7 +101,7 @@ pub(super) fn records(
         line += count_lines(&bytes[counted_to..record.start], layout.eol);
         counted_to = record.start;
         let byte = Some(chunk.byte + record.start as u64);
-        let place = Place { line: Some(line), byte, ..Place::default() };
+        let place = InputPlace { line: Some(line), byte, ..InputPlace::default() };
         let bytes = &bytes[record];
         let bytes = match like {
             Some(like) => rewritten(dialect, bytes, layout, like),

@@ -12,7 +12,7 @@ use super::scan::{Rule, Scanner};
 use super::{is_array, mark_len, newlines};
 use crate::format::{Chunk, ChunkData, Cutter};
 use crate::json::skip_space;
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// How far past the wanted end to look before the bytes of a second chunk are read for it.
 const AHEAD: usize = 64 << 10;
@@ -274,7 +274,7 @@ impl Open {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
                     let place = self.place(self.buf.len());
-                    return Err(Error::new(Kind::Source, "could not read the input")
+                    return Err(Error::new(ErrorKind::Source, "could not read the input")
                         .at(place)
                         .because(e));
                 }
@@ -284,16 +284,16 @@ impl Open {
     }
 
     fn error(&self, at: usize, message: &str) -> Error {
-        Error::new(Kind::Format, message).at(self.place(at))
+        Error::new(ErrorKind::Format, message).at(self.place(at))
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> InputPlace {
         let name = Some(self.name.clone()).filter(|name| !name.is_empty());
-        Place {
+        InputPlace {
             source: name,
             line: Some(self.line + newlines(&self.buf[..at])),
             byte: Some(self.byte + at as u64),
-            ..Place::default()
+            ..InputPlace::default()
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::format::nearest::nearest;
 use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
 use crate::json::{Scalar, Shape, Syntax, Unfit, key_end, literal, skip_space, unescape, value};
 use crate::types::{PgType, TypeKind};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// A column that is written.
 #[derive(Debug, Clone)]
@@ -269,9 +269,9 @@ impl JsonEncoder {
         }
         let key = String::from_utf8_lossy(&key);
         if self.options.is_of_table(&key) {
-            let place = Place { column: Some(key.to_string()), ..self.place_at(chunk, from) };
+            let place = InputPlace { column: Some(key.to_string()), ..self.place_at(chunk, from) };
             let message = format!("key \"{key}\" names a column but is not in the first records");
-            return Error::new(Kind::Plan, message)
+            return Error::new(ErrorKind::Plan, message)
                 .at(place)
                 .hint("Name the keys of all records with `--columns a,b,...`.");
         }
@@ -346,8 +346,8 @@ impl JsonEncoder {
     }
 
     /// The place in the chunk that is being encoded.
-    fn place_at(&self, chunk: &Chunk, at: usize) -> Place {
-        let ChunkData::Bytes(data) = &chunk.data else { return Place::default() };
+    fn place_at(&self, chunk: &Chunk, at: usize) -> InputPlace {
+        let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
         let (from, lines) = Some(self.counted.get()).filter(|it| it.0 <= at).unwrap_or_default();
         let lines = lines + newlines(&data[from..at]);
         self.counted.set((at, lines));
@@ -355,19 +355,19 @@ impl JsonEncoder {
     }
 
     /// The place behind so many lines of the chunk.
-    fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> Place {
+    fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> InputPlace {
         // The chunk's line is that of its first record, which is missing where only a comma is.
         let before_first = newlines(&data[..cut::first_record(data, chunk.byte)]);
-        Place {
+        InputPlace {
             source: self.options.inputs.get(chunk.input).cloned(),
             line: Some(chunk.line + lines.saturating_sub(before_first)),
             byte: Some(chunk.byte + at as u64),
-            ..Place::default()
+            ..InputPlace::default()
         }
     }
 
     fn error(&self, chunk: &Chunk, at: usize, message: &str) -> Error {
-        Error::new(Kind::Format, message)
+        Error::new(ErrorKind::Format, message)
             .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
             .at(self.place_at(chunk, at))
     }
@@ -383,7 +383,7 @@ impl JsonEncoder {
             .with_sqlstate(SqlState::INVALID_TEXT_REPRESENTATION)
     }
 
-    fn unfit(&self, place: Place, unfit: Unfit) -> Error {
+    fn unfit(&self, place: InputPlace, unfit: Unfit) -> Error {
         let message = "unsupported Unicode escape sequence";
         let (code, hint) = match unfit {
             Unfit::Nul => (
@@ -395,14 +395,14 @@ impl JsonEncoder {
                 "A Unicode surrogate needs its other half. Only a json column takes it alone.",
             ),
         };
-        Error::new(Kind::Type, message).at(place).with_sqlstate(code).hint(hint)
+        Error::new(ErrorKind::Type, message).at(place).with_sqlstate(code).hint(hint)
     }
 }
 
 impl ChunkEncoder for JsonEncoder {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
         let ChunkData::Bytes(data) = &chunk.data else {
-            return Err(Error::new(Kind::Bug, "a chunk of JSON has no bytes"));
+            return Err(Error::new(ErrorKind::Bug, "a chunk of JSON has no bytes"));
         };
         self.records = Records::new(data, chunk.byte);
         self.row = 0;
@@ -447,8 +447,8 @@ impl ChunkEncoder for JsonEncoder {
         Ok(true)
     }
 
-    fn place(&self, chunk: &Chunk, row: u64) -> Place {
-        let ChunkData::Bytes(data) = &chunk.data else { return Place::default() };
+    fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
+        let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
         let nth = usize::try_from(row).unwrap_or(usize::MAX);
         let start = Walk::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
         self.place_of(chunk, data, start, newlines(&data[..start]))

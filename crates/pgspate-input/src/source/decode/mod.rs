@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use self::members::Members;
 use super::{Progress, fault};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// How many first bytes [`Compression::detect`] wants to see.
 pub(super) const MAGIC_BYTES: usize = 10;
@@ -80,7 +80,10 @@ impl Compression {
     fn decoder(self) -> Result<Box<dyn Decoder>> {
         Ok(match self {
             Compression::None => {
-                return Err(Error::new(Kind::Bug, "no decoder for data that is not compressed"));
+                return Err(Error::new(
+                    ErrorKind::Bug,
+                    "no decoder for data that is not compressed",
+                ));
             }
             Compression::Gzip => Box::new(Members::<flate2::Decompress>::new()),
             Compression::Zstd => Box::new(zstd::Zstd::new()?),
@@ -218,10 +221,10 @@ impl<R: BufRead> Decoded<R> {
     fn corrupt(&self, fault: Fault) -> Error {
         let offset = self.offset + fault.read as u64;
         Error::new(
-            Kind::Source,
+            ErrorKind::Source,
             format!("could not decompress {} data at byte {offset}", self.compression),
         )
-        .at(Place { source: Some(self.name.to_string()), ..Place::default() })
+        .at(InputPlace { source: Some(self.name.to_string()), ..InputPlace::default() })
         .because(fault.why)
     }
 }

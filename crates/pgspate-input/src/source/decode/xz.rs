@@ -5,7 +5,7 @@
 use liblzma::stream::{Action, CONCATENATED, Error as LzmaError, Status, Stream};
 
 use super::{Decoder, Fault, Step};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Four times what the strongest preset needs, and still a bound.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
@@ -18,7 +18,7 @@ pub(super) struct Xz {
 impl Xz {
     pub(super) fn new() -> Result<Xz> {
         let raw = Stream::new_stream_decoder(MEMORY_BYTES_MAX, CONCATENATED)
-            .map_err(|e| Error::new(Kind::Source, "could not start xz decoding").because(e))?;
+            .map_err(|e| Error::new(ErrorKind::Source, "could not start xz decoding").because(e))?;
         Ok(Xz { raw, whole: false })
     }
 }

@@ -5,7 +5,7 @@
 use zstd::stream::raw::{Decoder as Raw, InBuffer, Operation, OutBuffer};
 
 use super::{Decoder, Fault, Step};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 pub(super) struct Zstd {
     raw: Raw<'static>,
@@ -14,8 +14,9 @@ pub(super) struct Zstd {
 
 impl Zstd {
     pub(super) fn new() -> Result<Zstd> {
-        let raw = Raw::new()
-            .map_err(|e| Error::new(Kind::Source, "could not start zstd decoding").because(e))?;
+        let raw = Raw::new().map_err(|e| {
+            Error::new(ErrorKind::Source, "could not start zstd decoding").because(e)
+        })?;
         Ok(Zstd { raw, whole: false })
     }
 }

@@ -17,7 +17,7 @@ use url::Url;
 use super::profile::{self, Profile};
 use super::{Env, Scheme, client_options, refused, retry};
 use crate::source::{Options, wait};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 const CREDENTIALS_HINT: &str = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
      for a public bucket set AWS_SKIP_SIGNATURE=true.";
@@ -117,7 +117,7 @@ fn lay_over(settings: &mut Settings, layer: Settings) {
 fn check_endpoint(url: &str) -> Result<()> {
     match Url::parse(url) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
-        _ => Err(Error::new(Kind::Usage, "the S3 endpoint is not an http:// or https:// URL")
+        _ => Err(Error::new(ErrorKind::Usage, "the S3 endpoint is not an http:// or https:// URL")
             .hint("Set AWS_ENDPOINT_URL to a URL such as http://localhost:9000.")),
     }
 }
@@ -136,7 +136,7 @@ fn check_credentials(root: &str, settings: &Settings, profile: &Profile, env: &E
     {
         return Ok(());
     }
-    let missing = Error::new(Kind::Source, format!("no credentials are known for \"{root}\""));
+    let missing = Error::new(ErrorKind::Source, format!("no credentials are known for \"{root}\""));
     if profile.is_indirect() {
         let name = &profile.name;
         return Err(missing.hint(format!(
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn an_endpoint_must_be_a_url() {
         for url in ["none", "localhost:9000", "ftp://h", "http://", ""] {
-            assert_eq!(check_endpoint(url).unwrap_err().kind(), Kind::Usage, "{url}");
+            assert_eq!(check_endpoint(url).unwrap_err().kind(), ErrorKind::Usage, "{url}");
         }
         check_endpoint("http://localhost:9000").unwrap();
     }

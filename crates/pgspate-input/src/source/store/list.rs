@@ -12,7 +12,7 @@ use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt}
 
 use super::{Scheme, refused};
 use crate::source::{fault, local};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What a URL below a bucket names, and how to word it.
 #[derive(Debug, Clone)]
@@ -35,9 +35,12 @@ impl Request {
 
     fn path(&self, key: &str) -> Result<Path> {
         Path::parse(key).map_err(|e| {
-            Error::new(Kind::Usage, format!("\"{}\" is not a key that can be read", self.name()))
-                .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
-                .because(e.to_string())
+            Error::new(
+                ErrorKind::Usage,
+                format!("\"{}\" is not a key that can be read", self.name()),
+            )
+            .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
+            .because(e.to_string())
         })
     }
 }

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 pub(super) use refused::refused;
 
 use super::Options;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Which service a URL names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,11 +115,13 @@ fn azure(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore
     let store = builder.with_url(root).build().map_err(|error| {
         let named = refused(Scheme::Azure, root, &error);
         match error.to_string().contains("Account must be specified") {
-            true => Error::new(Kind::Usage, format!("no storage account is known for \"{root}\""))
-                .hint(
-                    "Set AZURE_STORAGE_ACCOUNT_NAME, or write the account into the URL: \
+            true => {
+                Error::new(ErrorKind::Usage, format!("no storage account is known for \"{root}\""))
+                    .hint(
+                        "Set AZURE_STORAGE_ACCOUNT_NAME, or write the account into the URL: \
                      abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
-                ),
+                    )
+            }
             false => named,
         }
     })?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Env;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The `--source-option` key that names a profile.
 pub(super) const OPTION: &str = "profile";
@@ -49,7 +49,7 @@ impl Profile {
         let from_keys = keys.remove(&name);
         if named.is_some() && from_config.is_none() && from_keys.is_none() {
             let message = format!("no AWS profile is called \"{name}\"");
-            return Err(Error::new(Kind::Usage, message).hint(
+            return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Check AWS_PROFILE against ~/.aws/credentials and ~/.aws/config (or the files \
                  that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name).",
             ));
@@ -157,7 +157,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Profile::read(None, &env(dir.path(), &[])).unwrap().settings, Section::new());
         let error = Profile::read(None, &env(dir.path(), &[("AWS_PROFILE", "gone")])).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
         assert_eq!(error.to_string(), "no AWS profile is called \"gone\"");
     }
 

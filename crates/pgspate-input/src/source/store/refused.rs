@@ -7,7 +7,7 @@ use object_store::Error as StoreError;
 use super::Scheme;
 use crate::source::remote::changed;
 use crate::source::{fault, root_cause};
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 /// The error for what `scheme` answered about `name`.
 pub(in crate::source) fn refused(scheme: Scheme, name: &str, error: &StoreError) -> Error {
@@ -28,7 +28,7 @@ pub(in crate::source) fn refused(scheme: Scheme, name: &str, error: &StoreError)
             denied(scheme, name, code)
         }
         StoreError::InvalidPath { .. } => {
-            Error::new(Kind::Usage, format!("\"{name}\" is not a key that can be read"))
+            Error::new(ErrorKind::Usage, format!("\"{name}\" is not a key that can be read"))
                 .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
                 .because(text)
         }

@@ -16,7 +16,7 @@ use super::super::tap::Traffic;
 use super::super::tls::Connector;
 use super::super::tls_settings::Mode;
 use super::wire::{Wire, lost, refusal, unsendable};
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// A socket on which the startup message can be sent, and what a login is bound to.
 pub(super) async fn open(
@@ -160,5 +160,5 @@ async fn sasl_body(wire: &mut Wire, wanted: u32) -> Result<Vec<u8>> {
 }
 
 fn unbound() -> Error {
-    Error::new(Kind::Usage, "channel binding is required, but the server did not use it")
+    Error::new(ErrorKind::Usage, "channel binding is required, but the server did not use it")
 }

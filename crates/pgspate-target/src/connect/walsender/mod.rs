@@ -17,7 +17,7 @@ use super::dsn::Dsn;
 use super::guard::{Guarded, StallGuard};
 use super::socket::Address;
 use super::tap::Traffic;
-use crate::{Error, Kind, Result, search_path};
+use crate::{Error, ErrorKind, Result, search_path};
 use wire::{Wire, lost, refusal, unsendable};
 
 /// How long a farewell may take.
@@ -40,7 +40,8 @@ impl Dsn {
     /// parameters have led.
     ///
     /// # Errors
-    /// [`Kind::Connect`] where the server cannot be reached any more or refuses, with its words.
+    /// [`ErrorKind::Connect`] where the server cannot be reached any more or refuses, with its
+    /// words.
     pub async fn walsender(
         &self,
         beside: &Connection,
@@ -51,7 +52,7 @@ impl Dsn {
         let is_it =
             |host: &&super::host::Host| at_address(host, &route.address).to_string() == place;
         let Some(host) = self.hosts.iter().find(is_it) else {
-            return Err(Error::new(Kind::Bug, "a connection to none of its servers"));
+            return Err(Error::new(ErrorKind::Bug, "a connection to none of its servers"));
         };
         let traffic = Traffic::default();
         let opened = async {

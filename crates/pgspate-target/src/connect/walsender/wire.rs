@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::super::failure::os_words;
 use super::super::framing::{MESSAGE_BYTES_MAX, Oversized};
-use crate::{Error, Kind, Result, ends_session};
+use crate::{Error, ErrorKind, Result, ends_session};
 
 /// Bytes both ways.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
@@ -100,12 +100,12 @@ impl Wire {
 
 /// The connection is gone.
 pub(super) fn lost(reason: impl Into<String>) -> Error {
-    Error::new(Kind::Connect, reason)
+    Error::new(ErrorKind::Connect, reason)
 }
 
 /// A message that could not be made.
 pub(super) fn unsendable(error: io::Error) -> Error {
-    Error::new(Kind::Usage, "could not send a text with a zero byte").because(error)
+    Error::new(ErrorKind::Usage, "could not send a text with a zero byte").because(error)
 }
 
 /// The server's refusal, in its words.
@@ -123,7 +123,7 @@ pub(super) fn refusal(body: &[u8]) -> Error {
         *slot = String::from_utf8_lossy(text).into_owned();
     }
     let state = SqlState::from_code(&code);
-    let kind = if ends_session(&state) { Kind::Connect } else { Kind::Server };
+    let kind = if ends_session(&state) { ErrorKind::Connect } else { ErrorKind::Server };
     let mut words = format!("{message} (SQLSTATE {code})");
     if !detail.is_empty() {
         words = format!("{words}: {detail}");
@@ -175,7 +175,7 @@ mod tests {
         theirs.read_exact(&mut sent).await.unwrap();
         assert_eq!(&sent, b"hello");
         drop(theirs);
-        assert_eq!(wire.receive().await.unwrap_err().kind(), Kind::Connect);
+        assert_eq!(wire.receive().await.unwrap_err().kind(), ErrorKind::Connect);
     }
 
     #[tokio::test]
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(error.to_string(), "must be a replication role (SQLSTATE 42501)");
         assert!(error.hint_text().unwrap().contains("alter role"));
         let error = refusal(b"C57P01\0Mgone\0Dby hand\0Htry\0\0");
-        assert_eq!((error.kind(), error.hint_text()), (Kind::Connect, Some("try")));
+        assert_eq!((error.kind(), error.hint_text()), (ErrorKind::Connect, Some("try")));
         assert_eq!(error.to_string(), "gone (SQLSTATE 57P01): by hand");
     }
 }

@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use super::prepare::prepare;
-use super::{Batch, Builder};
-use crate::apply::options::{AtEnd, Options};
-use crate::{Error, Kind, Result};
-use pgspate_events::Op;
+use super::{EventBatch, BatchBuilder};
+use crate::apply::options::{AtEnd, ApplyOptions};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::ChangeKind;
 use pgspate_replication::SourcePosition;
 
 /// How often the wish to stop is looked for.
@@ -21,7 +21,7 @@ const EVENTS_BETWEEN_LOOKS: u64 = 64;
 
 /// The batch as it was when a transaction had ended.
 #[derive(Debug, Default)]
-pub(super) struct Boundary {
+pub(super) struct BatchBoundary {
     ordinal: u64,
     changes: usize,
     events: u64,
@@ -31,7 +31,7 @@ pub(super) struct Boundary {
     rejected: usize,
 }
 
-impl<P: SourcePosition> Builder<P> {
+impl<P: SourcePosition> BatchBuilder<P> {
     /// How long to wait for the next piece.
     pub(super) fn may_wait(&self) -> Duration {
         match self.began {
@@ -53,7 +53,7 @@ impl<P: SourcePosition> Builder<P> {
 
     pub(super) fn is_due(&mut self) -> bool {
         let (rows, bytes) = (self.batch.events, self.batch.weight);
-        let Options { batch_rows, batch_bytes, .. } = *self.with.options;
+        let ApplyOptions { batch_rows, batch_bytes, .. } = *self.with.options;
         if self.is_held {
             return false;
         }
@@ -74,7 +74,7 @@ impl<P: SourcePosition> Builder<P> {
     /// Hands the batch over if it is large, or old.
     ///
     /// # Errors
-    /// As [`Builder::hand_over`].
+    /// As [`BatchBuilder::hand_over`].
     pub(super) fn hand_over_if_due(&mut self) -> Result<()> {
         if self.is_due() { self.hand_over() } else { Ok(()) }
     }
@@ -85,8 +85,8 @@ impl<P: SourcePosition> Builder<P> {
     }
 
     /// Notes where the stream is after a record.
-    pub(super) fn note(&mut self, stand: P::Stand) {
-        self.position.arrive(stand);
+    pub(super) fn note(&mut self, event_place: P::EventPlace) {
+        self.position.arrive(event_place);
         if self.is_between() {
             self.note_boundary();
         }
@@ -97,7 +97,7 @@ impl<P: SourcePosition> Builder<P> {
         self.position.settle();
         self.batch.log.end_transaction();
         let batch = &self.batch;
-        self.boundary = Boundary {
+        self.boundary = BatchBoundary {
             ordinal: self.ordinal,
             changes: batch.log.changes().len(),
             events: batch.events,
@@ -120,7 +120,7 @@ impl<P: SourcePosition> Builder<P> {
             return Ok(());
         }
         let message = "the input ends within a transaction of the source";
-        Err(Error::new(Kind::Format, message).hint(
+        Err(Error::new(ErrorKind::Format, message).hint(
             "The events of that transaction are not applied. Run the same command again when the \
              input has its end, or apply what there is of it with `--at-end apply`.",
         ))
@@ -129,7 +129,7 @@ impl<P: SourcePosition> Builder<P> {
     /// Hands over the whole transactions before an error, and then the error, unless that says only
     /// that nobody listens.
     pub(super) fn fail(&mut self, error: Error) {
-        if error.kind() == Kind::Cancelled {
+        if error.kind() == ErrorKind::Cancelled {
             return;
         }
         let (batch, boundary) = (&mut self.batch, &self.boundary);
@@ -148,7 +148,7 @@ impl<P: SourcePosition> Builder<P> {
     /// Hands the batch over to the writer.
     ///
     /// # Errors
-    /// Of [`Kind::Cancelled`] when the writer, which says why, is gone.
+    /// Of [`ErrorKind::Cancelled`] when the writer, which says why, is gone.
     pub(super) fn hand_over(&mut self) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.commits = self.is_between();
@@ -162,7 +162,7 @@ impl<P: SourcePosition> Builder<P> {
         if !batch.commits {
             let prepared =
                 prepare(&batch.log, 0..batch.log.changes().len(), &self.with.router.tables());
-            let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == Op::Truncate);
+            let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == ChangeKind::Truncate);
             if may_go_on || prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
                 // An event to come may be about a row that another one has taken the key of, or
                 // about a table that is to be emptied with others that refer to it.
@@ -186,12 +186,12 @@ impl<P: SourcePosition> Builder<P> {
         batch.tables = self.with.router.tables();
         batch.additions = self.with.router.take_additions();
         let prepared = prepare(&batch.log, 0..batch.upto, &batch.tables);
-        let made = prepared.map(|prepared| Batch { prepared, ..batch });
+        let made = prepared.map(|prepared| EventBatch { prepared, ..batch });
         // Before it is taken: the next one is not to be cut short meanwhile.
         self.with.watch.begin_batch();
         self.with
             .batches
             .send(made)
-            .map_err(|_| Error::new(Kind::Cancelled, "nobody takes batches any more"))
+            .map_err(|_| Error::new(ErrorKind::Cancelled, "nobody takes batches any more"))
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use super::Builder;
+use super::BatchBuilder;
 use crate::Result;
 use pgspate_replication::EventSource;
 
 /// Makes events of what a source hands on, and gives them to the builder.
-pub(crate) trait Feed<S: EventSource>: Send + 'static {
+pub(crate) trait SourceFeed<S: EventSource>: Send + 'static {
     /// The builder that it gives them to.
-    fn builder(&mut self) -> &mut Builder<S::Position>;
+    fn builder(&mut self) -> &mut BatchBuilder<S::Position>;
 
     /// Takes a piece.
     ///
@@ -35,14 +35,14 @@ pub(crate) trait Feed<S: EventSource>: Send + 'static {
 }
 
 /// Makes batches until the source ends, or something is wrong with it.
-pub(crate) fn run<S: EventSource>(mut feed: impl Feed<S>, pieces: &Receiver<Result<S::Piece>>) {
+pub(crate) fn run<S: EventSource>(mut feed: impl SourceFeed<S>, pieces: &Receiver<Result<S::Piece>>) {
     if let Err(error) = take_all(&mut feed, pieces) {
         feed.builder().fail(error);
     }
 }
 
 fn take_all<S: EventSource>(
-    feed: &mut impl Feed<S>,
+    feed: &mut impl SourceFeed<S>,
     pieces: &Receiver<Result<S::Piece>>,
 ) -> Result<()> {
     let watch = Arc::clone(&feed.builder().with.watch);

@@ -15,30 +15,30 @@ mod topics;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(crate) use builder::{Builder, Wiring, no_event};
-pub(crate) use feed::{Feed, run};
+pub(crate) use builder::{BatchBuilder, BuilderContext, no_event};
+pub(crate) use feed::{SourceFeed, run};
 pub(crate) use lines::LineFeed;
-pub(crate) use prepare::{Given, Prepared, What, prepare};
+pub(crate) use prepare::{ColumnPresence, EncodedTable, RowAction, prepare};
 pub(crate) use slot::SlotFeed;
 pub(crate) use topics::TopicFeed;
 
-use super::route::Facts;
-use pgspate_events::decode::{self, Decode, Format};
-use pgspate_events::log::Log;
+use super::route::ApplyTable;
+use pgspate_events::decode::{self, Decode, EventFormat};
+use pgspate_events::log::EventLog;
 use pgspate_replication::SourcePoint;
 use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
 
 /// A batch on its way from the reader to the writer.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct EventBatch {
     /// Its events, for a second look at those that are refused.
-    pub(crate) log: Log,
+    pub(crate) log: EventLog,
     /// So many of them; the others are of a transaction that has not ended.
     pub(crate) upto: usize,
     /// The tables that events point to.
-    pub(crate) tables: Vec<Arc<Facts>>,
+    pub(crate) tables: Vec<Arc<ApplyTable>>,
     /// What is left of all events.
-    pub(crate) prepared: Vec<Prepared>,
+    pub(crate) prepared: Vec<EncodedTable>,
     /// Statements that add columns, to be run first.
     pub(crate) additions: Vec<String>,
     /// Records that are no events.
@@ -63,7 +63,7 @@ pub(crate) struct Batch {
     pub(crate) committed: Option<SystemTime>,
 }
 
-impl Batch {
+impl EventBatch {
     /// Counts an event that had so many bytes as input. The log took `before` without it.
     pub(crate) fn count(&mut self, input_bytes: u64, before: u64) {
         self.events += 1;
@@ -77,11 +77,11 @@ impl Batch {
     }
 }
 
-impl Wiring {
+impl BuilderContext {
     /// The decoder of a format; where it has none of its own, that of pgspate's.
-    fn decoder(&self, format: Format) -> Box<dyn Decode> {
+    fn decoder(&self, format: EventFormat) -> Box<dyn Decode> {
         let decoder = decode::of(format, &self.options.decode);
-        let decoder = decoder.unwrap_or_else(|| Box::new(decode::plain::Plain::default()));
+        let decoder = decoder.unwrap_or_else(|| Box::new(decode::own_format::OwnFormat::default()));
         if decoder.leaves_out() {
             self.router.expect_left_out();
         }

@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Result;
-use crate::apply::route::Facts;
+use crate::apply::route::ApplyTable;
 use crate::encode::{Encoded, text};
-use pgspate_events::fold::{Base, Entry, FoldedTable, KeyAt, Keying, State, fold};
-use pgspate_events::log::{Cell, Log, Which};
+use pgspate_events::fold::{RowBase, FoldedKey, FoldedTable, LoggedKey, FoldKey, FoldedRow, fold};
+use pgspate_events::log::{LoggedValue, EventLog, RowImage};
 
 /// What becomes of a staged row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RowAction {
     /// It goes.
     Goes = 0,
     /// It is updated, if it is there, and need not be there.
@@ -34,7 +34,7 @@ pub(crate) enum What {
 
 /// Which columns the rows of a batch give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Given {
+pub(crate) enum ColumnPresence {
     Never,
     Sometimes,
     Always,
@@ -42,7 +42,7 @@ pub(crate) enum Given {
 
 /// The staged rows of one table.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared {
+pub(crate) struct EncodedTable {
     pub(crate) table: usize,
     pub(crate) encoded: Encoded,
     pub(crate) truncates: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Prepared {
     pub(crate) has_clash: bool,
     pub(crate) has_takes: bool,
     /// For each column, among the rows that come or change.
-    pub(crate) given: Vec<Given>,
+    pub(crate) given: Vec<ColumnPresence>,
     /// Rows go because they have another key now.
     pub(crate) has_left: bool,
     /// Two rows may have the same key.
@@ -73,41 +73,41 @@ pub(crate) struct Prepared {
 
 /// Folds events and encodes what is left, for each table with anything to do.
 pub(crate) fn prepare(
-    log: &Log,
+    log: &EventLog,
     range: Range<usize>,
-    tables: &[Arc<Facts>],
-) -> Result<Vec<Prepared>> {
-    let keyings: Vec<&Keying> = tables.iter().map(|facts| &facts.keying).collect();
+    tables: &[Arc<ApplyTable>],
+) -> Result<Vec<EncodedTable>> {
+    let keyings: Vec<&FoldKey> = tables.iter().map(|facts| &facts.keying).collect();
     let folded = fold(log, range, &keyings)?;
     let all = folded.tables.iter().enumerate();
     Ok(all
         .filter(|(_, folded)| !folded.is_empty() || folded.missing > 0)
-        .map(|(table, folded)| Encoder::new(log, &tables[table], folded, table).run())
+        .map(|(table, folded)| TableEncoder::new(log, &tables[table], folded, table).run())
         .collect())
 }
 
-struct Encoder<'a> {
-    log: &'a Log,
-    facts: &'a Facts,
+struct TableEncoder<'a> {
+    log: &'a EventLog,
+    facts: &'a ApplyTable,
     folded: &'a FoldedTable,
-    out: Prepared,
+    out: EncodedTable,
     /// The columns that all rows give, and those that any does.
     all: Vec<u8>,
     any: Vec<u8>,
-    row: Vec<Cell<'a>>,
+    row: Vec<LoggedValue<'a>>,
     given: Vec<u8>,
     /// Of a table without a key: the place of the row among those of the batch.
     nth: i64,
 }
 
-impl<'a> Encoder<'a> {
-    fn new(log: &'a Log, facts: &'a Facts, folded: &'a FoldedTable, table: usize) -> Encoder<'a> {
+impl<'a> TableEncoder<'a> {
+    fn new(log: &'a EventLog, facts: &'a ApplyTable, folded: &'a FoldedTable, table: usize) -> TableEncoder<'a> {
         let bytes = facts.columns.len().div_ceil(8);
-        Encoder {
+        TableEncoder {
             log,
             facts,
             folded,
-            out: Prepared {
+            out: EncodedTable {
                 table,
                 truncates: folded.truncates,
                 has_clash: folded.has_clash,
@@ -115,17 +115,17 @@ impl<'a> Encoder<'a> {
                 is_loose: folded.is_loose,
                 missing: folded.missing,
                 is_in_suspense: folded.is_in_suspense(),
-                ..Prepared::default()
+                ..EncodedTable::default()
             },
             all: vec![0xff; bytes],
             any: vec![0; bytes],
-            row: vec![Cell::Absent; facts.columns.len()],
+            row: vec![LoggedValue::Absent; facts.columns.len()],
             given: vec![0; bytes],
             nth: 0,
         }
     }
 
-    fn run(mut self) -> Prepared {
+    fn run(mut self) -> EncodedTable {
         for entry in self.folded.in_order() {
             match &entry.state {
                 _ if FoldedTable::is_untouched(entry) => {}
@@ -137,23 +137,23 @@ impl<'a> Encoder<'a> {
             self.takes(*from, *key);
         }
         for at in &self.folded.removals {
-            self.whole(*at, Which::Old, What::Goes);
+            self.whole(*at, RowImage::Old, RowAction::Goes);
         }
         for at in &self.folded.inserts {
-            self.whole(*at, Which::New, What::Comes);
+            self.whole(*at, RowImage::New, RowAction::Comes);
         }
         let bit = |bits: &[u8], nth: usize| bits[nth / 8] >> (nth % 8) & 1 == 1;
         let given = (0..self.facts.columns.len()).map(|nth| match () {
-            () if bit(&self.all, nth) && self.out.comes > 0 => Given::Always,
-            () if bit(&self.any, nth) => Given::Sometimes,
-            () => Given::Never,
+            () if bit(&self.all, nth) && self.out.comes > 0 => ColumnPresence::Always,
+            () if bit(&self.any, nth) => ColumnPresence::Sometimes,
+            () => ColumnPresence::Never,
         });
-        Prepared { given: given.collect(), ..self.out }
+        EncodedTable { given: given.collect(), ..self.out }
     }
 
     /// A row of nothing but the key that an event gives.
-    fn take_key(&mut self, key: KeyAt) {
-        self.row.fill(Cell::Absent);
+    fn take_key(&mut self, key: LoggedKey) {
+        self.row.fill(LoggedValue::Absent);
         let change = &self.log.changes()[key.change as usize];
         for (column, _) in &self.facts.keying.columns {
             self.row[*column] = self.log.either(change, key.which, *column);
@@ -161,22 +161,22 @@ impl<'a> Encoder<'a> {
     }
 
     /// A row that goes has its key alone.
-    fn goes(&mut self, entry: &Entry) {
+    fn goes(&mut self, entry: &FoldedKey) {
         self.take_key(entry.key);
         // Of a row that goes, it says whether its events have moved on to another key.
         self.given.fill(if entry.is_left { 0xff } else { 0 });
         self.out.has_left |= entry.is_left;
-        self.write(What::Goes, None);
+        self.write(RowAction::Goes, None);
     }
 
     /// A key that a row takes, and the one from which it comes.
-    fn takes(&mut self, from: Option<KeyAt>, key: KeyAt) {
+    fn takes(&mut self, from: Option<LoggedKey>, key: LoggedKey) {
         self.take_key(key);
         self.given.fill(0);
-        self.write(What::Takes, from.map(|from| (from.change, from.which)));
+        self.write(RowAction::Takes, from.map(|from| (from.change, from.which)));
     }
 
-    fn comes(&mut self, entry: &Entry, state: &State) {
+    fn comes(&mut self, entry: &FoldedKey, state: &FoldedRow) {
         for (column, cell) in self.row.iter_mut().enumerate() {
             *cell = self.folded.cell(self.log, state, column);
         }
@@ -186,32 +186,32 @@ impl<'a> Encoder<'a> {
         }
         let is_partial = self.note_given();
         let (what, from) = match state.base {
-            _ if state.is_maybe => (What::Maybe, None),
+            _ if state.is_maybe => (RowAction::Maybe, None),
             // Whether it was there counts, too.
-            Base::Moved(from) if is_partial || !state.puts => (what(state.puts), Some(from)),
-            Base::Nothing if is_partial && state.puts => (What::Fresh, None),
+            RowBase::Moved(from) if is_partial || !state.puts => (what(state.puts), Some(from)),
+            RowBase::Nothing if is_partial && state.puts => (RowAction::Fresh, None),
             _ => (what(state.puts), None),
         };
-        self.out.has_changes |= what == What::Changes;
+        self.out.has_changes |= what == RowAction::Changes;
         self.out.has_moves |= from.is_some();
-        self.out.has_fresh |= what == What::Fresh;
+        self.out.has_fresh |= what == RowAction::Fresh;
         self.write(what, from.map(|from| (from.change, from.which)));
     }
 
     /// A row of a table without a key.
-    fn whole(&mut self, at: u32, which: Which, what: What) {
+    fn whole(&mut self, at: u32, which: RowImage, what: RowAction) {
         let change = &self.log.changes()[at as usize];
         for (column, cell) in self.row.iter_mut().enumerate() {
             *cell = match (which, change.old) {
-                (Which::Old, Some(old)) => self.log.cell(change.width, old, column),
+                (RowImage::Old, Some(old)) => self.log.cell(change.width, old, column),
                 _ => self.log.either(change, which, column),
             };
         }
         match what {
-            What::Goes => self.given.fill(0),
+            RowAction::Goes => self.given.fill(0),
             _ => drop(self.note_given()),
         }
-        self.nth = 2 * i64::from(at) + i64::from(which == Which::New);
+        self.nth = 2 * i64::from(at) + i64::from(which == RowImage::New);
         self.write(what, None);
     }
 
@@ -221,7 +221,7 @@ impl<'a> Encoder<'a> {
         let mut is_partial = false;
         for (nth, cell) in self.row.iter().enumerate() {
             match cell {
-                Cell::Absent => is_partial = true,
+                LoggedValue::Absent => is_partial = true,
                 _ => self.given[nth / 8] |= 1 << (nth % 8),
             }
         }
@@ -232,10 +232,10 @@ impl<'a> Encoder<'a> {
         is_partial
     }
 
-    fn write(&mut self, what: What, from: Option<(u32, Which)>) {
+    fn write(&mut self, what: RowAction, from: Option<(u32, RowImage)>) {
         match what {
-            What::Goes => self.out.goes += 1,
-            What::Takes => {}
+            RowAction::Goes => self.out.goes += 1,
+            RowAction::Takes => {}
             _ => self.out.comes += 1,
         }
         if self.binary(what, from).is_none() {
@@ -244,7 +244,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// Writes the row in binary, or nothing if an encoder does not take a value.
-    fn binary(&mut self, what: What, from: Option<(u32, Which)>) -> Option<()> {
+    fn binary(&mut self, what: RowAction, from: Option<(u32, RowImage)>) -> Option<()> {
         let encoders = self.facts.encoders.as_ref()?;
         let out = &mut self.out.encoded.binary;
         let start = out.len();
@@ -264,7 +264,7 @@ impl<'a> Encoder<'a> {
         out.extend_from_slice(&self.given);
         for column in key {
             let cell =
-                from.map_or(Cell::Absent, |(change, which)| self.log.either(change, which, column));
+                from.map_or(LoggedValue::Absent, |(change, which)| self.log.either(change, which, column));
             if !field(&encoders[column], cell, out) {
                 out.truncate(start);
                 return None;
@@ -278,7 +278,7 @@ impl<'a> Encoder<'a> {
         Some(())
     }
 
-    fn text(&mut self, what: What, from: Option<(u32, Which)>) {
+    fn text(&mut self, what: RowAction, from: Option<(u32, RowImage)>) {
         let out = &mut self.out.encoded.text;
         for cell in &self.row {
             text::append(bytes(*cell), out);
@@ -291,7 +291,7 @@ impl<'a> Encoder<'a> {
         }
         for (column, _) in &self.facts.keying.columns {
             out.push(b'\t');
-            let cell = from.map_or(Cell::Absent, |(at, which)| {
+            let cell = from.map_or(LoggedValue::Absent, |(at, which)| {
                 self.log.either(&self.log.changes()[at as usize], which, *column)
             });
             text::append(bytes(cell), out);
@@ -305,22 +305,22 @@ impl<'a> Encoder<'a> {
     }
 }
 
-fn what(puts: bool) -> What {
-    if puts { What::Comes } else { What::Changes }
+fn what(puts: bool) -> RowAction {
+    if puts { RowAction::Comes } else { RowAction::Changes }
 }
 
-fn bytes(cell: Cell<'_>) -> Option<&[u8]> {
+fn bytes(cell: LoggedValue<'_>) -> Option<&[u8]> {
     match cell {
-        Cell::Text(value) => Some(value),
-        Cell::Absent | Cell::Null => None,
+        LoggedValue::Text(value) => Some(value),
+        LoggedValue::Absent | LoggedValue::Null => None,
     }
 }
 
 #[inline]
-fn field(encoder: &crate::encode::field::FieldEncoder, cell: Cell<'_>, out: &mut Vec<u8>) -> bool {
+fn field(encoder: &crate::encode::field::FieldEncoder, cell: LoggedValue<'_>, out: &mut Vec<u8>) -> bool {
     match cell {
-        Cell::Text(value) => encoder.encode(value, out),
-        Cell::Absent | Cell::Null => {
+        LoggedValue::Text(value) => encoder.encode(value, out),
+        LoggedValue::Absent | LoggedValue::Null => {
             out.extend_from_slice(&(-1_i32).to_be_bytes());
             true
         }

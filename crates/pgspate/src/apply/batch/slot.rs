@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Builder, Feed};
+use super::{BatchBuilder, SourceFeed};
 use crate::Result;
-use pgspate_events::{Event, Lsn, Row, Value};
+use pgspate_events::{ChangeEvent, Lsn, EventRow, EventValue};
 use pgspate_replication::SourcePoint;
 use pgspate_replication::postgres::Received;
 use pgspate_replication::slot::{SlotPosition, SlotSource};
@@ -20,7 +20,7 @@ const COLUMN_BYTES: u64 = 8;
 
 /// Takes what a slot sends.
 pub(crate) struct SlotFeed {
-    builder: Builder<SlotPosition>,
+    builder: BatchBuilder<SlotPosition>,
     /// All up to here is applied already.
     from: Lsn,
     /// Where to end; nowhere by default.
@@ -32,8 +32,8 @@ pub(crate) struct SlotFeed {
     moved: Instant,
 }
 
-impl Feed<SlotSource> for SlotFeed {
-    fn builder(&mut self) -> &mut Builder<SlotPosition> {
+impl SourceFeed<SlotSource> for SlotFeed {
+    fn builder(&mut self) -> &mut BatchBuilder<SlotPosition> {
         &mut self.builder
     }
 
@@ -66,7 +66,7 @@ impl Feed<SlotSource> for SlotFeed {
 
 impl SlotFeed {
     /// Goes on after `from`, up to `until`.
-    pub(crate) fn new(builder: Builder<SlotPosition>, from: Lsn, until: Option<Lsn>) -> SlotFeed {
+    pub(crate) fn new(builder: BatchBuilder<SlotPosition>, from: Lsn, until: Option<Lsn>) -> SlotFeed {
         let is_done = until.is_some_and(|until| from >= until);
         let commit = (Box::default(), Lsn(0));
         SlotFeed { builder, from, until, is_done, commit, moved: Instant::now() }
@@ -92,7 +92,7 @@ impl SlotFeed {
         builder.hand_over()
     }
 
-    fn change(&mut self, event: &Event) -> Result<()> {
+    fn change(&mut self, event: &ChangeEvent) -> Result<()> {
         let commit = &mut self.commit;
         if commit.0 != event.position.source {
             *commit = (event.position.source.clone(), event.position.source.parse()?);
@@ -102,11 +102,11 @@ impl SlotFeed {
 }
 
 /// About how many bytes of batches an event takes.
-fn bytes(event: &Event) -> u64 {
-    let cell = |value: &Value| match value {
-        Value::Text(text) => text.len() as u64 + COLUMN_BYTES,
-        Value::Null | Value::Absent => COLUMN_BYTES,
+fn bytes(event: &ChangeEvent) -> u64 {
+    let cell = |value: &EventValue| match value {
+        EventValue::Text(text) => text.len() as u64 + COLUMN_BYTES,
+        EventValue::Null | EventValue::Absent => COLUMN_BYTES,
     };
-    let row = |row: &Row| row.values.iter().map(cell).sum::<u64>();
+    let row = |row: &EventRow| row.values.iter().map(cell).sum::<u64>();
     [&event.new, &event.old].into_iter().flatten().map(row).sum()
 }

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Builder, Feed};
-use crate::{Error, Kind, Result};
-use pgspate_events::Event;
+use super::{BatchBuilder, SourceFeed};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::ChangeEvent;
 use pgspate_events::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
 use pgspate_replication::kafka::{
     Message, Offset, TopicPiece, TopicPosition, TopicSource, another_topic_hint,
@@ -20,16 +20,16 @@ const REGISTERED: u8 = 0;
 
 /// Decodes messages.
 pub(crate) struct TopicFeed {
-    builder: Builder<TopicPosition>,
+    builder: BatchBuilder<TopicPosition>,
     /// The stream's name.
     stream: String,
-    parts: Vec<Part>,
+    parts: Vec<PartitionDecoder>,
     /// Kept for its room.
-    events: Vec<Event>,
+    events: Vec<ChangeEvent>,
 }
 
 /// A partition.
-struct Part {
+struct PartitionDecoder {
     name: String,
     topic: String,
     decoder: Option<Box<dyn Decode>>,
@@ -37,8 +37,8 @@ struct Part {
     check: Option<String>,
 }
 
-impl Feed<TopicSource> for TopicFeed {
-    fn builder(&mut self) -> &mut Builder<TopicPosition> {
+impl SourceFeed<TopicSource> for TopicFeed {
+    fn builder(&mut self) -> &mut BatchBuilder<TopicPosition> {
         &mut self.builder
     }
 
@@ -48,7 +48,7 @@ impl Feed<TopicSource> for TopicFeed {
                 let (name, topic) = (partition.name(), partition.topic.clone());
                 self.builder.with.names.add(name.clone());
                 let check = self.builder.position.add(partition)?;
-                self.parts.push(Part { name, topic, decoder: None, check });
+                self.parts.push(PartitionDecoder { name, topic, decoder: None, check });
                 Ok(())
             }
             TopicPiece::Messages(messages) => {
@@ -70,23 +70,23 @@ impl Feed<TopicSource> for TopicFeed {
 }
 
 impl TopicFeed {
-    pub(crate) fn new(builder: Builder<TopicPosition>, stream: String) -> TopicFeed {
+    pub(crate) fn new(builder: BatchBuilder<TopicPosition>, stream: String) -> TopicFeed {
         TopicFeed { builder, stream, parts: Vec::new(), events: Vec::new() }
     }
 
     fn message(&mut self, message: &Message) -> Result<()> {
-        let stand = Offset { part: message.part, offset: message.offset };
+        let event_place = Offset { part: message.part, offset: message.offset };
         let digest = digest(message);
         let is_ordered = self.parts.len() == 1;
         let Some(part) = self.parts.get_mut(message.part as usize) else {
-            return Err(Error::new(Kind::Bug, "a message of a partition that is not read"));
+            return Err(Error::new(ErrorKind::Bug, "a message of a partition that is not read"));
         };
-        let is_again = self.builder.position.is_before(stand);
+        let is_again = self.builder.position.is_before(event_place);
         if let Some(expected) = part.check.take()
             && is_again
             && expected != digest
         {
-            return Err(is_not_the_same(&part.name, stand, &self.stream));
+            return Err(is_not_the_same(&part.name, event_place, &self.stream));
         }
         let mut decoder = part.decoder.take();
         let topic = std::mem::take(&mut part.topic);
@@ -110,13 +110,13 @@ impl TopicFeed {
         }
         let builder = &mut self.builder;
         let decoded = match decoded {
-            Err(error) if error.kind() != Kind::Format => {
-                return Err(error.at(builder.place(stand)));
+            Err(error) if error.kind() != ErrorKind::Format => {
+                return Err(error.at(builder.place(event_place)));
             }
             decoded => decoded,
         };
         let count = if decoded.is_err() { 1 } else { found.len() as u64 };
-        builder.position.begin(stand, count, digest);
+        builder.position.begin(event_place, count, digest);
         if let Some(written) = message.written.filter(|written| *written > 0) {
             let since = Duration::from_millis(written.unsigned_abs());
             builder.committed = UNIX_EPOCH.checked_add(since);
@@ -129,21 +129,21 @@ impl TopicFeed {
         let line = message.value.as_deref().or(message.key.as_deref()).unwrap_or_default();
         let outcome = match decoded {
             Ok(()) if found.is_empty() => {
-                builder.note(stand);
+                builder.note(event_place);
                 Ok(())
             }
-            Ok(()) => builder.take(&found, line.len(), stand),
-            Err(error) => builder.take_unread(error, line, stand),
+            Ok(()) => builder.take(&found, line.len(), event_place),
+            Err(error) => builder.take_unread(error, line, event_place),
         };
         self.events = found;
-        outcome.map_err(|error| self.builder.placed(error, stand))
+        outcome.map_err(|error| self.builder.placed(error, event_place))
     }
 
     fn decode_record(
         &self,
         record: &KeyedRecord<'_>,
         found: &mut Option<Box<dyn Decode>>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         let with = &self.builder.with;
         if found.is_none() {
@@ -169,8 +169,8 @@ impl TopicFeed {
     fn pass(&mut self, passed: &[(u32, i64)]) -> Result<()> {
         let builder = &mut self.builder;
         for (part, next) in passed {
-            if let Some(stand) = builder.position.pass(*part, *next) {
-                builder.note(stand);
+            if let Some(event_place) = builder.position.pass(*part, *next) {
+                builder.note(event_place);
             }
         }
         let is_idle = builder.is_between() && builder.batch.events == 0;
@@ -186,9 +186,9 @@ impl TopicFeed {
     }
 }
 
-fn is_not_the_same(name: &str, stand: Offset, stream: &str) -> Error {
-    let message = format!("offset {} of {name} is not what was applied before", stand.offset);
-    Error::new(Kind::Ledger, message).hint(another_topic_hint(name, stream))
+fn is_not_the_same(name: &str, event_place: Offset, stream: &str) -> Error {
+    let message = format!("offset {} of {name} is not what was applied before", event_place.offset);
+    Error::new(ErrorKind::Ledger, message).hint(another_topic_hint(name, stream))
 }
 
 /// What tells a message from another one at its place.
@@ -203,7 +203,7 @@ fn digest(message: &Message) -> String {
 }
 
 /// Makes one transaction of what a message says, or a part of one.
-fn make_one(events: &mut [Event], is_ordered: bool) {
+fn make_one(events: &mut [ChangeEvent], is_ordered: bool) {
     let Some((last, rest)) = events.split_last_mut() else { return };
     for event in rest {
         event.ends_transaction = false;
@@ -217,7 +217,7 @@ fn unread(error: Error, value: &[u8]) -> Error {
     if value.first() != Some(&REGISTERED) {
         return error;
     }
-    Error::new(Kind::Format, "messages that need a registry of schemas are not read").hint(
+    Error::new(ErrorKind::Format, "messages that need a registry of schemas are not read").hint(
         "Let the connector write JSON, its keys too: `value.converter` and `key.converter` are \
          org.apache.kafka.connect.json.JsonConverter then.",
     )

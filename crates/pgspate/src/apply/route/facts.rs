@@ -10,9 +10,9 @@ use tokio_postgres::Client;
 use crate::encode::field::FieldEncoder;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_events::canon::Canon;
-use pgspate_events::fold::Keying;
+use pgspate_events::fold::FoldKey;
 use pgspate_target::{
     Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
     use_users_path,
@@ -20,7 +20,7 @@ use pgspate_target::{
 
 /// A column that can be written.
 #[derive(Debug, Clone)]
-pub(crate) struct FactsColumn {
+pub(crate) struct ApplyColumn {
     /// Unquoted.
     pub(crate) name: String,
     /// As SQL writes it.
@@ -41,14 +41,14 @@ pub(crate) struct FactsColumn {
 
 /// A table that events are applied to.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts {
+pub(crate) struct ApplyTable {
     pub(crate) table: Table,
     /// All that can be written, in the table's order.
-    pub(crate) columns: Vec<FactsColumn>,
+    pub(crate) columns: Vec<ApplyColumn>,
     /// Names of generated columns, of which the stream may speak.
     pub(crate) generated: Vec<String>,
     /// Positions in `columns`, and how the key's spellings become one.
-    pub(crate) keying: Keying,
+    pub(crate) keying: FoldKey,
     /// One for each column, if there is one for each.
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
     /// Tables inherit from it, each with rows and events of its own.
@@ -139,7 +139,7 @@ async fn defaults(client: &Client, table: &Table) -> Result<HashMap<String, Stri
     Ok(rows.map_err(failed())?.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-impl FactsColumn {
+impl ApplyColumn {
     /// That two values of the column are equal, by its type's own operator.
     pub(crate) fn equal(&self, left: &str, right: &str) -> String {
         format!("{left} {} {right}", self.equals)
@@ -151,7 +151,7 @@ impl FactsColumn {
     }
 }
 
-impl Facts {
+impl ApplyTable {
     /// Reads the facts of the table called `name`, as SQL writes it; `None` if there is none.
     ///
     /// # Errors
@@ -160,12 +160,12 @@ impl Facts {
         client: &Client,
         session: &Session,
         name: &str,
-    ) -> Result<Option<Facts>> {
+    ) -> Result<Option<ApplyTable>> {
         let Some(table) = Table::read(client, name).await? else { return Ok(None) };
         table.check_schema()?;
         if !matches!(table.kind, 'r' | 'p') {
             let message = format!("{} is not a table", table.sql_name);
-            return Err(Error::new(Kind::Plan, message).hint(
+            return Err(Error::new(ErrorKind::Plan, message).hint(
                 "Map the events to a table with `--map`, or leave them out with `--tables`.",
             ));
         }
@@ -178,7 +178,7 @@ impl Facts {
         let column = |column: &Column| {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
-            FactsColumn {
+            ApplyColumn {
                 name: column.name.clone(),
                 sql: quote_ident(&column.name).into_owned(),
                 typname: row.map_or("text", |row| row.get(1)).into(),
@@ -195,7 +195,7 @@ impl Facts {
             }
         };
         let written = || table.columns.iter().filter(|column| !column.is_generated);
-        let columns: Vec<FactsColumn> = written().map(column).collect();
+        let columns: Vec<ApplyColumn> = written().map(column).collect();
         let encoder = |column: &Column| FieldEncoder::new(&column.ty, session).ok();
         let encoders = written().map(encoder).collect();
         let generated = table.columns.iter().filter(|column| column.is_generated);
@@ -212,7 +212,7 @@ impl Facts {
             Some((at(name)?, Canon::of(&found.ty, session, is_lenient)))
         };
         let unique = client.ask_all(UNIQUE, &[&table.oid]).await.map_err(failed())?;
-        let keying = Keying {
+        let keying = FoldKey {
             columns: key.iter().filter_map(canon).collect(),
             is_deferrable: unique.iter().any(|row| row.get(2)),
         };
@@ -229,7 +229,7 @@ impl Facts {
         let has_heirs = has_heirs(client, &table).await?;
         let referrers = referrers(client, &table).await?;
         let followers = referrers.iter().filter(|it| it.follows);
-        Ok(Some(Facts {
+        Ok(Some(ApplyTable {
             followers: followers.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique: positions.collect(),
@@ -278,9 +278,9 @@ impl Facts {
     }
 
     /// The same with a column of type text more.
-    pub(crate) fn with_column(&self, name: &str) -> Facts {
+    pub(crate) fn with_column(&self, name: &str) -> ApplyTable {
         let mut facts = self.clone();
-        facts.columns.push(FactsColumn {
+        facts.columns.push(ApplyColumn {
             name: name.to_owned(),
             sql: quote_ident(name).into_owned(),
             typname: "text".into(),

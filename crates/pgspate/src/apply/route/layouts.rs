@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Facts, UnknownColumns};
-use crate::{Error, Kind, Result};
-use pgspate_events::{Row, Value};
+use super::{ApplyTable, UnknownColumns};
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::{EventRow, EventValue};
 use pgspate_target::quote_ident;
 
 /// More kinds of rows are not kept: rows of many columns of which each gives others have a great
@@ -15,7 +15,7 @@ const LAYOUTS_MAX: usize = 4096;
 const LAYOUTS_FEW: usize = 8;
 
 /// The columns of a kind of row.
-pub(super) struct Layout {
+pub(super) struct RowLayout {
     names: Arc<[Box<str>]>,
     pub(super) columns: Vec<Option<u16>>,
     /// How many of the target's columns it has.
@@ -23,19 +23,19 @@ pub(super) struct Layout {
 }
 
 /// A table that events go to.
-pub(super) struct Target {
-    pub(super) facts: Arc<Facts>,
+pub(super) struct TargetTable {
+    pub(super) facts: Arc<ApplyTable>,
     /// Columns that any event has named.
     pub(super) seen: Vec<bool>,
-    layouts: Vec<Layout>,
+    layouts: Vec<RowLayout>,
     /// Where in `layouts` these columns are.
     by_names: HashMap<Arc<[Box<str>]>, usize>,
     last: usize,
 }
 
-impl Target {
-    pub(super) fn new(facts: Arc<Facts>, seen: Vec<bool>) -> Target {
-        Target { facts, seen, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
+impl TargetTable {
+    pub(super) fn new(facts: Arc<ApplyTable>, seen: Vec<bool>) -> TargetTable {
+        TargetTable { facts, seen, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
     }
 
     /// Forgets layouts with columns that the target does not have.
@@ -51,7 +51,7 @@ impl Target {
     }
 
     /// Whether a row of a kind that is new has a column that the table has not.
-    pub(super) fn lacks(&mut self, row: &Row) -> bool {
+    pub(super) fn lacks(&mut self, row: &EventRow) -> bool {
         let facts = Arc::clone(&self.facts);
         self.find(row).is_none() && !row.columns.iter().all(|name| facts.has_column(name))
     }
@@ -68,7 +68,7 @@ impl Target {
     /// Makes the layout of a row, if it is a new one.
     pub(super) fn learn(
         &mut self,
-        row: &Row,
+        row: &EventRow,
         unknown: UnknownColumns,
         additions: &mut Vec<String>,
     ) -> Result<()> {
@@ -101,7 +101,7 @@ impl Target {
             self.seen[usize::from(*position)] = true;
         }
         let count = columns.iter().flatten().count();
-        self.layouts.push(Layout { names: Arc::clone(&row.columns), columns, count });
+        self.layouts.push(RowLayout { names: Arc::clone(&row.columns), columns, count });
         self.last = self.layouts.len() - 1;
         self.by_names.insert(Arc::clone(&row.columns), self.last);
         Ok(())
@@ -110,7 +110,7 @@ impl Target {
     fn unknown(&self, name: &str) -> Error {
         let message =
             format!("column \"{name}\" of relation \"{}\" does not exist", self.facts.table.name);
-        Error::new(Kind::Format, message)
+        Error::new(ErrorKind::Format, message)
             .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
             .hint(
                 "Add the column to the table, or say `--unknown-columns ignore` or \
@@ -118,8 +118,8 @@ impl Target {
             )
     }
 
-    fn find(&mut self, row: &Row) -> Option<usize> {
-        let is_it = |layout: &Layout| Arc::ptr_eq(&layout.names, &row.columns);
+    fn find(&mut self, row: &EventRow) -> Option<usize> {
+        let is_it = |layout: &RowLayout| Arc::ptr_eq(&layout.names, &row.columns);
         if self.layouts.get(self.last).is_some_and(is_it) {
             return Some(self.last);
         }
@@ -129,21 +129,21 @@ impl Target {
         Some(found)
     }
 
-    pub(super) fn layout(&mut self, row: &Row) -> Result<&Layout> {
+    pub(super) fn layout(&mut self, row: &EventRow) -> Result<&RowLayout> {
         let found = self.find(row);
         found
             .and_then(|at| self.layouts.get(at))
-            .ok_or_else(|| Error::new(Kind::Bug, "the columns of a row were not looked up"))
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "the columns of a row were not looked up"))
     }
 
     /// Whether an update says, of each column of the key, what it was: the source tells of those
     /// by which it identifies rows, or else `old` does. Otherwise the row would stay under its old
     /// key.
-    pub(super) fn check_key(&self, names: &[Box<str>], old: Option<&Row>) -> Result<()> {
+    pub(super) fn check_key(&self, names: &[Box<str>], old: Option<&EventRow>) -> Result<()> {
         let is_told = |name: &str| {
-            let says = |row: &Row| {
+            let says = |row: &EventRow| {
                 let mut cells = row.columns.iter().zip(&row.values);
-                cells.any(|(column, value)| **column == *name && *value != Value::Absent)
+                cells.any(|(column, value)| **column == *name && *value != EventValue::Absent)
             };
             names.iter().any(|it| **it == *name) || old.is_some_and(says)
         };
@@ -155,7 +155,7 @@ impl Target {
                      \"{name}\" of the target's key was before",
                     names.join(", ")
                 );
-                Err(Error::new(Kind::Format, message).hint(format!(
+                Err(Error::new(ErrorKind::Format, message).hint(format!(
                     "Give {} a primary key of the columns by which the source identifies rows, or \
                      have the source send whole old rows.",
                     self.facts.table.sql_name
@@ -167,27 +167,27 @@ impl Target {
 
     /// Whether a row has all that the stream has ever said of rows of the table; where columns are
     /// left out without being named, all that the table has.
-    pub(super) fn is_complete(&mut self, row: &Row, leaves_out: bool) -> Result<bool> {
+    pub(super) fn is_complete(&mut self, row: &EventRow, leaves_out: bool) -> Result<bool> {
         let seen = self.seen.iter().filter(|seen| **seen).count();
         let all = if leaves_out { self.facts.columns.len() } else { seen };
         let count = self.layout(row)?.count;
-        Ok(count == all && !row.values.contains(&Value::Absent))
+        Ok(count == all && !row.values.contains(&EventValue::Absent))
     }
 
     /// Whether a row that is new tells each of its columns: there is nothing from which a value
     /// could be taken over, and NULL would be made up.
-    pub(super) fn check_told(&mut self, row: &Row) -> Result<()> {
-        if !row.values.contains(&Value::Absent) {
+    pub(super) fn check_told(&mut self, row: &EventRow) -> Result<()> {
+        if !row.values.contains(&EventValue::Absent) {
             return Ok(());
         }
         let columns = &self.layout(row)?.columns;
         let mut cells = columns.iter().zip(row.columns.iter()).zip(&row.values);
         let untold =
-            cells.find(|((column, _), value)| column.is_some() && **value == Value::Absent);
+            cells.find(|((column, _), value)| column.is_some() && **value == EventValue::Absent);
         let Some(((_, name), _)) = untold else { return Ok(()) };
         let table = &self.facts.table.sql_name;
         let message = format!("the event does not tell column \"{name}\" of a new row of {table}");
-        Err(Error::new(Kind::Format, message).hint(
+        Err(Error::new(ErrorKind::Format, message).hint(
             "The source leaves out large values that a change of the key left as they were. Keep \
              the messages in their order and with their headers (`__debezium.oldkey`), or run \
              `alter table ... replica identity full` on the source.",

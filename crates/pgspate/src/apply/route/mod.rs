@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-pub(crate) use facts::{Facts, FactsColumn};
-pub(crate) use names::Names;
+pub(crate) use facts::{ApplyTable, ApplyColumn};
+pub(crate) use names::TableMap;
 pub(crate) use order::{circle, parents_first};
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use layouts::Target;
-use pgspate_events::decode::{Types, plain};
+use pgspate_events::decode::{TargetTypes, own_format};
 use pgspate_events::fold;
-use pgspate_events::log::{Change, Log, RowAt};
-use pgspate_events::{Event, Name, Op, Row, Stand};
+use pgspate_events::log::{LoggedEvent, EventLog, LoggedRow};
+use pgspate_events::{ChangeEvent, SourceTable, ChangeKind, EventRow, EventPlace};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{Limits, Patience, Stop, heeding, stopped};
 use pgspate_target::{Session, read_session};
@@ -54,20 +54,20 @@ pub enum UnknownColumns {
 
 /// Knows where events go.
 pub(crate) struct Router {
-    inner: RefCell<Inner>,
+    inner: RefCell<RouterState>,
 }
 
-struct Inner {
+struct RouterState {
     dsn: Dsn,
     connection: Connection,
     runtime: Handle,
     session: Session,
-    names: Names,
+    names: TableMap,
     unknown: UnknownColumns,
-    targets: Vec<Target>,
+    targets: Vec<TargetTable>,
     /// `None` for tables that are left out.
-    known: HashMap<Name, Option<usize>>,
-    last: Option<(Arc<Name>, Option<usize>)>,
+    known: HashMap<SourceTable, Option<usize>>,
+    last: Option<(Arc<SourceTable>, Option<usize>)>,
     /// What went wrong where it could not be told.
     fault: Option<Error>,
     additions: Vec<String>,
@@ -86,22 +86,22 @@ struct Inner {
 const REFRESH: Duration = Duration::from_secs(1);
 /// Where an event stands, and how many of the stream come before it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StandAt {
-    pub(crate) stand: Stand,
+pub(crate) struct EventPlace {
+    pub(crate) event_place: EventPlace,
     pub(crate) ordinal: u64,
 }
 
 impl Router {
     pub(crate) async fn new(
         dsn: Dsn,
-        names: Names,
+        names: TableMap,
         unknown: UnknownColumns,
         limits: Limits,
         runtime: Handle,
     ) -> Result<Router> {
         let connection = open(&dsn, &limits).await?;
         let session = read_session(&connection.client).await?;
-        let inner = Inner {
+        let inner = RouterState {
             dsn,
             connection,
             runtime,
@@ -133,17 +133,17 @@ impl Router {
     }
 
     /// The table that an event goes to, where that is known, and the event in pgspate's own format.
-    pub(crate) fn letter(&self, event: &Event) -> (Option<String>, String) {
+    pub(crate) fn letter(&self, event: &ChangeEvent) -> (Option<String>, String) {
         let inner = &*self.inner.borrow();
         let at = inner.known.get(&*event.table).copied().flatten();
         match at.map(|at| &inner.targets[at].facts.table) {
             Some(table) => {
-                let payload = plain::write_event(event, Some(&table.schema), &table.name);
+                let payload = own_format::write_event(event, Some(&table.schema), &table.name);
                 (Some(table.sql_name.clone()), payload)
             }
             None => {
-                let Name { schema, table } = &*event.table;
-                (None, plain::write_event(event, schema.as_deref(), table))
+                let SourceTable { schema, table } = &*event.table;
+                (None, own_format::write_event(event, schema.as_deref(), table))
             }
         }
     }
@@ -151,9 +151,9 @@ impl Router {
     /// Adds an event to the log. False where its table is left out.
     ///
     /// # Errors
-    /// Of [`Kind::Format`] for an event that cannot be applied; others when the target cannot be
-    /// looked at, or has no such table. The log is as it was then.
-    pub(crate) fn add(&self, event: &Event, log: &mut Log, at: StandAt) -> Result<bool> {
+    /// Of [`ErrorKind::Format`] for an event that cannot be applied; others when the target cannot
+    /// be looked at, or has no such table. The log is as it was then.
+    pub(crate) fn add(&self, event: &ChangeEvent, log: &mut EventLog, at: EventPlace) -> Result<bool> {
         let inner = &mut *self.inner.borrow_mut();
         let Some(table) = inner.table(&event.table)? else { return Ok(false) };
         let rows = [&event.new, &event.old];
@@ -166,12 +166,12 @@ impl Router {
         for row in rows.into_iter().flatten() {
             target.learn(row, unknown, &mut inner.additions)?;
         }
-        if let (Op::Insert | Op::Snapshot, Some(row)) = (event.op, &event.new) {
+        if let (ChangeKind::Insert | ChangeKind::Snapshot, Some(row)) = (event.op, &event.new) {
             target.check_told(row)?;
         }
         let width = target.facts.columns.len();
-        let mut first: Option<RowAt> = None;
-        let mut add = |row: &Option<Row>, log: &mut Log| -> Result<Option<RowAt>> {
+        let mut first: Option<LoggedRow> = None;
+        let mut add = |row: &Option<EventRow>, log: &mut EventLog| -> Result<Option<LoggedRow>> {
             let Some(row) = row else { return Ok(None) };
             let layout = target.layout(row)?;
             let at = log.row(width, &layout.columns, &row.values)?;
@@ -181,15 +181,15 @@ impl Router {
         let new = add(&event.new, log)?;
         let old = add(&event.old, log)?;
         let is_complete = match &event.new {
-            Some(row) => target.is_complete(row, leaves_out && event.op == Op::Update)?,
+            Some(row) => target.is_complete(row, leaves_out && event.op == ChangeKind::Update)?,
             None => false,
         };
-        if let (Op::Update, Some(key)) = (event.op, &event.key) {
+        if let (ChangeKind::Update, Some(key)) = (event.op, &event.key) {
             target.check_key(key, event.old.as_ref()).inspect_err(|_| {
                 first.into_iter().for_each(|first| log.forget(first));
             })?;
         }
-        let change = Change {
+        let change = LoggedEvent {
             table,
             op: event.op,
             new,
@@ -197,7 +197,7 @@ impl Router {
             width: width as u16,
             is_complete,
             ends: event.ends_transaction,
-            stand: at.stand,
+            event_place: at.event_place,
             ordinal: at.ordinal,
         };
         let all: Vec<usize> = match target.facts.has_key() {
@@ -220,14 +220,14 @@ impl Router {
     ///
     /// # Errors
     /// A target that cannot be looked at, or has no such table.
-    pub(crate) fn facts(&self, name: &Name) -> Result<Option<Arc<Facts>>> {
+    pub(crate) fn facts(&self, name: &SourceTable) -> Result<Option<Arc<ApplyTable>>> {
         let inner = &mut *self.inner.borrow_mut();
         let at = inner.table(&Arc::new(name.clone()))?;
         Ok(at.map(|at| Arc::clone(&inner.targets[at].facts)))
     }
 
     /// Learns which columns an event names, without adding it.
-    pub(crate) fn see(&self, event: &Event) -> Result<()> {
+    pub(crate) fn see(&self, event: &ChangeEvent) -> Result<()> {
         let inner = &mut *self.inner.borrow_mut();
         let Some(at) = inner.table(&event.table)? else { return Ok(()) };
         inner.targets[at].make_room();
@@ -240,7 +240,7 @@ impl Router {
 
     /// Forgets what was passed over only because its events are applied already.
     pub(crate) fn end_of_seen(&self) {
-        self.inner.borrow_mut().targets.iter_mut().for_each(Target::forget_ignored);
+        self.inner.borrow_mut().targets.iter_mut().for_each(TargetTable::forget_ignored);
     }
 
     /// What went wrong while a decoder asked for types.
@@ -249,7 +249,7 @@ impl Router {
     }
 
     /// The tables so far.
-    pub(crate) fn tables(&self) -> Vec<Arc<Facts>> {
+    pub(crate) fn tables(&self) -> Vec<Arc<ApplyTable>> {
         self.inner.borrow().targets.iter().map(|target| Arc::clone(&target.facts)).collect()
     }
 
@@ -259,8 +259,8 @@ impl Router {
     }
 }
 
-impl Types for Router {
-    fn of(&self, table: &Name, column: &str) -> Option<Arc<str>> {
+impl TargetTypes for Router {
+    fn of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>> {
         let inner = &mut *self.inner.borrow_mut();
         let found = match inner.known.get(table) {
             Some(found) => Ok(*found),
@@ -279,14 +279,14 @@ impl Types for Router {
         }
     }
 
-    fn ignores(&self, table: &Name, column: &str) -> bool {
+    fn ignores(&self, table: &SourceTable, column: &str) -> bool {
         self.inner.borrow().ignores(table, column)
     }
 }
 
-impl Inner {
+impl RouterState {
     /// Whether a column of a table's events is one that the target does not have, and need not.
-    fn ignores(&self, table: &Name, column: &str) -> bool {
+    fn ignores(&self, table: &SourceTable, column: &str) -> bool {
         let lacks = |at: usize| !self.targets[at].facts.has_column(column);
         match self.known.get(table) {
             Some(at) => self.unknown == UnknownColumns::Ignore && at.is_none_or(lacks),
@@ -294,7 +294,7 @@ impl Inner {
         }
     }
 
-    fn table(&mut self, name: &Arc<Name>) -> Result<Option<usize>> {
+    fn table(&mut self, name: &Arc<SourceTable>) -> Result<Option<usize>> {
         if let Some((last, at)) = &self.last
             && Arc::ptr_eq(last, name)
         {
@@ -309,7 +309,7 @@ impl Inner {
     }
 
     /// The facts of a table; in a new session, if the one there was is lost.
-    fn read(&mut self, sql: &str) -> Result<Option<Facts>> {
+    fn read(&mut self, sql: &str) -> Result<Option<ApplyTable>> {
         let mut patience = Patience::new(self.limits.retry_for);
         let (runtime, unwanted) = (self.runtime.clone(), self.unwanted.clone());
         let is_over = || unwanted.as_ref().is_some_and(Stop::is_requested);
@@ -329,12 +329,12 @@ impl Inner {
 
     /// The same once. What is locked is waited for as long as `--lock-timeout` says, or until it
     /// `is_over`.
-    async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<Facts>> {
+    async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<ApplyTable>> {
         if self.has_lost || self.connection.is_closed() {
             self.connection = open(&self.dsn, &self.limits).await?;
             self.has_lost = false;
         }
-        let read = Facts::read(&self.connection.client, &self.session, sql);
+        let read = ApplyTable::read(&self.connection.client, &self.session, sql);
         heeding(is_over, &[self.connection.canceller()], read).await
     }
 
@@ -348,7 +348,7 @@ impl Inner {
         let new = self.read(&name)?;
         let target = &mut self.targets[at];
         let old = &target.facts;
-        let is_wider = |new: &Facts| {
+        let is_wider = |new: &ApplyTable| {
             let mut both = old.columns.iter().zip(&new.columns);
             new.columns.len() > old.columns.len() && both.all(|(a, b)| a.name == b.name)
         };
@@ -361,13 +361,13 @@ impl Inner {
         Ok(())
     }
 
-    fn look_up(&mut self, name: &Name) -> Result<Option<usize>> {
+    fn look_up(&mut self, name: &SourceTable) -> Result<Option<usize>> {
         let mut at = None;
         if self.names.takes(name) {
             let sql = self.names.target(name);
             let facts = self.read(&sql)?.ok_or_else(|| {
                 let message = format!("relation {sql} does not exist");
-                Error::new(Kind::Plan, message).hint(
+                Error::new(ErrorKind::Plan, message).hint(
                     "Make the table first, map the events to another one with \
                      `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.",
                 )
@@ -377,7 +377,7 @@ impl Inner {
             at = Some(found.unwrap_or_else(|| {
                 let seen = vec![false; facts.columns.len()];
                 let facts = Arc::new(facts);
-                self.targets.push(Target::new(facts, seen));
+                self.targets.push(TargetTable::new(facts, seen));
                 self.targets.len() - 1
             }));
         }

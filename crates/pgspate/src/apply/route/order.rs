@@ -1,28 +1,28 @@
 //! In which order tables are written: those that are referred to before those that refer to them.
 
-use super::Facts;
+use super::ApplyTable;
 
 /// For each table its place in that order. Tables that refer to each other in a circle come in any.
-pub(crate) fn parents_first(tables: &[&Facts]) -> Vec<usize> {
+pub(crate) fn parents_first(tables: &[&ApplyTable]) -> Vec<usize> {
     order(&parents(tables)).0
 }
 
 /// A table from which foreign keys lead through others back to it, if there is one.
-pub(crate) fn circle<'a>(tables: &[&'a Facts]) -> Option<&'a Facts> {
+pub(crate) fn circle<'a>(tables: &[&'a ApplyTable]) -> Option<&'a ApplyTable> {
     order(&parents(tables)).1.map(|at| tables[at])
 }
 
 /// For each table those of the others that it refers to.
-fn parents(tables: &[&Facts]) -> Vec<Vec<usize>> {
+fn parents(tables: &[&ApplyTable]) -> Vec<Vec<usize>> {
     let at = |oid: &u32| tables.iter().position(|table| table.table.oid == *oid);
-    let others = |(nth, table): (usize, &&Facts)| {
+    let others = |(nth, table): (usize, &&ApplyTable)| {
         table.parents.iter().filter_map(at).filter(|parent| *parent != nth).collect()
     };
     tables.iter().enumerate().map(others).collect()
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Seen {
+enum VisitState {
     No,
     Above,
     Done(usize),
@@ -33,31 +33,31 @@ fn order(above: &[Vec<usize>]) -> (Vec<usize>, Option<usize>) {
     fn visit(
         at: usize,
         above: &[Vec<usize>],
-        seen: &mut [Seen],
+        seen: &mut [VisitState],
         next: &mut usize,
     ) -> Option<usize> {
         match seen[at] {
-            Seen::Above => return Some(at),
-            Seen::Done(_) => return None,
-            Seen::No => seen[at] = Seen::Above,
+            VisitState::Above => return Some(at),
+            VisitState::Done(_) => return None,
+            VisitState::No => seen[at] = VisitState::Above,
         }
         let mut circle = None;
         for parent in &above[at] {
             circle = visit(*parent, above, seen, next).or(circle);
         }
-        seen[at] = Seen::Done(*next);
+        seen[at] = VisitState::Done(*next);
         *next += 1;
         circle
     }
-    let mut seen = vec![Seen::No; above.len()];
+    let mut seen = vec![VisitState::No; above.len()];
     let mut next = 0;
     let mut circle = None;
     for at in 0..above.len() {
         circle = visit(at, above, &mut seen, &mut next).or(circle);
     }
-    let place = |seen: &Seen| match seen {
-        Seen::Done(place) => *place,
-        Seen::No | Seen::Above => 0,
+    let place = |seen: &VisitState| match seen {
+        VisitState::Done(place) => *place,
+        VisitState::No | VisitState::Above => 0,
     };
     (seen.iter().map(place).collect(), circle)
 }

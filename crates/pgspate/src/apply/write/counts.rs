@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::apply::batch::Batch;
+use crate::apply::batch::EventBatch;
 
 /// Counts of events and rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct ApplyCounts {
     /// Events of the stream.
     pub events: u64,
     /// Events of tables that are left out.
@@ -36,8 +36,8 @@ pub struct Counts {
     pub(crate) cancelled: u64,
 }
 
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Counts) {
+impl ApplyCounts {
+    pub(crate) fn add(&mut self, other: &ApplyCounts) {
         self.events += other.events;
         self.left_out += other.left_out;
         self.bytes += other.bytes;
@@ -51,7 +51,7 @@ impl Counts {
     }
 
     /// Counts the events of a batch.
-    pub(crate) fn note(&mut self, batch: &Batch) {
+    pub(crate) fn note(&mut self, batch: &EventBatch) {
         self.events += batch.events;
         self.left_out += batch.left_out;
         self.bytes += batch.bytes;

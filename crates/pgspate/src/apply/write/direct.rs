@@ -11,17 +11,17 @@ use std::task::Poll;
 use bytes::{BufMut, BytesMut};
 use futures_util::future::{MaybeDone, maybe_done};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked};
+use tokio_postgres::types::{Kind as TypeKind, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
 use super::is_of_data;
-use super::round::{self, Does, Part, Step};
-use super::session::Session;
-use crate::apply::batch::{Batch, Prepared};
-use crate::apply::route::Facts;
-use crate::apply::write::Counts;
-use crate::apply::write::statements::Source;
-use crate::{Error, Kind, Result};
+use super::round::{self, StepAction, RoundTable, RoundStep};
+use super::session::WriterSession;
+use crate::apply::batch::{EventBatch, EncodedTable};
+use crate::apply::route::ApplyTable;
+use crate::apply::write::ApplyCounts;
+use crate::apply::write::statements::RowSource;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::Stream;
 
@@ -29,8 +29,8 @@ use pgspate_target::ledger::Stream;
 const BYTES_MAX: usize = 4 << 20;
 
 /// Whether a batch is one transaction of rows that can be given as parameters.
-pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
-    let takes = |it: &Prepared| {
+pub(super) fn takes(batch: &EventBatch, rows_max: u64) -> bool {
+    let takes = |it: &EncodedTable| {
         let facts = &batch.tables[it.table];
         let follows = it.has_left && !facts.followers.is_empty();
         let asks = it.has_clash || it.has_takes;
@@ -56,12 +56,12 @@ pub(super) fn takes(batch: &Batch, rows_max: u64) -> bool {
 /// A session that is lost, and what may be tried again as a whole; a stream that is another's now.
 /// If it was committed all the same, `done` is what the server had said by then.
 pub(super) async fn write(
-    session: &mut Session,
-    batch: &Batch,
+    session: &mut WriterSession,
+    batch: &EventBatch,
     stream: &Stream,
-    done: &mut Done,
+    done: &mut DirectOutcome,
 ) -> Result<bool> {
-    let parts = round::parts(&batch.tables, &batch.prepared, Source::Parameters, false);
+    let parts = round::parts(&batch.tables, &batch.prepared, RowSource::Parameters, false);
     let steps = round::steps(&parts);
     let mut answers = Vec::with_capacity(steps.len());
     let sent = send(session, &parts, &steps, batch, stream, &mut answers).await;
@@ -72,9 +72,9 @@ pub(super) async fn write(
     }
     match sent {
         Ok(()) => Ok(true),
-        Err(error) if error.is_retryable() || error.kind() != Kind::Server => Err(error),
+        Err(error) if error.is_retryable() || error.kind() != ErrorKind::Server => Err(error),
         Err(error) => {
-            *done = Done::default();
+            *done = DirectOutcome::default();
             // Such as a table that has got a column: its rows are other ones now.
             session.takes_parameters &= is_of_data(&error) || is_passing(&error);
             Ok(false)
@@ -84,8 +84,8 @@ pub(super) async fn write(
 
 /// What a batch did, by the server's answers.
 #[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) counts: Counts,
+pub(super) struct DirectOutcome {
+    pub(super) counts: ApplyCounts,
     /// All have come.
     pub(super) is_all: bool,
 }
@@ -99,10 +99,10 @@ fn is_passing(error: &Error) -> bool {
 /// Sends all that makes up the transaction. `answers`: what steps have given, also when what came
 /// after them was lost.
 async fn send(
-    session: &mut Session,
-    parts: &[Part<'_>],
-    steps: &[Step],
-    batch: &Batch,
+    session: &mut WriterSession,
+    parts: &[RoundTable<'_>],
+    steps: &[RoundStep],
+    batch: &EventBatch,
     stream: &Stream,
     answers: &mut Vec<u64>,
 ) -> Result<()> {
@@ -111,10 +111,10 @@ async fn send(
         statements.push(session.prepare(&step.sql, &step.what).await?);
     }
     let advance = session.prepare(&Stream::advance_sql(), "move the stream on").await?;
-    let mut rows: Vec<Option<Rows>> = parts.iter().map(|_| None).collect();
+    let mut rows: Vec<Option<RowParameters>> = parts.iter().map(|_| None).collect();
     for (step, statement) in steps.iter().zip(&statements) {
         if rows[step.part].is_none() {
-            rows[step.part] = Some(Rows::new(&parts[step.part], statement)?);
+            rows[step.part] = Some(RowParameters::new(&parts[step.part], statement)?);
         }
     }
     let begin = format!("{}; {}", session.begins(), stream.call_transaction());
@@ -151,7 +151,7 @@ async fn send(
 }
 
 fn taken<T>(output: Option<Result<T>>) -> Result<T> {
-    output.unwrap_or_else(|| Err(Error::new(Kind::Bug, "an answer was taken before it came")))
+    output.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an answer was taken before it came")))
 }
 
 async fn start<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
@@ -170,15 +170,15 @@ async fn run(connection: &Connection, sql: &str, what: &str) -> Result<()> {
 /// Runs a step; the rows that it wrote, or the number that it asks for.
 async fn ask(
     connection: &Connection,
-    step: &Step,
+    step: &RoundStep,
     statement: &Statement,
-    rows: Option<&Rows>,
+    rows: Option<&RowParameters>,
 ) -> Result<u64> {
-    let Some(rows) = rows else { return Err(Error::new(Kind::Bug, "a step has no rows")) };
+    let Some(rows) = rows else { return Err(Error::new(ErrorKind::Bug, "a step has no rows")) };
     let values: [&(dyn ToSql + Sync); 3] = [&rows.rows, &rows.what, &rows.given];
     let client: &Client = &connection.client;
     let answer = match step.does {
-        Does::AskMissing => client.query_one(statement, &values).await.map(|row| {
+        StepAction::AskMissing => client.query_one(statement, &values).await.map(|row| {
             let missing: i64 = row.get(0);
             missing.unsigned_abs()
         }),
@@ -189,19 +189,19 @@ async fn ask(
 }
 
 /// The rows of a part, as a statement takes them.
-struct Rows {
-    rows: Array,
-    what: Array,
-    given: Array,
+struct RowParameters {
+    rows: ParameterArray,
+    what: ParameterArray,
+    given: ParameterArray,
 }
 
 /// An array, as the server receives it.
 #[derive(Debug)]
-struct Array(BytesMut);
+struct ParameterArray(BytesMut);
 
-impl Array {
+impl ParameterArray {
     /// Of so many elements, which are to follow.
-    fn new(element: u32, elements: u64) -> Array {
+    fn new(element: u32, elements: u64) -> ParameterArray {
         let mut out = BytesMut::new();
         // One dimension, whose elements are counted from 1; no NULL.
         out.put_i32(1);
@@ -209,11 +209,11 @@ impl Array {
         out.put_u32(element);
         out.put_i32(elements as i32);
         out.put_i32(1);
-        Array(out)
+        ParameterArray(out)
     }
 }
 
-impl ToSql for Array {
+impl ToSql for ParameterArray {
     fn to_sql(
         &self,
         _: &Type,
@@ -230,20 +230,20 @@ impl ToSql for Array {
     to_sql_checked!();
 }
 
-impl Rows {
+impl RowParameters {
     /// Of rows that were encoded for a stage.
-    fn new(part: &Part<'_>, statement: &Statement) -> Result<Rows> {
-        let bug = || Error::new(Kind::Bug, "the rows of a batch are not as they were encoded");
+    fn new(part: &RoundTable<'_>, statement: &Statement) -> Result<RowParameters> {
+        let bug = || Error::new(ErrorKind::Bug, "the rows of a batch are not as they were encoded");
         let element = statement.params().first().and_then(|ty| match ty.kind() {
             TypeKind::Array(element) => Some(element.oid()),
             _ => None,
         });
         let (facts, encoded) = (part.facts, &part.prepared.encoded);
         let count = encoded.binary_rows;
-        let mut rows = Rows {
-            rows: Array::new(element.ok_or_else(bug)?, count),
-            what: Array::new(Type::INT2.oid(), count),
-            given: Array::new(Type::BYTEA.oid(), count),
+        let mut rows = RowParameters {
+            rows: ParameterArray::new(element.ok_or_else(bug)?, count),
+            what: ParameterArray::new(Type::INT2.oid(), count),
+            given: ParameterArray::new(Type::BYTEA.oid(), count),
         };
         let mut rest = &encoded.binary[..];
         for _ in 0..count {
@@ -253,7 +253,7 @@ impl Rows {
     }
 
     /// Adds the row that the bytes begin with; those after it.
-    fn add<'a>(&mut self, facts: &Facts, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    fn add<'a>(&mut self, facts: &ApplyTable, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let record = facts.record.as_ref()?;
         // Behind the number of its fields.
         let mut rest = bytes.get(2..)?;

@@ -14,22 +14,22 @@ mod statements;
 
 use tokio::runtime::Handle;
 
-pub use counts::Counts;
+pub use counts::ApplyCounts;
 
-use self::session::Session;
-use super::batch::Batch;
-use super::watch::Watch;
+use self::session::WriterSession;
+use super::batch::EventBatch;
+use super::watch::ApplyWatch;
 use crate::copy::is_about_a_row;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_replication::SourceNames;
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, DeadLetter, Stream};
 use pgspate_target::session::{Limits, Patience};
-use pgspate_target::{Refusal, Unlogged};
+use pgspate_target::{ServerRefusal, Unlogged};
 
 /// How the writer works.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct WriterSettings {
     pub(crate) dsn: Dsn,
     pub(crate) limits: Limits,
     /// So many events may be set aside.
@@ -41,27 +41,27 @@ pub(crate) struct Settings {
 }
 
 /// Applies batches in their order.
-pub(crate) struct Writer {
-    settings: Settings,
+pub(crate) struct BatchWriter {
+    settings: WriterSettings,
     runtime: Handle,
-    session: Option<Session>,
+    session: Option<WriterSession>,
     stream: Stream,
     /// The server's process for a session that was lost.
     lost_pid: Option<i32>,
     /// What is committed.
-    pub(crate) counts: Counts,
+    pub(crate) counts: ApplyCounts,
     /// It has written to unlogged tables, which the ledger knows.
     pub(crate) is_bound: bool,
     /// Batches that are committed, but may have done more than is counted, as answers were lost.
     pub(crate) uncounted: u64,
     /// What the open transaction has done so far.
-    pending: Pending,
+    pending: UncommittedWork,
 }
 
 /// What becomes true with the next commit.
 #[derive(Debug, Default)]
-struct Pending {
-    counts: Counts,
+struct UncommittedWork {
+    counts: ApplyCounts,
     letters: Vec<DeadLetter>,
     /// The counts may not be all, as answers were lost.
     lacks: bool,
@@ -69,32 +69,32 @@ struct Pending {
     spilled: u64,
 }
 
-impl Writer {
+impl BatchWriter {
     /// Connects, and takes the stream over. `holds`: only if no session holds it, which this one
     /// does from then on.
     pub(crate) async fn open(
-        settings: Settings,
+        settings: WriterSettings,
         stream: &str,
         partition: &str,
         runtime: Handle,
         holds: bool,
-    ) -> Result<Writer> {
-        let session = Session::open(&settings).await?;
+    ) -> Result<BatchWriter> {
+        let session = WriterSession::open(&settings).await?;
         let client = &session.connection.client;
         if holds {
             ledger::hold_stream(client, stream, partition).await?;
         }
         let stream = ledger::open_stream(client, stream, partition).await?;
-        Ok(Writer {
+        Ok(BatchWriter {
             settings,
             runtime,
             session: Some(session),
             stream,
             lost_pid: None,
-            counts: Counts::default(),
+            counts: ApplyCounts::default(),
             is_bound: false,
             uncounted: 0,
-            pending: Pending::default(),
+            pending: UncommittedWork::default(),
         })
     }
 
@@ -108,7 +108,7 @@ impl Writer {
     /// # Errors
     /// What the server refuses, with the event's place; a server that stays away; a stream that was
     /// taken over. What is not committed is not there then.
-    pub(crate) fn apply(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
+    pub(crate) fn apply(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut patience = Patience::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -133,7 +133,7 @@ impl Writer {
             runtime.block_on(self.roll_back_after(&error));
             let error = runtime.block_on(self.explain(error));
             if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
-                self.pending = Pending::default();
+                self.pending = UncommittedWork::default();
                 return Err(error);
             }
             lost = Some(error);
@@ -141,7 +141,7 @@ impl Writer {
     }
 
     /// After a failure: whether all was committed, and only the answer was lost.
-    async fn is_committed(&mut self, batch: &Batch) -> Result<bool> {
+    async fn is_committed(&mut self, batch: &EventBatch) -> Result<bool> {
         self.reopen(batch.commits.then_some(&batch.end)).await?;
         let is_committed = batch.commits && self.stream.mark == batch.end;
         if is_committed {
@@ -153,7 +153,7 @@ impl Writer {
     /// A session, if there is none. `pending`: what a lost one may have committed.
     async fn reopen(&mut self, pending: Option<&ledger::Mark>) -> Result<()> {
         if self.session.is_none() {
-            let session = Session::open(&self.settings).await?;
+            let session = WriterSession::open(&self.settings).await?;
             if let Some(pid) = self.lost_pid {
                 session.connection.end_lost_backend(pid).await;
             }
@@ -166,12 +166,12 @@ impl Writer {
     }
 
     /// The session and the stream, which may have to be opened again.
-    async fn opened(&mut self) -> Result<(&mut Session, &Stream)> {
+    async fn opened(&mut self) -> Result<(&mut WriterSession, &Stream)> {
         self.reopen(None).await?;
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
-    async fn attempt(&mut self, batch: &Batch, watch: &Watch) -> Result<()> {
+    async fn attempt(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
         self.reopen(None).await?;
         if !self.is_bound && batch.tables.iter().any(|it| it.table.unlogged != Unlogged::No) {
             self.bind(false).await?;
@@ -179,7 +179,7 @@ impl Writer {
         let session = self.session.as_mut().expect("just opened");
         let is_whole = self.pending.spilled == 0 && session.takes_parameters;
         if is_whole && direct::takes(batch, self.settings.direct_rows) {
-            let mut done = direct::Done::default();
+            let mut done = direct::DirectOutcome::default();
             // Until it is known, also where a silent session is given up.
             self.pending.lacks = batch.prepared.iter().any(|it| it.goes + it.comes > 0);
             let written = direct::write(session, batch, &self.stream, &mut done).await;
@@ -189,10 +189,10 @@ impl Writer {
                 self.note_commit(batch);
                 return Ok(());
             }
-            self.pending = Pending::default();
+            self.pending = UncommittedWork::default();
         }
         let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
-        let mut sifting = sift::Sifting {
+        let mut sifting = sift::BatchSift {
             batch,
             inputs: &self.settings.inputs,
             room: room.saturating_sub(self.pending.letters.len() as u64),
@@ -224,7 +224,7 @@ impl Writer {
         Ok(())
     }
 
-    fn note_commit(&mut self, batch: &Batch) {
+    fn note_commit(&mut self, batch: &EventBatch) {
         let pending = std::mem::take(&mut self.pending);
         self.counts.add(&pending.counts);
         self.uncounted += u64::from(pending.lacks);
@@ -305,7 +305,7 @@ impl Writer {
     /// That no crash of the server has emptied unlogged tables since they were written to.
     ///
     /// # Errors
-    /// Of [`Kind::Ledger`] when one has.
+    /// Of [`ErrorKind::Ledger`] when one has.
     pub(crate) async fn check_kept(&mut self) -> Result<()> {
         let mut has_lost = false;
         loop {
@@ -325,7 +325,7 @@ impl Writer {
         // It may have been noted in the transaction that is rolled back.
         self.is_bound = false;
         let Some(session) = &mut self.session else { return };
-        if error.kind() == Kind::Connect || session.roll_back().await.is_err() {
+        if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
             self.lost_pid = Some(session.connection.backend_pid());
             self.session = None;
         }
@@ -335,13 +335,13 @@ impl Writer {
     async fn explain(&self, error: Error) -> Error {
         let Some(session) = &self.session else { return error };
         match error.kind() {
-            Kind::Ledger => self.stream.explain(&session.connection.client, error).await,
+            ErrorKind::Ledger => self.stream.explain(&session.connection.client, error).await,
             _ => error,
         }
     }
 
     /// Ends the session.
-    pub(crate) async fn close(mut self) -> Counts {
+    pub(crate) async fn close(mut self) -> ApplyCounts {
         if let Some(session) = self.session.take() {
             session.connection.close().await;
         }
@@ -349,13 +349,13 @@ impl Writer {
     }
 }
 
-impl Settings {
+impl WriterSettings {
     /// The error for a transaction larger than a batch that deferred constraints refuse.
-    fn cannot_look_back(&self, batch: &Batch, error: Error) -> Error {
+    fn cannot_look_back(&self, batch: &EventBatch, error: Error) -> Error {
         if !is_of_data(&error) {
             return error;
         }
-        let end = batch.log.changes().last().map(|it| self.inputs.place(it.stand));
+        let end = batch.log.changes().last().map(|it| self.inputs.place(it.event_place));
         Error::new(error.kind(), "could not apply the transaction of the source that ends here")
             .at(end.unwrap_or_default())
             .hint(
@@ -375,12 +375,12 @@ fn is_gone(error: Error) -> Error {
 
 /// Whether the server refused what an event says, and might take others.
 fn is_of_data(error: &Error) -> bool {
-    if error.kind() == Kind::Connect {
+    if error.kind() == ErrorKind::Connect {
         return false;
     }
     // Input functions may raise anything, also an internal error. What COPY says of the row tells
     // that from work of the server's own.
-    let context = error.refusal().and_then(Refusal::context).unwrap_or_default();
+    let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
     let names_row = !context.is_empty();
     error.sqlstate().is_some_and(|code| is_about_a_row(code, names_row))
 }

@@ -9,37 +9,37 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
-use super::session::Session;
+use super::session::WriterSession;
 use crate::apply::batch::Prepared;
-use crate::apply::route::{Facts, parents_first};
-use crate::apply::watch::Watch;
-use crate::apply::write::Counts;
-use crate::apply::write::statements::{Source, Statements};
+use crate::apply::route::{ApplyTable, parents_first};
+use crate::apply::watch::ApplyWatch;
+use crate::apply::write::ApplyCounts;
+use crate::apply::write::statements::{RowSource, ApplyStatements};
 use crate::copy::fill;
 use crate::format::Mode;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Up to so many rows are looked up one by one.
 const SMALL_ROWS: u64 = 1000;
 
 /// A table and its rows.
-pub(super) struct Part<'a> {
-    pub(super) facts: &'a Facts,
-    pub(super) prepared: &'a Prepared,
-    statements: Statements<'a>,
+pub(super) struct RoundTable<'a> {
+    pub(super) facts: &'a ApplyTable,
+    pub(super) prepared: &'a EncodedTable,
+    statements: ApplyStatements<'a>,
 }
 
 /// The tables of a batch, those that are referred to first. `frees`: as in [`write`].
 pub(super) fn parts<'a>(
-    tables: &'a [Arc<Facts>],
-    prepared: &'a [Prepared],
-    source: Source,
+    tables: &'a [Arc<ApplyTable>],
+    prepared: &'a [EncodedTable],
+    source: RowSource,
     frees: bool,
-) -> Vec<Part<'a>> {
-    let part = |prepared: &'a Prepared| {
+) -> Vec<RoundTable<'a>> {
+    let part = |prepared: &'a EncodedTable| {
         let facts = &*tables[prepared.table];
-        let statements = Statements::new(facts, prepared, source, frees && facts.may_free());
-        Part { facts, prepared, statements }
+        let statements = ApplyStatements::new(facts, prepared, source, frees && facts.may_free());
+        RoundTable { facts, prepared, statements }
     };
     let facts: Vec<_> = prepared.iter().map(|it| &*tables[it.table]).collect();
     let mut parts: Vec<_> =
@@ -48,7 +48,7 @@ pub(super) fn parts<'a>(
     parts.into_iter().map(|(_, part)| part).collect()
 }
 
-impl Part<'_> {
+impl RoundTable<'_> {
     pub(super) fn rows(&self) -> u64 {
         self.prepared.goes + self.prepared.comes
     }
@@ -61,18 +61,18 @@ impl Part<'_> {
 }
 
 /// A statement on the rows of a part.
-pub(super) struct Step {
+pub(super) struct RoundStep {
     /// Which part.
     pub(super) part: usize,
     pub(super) sql: String,
     /// Completes "could not".
     pub(super) what: String,
-    pub(super) does: Does,
+    pub(super) does: StepAction,
 }
 
 /// What a statement does, or asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Does {
+pub(super) enum StepAction {
     /// Fills in what staged rows have from elsewhere.
     Complete,
     /// Has rows go and come again.
@@ -94,21 +94,21 @@ pub(super) enum Does {
     AskFollowers,
 }
 
-impl Does {
+impl StepAction {
     /// Whether it asks for a value.
     pub(super) fn asks(self) -> bool {
-        use Does::{AskDuplicates, AskFollowers, AskMissing, AskTakes};
+        use StepAction::{AskDuplicates, AskFollowers, AskMissing, AskTakes};
         matches!(self, AskDuplicates | AskTakes | AskMissing | AskFollowers)
     }
 }
 
 /// The statements on what is staged, in their order.
-pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
-    let mut steps = Steps { parts, all: Vec::new() };
+pub(super) fn steps(parts: &[RoundTable<'_>]) -> Vec<RoundStep> {
+    let mut steps = StepList { parts, all: Vec::new() };
     for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.rows() > 0) {
         steps.complete(at, part);
     }
-    let is_early = |part: &Part<'_>| !part.facts.is_referenced || part.statements.frees();
+    let is_early = |part: &RoundTable<'_>| !part.facts.is_referenced || part.statements.frees();
     for (at, part) in parts.iter().enumerate().rev() {
         if is_early(part) {
             steps.delete(at, part, true);
@@ -135,7 +135,7 @@ pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
             continue;
         }
         if let (Some(sql), true) = (part.statements.takes_along(), part.prepared.has_left) {
-            steps.add(at, Does::AskFollowers, "look up what refers to @", sql);
+            steps.add(at, StepAction::AskFollowers, "look up what refers to @", sql);
         }
         steps.delete(at, part, false);
     }
@@ -143,20 +143,20 @@ pub(super) fn steps(parts: &[Part<'_>]) -> Vec<Step> {
 }
 
 /// Collects statements.
-struct Steps<'a> {
-    parts: &'a [Part<'a>],
-    all: Vec<Step>,
+struct StepList<'a> {
+    parts: &'a [RoundTable<'a>],
+    all: Vec<RoundStep>,
 }
 
-impl Steps<'_> {
+impl StepList<'_> {
     /// `what` has `@` for the table's name.
-    fn add(&mut self, part: usize, does: Does, what: &str, sql: String) {
+    fn add(&mut self, part: usize, does: StepAction, what: &str, sql: String) {
         let what = what.replace('@', &self.parts[part].facts.table.sql_name);
-        self.all.push(Step { part, sql, what, does });
+        self.all.push(RoundStep { part, sql, what, does });
     }
 
     /// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
-    fn complete(&mut self, at: usize, part: &Part<'_>) {
+    fn complete(&mut self, at: usize, part: &RoundTable<'_>) {
         let (prepared, statements) = (part.prepared, &part.statements);
         if !part.facts.has_key() {
             self.cancel(at, part);
@@ -164,89 +164,89 @@ impl Steps<'_> {
         }
         if prepared.has_takes {
             let what = "look up keys of @ that change hands";
-            self.add(at, Does::AskTakes, what, statements.takes());
-            self.add(at, Does::Complete, what, statements.forget_takes());
+            self.add(at, StepAction::AskTakes, what, statements.takes());
+            self.add(at, StepAction::Complete, what, statements.forget_takes());
         }
         if prepared.is_loose && part.rows() > 1 {
             let sql = statements.duplicates();
-            self.add(at, Does::AskDuplicates, "compare the keys of staged rows of @", sql);
+            self.add(at, StepAction::AskDuplicates, "compare the keys of staged rows of @", sql);
         }
         if prepared.has_moves {
             let what = "look up rows of @ whose key changes";
-            self.add(at, Does::Complete, what, statements.fill_moves());
+            self.add(at, StepAction::Complete, what, statements.fill_moves());
         }
         if prepared.has_fresh {
-            self.add(at, Does::Complete, "fill in defaults of @", statements.fill_fresh());
+            self.add(at, StepAction::Complete, "fill in defaults of @", statements.fill_fresh());
         }
         if prepared.has_changes {
             let what = "look up rows of @ that are updated";
-            self.add(at, Does::AskMissing, what, statements.missing());
+            self.add(at, StepAction::AskMissing, what, statements.missing());
         }
         let what = "look up rows of @ whose unique values change hands";
         for sql in statements.free() {
-            self.add(at, Does::Free, what, sql);
+            self.add(at, StepAction::Free, what, sql);
         }
     }
 
     /// Takes rows of a table without a key out of the stage that come and go again.
-    fn cancel(&mut self, at: usize, part: &Part<'_>) {
+    fn cancel(&mut self, at: usize, part: &RoundTable<'_>) {
         let (prepared, statements) = (part.prepared, &part.statements);
         if prepared.goes == 0 || prepared.comes == 0 {
             return;
         }
         if let Some(sql) = statements.fill_whole() {
-            self.add(at, Does::Complete, "fill in defaults of @", sql);
+            self.add(at, StepAction::Complete, "fill in defaults of @", sql);
         }
-        self.add(at, Does::Cancel, "compare staged rows of @", statements.cancel());
+        self.add(at, StepAction::Cancel, "compare staged rows of @", statements.cancel());
     }
 
-    fn delete_whole(&mut self, at: usize, part: &Part<'_>) {
+    fn delete_whole(&mut self, at: usize, part: &RoundTable<'_>) {
         if part.prepared.goes > 0 && !part.facts.has_key() {
-            self.add(at, Does::DeleteWhole, "delete rows of @", part.statements.delete_whole());
+            self.add(at, StepAction::DeleteWhole, "delete rows of @", part.statements.delete_whole());
         }
     }
 
-    fn delete(&mut self, at: usize, part: &Part<'_>, is_early: bool) {
+    fn delete(&mut self, at: usize, part: &RoundTable<'_>, is_early: bool) {
         let may_be = part.prepared.goes > 0 || (is_early && part.statements.frees());
         if may_be && part.facts.has_key() {
-            self.add(at, Does::Delete, "delete rows of @", part.statements.delete(is_early));
+            self.add(at, StepAction::Delete, "delete rows of @", part.statements.delete(is_early));
         }
     }
 
-    fn update(&mut self, at: usize, part: &Part<'_>) {
+    fn update(&mut self, at: usize, part: &RoundTable<'_>) {
         let is_empty = part.prepared.truncates || !part.facts.has_key();
         if part.prepared.comes > 0
             && !is_empty
             && let Some(sql) = part.statements.update()
         {
-            self.add(at, Does::Update, "update rows of @", sql);
+            self.add(at, StepAction::Update, "update rows of @", sql);
         }
     }
 
-    fn insert(&mut self, at: usize, part: &Part<'_>) {
+    fn insert(&mut self, at: usize, part: &RoundTable<'_>) {
         if part.prepared.comes > 0 {
-            self.add(at, Does::Insert, "insert rows into @", part.statements.insert());
+            self.add(at, StepAction::Insert, "insert rows into @", part.statements.insert());
         }
     }
 }
 
 /// Adds what a statement did: the rows that it wrote, or the number that it was asked for.
-pub(super) fn count(step: &Step, part: &Part<'_>, rows: u64, counts: &mut Counts) {
+pub(super) fn count(step: &RoundStep, part: &RoundTable<'_>, rows: u64, counts: &mut ApplyCounts) {
     match step.does {
-        Does::Delete => counts.deleted += rows,
-        Does::DeleteWhole => {
+        StepAction::Delete => counts.deleted += rows,
+        StepAction::DeleteWhole => {
             counts.deleted += rows;
             counts.missing += part.prepared.goes.saturating_sub(rows);
         }
-        Does::Cancel => counts.cancelled += rows / 2,
-        Does::Update => counts.updated += rows,
-        Does::Insert => counts.inserted += rows,
-        Does::AskMissing => counts.missing += rows,
-        Does::Free => {
+        StepAction::Cancel => counts.cancelled += rows / 2,
+        StepAction::Update => counts.updated += rows,
+        StepAction::Insert => counts.inserted += rows,
+        StepAction::AskMissing => counts.missing += rows,
+        StepAction::Free => {
             counts.updated += rows;
             counts.freed += rows;
         }
-        Does::Complete | Does::AskDuplicates | Does::AskTakes | Does::AskFollowers => {}
+        StepAction::Complete | StepAction::AskDuplicates | StepAction::AskTakes | StepAction::AskFollowers => {}
     }
 }
 
@@ -254,20 +254,20 @@ pub(super) fn count(step: &Step, part: &Part<'_>, rows: u64, counts: &mut Counts
 /// refer to them, and go and come again if they are to have unique values that others have, as no
 /// statement could exchange these. What it did.
 pub(super) async fn write(
-    session: &mut Session,
-    tables: &[Arc<Facts>],
-    prepared: &[Prepared],
+    session: &mut WriterSession,
+    tables: &[Arc<ApplyTable>],
+    prepared: &[EncodedTable],
     frees: bool,
-    watch: &Watch,
-) -> Result<Counts> {
-    let parts = parts(tables, prepared, Source::Stage, frees);
+    watch: &ApplyWatch,
+) -> Result<ApplyCounts> {
+    let parts = parts(tables, prepared, RowSource::Stage, frees);
     if let Some(part) = parts.iter().find(|part| part.prepared.has_clash) {
         return Err(taken(&part.facts.table.sql_name));
     }
-    let searches = |part: &Part<'_>| !part.facts.has_key() && part.prepared.goes > 0;
-    let is_small = parts.iter().map(Part::rows).sum::<u64>() <= SMALL_ROWS;
+    let searches = |part: &RoundTable<'_>| !part.facts.has_key() && part.prepared.goes > 0;
+    let is_small = parts.iter().map(RoundTable::rows).sum::<u64>() <= SMALL_ROWS;
     session.plan_for(is_small && !parts.iter().any(searches)).await?;
-    let mut counts = Counts::default();
+    let mut counts = ApplyCounts::default();
     truncate(session, &parts, &mut counts).await?;
     for part in &parts {
         counts.missing += part.prepared.missing;
@@ -295,24 +295,24 @@ pub(super) async fn write(
 }
 
 async fn run(
-    session: &mut Session,
-    step: &Step,
-    part: &Part<'_>,
-    counts: &mut Counts,
+    session: &mut WriterSession,
+    step: &RoundStep,
+    part: &RoundTable<'_>,
+    counts: &mut ApplyCounts,
 ) -> Result<()> {
     let name = &part.facts.table.sql_name;
     let rows = match step.does {
-        Does::AskDuplicates if session.ask::<bool>(&step.sql, &step.what).await? => {
+        StepAction::AskDuplicates if session.ask::<bool>(&step.sql, &step.what).await? => {
             return Err(same_key(name));
         }
-        Does::AskTakes if session.ask::<bool>(&step.sql, &step.what).await? => {
+        StepAction::AskTakes if session.ask::<bool>(&step.sql, &step.what).await? => {
             return Err(taken(name));
         }
-        Does::AskFollowers if session.ask::<bool>(&step.sql, &step.what).await? => {
+        StepAction::AskFollowers if session.ask::<bool>(&step.sql, &step.what).await? => {
             return Err(followed(name));
         }
-        Does::AskDuplicates | Does::AskTakes | Does::AskFollowers => 0,
-        Does::AskMissing => session.ask::<i64>(&step.sql, &step.what).await?.unsigned_abs(),
+        StepAction::AskDuplicates | StepAction::AskTakes | StepAction::AskFollowers => 0,
+        StepAction::AskMissing => session.ask::<i64>(&step.sql, &step.what).await?.unsigned_abs(),
         _ => session.execute(&step.sql, &step.what).await?,
     };
     count(step, part, rows, counts);
@@ -322,12 +322,12 @@ async fn run(
 /// Gives the one row that is prepared its other key where it is, as a statement of the source did.
 /// Whether it was there, and could be.
 pub(super) async fn move_row(
-    session: &mut Session,
-    facts: &Facts,
-    prepared: &Prepared,
+    session: &mut WriterSession,
+    facts: &ApplyTable,
+    prepared: &EncodedTable,
 ) -> Result<bool> {
-    let statements = Statements::new(facts, prepared, Source::Stage, false);
-    let part = Part { facts, prepared, statements };
+    let statements = ApplyStatements::new(facts, prepared, RowSource::Stage, false);
+    let part = RoundTable { facts, prepared, statements };
     let Some(sql) = part.statements.move_row() else { return Ok(false) };
     session.plan_for(true).await?;
     stage(session, &part).await?;
@@ -335,7 +335,7 @@ pub(super) async fn move_row(
     Ok(session.execute(&sql, &what).await? == 1)
 }
 
-async fn truncate(session: &Session, parts: &[Part<'_>], counts: &mut Counts) -> Result<()> {
+async fn truncate(session: &WriterSession, parts: &[RoundTable<'_>], counts: &mut ApplyCounts) -> Result<()> {
     let emptied = parts.iter().filter(|part| part.prepared.truncates);
     let names: Vec<_> = emptied.map(|part| part.facts.itself()).collect();
     if names.is_empty() {
@@ -347,7 +347,7 @@ async fn truncate(session: &Session, parts: &[Part<'_>], counts: &mut Counts) ->
     session.run(&format!("truncate {names}"), &format!("truncate {names}")).await
 }
 
-async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
+async fn stage(session: &mut WriterSession, part: &RoundTable<'_>) -> Result<()> {
     session.stage(part.facts).await?;
     let encoded = &part.prepared.encoded;
     let (binary_rows, text_rows) = (encoded.binary_rows, encoded.text_rows.len() as u64);
@@ -357,7 +357,7 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
         Error::new(kind, format!("could not stage rows for {name}")).because(error)
     };
     let staged = session.staged(part.facts.table.oid, binary_rows + text_rows);
-    let Some(staged) = staged else { return Err(Error::new(Kind::Bug, "there is no stage")) };
+    let Some(staged) = staged else { return Err(Error::new(ErrorKind::Bug, "there is no stage")) };
     let (binary, text) = (staged.binary.clone(), staged.text.clone());
     let connection = &session.connection;
     for (mode, statement, rows, count) in [
@@ -374,7 +374,7 @@ async fn stage(session: &mut Session, part: &Part<'_>) -> Result<()> {
 /// Two keys that are spelled differently are one to the server: their events are to be applied one
 /// after the other.
 fn same_key(name: &str) -> Error {
-    Error::new(Kind::Server, format!("two spellings of one key of {name}"))
+    Error::new(ErrorKind::Server, format!("two spellings of one key of {name}"))
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
@@ -384,7 +384,7 @@ fn taken(name: &str) -> Error {
         "a row of {name} gets the key of another row, and the stream does not say where its \
          transaction ends"
     );
-    Error::new(Kind::Server, message).with_sqlstate(SqlState::UNIQUE_VIOLATION).hint(
+    Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::UNIQUE_VIOLATION).hint(
         "Rows that exchange their keys need a stream with transactions, as wal2json writes by \
          default (`include-transaction`).",
     )
@@ -396,5 +396,5 @@ fn followed(name: &str) -> Error {
         "rows still refer to a row of {name} whose key changes, and their foreign key would delete \
          or change them with it"
     );
-    Error::new(Kind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
+    Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
 }

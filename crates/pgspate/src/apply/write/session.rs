@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use tokio_postgres::Statement;
 
-use super::Settings;
+use super::WriterSettings;
 use crate::Result;
-use crate::apply::route::Facts;
+use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, pin};
 use pgspate_target::connect::Connection;
@@ -22,18 +22,18 @@ set local enable_mergejoin = off; set local enable_seqscan = off";
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
 /// The stage of a table.
-pub(super) struct Staged {
+pub(super) struct StageTable {
     pub(super) binary: Statement,
     pub(super) text: Statement,
     version: u32,
     clear: String,
     rows: u64,
-    made: Made,
+    made: StageScope,
 }
 
 /// With what a stage is gone if that is rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Made {
+enum StageScope {
     /// With the session only.
     Outside,
     InTransaction,
@@ -41,21 +41,21 @@ enum Made {
     InSavepoint(u8),
 }
 
-impl Made {
+impl StageScope {
     /// One further out.
-    fn outside(self) -> Made {
+    fn outside(self) -> StageScope {
         match self {
-            Made::InSavepoint(depth) if depth > 1 => Made::InSavepoint(depth - 1),
-            Made::InSavepoint(_) | Made::InTransaction => Made::InTransaction,
-            Made::Outside => Made::Outside,
+            StageScope::InSavepoint(depth) if depth > 1 => StageScope::InSavepoint(depth - 1),
+            StageScope::InSavepoint(_) | StageScope::InTransaction => StageScope::InTransaction,
+            StageScope::Outside => StageScope::Outside,
         }
     }
 
     /// In a savepoint that is set there.
-    fn inside(self) -> Made {
+    fn inside(self) -> StageScope {
         match self {
-            Made::InSavepoint(depth) => Made::InSavepoint(depth + 1),
-            Made::InTransaction | Made::Outside => Made::InSavepoint(1),
+            StageScope::InSavepoint(depth) => StageScope::InSavepoint(depth + 1),
+            StageScope::InTransaction | StageScope::Outside => StageScope::InSavepoint(1),
         }
     }
 }
@@ -66,15 +66,15 @@ const KEEP: &str = "release savepoint pgspate_apply";
 const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
 
 /// A session with the target.
-pub(super) struct Session {
+pub(super) struct WriterSession {
     pub(super) connection: Connection,
     pub(super) in_transaction: bool,
     /// By the tables' oids.
-    stages: HashMap<u32, Staged>,
+    stages: HashMap<u32, StageTable>,
     /// Statements of small batches, by their text.
     kept: HashMap<String, Statement>,
     /// What a stage would be made in now.
-    inside: Made,
+    inside: StageScope,
     lock_timeout: i32,
     is_small: bool,
     /// Rows may be parameters of statements.
@@ -84,15 +84,15 @@ pub(super) struct Session {
 /// At most so many statements are kept: a table has about five for each set of columns.
 const KEPT_MAX: usize = 500;
 
-impl Session {
-    pub(super) async fn open(settings: &Settings) -> Result<Session> {
+impl WriterSession {
+    pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
-        let session = Session {
+        let session = WriterSession {
             connection,
             in_transaction: false,
             stages: HashMap::new(),
             kept: HashMap::new(),
-            inside: Made::Outside,
+            inside: StageScope::Outside,
             lock_timeout: settings.limits.lock_timeout_millis(),
             is_small: false,
             takes_parameters: true,
@@ -123,7 +123,7 @@ impl Session {
         }
         self.run(&self.begins(), "begin to apply").await?;
         self.in_transaction = true;
-        self.inside = Made::InTransaction;
+        self.inside = StageScope::InTransaction;
         Ok(())
     }
 
@@ -159,13 +159,13 @@ impl Session {
     }
 
     /// Stages are now as if made there.
-    fn keep(&mut self, there: Made) {
+    fn keep(&mut self, there: StageScope) {
         self.stages.values_mut().for_each(|staged| staged.made = staged.made.min(there));
         self.inside = there;
     }
 
     /// Forgets the stages that were made further inside, and the statements that use them.
-    fn forget(&mut self, there: Made) {
+    fn forget(&mut self, there: StageScope) {
         let gone = self.stages.extract_if(|_, staged| staged.made > there);
         let gone: Vec<_> = gone.map(|(_, staged)| staged.clear).collect();
         self.kept.retain(|sql, _| !gone.iter().any(|stage| sql.contains(stage)));
@@ -175,14 +175,14 @@ impl Session {
     pub(super) async fn commit(&mut self) -> Result<()> {
         self.run("commit", "commit").await?;
         self.in_transaction = false;
-        self.keep(Made::Outside);
+        self.keep(StageScope::Outside);
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         Ok(())
     }
 
     /// Rolls back what is open. An error: the session is of no use any more.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
-        self.forget(Made::Outside);
+        self.forget(StageScope::Outside);
         self.in_transaction = false;
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         self.run("rollback", "roll back").await
@@ -196,7 +196,7 @@ impl Session {
     }
 
     /// The table's stage, made at first need.
-    pub(super) async fn stage(&mut self, facts: &Facts) -> Result<()> {
+    pub(super) async fn stage(&mut self, facts: &ApplyTable) -> Result<()> {
         let oid = facts.table.oid;
         if self.stages.get(&oid).is_some_and(|staged| staged.version == facts.version) {
             return Ok(());
@@ -209,13 +209,13 @@ impl Session {
         let text = client.prepare(&statements::copy(facts, "text")).await.map_err(explain)?;
         let clear = format!("pg_temp.{}", statements::stage_name(facts));
         let staged =
-            Staged { binary, text, version: facts.version, clear, rows: 0, made: self.inside };
+            StageTable { binary, text, version: facts.version, clear, rows: 0, made: self.inside };
         self.stages.insert(oid, staged);
         Ok(())
     }
 
     /// The table's stage, to which so many rows go.
-    pub(super) fn staged(&mut self, oid: u32, rows: u64) -> Option<&Staged> {
+    pub(super) fn staged(&mut self, oid: u32, rows: u64) -> Option<&StageTable> {
         let staged = self.stages.get_mut(&oid)?;
         staged.rows += rows;
         Some(staged)
@@ -235,7 +235,7 @@ impl Session {
 
     /// Runs a statement; the rows that it wrote.
     pub(super) async fn execute(&mut self, sql: &str, what: &str) -> Result<u64> {
-        let failed = |this: &Session, error| {
+        let failed = |this: &WriterSession, error| {
             Err(this.connection.explain(format!("could not {what}"), error))
         };
         if !self.is_small {

@@ -13,48 +13,48 @@ use std::ops::Range;
 
 use tokio_postgres::error::SqlState;
 
-use super::session::Session;
+use super::session::WriterSession;
 use super::{is_of_data, round};
-use crate::apply::batch::{Batch, Prepared, no_event, prepare};
-use crate::apply::watch::Watch;
-use crate::apply::write::Counts;
-use crate::{Error, Kind, Place, Result};
-use pgspate_events::Op;
-use pgspate_events::decode::plain;
+use crate::apply::batch::{EventBatch, EncodedTable, no_event, prepare};
+use crate::apply::watch::ApplyWatch;
+use crate::apply::write::ApplyCounts;
+use crate::{Error, ErrorKind, InputPlace, Result};
+use pgspate_events::ChangeKind;
+use pgspate_events::decode::own_format;
 use pgspate_events::fold;
 use pgspate_replication::SourceNames;
 use pgspate_target::ledger::DeadLetter;
 
 /// A batch that is written.
-pub(super) struct Sifting<'a> {
-    pub(super) batch: &'a Batch,
+pub(super) struct BatchSift<'a> {
+    pub(super) batch: &'a EventBatch,
     pub(super) inputs: &'a SourceNames,
     /// So many events more may be set aside.
     pub(super) room: u64,
     /// Those that are.
     pub(super) letters: Vec<DeadLetter>,
-    pub(super) watch: &'a Watch,
+    pub(super) watch: &'a ApplyWatch,
     /// How often events were written to find those that the commit would refuse.
     pub(super) tries: u32,
 }
 
 /// What the server refuses, and whether it does so only when it checks what is deferred.
-struct Refused {
+struct EventRefusal {
     error: Error,
     is_late: bool,
 }
 
-impl Sifting<'_> {
+impl BatchSift<'_> {
     /// Writes the batch into a transaction, an open one or a new one, and leaves that open.
-    pub(super) async fn write(&mut self, session: &mut Session, is_open: bool) -> Result<Counts> {
+    pub(super) async fn write(&mut self, session: &mut WriterSession, is_open: bool) -> Result<ApplyCounts> {
         let (rejected, room) = (self.batch.rejected.len() as u64, self.room);
         if let Some(first) = self.batch.rejected.get(usize::try_from(room).unwrap_or(usize::MAX)) {
-            let place = Place {
+            let place = InputPlace {
                 source: Some(first.source.clone()),
                 line: Some(first.line).filter(|line| *line > 0),
-                ..Place::default()
+                ..InputPlace::default()
             };
-            return Err(no_event(Error::new(Kind::Format, first.message.clone()).at(place)));
+            return Err(no_event(Error::new(ErrorKind::Format, first.message.clone()).at(place)));
         }
         self.letters.clone_from(&self.batch.rejected);
         self.room -= rejected;
@@ -64,7 +64,7 @@ impl Sifting<'_> {
                 session.stage(&self.batch.tables[prepared.table]).await?;
             }
         }
-        let Batch { tables, prepared, upto, .. } = self.batch;
+        let EventBatch { tables, prepared, upto, .. } = self.batch;
         let mut frees = false;
         loop {
             session.begin().await?;
@@ -103,7 +103,7 @@ impl Sifting<'_> {
         }
     }
 
-    async fn add_columns(&self, session: &Session) -> Result<()> {
+    async fn add_columns(&self, session: &WriterSession) -> Result<()> {
         for addition in &self.batch.additions {
             session.run(addition, "add a column").await?;
         }
@@ -111,7 +111,7 @@ impl Sifting<'_> {
     }
 
     /// All is written but for the position: whether it may be committed so.
-    async fn end(&mut self, session: &mut Session, counts: Counts, room: u64) -> Result<Counts> {
+    async fn end(&mut self, session: &mut WriterSession, counts: ApplyCounts, room: u64) -> Result<ApplyCounts> {
         match self.batch.commits {
             true => match check(session).await? {
                 None => Ok(counts),
@@ -131,12 +131,12 @@ impl Sifting<'_> {
     /// Deferred constraints are not checked.
     async fn by_halves(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         mut ranges: Vec<(usize, usize)>,
         mut known: Option<Error>,
         cuts: &[usize],
-    ) -> Result<Counts> {
-        let mut counts = Counts::default();
+    ) -> Result<ApplyCounts> {
+        let mut counts = ApplyCounts::default();
         while let Some((start, end)) = ranges.pop() {
             // One event alone has not been tried in every way.
             let error = match known.take().filter(|_| end - start > 1) {
@@ -178,11 +178,11 @@ impl Sifting<'_> {
     /// deferred constraints, if these are whole transactions.
     async fn some(
         &self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: Range<usize>,
-        counts: &mut Counts,
+        counts: &mut ApplyCounts,
         checks: bool,
-    ) -> Result<Option<Refused>> {
+    ) -> Result<Option<EventRefusal>> {
         let batch = self.batch;
         let checks = checks && self.is_boundary(range.start) && self.is_boundary(range.end);
         let prepared = prepare(&batch.log, range, &batch.tables)?;
@@ -193,15 +193,15 @@ impl Sifting<'_> {
             Err(error) if is_of_data(&error) => {
                 session.go_back().await?;
                 if !self.move_row(session, &prepared).await? {
-                    return Ok(Some(Refused { error, is_late: false }));
+                    return Ok(Some(EventRefusal { error, is_late: false }));
                 }
-                Counts { updated: 1, ..Counts::default() }
+                ApplyCounts { updated: 1, ..ApplyCounts::default() }
             }
             Err(error) => return Err(error),
         };
         if checks && let Some(error) = check(session).await? {
             session.go_back().await?;
-            return Ok(Some(Refused { error, is_late: true }));
+            return Ok(Some(EventRefusal { error, is_late: true }));
         }
         session.release().await?;
         session.clear_stages().await?;
@@ -214,7 +214,7 @@ impl Sifting<'_> {
     /// `on update cascade` refer to the old key until events to come say otherwise. The savepoint
     /// is set then. False, and nothing done, where that is not what the event asks for or does not
     /// work either.
-    async fn move_row(&self, session: &mut Session, prepared: &[Prepared]) -> Result<bool> {
+    async fn move_row(&self, session: &mut WriterSession, prepared: &[EncodedTable]) -> Result<bool> {
         let [prepared] = prepared else { return Ok(false) };
         let has_key = self.batch.tables[prepared.table].has_key();
         if has_key && !prepared.has_left || (prepared.goes, prepared.comes) != (1, 1) {
@@ -236,7 +236,7 @@ impl Sifting<'_> {
     fn refuse(&self, at: usize, error: Error) -> Error {
         let change = &self.batch.log.changes()[at];
         let table = &self.batch.tables[change.table].table.sql_name;
-        let place = self.inputs.place(change.stand);
+        let place = self.inputs.place(change.event_place);
         let kind = error.kind();
         let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
         Error::new(kind, format!("could not apply the {} of {table}", verb(change.op)))
@@ -251,7 +251,7 @@ impl Sifting<'_> {
     fn letter(&self, at: usize, error: &Error) -> DeadLetter {
         let change = &self.batch.log.changes()[at];
         let facts = &self.batch.tables[change.table];
-        let Place { source, line, .. } = self.inputs.place(change.stand);
+        let InputPlace { source, line, .. } = self.inputs.place(change.event_place);
         let table = (facts.table.schema.as_str(), facts.table.name.as_str());
         let columns = facts.columns.iter().map(|column| column.name.as_str());
         DeadLetter {
@@ -261,13 +261,13 @@ impl Sifting<'_> {
             table: Some(facts.table.sql_name.clone()),
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: error.messages().join(": "),
-            payload: plain::write(&self.batch.log, change, table, columns),
+            payload: own_format::write(&self.batch.log, change, table, columns),
         }
     }
 }
 
 /// Has what is deferred checked, which stays deferred. What is refused of it.
-async fn check(session: &Session) -> Result<Option<Error>> {
+async fn check(session: &WriterSession) -> Result<Option<Error>> {
     let sql = "set constraints all immediate; set constraints all deferred";
     match session.run(sql, "check deferred constraints").await {
         Err(error) if is_of_data(&error) => Ok(Some(error)),
@@ -285,7 +285,7 @@ fn middle(cuts: &[usize], start: usize, end: usize) -> Option<usize> {
     near.min_by_key(|cut| cut.abs_diff(middle))
 }
 
-fn verb(op: Op) -> &'static str {
+fn verb(op: ChangeKind) -> &'static str {
     op.name()
 }
 

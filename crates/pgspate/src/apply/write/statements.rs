@@ -5,8 +5,8 @@
 //! `merge`, and none writes a row that is as it should be. The text depends on the table and on
 //! which columns a batch gives, never on values, and of few rows not on their number.
 
-use crate::apply::batch::{Given, Prepared, What};
-use crate::apply::route::{Facts, FactsColumn};
+use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
+use crate::apply::route::{ApplyTable, ApplyColumn};
 use pgspate_target::ledger::TRANSACTION;
 use pgspate_target::quote_ident;
 
@@ -15,15 +15,15 @@ const GIVEN: &str = "\"pgspate given\"";
 const NTH: &str = "\"pgspate nth\"";
 
 /// Builds statements for the staged rows of one table.
-pub(crate) struct Statements<'a> {
-    facts: &'a Facts,
+pub(crate) struct ApplyStatements<'a> {
+    facts: &'a ApplyTable,
     /// The target, with its heirs left alone.
     table: String,
     stage: String,
     /// Where rows are read from, as `s`.
     source: String,
     is_direct: bool,
-    given: Vec<Given>,
+    given: Vec<ColumnPresence>,
     truncates: bool,
     frees: bool,
     /// Of many rows, those that go or those that come are so many that the planner should know.
@@ -33,7 +33,7 @@ pub(crate) struct Statements<'a> {
 
 /// Where staged rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum RowSource {
     /// In the table's stage.
     Stage,
     /// In the statement's three parameters: rows of the table, what becomes of each, and which
@@ -45,12 +45,12 @@ pub(crate) enum Source {
 const MANY_ROWS: u64 = 1000;
 
 /// The name of a table's stage.
-pub(crate) fn stage_name(facts: &Facts) -> String {
+pub(crate) fn stage_name(facts: &ApplyTable) -> String {
     format!("pgspate_apply_{}_{}", facts.table.oid, facts.version)
 }
 
 /// Makes the stage of a table, for the session.
-pub(crate) fn make_stage(facts: &Facts) -> String {
+pub(crate) fn make_stage(facts: &ApplyTable) -> String {
     let columns: Vec<_> = facts
         .columns
         .iter()
@@ -74,7 +74,7 @@ pub(crate) fn make_stage(facts: &Facts) -> String {
 }
 
 /// A column of the type that its stage has: a domain may refuse the NULL of what is absent.
-fn beneath(of: &str, column: &FactsColumn) -> String {
+fn beneath(of: &str, column: &ApplyColumn) -> String {
     match &column.beneath {
         Some(ty) => format!("{of}{}::{ty}", column.sql),
         None => format!("{of}{}", column.sql),
@@ -82,7 +82,7 @@ fn beneath(of: &str, column: &FactsColumn) -> String {
 }
 
 /// Fills the stage of a table.
-pub(crate) fn copy(facts: &Facts, format: &str) -> String {
+pub(crate) fn copy(facts: &ApplyTable, format: &str) -> String {
     let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.clone()).collect();
     let mut from: Vec<_> = from_names(facts).map(|name| format!(", {name}")).collect();
     if !facts.has_key() {
@@ -96,39 +96,39 @@ pub(crate) fn copy(facts: &Facts, format: &str) -> String {
     )
 }
 
-fn key(facts: &Facts) -> impl Iterator<Item = &FactsColumn> {
+fn key(facts: &ApplyTable) -> impl Iterator<Item = &ApplyColumn> {
     facts.keying.columns.iter().map(|(at, _)| &facts.columns[*at])
 }
 
-fn from_names(facts: &Facts) -> impl Iterator<Item = String> {
+fn from_names(facts: &ApplyTable) -> impl Iterator<Item = String> {
     (1..=facts.keying.columns.len()).map(|nth| format!("\"pgspate from {nth}\""))
 }
 
-impl<'a> Statements<'a> {
+impl<'a> ApplyStatements<'a> {
     pub(crate) fn new(
-        facts: &'a Facts,
-        prepared: &Prepared,
-        source: Source,
+        facts: &'a ApplyTable,
+        prepared: &EncodedTable,
+        source: RowSource,
         frees: bool,
-    ) -> Statements<'a> {
+    ) -> ApplyStatements<'a> {
         // Rows that come from elsewhere, or begin anew, are made to give all.
         let cancels = !facts.has_key() && prepared.goes > 0;
         let fills = prepared.has_moves || prepared.has_fresh || frees || cancels;
-        let widened = |given: &Given| match given {
-            Given::Never if fills => Given::Sometimes,
+        let widened = |given: &ColumnPresence| match given {
+            ColumnPresence::Never if fills => ColumnPresence::Sometimes,
             other => *other,
         };
         let stage = format!("pg_temp.{}", stage_name(facts));
         let rows = prepared.goes + prepared.comes;
         let is_many = |some: u64| rows > MANY_ROWS && some >= rows / 4;
-        Statements {
+        ApplyStatements {
             facts,
             table: facts.itself(),
             source: match source {
-                Source::Stage => format!("{stage} s"),
-                Source::Parameters => parameters(facts),
+                RowSource::Stage => format!("{stage} s"),
+                RowSource::Parameters => parameters(facts),
             },
-            is_direct: source == Source::Parameters,
+            is_direct: source == RowSource::Parameters,
             stage,
             goes_many: is_many(prepared.goes),
             comes_many: is_many(prepared.comes),
@@ -165,10 +165,10 @@ impl<'a> Statements<'a> {
              and exists (select from {} o where {}){}",
             self.stage,
             self.filled_columns(|column| format!("t.{}", column.sql)),
-            What::Frees as i16,
+            RowAction::Frees as i16,
             self.table,
-            What::Changes as i16,
-            What::Comes as i16,
+            RowAction::Changes as i16,
+            RowAction::Comes as i16,
             self.matches(),
             differs.join(" or "),
             self.table,
@@ -193,7 +193,7 @@ impl<'a> Statements<'a> {
                 self.table,
                 self.source,
                 self.matches(),
-                What::Goes as i16,
+                RowAction::Goes as i16,
                 bit(*first),
                 self.facts.followers.join(" or ")
             )
@@ -213,7 +213,7 @@ impl<'a> Statements<'a> {
             self.source,
             self.table,
             self.matches(),
-            What::Takes as i16,
+            RowAction::Takes as i16,
             self.table,
             from.join(" and ")
         )
@@ -221,7 +221,7 @@ impl<'a> Statements<'a> {
 
     /// Takes the keys out of the stage that rows take.
     pub(crate) fn forget_takes(&self) -> String {
-        format!("delete from {} where s.{WHAT} = {}", self.source, What::Takes as i16)
+        format!("delete from {} where s.{WHAT} = {}", self.source, RowAction::Takes as i16)
     }
 
     /// Whether any key is staged twice. Of parameters it is an error instead, as their statements
@@ -257,19 +257,19 @@ impl<'a> Statements<'a> {
             "update {} s set {} where s.{WHAT} = {}",
             self.stage,
             self.filled(|column| column.default.clone()),
-            What::Fresh as i16
+            RowAction::Fresh as i16
         )
     }
 
     /// Sets what is not given, and that the row comes with all.
-    fn filled(&self, value: impl Fn(&FactsColumn) -> String) -> String {
-        format!("{}, {WHAT} = {}", self.filled_columns(value), What::Comes as i16)
+    fn filled(&self, value: impl Fn(&ApplyColumn) -> String) -> String {
+        format!("{}, {WHAT} = {}", self.filled_columns(value), RowAction::Comes as i16)
     }
 
     /// Sets what is not given, and that all is.
-    fn filled_columns(&self, value: impl Fn(&FactsColumn) -> String) -> String {
+    fn filled_columns(&self, value: impl Fn(&ApplyColumn) -> String) -> String {
         let sets =
-            self.columns().filter(|(at, _, given)| *given != Given::Always && !self.is_key(*at));
+            self.columns().filter(|(at, _, given)| *given != ColumnPresence::Always && !self.is_key(*at));
         let sets: Vec<_> = sets
             .map(|(at, column, _)| {
                 let (name, bit) = (&column.sql, bit(at));
@@ -285,7 +285,7 @@ impl<'a> Statements<'a> {
         format!(
             "select count(*) from {} where s.{WHAT} = {} and not exists ({})",
             self.source,
-            What::Changes as i16,
+            RowAction::Changes as i16,
             self.found()
         )
     }
@@ -298,12 +298,12 @@ impl<'a> Statements<'a> {
         };
         let which = match () {
             () if is_early && self.frees => {
-                format!("in ({}, {})", What::Goes as i16, What::Frees as i16)
+                format!("in ({}, {})", RowAction::Goes as i16, RowAction::Frees as i16)
             }
             // Without statistics the planner takes a third of the rows to be less than a value,
             // and one in two hundred to be equal to it.
-            () if self.goes_many => format!("<= {}", What::Goes as i16),
-            () => format!("= {}", What::Goes as i16),
+            () if self.goes_many => format!("<= {}", RowAction::Goes as i16),
+            () => format!("= {}", RowAction::Goes as i16),
         };
         format!(
             "delete from {} t using {} where s.{WHAT} {which} and {}{unreferenced}",
@@ -315,13 +315,13 @@ impl<'a> Statements<'a> {
 
     /// Of a table without a key: completes rows that come, to be compared with those that go.
     pub(crate) fn fill_whole(&self) -> Option<String> {
-        let is_partial = self.columns().any(|(.., given)| given != Given::Always);
+        let is_partial = self.columns().any(|(.., given)| given != ColumnPresence::Always);
         is_partial.then(|| {
             format!(
                 "update {} set {} where s.{WHAT} = {}",
                 self.source,
                 self.filled_columns(|column| column.default.clone()),
-                What::Comes as i16
+                RowAction::Comes as i16
             )
         })
     }
@@ -329,7 +329,7 @@ impl<'a> Statements<'a> {
     /// Of a table without a key: takes pairs out of the stage of a row that comes and one like it
     /// that goes later. What is left is as all events one by one, if rows that go, go first.
     pub(crate) fn cancel(&self) -> String {
-        let (stage, whole, goes) = (&self.stage, self.whole("s"), What::Goes as i16);
+        let (stage, whole, goes) = (&self.stage, self.whole("s"), RowAction::Goes as i16);
         format!(
             "delete from {stage} s using (\
              select at, what, row_number() over (partition by whole, what order by nth) as kth, \
@@ -355,7 +355,7 @@ impl<'a> Statements<'a> {
     fn update_whole(&self) -> String {
         let sets: Vec<_> = self
             .columns()
-            .filter(|(_, column, given)| *given != Given::Never && !column.is_fixed)
+            .filter(|(_, column, given)| *given != ColumnPresence::Never && !column.is_fixed)
             .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
             .collect();
         format!(
@@ -368,14 +368,14 @@ impl<'a> Statements<'a> {
             self.whole("s"),
             table = self.table,
             stage = self.stage,
-            goes = What::Goes as i16
+            goes = RowAction::Goes as i16
         )
     }
 
     /// Of a table without a key: as many rows as are staged, of those that look the same.
     pub(crate) fn delete_whole(&self) -> String {
         let (of_stage, of_table) = (self.whole("s"), self.whole("t"));
-        let (table, stage, goes) = (&self.table, &self.stage, What::Goes as i16);
+        let (table, stage, goes) = (&self.table, &self.stage, RowAction::Goes as i16);
         format!(
             "delete from {table} t using (\
              select t.ctid as at, t.tableoid as part, s.n, \
@@ -406,12 +406,12 @@ impl<'a> Statements<'a> {
             };
             sets.extend(set_given(at, column, given));
             match given {
-                Given::Never => {}
-                Given::Always => differs.push(is_other),
-                Given::Sometimes => differs.push(format!("{} and {is_other}", bit(at))),
+                ColumnPresence::Never => {}
+                ColumnPresence::Always => differs.push(is_other),
+                ColumnPresence::Sometimes => differs.push(format!("{} and {is_other}", bit(at))),
             }
         }
-        let (first, last, frees) = (What::Maybe as i16, What::Fresh as i16, What::Frees as i16);
+        let (first, last, frees) = (RowAction::Maybe as i16, RowAction::Fresh as i16, RowAction::Frees as i16);
         let which = match self.comes_many {
             // The planner takes these for a third of the rows, and a range for one in two hundred.
             true => format!(">= {first} and s.{WHAT} <> {frees}"),
@@ -438,8 +438,8 @@ impl<'a> Statements<'a> {
         if key(self.facts).any(|column| column.is_fixed) {
             return None;
         }
-        let set = |(at, column, given): (usize, &FactsColumn, Given)| match self.is_key(at) {
-            true => set_given(at, column, Given::Always),
+        let set = |(at, column, given): (usize, &ApplyColumn, ColumnPresence)| match self.is_key(at) {
+            true => set_given(at, column, ColumnPresence::Always),
             false if column.is_fixed => None,
             false => set_given(at, column, given),
         };
@@ -452,20 +452,20 @@ impl<'a> Statements<'a> {
             sets.join(", "),
             of_old,
             stage = self.stage,
-            goes = What::Goes as i16
+            goes = RowAction::Goes as i16
         ))
     }
 
     pub(crate) fn insert(&self) -> String {
-        let given = |(at, _, given): &(usize, &FactsColumn, Given)| {
-            *given != Given::Never || self.is_key(*at)
+        let given = |(at, _, given): &(usize, &ApplyColumn, ColumnPresence)| {
+            *given != ColumnPresence::Never || self.is_key(*at)
         };
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for (at, column, given) in self.columns().filter(given) {
             let name = &column.sql;
             names.push(name.as_str());
             values.push(match given {
-                Given::Sometimes if !self.is_key(at) => {
+                ColumnPresence::Sometimes if !self.is_key(at) => {
                     format!("case when {} then s.{name} else {} end", bit(at), column.default)
                 }
                 _ => format!("s.{name}"),
@@ -483,7 +483,7 @@ impl<'a> Statements<'a> {
             names.join(", "),
             values.join(", "),
             self.source,
-            What::Comes as i16
+            RowAction::Comes as i16
         )
     }
 
@@ -497,7 +497,7 @@ impl<'a> Statements<'a> {
 
     /// That a row of the target has the key of a staged row, which is called `stage`.
     fn matches_stage(&self, stage: &str) -> String {
-        let matches = |column: &FactsColumn| {
+        let matches = |column: &ApplyColumn| {
             column.equal(&format!("t.{}", column.sql), &format!("{stage}.{}", column.sql))
         };
         key(self.facts).map(matches).collect::<Vec<_>>().join(" and ")
@@ -507,7 +507,7 @@ impl<'a> Statements<'a> {
         self.facts.keying.columns.iter().any(|(of_key, _)| *of_key == at)
     }
 
-    fn columns(&self) -> impl Iterator<Item = (usize, &FactsColumn, Given)> {
+    fn columns(&self) -> impl Iterator<Item = (usize, &ApplyColumn, ColumnPresence)> {
         let all = self.facts.columns.iter().zip(&self.given).enumerate();
         all.map(|(at, (column, given))| (at, column, *given))
     }
@@ -515,7 +515,7 @@ impl<'a> Statements<'a> {
 
 /// Rows as parameters. There are none outside of the transaction that they were sent with, whose
 /// beginning may have been refused.
-fn parameters(facts: &Facts) -> String {
+fn parameters(facts: &ApplyTable) -> String {
     let all: Vec<_> = facts.table.columns.iter().map(|column| quote_ident(&column.name)).collect();
     let begun = format!("case when current_setting('{TRANSACTION}', true) <> '' then");
     format!(
@@ -532,12 +532,12 @@ fn bit(at: usize) -> String {
 }
 
 /// Sets a column of row `t` to what the staged row gives, and leaves it where that gives nothing.
-fn set_given(at: usize, column: &FactsColumn, given: Given) -> Option<String> {
+fn set_given(at: usize, column: &ApplyColumn, given: ColumnPresence) -> Option<String> {
     let name = &column.sql;
     match given {
-        Given::Never => None,
-        Given::Always => Some(format!("{name} = s.{name}")),
-        Given::Sometimes => {
+        ColumnPresence::Never => None,
+        ColumnPresence::Always => Some(format!("{name} = s.{name}")),
+        ColumnPresence::Sometimes => {
             Some(format!("{name} = case when {} then s.{name} else t.{name} end", bit(at)))
         }
     }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::exchange::{self, Refused, run};
-use super::recipe::{self, Names, write};
-use super::{BEGIN, Caring};
-use crate::care::builders::{BUILDERS_MAX, Builders};
+use super::exchange::{self, ExchangeError, run};
+use super::recipe::{self, ShadowNames, write};
+use super::{BEGIN, TableCare};
+use crate::care::builders::{BUILDERS_MAX, IndexBuilders};
 use crate::copy::Lanes;
-use crate::job::Persistent;
-use crate::{Error, Kind, Result};
+use crate::job::RetryWhileAway;
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId};
 use pgspate_target::session::{LOOK, Timeouts};
@@ -27,7 +27,7 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait, if that was not asked for, for transactions that could see half of the rows.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
 
-impl Caring<'_> {
+impl TableCare<'_> {
     /// Completes the shadow of `chunks` chunks and puts it in the table's place; tries again as
     /// long as lanes do.
     pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
@@ -57,7 +57,7 @@ impl Caring<'_> {
     }
 
     /// Builds what the shadow lacks.
-    fn build(&self, names: &Names) -> Result<()> {
+    fn build(&self, names: &ShadowNames) -> Result<()> {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = self.job.client();
@@ -72,7 +72,7 @@ impl Caring<'_> {
         let indexes = self.cancellable(self.incomplete(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
-            Refused::Changed("an index has an unknown form".to_owned()).into_error(what())
+            ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(what())
         })?;
         self.build_indexes(indexes).map_err(|error| self.hint_line(error))?;
         let complete = async {
@@ -108,7 +108,7 @@ impl Caring<'_> {
             Lanes::Auto(_, most) => most,
         };
         let work = self.work(true);
-        let builders = Builders {
+        let builders = IndexBuilders {
             work: work.clone(),
             application_name: &format!("pgspate load {}", self.table.name),
             count: indexes.len().min(most).min(BUILDERS_MAX),
@@ -131,7 +131,7 @@ impl Caring<'_> {
 
     /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
     /// what was committed before its snapshot, of the shadow too once this has the table's name.
-    fn wait_for_snapshots(&self, names: &Names) -> Result<Option<String>> {
+    fn wait_for_snapshots(&self, names: &ShadowNames) -> Result<Option<String>> {
         let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
         let limit = match self.job.own.limits.lock_timeout {
             Duration::ZERO if is_strict => Duration::MAX,
@@ -144,7 +144,7 @@ impl Caring<'_> {
         let look = || {
             let rows = self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[]));
             let rows = rows.map_err(server_error("could not look up who reads".to_owned()))?;
-            Ok::<Vec<_>, Error>(rows.iter().map(Snapshot::read).collect())
+            Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
         };
         let mut old = look()?;
         while !old.is_empty() {
@@ -162,8 +162,8 @@ impl Caring<'_> {
                     "{} began before they were all there, and would see only some of them",
                     first.who
                 );
-                return Err(Error::new(Kind::Server, message)
-                    .because(Error::new(Kind::Server, cause))
+                return Err(Error::new(ErrorKind::Server, message)
+                    .because(Error::new(ErrorKind::Server, cause))
                     .with_sqlstate(SqlState::LOCK_NOT_AVAILABLE)
                     .hint(
                         "End that session, or wait longer with `--lock-timeout`; without \
@@ -178,7 +178,7 @@ impl Caring<'_> {
     }
 
     /// The exchange, as soon as the lock is to be had. False where chunks are missing.
-    fn take_place(&self, job: JobId, names: &Names, chunks: u64) -> Result<bool> {
+    fn take_place(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
         let limit = self.job.own.limits.lock_timeout;
         let started = Instant::now();
         let what = format!("could not put the new rows of {} in place", names.table);
@@ -215,37 +215,37 @@ impl Caring<'_> {
     async fn exchange(
         &self,
         job: JobId,
-        names: &Names,
+        names: &ShadowNames,
         chunks: u64,
-    ) -> Result<Option<ledger::Seal>, Refused> {
+    ) -> Result<Option<ledger::Seal>, ExchangeError> {
         let client = self.job.client();
         exchange::lock(client, names).await?;
         self.check_bonds(names).await?;
         if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
             let look = format!("select exists (select from {})", names.table);
             if client.ask_one(&look, &[]).await?.get(0) {
-                return Err(Refused::Changed("it is no longer empty".to_owned()));
+                return Err(ExchangeError::Changed("it is no longer empty".to_owned()));
             }
         }
         let new = exchange::exchange(client, names, self.session.server_version).await?;
         let Some(identity) = &self.job.identity else {
-            let error = Error::new(Kind::Bug, "a shadow table without a job");
-            return Err(Refused::Other(error));
+            let error = Error::new(ErrorKind::Bug, "a shadow table without a job");
+            return Err(ExchangeError::Other(error));
         };
         let is_bound = self.job.is_bound();
         let finished = ledger::finish(client, job, chunks, identity, is_bound).await;
-        let sums = finished.map_err(Refused::Other)?;
+        let sums = finished.map_err(ExchangeError::Other)?;
         if sums.is_none() {
             client.batch_execute("rollback").await?;
             return Ok(None);
         }
-        ledger::move_to(client, job, new).await.map_err(Refused::Other)?;
+        ledger::move_to(client, job, new).await.map_err(ExchangeError::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)
     }
 
     /// To an error for a lock that was not to be had: who has it.
-    fn name_blockers(&self, error: Error, names: &Names) -> Error {
+    fn name_blockers(&self, error: Error, names: &ShadowNames) -> Error {
         let client = self.job.client();
         let asked = async { client.ask_one(BLOCKERS, &[&names.oid]).await };
         let who: Option<String> =
@@ -262,7 +262,7 @@ impl Caring<'_> {
     fn cancellable<T>(
         &self,
         what: String,
-        work: impl Future<Output = Result<T, Refused>>,
+        work: impl Future<Output = Result<T, ExchangeError>>,
     ) -> Result<T> {
         let sessions = [self.job.connection().canceller()];
         let work = async { work.await.map_err(|refused| refused.into_error(what)) };
@@ -277,16 +277,16 @@ fn unlimited() -> String {
 
 /// A transaction that began before the last row was committed.
 #[derive(PartialEq, Eq)]
-struct Snapshot {
+struct OlderTransaction {
     pid: i32,
     transaction: String,
     xmin: String,
     who: String,
 }
 
-impl Snapshot {
-    fn read(row: &tokio_postgres::Row) -> Snapshot {
-        Snapshot { pid: row.get(0), transaction: row.get(1), xmin: row.get(2), who: row.get(3) }
+impl OlderTransaction {
+    fn read(row: &tokio_postgres::Row) -> OlderTransaction {
+        OlderTransaction { pid: row.get(0), transaction: row.get(1), xmin: row.get(2), who: row.get(3) }
     }
 }
 

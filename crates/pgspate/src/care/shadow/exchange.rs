@@ -8,18 +8,18 @@ use std::fmt;
 use tokio_postgres::Client;
 
 use super::BEGIN;
-use super::recipe::{self, Names, write};
-use crate::{Error, Kind};
+use super::recipe::{self, ShadowNames, write};
+use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{JobId, shadow};
 use pgspate_target::likeness::{differences, likeness};
-use pgspate_target::{Ask, Refusal, server_error};
+use pgspate_target::{Ask, ServerRefusal, server_error};
 
 /// How long the trial waits for a lock.
 const TRIAL_LOCK: &str = "set local lock_timeout = '1s'";
 
 /// Why there is no exchange.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum ExchangeError {
     /// The server, or the connection.
     Server(tokio_postgres::Error),
     /// The two differ in these properties.
@@ -30,38 +30,38 @@ pub(super) enum Refused {
     Other(Error),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Server(error) => match error.as_db_error() {
-                Some(said) => write!(f, "{}", Refusal::new(said)),
+            ExchangeError::Server(error) => match error.as_db_error() {
+                Some(said) => write!(f, "{}", ServerRefusal::new(said)),
                 None => write!(f, "{error}"),
             },
-            Refused::Differs(what) => write!(f, "{}", what.join(", ")),
-            Refused::Changed(why) => f.write_str(why),
-            Refused::Other(error) => write!(f, "{error}"),
+            ExchangeError::Differs(what) => write!(f, "{}", what.join(", ")),
+            ExchangeError::Changed(why) => f.write_str(why),
+            ExchangeError::Other(error) => write!(f, "{error}"),
         }
     }
 }
 
-impl From<tokio_postgres::Error> for Refused {
-    fn from(error: tokio_postgres::Error) -> Refused {
-        Refused::Server(error)
+impl From<tokio_postgres::Error> for ExchangeError {
+    fn from(error: tokio_postgres::Error) -> ExchangeError {
+        ExchangeError::Server(error)
     }
 }
 
-impl Refused {
+impl ExchangeError {
     pub(super) fn into_error(self, message: String) -> Error {
         let cause = match self {
-            Refused::Server(error) => return server_error(message)(error),
-            Refused::Other(error) => return error,
-            Refused::Differs(what) => {
+            ExchangeError::Server(error) => return server_error(message)(error),
+            ExchangeError::Other(error) => return error,
+            ExchangeError::Differs(what) => {
                 format!("the table was changed meanwhile: {}", what.join(", "))
             }
-            Refused::Changed(why) => format!("the table was changed meanwhile: {why}"),
+            ExchangeError::Changed(why) => format!("the table was changed meanwhile: {why}"),
         };
-        Error::new(Kind::Plan, message)
-            .because(Error::new(Kind::Plan, cause))
+        Error::new(ErrorKind::Plan, message)
+            .because(Error::new(ErrorKind::Plan, cause))
             .hint("Run the same command again; it begins anew.")
     }
 }
@@ -70,9 +70,9 @@ impl Refused {
 pub(super) async fn make(
     client: &Client,
     job: JobId,
-    names: &Names,
+    names: &ShadowNames,
     state: &str,
-) -> Result<(), Refused> {
+) -> Result<(), ExchangeError> {
     client.batch_execute(BEGIN).await?;
     let made = make_within(client, job, names, state).await;
     let end = if made.is_ok() { "commit" } else { "rollback" };
@@ -83,13 +83,13 @@ pub(super) async fn make(
 async fn make_within(
     client: &Client,
     job: JobId,
-    names: &Names,
+    names: &ShadowNames,
     state: &str,
-) -> Result<(), Refused> {
+) -> Result<(), ExchangeError> {
     client.batch_execute(&shadow::make_sql(job, &names.table, state)).await?;
     run(client, write(client, names, recipe::MAKE).await?).await?;
     for it in recipe::identities(client, names).await? {
-        let recipe::Identity { schema: old_schema, name, new_name, ty } = &it;
+        let recipe::IdentitySequences { schema: old_schema, name, new_name, ty } = &it;
         let schema = &names.schema;
         if name != new_name {
             let sql = format!("alter sequence {schema}.{new_name} rename to {name}");
@@ -109,9 +109,9 @@ async fn make_within(
 pub(super) async fn try_out(
     client: &Client,
     job: JobId,
-    names: &Names,
+    names: &ShadowNames,
     server_version: u32,
-) -> Result<(), Refused> {
+) -> Result<(), ExchangeError> {
     client.batch_execute(BEGIN).await?;
     let tried = async {
         client.batch_execute(TRIAL_LOCK).await?;
@@ -127,22 +127,22 @@ pub(super) async fn try_out(
 }
 
 /// Shuts everybody out of the table.
-pub(super) async fn lock(client: &Client, names: &Names) -> Result<(), Refused> {
+pub(super) async fn lock(client: &Client, names: &ShadowNames) -> Result<(), ExchangeError> {
     let sql = format!("lock table {} in access exclusive mode", names.table);
     client.batch_execute(&sql).await?;
     let look = "select to_regclass($1)::oid is not distinct from $2";
     if client.ask_one(look, &[&names.table, &names.oid]).await?.get(0) {
         return Ok(());
     }
-    Err(Refused::Changed("it is another table by that name".to_owned()))
+    Err(ExchangeError::Changed("it is another table by that name".to_owned()))
 }
 
 /// Puts the shadow in the place of the table, which is locked. The shadow's oid.
 pub(super) async fn exchange(
     client: &Client,
-    names: &Names,
+    names: &ShadowNames,
     server_version: u32,
-) -> Result<u32, Refused> {
+) -> Result<u32, ExchangeError> {
     let before = likeness(client, names.oid, server_version).await?;
     let detach = write(client, names, recipe::DETACH).await?;
     let dress = write(client, names, recipe::DRESS).await?;
@@ -155,7 +155,7 @@ pub(super) async fn exchange(
                  on n.oid = relnamespace where c.oid = $2)";
     let row = client.ask_one(look, &[&names.shadow, &names.oid]).await?;
     let (new, schema): (Option<u32>, String) = (row.get(0), row.get(1));
-    let new = new.ok_or_else(|| Refused::Changed("its shadow is gone".to_owned()))?;
+    let new = new.ok_or_else(|| ExchangeError::Changed("its shadow is gone".to_owned()))?;
     let (table, shadow) = (&names.table, &names.shadow);
     let swap = format!("drop table {table}; alter table {shadow} set schema {schema}");
     client.batch_execute(&swap).await?;
@@ -164,7 +164,7 @@ pub(super) async fn exchange(
     if before != after {
         let mut what = differences(&before, &after);
         what.truncate(5);
-        return Err(Refused::Differs(what));
+        return Err(ExchangeError::Differs(what));
     }
     client.batch_execute(&format!("drop schema {}", names.schema)).await?;
     Ok(new)
@@ -174,11 +174,11 @@ pub(super) async fn exchange(
 /// another name, which locks it: nobody can draw a number from it any more.
 async fn go_on_counting(
     client: &Client,
-    names: &Names,
-    it: &recipe::Identity,
+    names: &ShadowNames,
+    it: &recipe::IdentitySequences,
     nth: usize,
-) -> Result<(), Refused> {
-    let recipe::Identity { schema, name, new_name, .. } = it;
+) -> Result<(), ExchangeError> {
+    let recipe::IdentitySequences { schema, name, new_name, .. } = it;
     let locked = format!("pgspate_old_{nth}");
     client.batch_execute(&format!("alter sequence {schema}.{name} rename to {locked}")).await?;
     let new = format!("{}.{new_name}", names.schema);
@@ -196,11 +196,11 @@ async fn go_on_counting(
 }
 
 /// Runs statements that the server has written.
-pub(super) async fn run(client: &Client, all: Vec<Option<String>>) -> Result<(), Refused> {
+pub(super) async fn run(client: &Client, all: Vec<Option<String>>) -> Result<(), ExchangeError> {
     for sql in all {
         let Some(sql) = sql else {
             let why = "the server describes an index or statistics in an unknown way";
-            return Err(Refused::Changed(why.to_owned()));
+            return Err(ExchangeError::Changed(why.to_owned()));
         };
         client.batch_execute(&sql).await?;
     }

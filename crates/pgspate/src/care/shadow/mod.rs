@@ -10,14 +10,14 @@ mod recipe;
 
 use tokio_postgres::error::SqlState;
 
-use super::Caring;
-use crate::plan::{Method, Plan, Replace};
-use crate::{Error, Kind, Result};
-use exchange::Refused;
+use super::TableCare;
+use crate::plan::{AtomicMethod, LoadPlan, ReplaceMode};
+use crate::{Error, ErrorKind, Result};
+use exchange::ExchangeError;
 use pgspate_target::ledger::{self, JobId, Opened, shadow};
 use pgspate_target::likeness::{Property, likeness};
 use pgspate_target::{Table, ends_session, fixed, server_error};
-use recipe::Names;
+use recipe::ShadowNames;
 
 /// How every transaction here begins: names that the server writes are complete, and nothing of
 /// the role's settings becomes part of the copy.
@@ -25,19 +25,19 @@ const BEGIN: &str = "begin isolation level read committed; set local search_path
                      set local default_tablespace = ''; set local standard_conforming_strings = on";
 
 /// The job, and the table's and the shadow's names, if there is to be a shadow.
-fn names(plan: &Plan, table: &Table, opened: Option<&Opened>) -> Option<(JobId, Names)> {
+fn names(plan: &LoadPlan, table: &Table, opened: Option<&Opened>) -> Option<(JobId, ShadowNames)> {
     let (at_once, job) = (plan.at_once.as_ref()?, opened?.job);
-    let is_swap = at_once.method == Method::Swap;
-    is_swap.then(|| (job, Names::new(table, table.oid, shadow::schema_name(job))))
+    let is_swap = at_once.method == AtomicMethod::Swap;
+    is_swap.then(|| (job, ShadowNames::new(table, table.oid, shadow::schema_name(job))))
 }
 
 /// The table that COPY writes to, as SQL writes it.
-pub(crate) fn destination(plan: &Plan, table: &Table, opened: Option<&Opened>) -> String {
+pub(crate) fn destination(plan: &LoadPlan, table: &Table, opened: Option<&Opened>) -> String {
     names(plan, table, opened).map_or_else(|| plan.table.clone(), |(_, names)| names.shadow)
 }
 
-impl Caring<'_> {
-    fn names(&self) -> Option<(JobId, Names)> {
+impl TableCare<'_> {
+    fn names(&self) -> Option<(JobId, ShadowNames)> {
         names(self.plan, self.table, self.job.opened.as_ref())
     }
 
@@ -63,11 +63,11 @@ impl Caring<'_> {
         let tried = runtime.block_on(exchange::try_out(client, job, &names, version));
         match tried {
             Ok(()) => {}
-            Err(Refused::Server(error)) if error.code().is_none_or(ends_session) => {
+            Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => {
                 return Err(failed()(error));
             }
             // A lock that others have now they may not have then.
-            Err(Refused::Server(error)) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
+            Err(ExchangeError::Server(error)) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
             Err(refused) => return self.do_without_shadow(&refused),
         }
         runtime.block_on(exchange::make(client, job, &names, &state)).map_err(|refused| {
@@ -76,7 +76,7 @@ impl Caring<'_> {
     }
 
     /// The table's state as far as a copy of it depends on it.
-    async fn state(&self, names: &Names) -> Result<String, tokio_postgres::Error> {
+    async fn state(&self, names: &ShadowNames) -> Result<String, tokio_postgres::Error> {
         let client = self.job.client();
         client.batch_execute(BEGIN).await?;
         let properties: Vec<Property> =
@@ -86,18 +86,18 @@ impl Caring<'_> {
     }
 
     /// Plans anew for one transaction.
-    fn do_without_shadow(&mut self, refused: &Refused) -> Result<()> {
+    fn do_without_shadow(&mut self, refused: &ExchangeError) -> Result<()> {
         let why = format!("a copy of the table would not be exact: {refused}");
-        if self.request.options.replace == Some(Replace::Swap) {
+        if self.request.options.replace == Some(ReplaceMode::Swap) {
             let message = format!("no other table can take the place of {}", self.plan.table);
-            return Err(Error::new(Kind::Plan, message)
-                .because(Error::new(Kind::Plan, why))
+            return Err(Error::new(ErrorKind::Plan, message)
+                .because(Error::new(ErrorKind::Plan, why))
                 .hint("With `--replace` alone it is done in one transaction."));
         }
         if let Some(bonds) = &mut self.request.bonds {
             bonds.fixed.insert(0, why.clone());
         }
-        *self.plan = Plan::make(self.table, self.session, &self.input, self.request)?;
+        *self.plan = LoadPlan::make(self.table, self.session, &self.input, self.request)?;
         self.plan()?;
         self.plan.warnings.push(format!("no shadow table: {why}"));
         if let Some(identity) = &mut self.job.identity {
@@ -116,7 +116,10 @@ impl Caring<'_> {
             Some(code) => {
                 ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
             }
-            None => matches!(error.kind(), Kind::Source | Kind::Connect | Kind::Cancelled),
+            None => matches!(
+                error.kind(),
+                ErrorKind::Source | ErrorKind::Connect | ErrorKind::Cancelled
+            ),
         }
     }
 
@@ -129,11 +132,11 @@ impl Caring<'_> {
     }
 
     /// Whether something has come to depend on the table that would be lost.
-    async fn check_bonds(&self, names: &Names) -> Result<(), Refused> {
-        let fixed = fixed(self.job.client(), names.oid).await.map_err(Refused::Server)?;
+    async fn check_bonds(&self, names: &ShadowNames) -> Result<(), ExchangeError> {
+        let fixed = fixed(self.job.client(), names.oid).await.map_err(ExchangeError::Server)?;
         match fixed.first() {
             None => Ok(()),
-            Some(why) => Err(Refused::Changed(why.clone())),
+            Some(why) => Err(ExchangeError::Changed(why.clone())),
         }
     }
 }

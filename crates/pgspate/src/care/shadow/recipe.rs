@@ -10,7 +10,7 @@ use pgspate_target::{Ask, Table, quote_ident, quote_literal};
 
 /// The table and its shadow by all the names that statements need.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(super) struct ShadowNames {
     /// The table's oid.
     pub(super) oid: u32,
     /// The table, as SQL writes it.
@@ -21,10 +21,10 @@ pub(super) struct Names {
     pub(super) shadow: String,
 }
 
-impl Names {
-    pub(super) fn new(table: &Table, oid: u32, schema: String) -> Names {
+impl ShadowNames {
+    pub(super) fn new(table: &Table, oid: u32, schema: String) -> ShadowNames {
         let shadow = format!("{schema}.{}", quote_ident(&table.name));
-        Names { oid, table: table.sql_name.clone(), schema, shadow }
+        ShadowNames { oid, table: table.sql_name.clone(), schema, shadow }
     }
 
     /// The query with its names filled in as literals.
@@ -53,7 +53,7 @@ impl Names {
 /// What a query of this module writes. NULL is a statement that could not be written.
 pub(super) async fn write(
     client: &Client,
-    names: &Names,
+    names: &ShadowNames,
     sql: &str,
 ) -> Result<Vec<Option<String>>, tokio_postgres::Error> {
     let rows = client.ask_all(&names.fill(sql), &[]).await?;
@@ -108,7 +108,7 @@ where d.refobjid = :oid and d.deptype = 'i' and e.deptype = 'i' and o.relkind = 
 order by a.attnum";
 
 /// An identity column's sequences, by names as SQL writes them.
-pub(super) struct Identity {
+pub(super) struct IdentitySequences {
     /// The schema of the table's.
     pub(super) schema: String,
     /// The name of the table's.
@@ -121,10 +121,10 @@ pub(super) struct Identity {
 
 pub(super) async fn identities(
     client: &Client,
-    names: &Names,
-) -> Result<Vec<Identity>, tokio_postgres::Error> {
+    names: &ShadowNames,
+) -> Result<Vec<IdentitySequences>, tokio_postgres::Error> {
     let rows = client.ask_all(&names.fill(IDENTITIES), &[]).await?;
-    let read = |row: &tokio_postgres::Row| Identity {
+    let read = |row: &tokio_postgres::Row| IdentitySequences {
         schema: row.get(0),
         name: row.get(1),
         new_name: row.get(2),
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn names_are_filled_in_as_literals_and_once() {
-        let names = Names {
+        let names = ShadowNames {
             oid: 7,
             table: "public.\":shadow'\"".to_owned(),
             schema: "pgspate_job_1".to_owned(),

@@ -10,23 +10,23 @@ use pgspate_embedded::testing::{self, TestDb};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::copy::{Commit, Connect, Copying, Destination, Early, Lanes};
+use crate::copy::{Commit, SessionOpener, CopySetup, Destination, EarlySession, Lanes};
 use crate::format::Cutter;
 use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
 use pgspate_target::connect::{Dsn, Environment};
 use pgspate_target::use_users_path;
 
 /// A database, and a session in it.
-struct Session {
+struct RejectTestSession {
     runtime: Runtime,
     connection: Connection,
-    job: Job,
+    job: CopyJob,
     db: TestDb,
 }
 
-impl Session {
+impl RejectTestSession {
     /// For csv into the columns of `t`, which `sql` makes.
-    fn new(sql: &str, columns: &[&str]) -> Session {
+    fn new(sql: &str, columns: &[&str]) -> RejectTestSession {
         let db = testing::database();
         db.run(sql);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -36,7 +36,7 @@ impl Session {
         let users_path = use_users_path(false);
         runtime.block_on(connection.client.batch_execute(&users_path)).unwrap();
         let job = job(&runtime, dsn, columns);
-        Session { runtime, connection, job, db }
+        RejectTestSession { runtime, connection, job, db }
     }
 
     fn run(&self, sql: &str) {
@@ -54,7 +54,7 @@ impl Session {
     }
 
     /// The input's only chunk, sifted in the transaction that is open.
-    fn sift(&self, input: &[u8]) -> Result<Sifted> {
+    fn sift(&self, input: &[u8]) -> Result<ChunkWithRejects> {
         let chunk = Arc::new(chunk(input, self.job.columns.len()));
         let mut encoder = (self.job.encoder)();
         self.runtime.block_on(sift(&self.connection, &self.job, encoder.as_mut(), &chunk))
@@ -75,9 +75,9 @@ fn chunk(input: &[u8], fields: usize) -> Chunk {
     chunk
 }
 
-fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
+fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     let control = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
-    let connect = Connect::new(&dsn, "lane".to_owned());
+    let connect = SessionOpener::new(&dsn, "lane".to_owned());
     let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
     let column = |name: &String| Column {
         name: name.clone(),
@@ -87,14 +87,14 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
     };
     let encoded: Vec<Column> = names.iter().map(column).collect();
     let list = columns.join(", ");
-    Job {
+    CopyJob {
         connect,
-        early: Early::default(),
+        early: EarlySession::default(),
         control,
         encoder: Box::new(move || {
             Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))
         }),
-        copying: Copying {
+        copying: CopySetup {
             binary_sql: format!("copy t ({list}) from stdin (format binary)"),
             text_sql: format!("copy t ({list}) from stdin (format text)"),
             limits: Limits::default(),
@@ -116,7 +116,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> Job {
 }
 
 /// Ordinals and codes of the refused rows.
-fn codes(sifted: &Sifted) -> Vec<(u64, String)> {
+fn codes(sifted: &ChunkWithRejects) -> Vec<(u64, String)> {
     let code = |it: &Reject| (it.row, it.sqlstate.code().to_owned());
     sifted.rejects.iter().map(code).collect()
 }

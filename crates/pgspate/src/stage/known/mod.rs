@@ -7,7 +7,7 @@
 
 mod winnow;
 
-pub(crate) use winnow::Winnower;
+pub(crate) use winnow::KnownRowFilter;
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +23,7 @@ const WORTHWHILE: u64 = 5;
 /// In a row's place: the source has it.
 const IS_MET: u64 = 1 << 63;
 
-type Hash = [u64; 2];
+type RowHash = [u64; 2];
 
 /// Where a version of a row is in its table: block and item, as `ctid` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub(crate) struct Tid {
     pub(crate) item: u16,
 }
 
-/// How rows are told apart. The same for all that read a table for one [`Known`].
+/// How rows are told apart. The same for all that read a table for one [`KnownRows`].
 #[derive(Debug, Clone)]
-pub(crate) struct Recognition {
+pub(crate) struct RowHasher {
     hasher: SipHasher13,
     /// Fields of a row.
     columns: usize,
@@ -44,24 +44,24 @@ pub(crate) struct Recognition {
 
 /// Rows of a table, in the order in which they were read.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    rows: Vec<Row>,
+pub(crate) struct RowsRead {
+    rows: Vec<KnownRow>,
     /// The scope of each row, where there are scopes.
-    scopes: Vec<Hash>,
-    last_scope: (Vec<u8>, Hash),
+    scopes: Vec<RowHash>,
+    last_scope: (Vec<u8>, RowHash),
 }
 
 #[derive(Debug)]
-struct Row {
-    hash: Hash,
+struct KnownRow {
+    hash: RowHash,
     place: AtomicU64,
 }
 
 /// The rows of a table, for looking them up.
 #[derive(Debug)]
-pub(crate) struct Known {
-    recognition: Recognition,
-    seen: Seen,
+pub(crate) struct KnownRows {
+    recognition: RowHasher,
+    seen: RowsRead,
     /// One more than a row's number, at its hash or behind; zero where there is none.
     index: Vec<u32>,
     looked_up: AtomicU64,
@@ -69,23 +69,23 @@ pub(crate) struct Known {
     is_futile: AtomicBool,
 }
 
-impl Recognition {
+impl RowHasher {
     /// For rows of so many fields; `scope`: by which of them scopes are told.
-    pub(crate) fn new(columns: usize, mut scope: Vec<usize>) -> Recognition {
+    pub(crate) fn new(columns: usize, mut scope: Vec<usize>) -> RowHasher {
         scope.sort_unstable();
         // The standard library's keys are made anew by the system for each thread and step.
         let [one, two] = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)];
-        Recognition { hasher: SipHasher13::new_with_keys(one, two), columns, scope }
+        RowHasher { hasher: SipHasher13::new_with_keys(one, two), columns, scope }
     }
 
-    fn hash(&self, bytes: &[u8]) -> Hash {
+    fn hash(&self, bytes: &[u8]) -> RowHash {
         let hash = self.hasher.hash(bytes);
         [hash.h1, hash.h2]
     }
 
     /// Takes in a row as `copy (select ctid, ...) to` writes it, from its number of fields on. The
     /// rest of the bytes, or `None` if they do not begin with such a row.
-    pub(crate) fn read<'a>(&self, seen: &mut Seen, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    pub(crate) fn read<'a>(&self, seen: &mut RowsRead, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let count = i16::from_be_bytes(*bytes.first_chunk()?);
         if usize::try_from(count).ok()? != self.columns + 1 {
             return None;
@@ -99,7 +99,7 @@ impl Recognition {
         let end = self.fields_length(fields)?;
         let (row, rest) = fields.split_at(end);
         let place = AtomicU64::new(u64::from(tid.block) << 16 | u64::from(tid.item));
-        seen.rows.push(Row { hash: self.hash(row), place });
+        seen.rows.push(KnownRow { hash: self.hash(row), place });
         if !self.scope.is_empty() {
             let scope = self.scope_of(row, &mut seen.last_scope);
             seen.scopes.push(scope);
@@ -118,7 +118,7 @@ impl Recognition {
     }
 
     /// The hash of the fields that tell a row's scope; mostly it is that of the row before.
-    fn scope_of(&self, mut row: &[u8], last: &mut (Vec<u8>, Hash)) -> Hash {
+    fn scope_of(&self, mut row: &[u8], last: &mut (Vec<u8>, RowHash)) -> RowHash {
         let mut scope = Vec::with_capacity(last.0.len());
         let mut wanted = self.scope.iter().peekable();
         for nth in 0..self.columns {
@@ -146,16 +146,16 @@ fn field(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     Some((Some(value), rest))
 }
 
-impl Seen {
+impl RowsRead {
     /// How many rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 }
 
-impl Known {
+impl KnownRows {
     /// Of the rows that several have read, together in the table's order.
-    pub(crate) fn new(recognition: Recognition, parts: Vec<Seen>) -> Known {
+    pub(crate) fn new(recognition: RowHasher, parts: Vec<RowsRead>) -> KnownRows {
         let mut parts = parts.into_iter();
         let mut seen = parts.next().unwrap_or_default();
         let others = parts.as_slice();
@@ -175,7 +175,7 @@ impl Known {
             }
             index[slot] = number;
         }
-        Known {
+        KnownRows {
             recognition,
             seen,
             index,
@@ -221,7 +221,7 @@ impl Known {
     }
 
     /// The number of the row with this hash.
-    fn find(&self, hash: Hash) -> Option<usize> {
+    fn find(&self, hash: RowHash) -> Option<usize> {
         let mut slot = hash[0] as usize & (self.index.len() - 1);
         while let Some(nth) = self.index[slot].checked_sub(1) {
             if self.seen.rows[nth as usize].hash == hash {
@@ -255,10 +255,10 @@ impl Known {
     /// The rows that the source does not have, in the table's order; and whether it has others of
     /// their scope, where there are scopes.
     pub(crate) fn unmet(&self) -> impl Iterator<Item = (Tid, bool)> {
-        let is_met = |row: &Row| row.place.load(Relaxed) & IS_MET != 0;
-        let Seen { rows, scopes, .. } = &self.seen;
+        let is_met = |row: &KnownRow| row.place.load(Relaxed) & IS_MET != 0;
+        let RowsRead { rows, scopes, .. } = &self.seen;
         let both = rows.iter().zip(scopes);
-        let in_source: HashSet<Hash> =
+        let in_source: HashSet<RowHash> =
             both.filter(|(row, _)| is_met(row)).map(|(_, scope)| *scope).collect();
         let unmet = rows.iter().enumerate().filter(move |(_, row)| !is_met(row));
         unmet.map(move |(nth, row)| {

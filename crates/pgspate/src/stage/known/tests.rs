@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode, Record};
-use crate::{Place, Result};
+use crate::{InputPlace, Result};
 
 /// A row of fields in binary COPY format, behind where it is.
 fn row(tid: Option<(u32, u16)>, fields: &[Option<&str>]) -> Vec<u8> {
@@ -25,18 +25,18 @@ fn row(tid: Option<(u32, u16)>, fields: &[Option<&str>]) -> Vec<u8> {
 }
 
 /// What is known of a table of these rows, by two that have read it.
-fn known(rows: &[[Option<&str>; 2]], scope: &[usize]) -> Known {
-    let recognition = Recognition::new(2, scope.to_vec());
-    let mut parts = [Seen::default(), Seen::default()];
+fn known(rows: &[[Option<&str>; 2]], scope: &[usize]) -> KnownRows {
+    let recognition = RowHasher::new(2, scope.to_vec());
+    let mut parts = [RowsRead::default(), RowsRead::default()];
     for (nth, fields) in rows.iter().enumerate() {
         let part = &mut parts[usize::from(nth * 2 >= rows.len())];
         let bytes = row(Some((nth as u32, 7)), fields);
         assert_eq!(recognition.read(part, &bytes), Some(&[][..]));
     }
-    Known::new(recognition, parts.into())
+    KnownRows::new(recognition, parts.into())
 }
 
-fn places(known: &Known) -> Vec<(u32, bool)> {
+fn places(known: &KnownRows) -> Vec<(u32, bool)> {
     let unmet: Vec<_> = known.unmet().collect();
     assert!(unmet.iter().all(|(tid, _)| tid.item == 7));
     unmet.into_iter().map(|(tid, is_in)| (tid.block, is_in)).collect()
@@ -106,13 +106,13 @@ fn rows_are_met_in_every_order() {
 
 #[test]
 fn rows_in_pieces_are_none() {
-    let recognition = Recognition::new(2, Vec::new());
+    let recognition = RowHasher::new(2, Vec::new());
     let bytes = row(Some((1, 2)), &[Some("ab"), None]);
     for end in 0..bytes.len() {
-        assert_eq!(recognition.read(&mut Seen::default(), &bytes[..end]), None, "{end}");
+        assert_eq!(recognition.read(&mut RowsRead::default(), &bytes[..end]), None, "{end}");
     }
     let other = row(Some((1, 2)), &[Some("ab")]);
-    assert_eq!(recognition.read(&mut Seen::default(), &other), None);
+    assert_eq!(recognition.read(&mut RowsRead::default(), &other), None);
 }
 
 #[test]
@@ -149,8 +149,8 @@ impl ChunkEncoder for Six {
         Ok(self.next < 6)
     }
 
-    fn place(&self, _: &Chunk, _: u64) -> Place {
-        Place::default()
+    fn place(&self, _: &Chunk, _: u64) -> InputPlace {
+        InputPlace::default()
     }
 
     fn records(&self, _: &Chunk, _: &[u64]) -> Result<Vec<Record>> {
@@ -162,7 +162,7 @@ impl ChunkEncoder for Six {
 fn known_rows_are_left_out_of_what_is_encoded() {
     let rows = ["0", "3", "9"].map(|key| [Some(key), Some("x")]);
     let known = Arc::new(known(&rows, &[]));
-    let mut encoder = Winnower::new(Box::new(Six { next: 0 }), Arc::clone(&known));
+    let mut encoder = KnownRowFilter::new(Box::new(Six { next: 0 }), Arc::clone(&known));
     let data = ChunkData::Bytes(Vec::new());
     let chunk =
         Arc::new(Chunk { seq: 0, input: 0, byte: 0, line: 0, first_row: 0, digest: None, data });

@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::Known;
+use super::KnownRows;
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, Mode, Record};
-use crate::{Error, Kind, Place, Result};
+use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Encodes as another encoder does, and leaves out what is known.
-pub(crate) struct Winnower {
+pub(crate) struct KnownRowFilter {
     inner: Box<dyn ChunkEncoder>,
-    known: Arc<Known>,
+    known: Arc<KnownRows>,
     mode: Mode,
     /// The row of the table that is likely to be the next one.
     next: usize,
 }
 
-impl Winnower {
+impl KnownRowFilter {
     /// Leaves `known` rows out of what `inner` encodes.
-    pub(crate) fn new(inner: Box<dyn ChunkEncoder>, known: Arc<Known>) -> Winnower {
-        Winnower { inner, known, mode: Mode::Binary, next: 0 }
+    pub(crate) fn new(inner: Box<dyn ChunkEncoder>, known: Arc<KnownRows>) -> KnownRowFilter {
+        KnownRowFilter { inner, known, mode: Mode::Binary, next: 0 }
     }
 
     /// Takes known rows out of the binary rows from `start` on, of which there are `all`.
@@ -30,7 +30,7 @@ impl Winnower {
             let rest = out.binary.get(fields..);
             let length = rest.and_then(|rest| self.known.recognition.fields_length(rest));
             let Some(end) = length.map(|length| fields + length) else {
-                return Err(Error::new(Kind::Bug, "an encoded row is not whole"));
+                return Err(Error::new(ErrorKind::Bug, "an encoded row is not whole"));
             };
             if self.known.meet(&out.binary[fields..end], &mut self.next) {
                 met += 1;
@@ -48,7 +48,7 @@ impl Winnower {
     }
 }
 
-impl ChunkEncoder for Winnower {
+impl ChunkEncoder for KnownRowFilter {
     fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
         self.mode = mode;
         self.inner.begin(chunk, mode)
@@ -59,7 +59,7 @@ impl ChunkEncoder for Winnower {
             return self.inner.fill(out, piece);
         }
         if self.known.is_futile() {
-            return Err(Error::new(Kind::Plan, "too little of the source is in the table"));
+            return Err(Error::new(ErrorKind::Plan, "too little of the source is in the table"));
         }
         let (start, rows) = (out.binary.len(), out.binary_rows);
         let filled = self.inner.fill(out, piece);
@@ -67,7 +67,7 @@ impl ChunkEncoder for Winnower {
         filled
     }
 
-    fn place(&self, chunk: &Chunk, row: u64) -> Place {
+    fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
         self.inner.place(chunk, row)
     }
 

@@ -18,13 +18,13 @@ pub(super) use probe::pays;
 pub(super) use read::{connect, read};
 
 use super::statements::{IS_IN, Scope, TID, UNMET};
-use super::{Sync, write};
+use super::{PreparedSync, write};
 use crate::copy::fill;
 use crate::format::Mode;
-use crate::plan::When;
-use crate::stage::known::{Known, Recognition};
+use crate::plan::AutoChoice;
+use crate::stage::known::{KnownRows, RowHasher};
 use crate::stage::pin;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
 use pgspate_target::{Ask, server_error};
@@ -40,12 +40,12 @@ const ROWS_IN_BLOCK: i64 = 200;
 
 /// A table that was read ahead of the source.
 #[derive(Debug, Clone)]
-pub(super) struct Ahead {
+pub(super) struct TableReadAhead {
     /// What it was read by, exported: as others see the table there, so does the session that
     /// stages, in the one transaction that it leaves open.
     pub(super) snapshot: String,
     /// Its rows.
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<KnownRows>,
 }
 
 const BEGIN: &str = "begin isolation level repeatable read, read only";
@@ -60,7 +60,7 @@ where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relha
 
 /// How much there is to read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct TableExtent {
     blocks: u64,
     /// Whether or not it pays.
     is_always: bool,
@@ -68,7 +68,7 @@ pub(super) struct Extent {
 
 /// Whether the table is to be read ahead: where that can only leave out what needs no look, and
 /// where the source is large enough for the table.
-pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
+pub(super) async fn extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
     let (staging, columns) = (&sync.staging, &sync.columns);
     let fits = match &sync.options.scope {
         // A scope is that of a row as long as the row is there.
@@ -88,7 +88,7 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
         || staging.is_text()
         || staging.reading.is_stream();
     let when = sync.options.read_ahead;
-    if when == When::Never || !fits || !is_plain || is_awkward {
+    if when == AutoChoice::Never || !fits || !is_plain || is_awkward {
         return Ok(None);
     }
     let (failed, table) =
@@ -103,11 +103,11 @@ pub(super) async fn extent(sync: &Sync) -> Result<Option<Extent>> {
     let is_worth_it = blocks >= BLOCKS_MIN
         && rows <= ROWS_MAX as u64
         && bytes <= staging.stored_bytes().saturating_mul(share);
-    let is_always = when == When::Always && rows <= ROWS_MAX as u64;
-    Ok((is_worth_it || is_always).then_some(Extent { blocks, is_always }))
+    let is_always = when == AutoChoice::Always && rows <= ROWS_MAX as u64;
+    Ok((is_worth_it || is_always).then_some(TableExtent { blocks, is_always }))
 }
 
-impl Extent {
+impl TableExtent {
     /// Whether the first rows of the source are to say if it pays.
     pub(super) fn is_doubtful(&self) -> bool {
         !self.is_always
@@ -115,7 +115,7 @@ impl Extent {
 }
 
 /// A session that nothing ends while it waits.
-pub(super) async fn open(sync: &Sync) -> Result<Connection> {
+pub(super) async fn open(sync: &PreparedSync) -> Result<Connection> {
     let session = sync.staging.own.dsn.connect("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
     session.client.batch_execute(&sync.options.limits.session_sql()).await.map_err(failed)?;
@@ -123,7 +123,7 @@ pub(super) async fn open(sync: &Sync) -> Result<Connection> {
 }
 
 /// What the session that holds everything has to tell.
-pub(super) struct Held {
+pub(super) struct HeldSnapshot {
     /// The snapshot, exported.
     pub(super) snapshot: String,
     /// What was counted before.
@@ -132,7 +132,7 @@ pub(super) struct Held {
 
 /// Has a session hold the lock that keeps other syncs of the same rows waiting, the snapshot, and
 /// the table: nobody empties it or moves its rows about meanwhile. All of it ends with the session.
-pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
+pub(super) async fn hold(sync: &PreparedSync, session: &Connection) -> Result<HeldSnapshot> {
     let failed = || server_error("could not begin to read the table".to_owned());
     let client = &session.client;
     write::lock(session, sync).await?;
@@ -143,10 +143,10 @@ pub(super) async fn hold(sync: &Sync, session: &Connection) -> Result<Held> {
     client.batch_execute(&lock).await.map_err(failed())?;
     let is_still = client.ask_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
     if is_still.is_none() {
-        return Err(Error::new(Kind::Plan, "the table has become another one"));
+        return Err(Error::new(ErrorKind::Plan, "the table has become another one"));
     }
     let row = client.ask_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
-    Ok(Held { snapshot: row.get(0), before })
+    Ok(HeldSnapshot { snapshot: row.get(0), before })
 }
 
 /// Ends what [`hold`] holds but for the lock against other syncs: the session that stages has the
@@ -157,19 +157,19 @@ pub(super) async fn hand_over(session: &Connection) -> Result<()> {
 }
 
 /// How rows of the table are told apart: by the columns that the source has.
-fn recognition(sync: &Sync) -> Recognition {
+fn recognition(sync: &PreparedSync) -> RowHasher {
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|column| &column.name).collect();
     let by: &[String] = match &sync.options.scope {
         Scope::By(columns) => columns,
         _ => &[],
     };
     let scope = (0..names.len()).filter(|nth| by.contains(names[*nth])).collect();
-    Recognition::new(names.len(), scope)
+    RowHasher::new(names.len(), scope)
 }
 
 /// Tells the staging session which rows of the table the source was not seen to have. Whether all
 /// of them are known to be of the source's scopes; the others are for [`admit`].
-pub(super) async fn tell(connection: &Connection, known: &Known) -> Result<bool> {
+pub(super) async fn tell(connection: &Connection, known: &KnownRows) -> Result<bool> {
     let failed = || server_error("could not stage which rows are left".to_owned());
     let client: &Client = &connection.client;
     let create =
@@ -196,7 +196,7 @@ pub(super) async fn tell(connection: &Connection, known: &Known) -> Result<bool>
 }
 
 /// Marks those whose scope is told by the staged rows alone. These are analyzed by then.
-pub(super) async fn admit(client: &Client, sync: &Sync) -> Result<()> {
+pub(super) async fn admit(client: &Client, sync: &PreparedSync) -> Result<()> {
     let failed = || server_error("could not compare scopes".to_owned());
     let Some(admit) = sync.build().admit() else { return Ok(()) };
     pin::allow_nested_loop(client, &admit).await.map_err(failed())?;

@@ -7,10 +7,10 @@ use super::recognition;
 use crate::copy::fill;
 use crate::encode::Encoded;
 use crate::format::Mode;
-use crate::stage::known::Known;
+use crate::stage::known::KnownRows;
 use crate::stage::{NAME, pin};
 use crate::sync::Sync;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{quote_ident, server_error};
 
@@ -23,7 +23,7 @@ const ROWS_MIN: u64 = 100;
 /// Whether enough of these rows are in the table. They are staged and found by the key's index, in
 /// a transaction that is rolled back.
 pub(in crate::sync) async fn pays(
-    sync: &Sync,
+    sync: &PreparedSync,
     session: &Connection,
     first: &Encoded,
 ) -> Result<bool> {
@@ -39,7 +39,7 @@ pub(in crate::sync) async fn pays(
 }
 
 /// How many of the rows the table has; `None` if no index finds them.
-async fn find(sync: &Sync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
+async fn find(sync: &PreparedSync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
     let rows = first.binary_rows;
     let failed = || server_error("could not look for the first rows".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
@@ -60,7 +60,7 @@ async fn find(sync: &Sync, session: &Connection, first: &Encoded) -> Result<Opti
     let recognition = recognition(sync);
     let copy = format!("copy ({query}) to stdout (format binary)");
     let seen = copy_out(session, &copy, &recognition, &AtomicUsize::new(0)).await?;
-    let known = Known::new(recognition, vec![seen]);
+    let known = KnownRows::new(recognition, vec![seen]);
     let met = known.count_met(&first.binary);
-    met.map(Some).ok_or_else(|| Error::new(Kind::Bug, "an encoded row is not whole"))
+    met.map(Some).ok_or_else(|| Error::new(ErrorKind::Bug, "an encoded row is not whole"))
 }

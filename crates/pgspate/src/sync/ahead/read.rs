@@ -9,11 +9,11 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
-use super::{BEGIN, Extent, ROWS_MAX, open, recognition};
+use super::{BEGIN, TableExtent, ROWS_MAX, open, recognition};
 use crate::copy::{BINARY_HEADER, BINARY_TRAILER};
-use crate::stage::known::{Known, Recognition, Seen};
-use crate::sync::{Scope, Sync};
-use crate::{Error, Kind, Result};
+use crate::stage::known::{KnownRows, RowHasher, RowsRead};
+use crate::sync::{Scope, PreparedSync};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::quote_ident;
 
@@ -27,30 +27,30 @@ const SCANS_RANGES: u32 = 140_000;
 type Range = (Option<u64>, Option<u64>);
 
 /// A session, and what it reads.
-pub(in crate::sync) struct Reader {
+pub(in crate::sync) struct TableReader {
     pub(in crate::sync) connection: Arc<Connection>,
     range: Range,
 }
 
 /// Sessions to read the table with.
-pub(in crate::sync) async fn connect(sync: &Sync, extent: Extent) -> Result<Vec<Reader>> {
+pub(in crate::sync) async fn connect(sync: &PreparedSync, extent: TableExtent) -> Result<Vec<TableReader>> {
     let ranges = ranges(extent.blocks, sync.staging.control().server_version());
     let all = ranges.into_iter().map(async |range| {
         let connection = Arc::new(open(sync).await?);
-        Ok(Reader { connection, range })
+        Ok(TableReader { connection, range })
     });
     try_join_all(all).await
 }
 
 /// Reads all rows of the table in this snapshot, or those of the scope's predicate.
 pub(in crate::sync) async fn read(
-    sync: &Sync,
-    readers: &[Reader],
+    sync: &PreparedSync,
+    readers: &[TableReader],
     snapshot: &str,
-) -> Result<Known> {
+) -> Result<KnownRows> {
     let recognition = recognition(sync);
     let rows = Arc::new(AtomicUsize::new(0));
-    let parts = readers.iter().map(async |Reader { connection, range }| {
+    let parts = readers.iter().map(async |TableReader { connection, range }| {
         let copy = select(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
@@ -62,24 +62,26 @@ pub(in crate::sync) async fn read(
         let mut task = JoinSet::new();
         task.spawn(async move { copy_out(&session, &copy, &recognition, &rows).await });
         let seen = task.join_next().await.expect("a task was spawned");
-        seen.map_err(|error| Error::new(Kind::Bug, "reading the table panicked").because(error))?
+        seen.map_err(|error| {
+            Error::new(ErrorKind::Bug, "reading the table panicked").because(error)
+        })?
     });
-    Ok(Known::new(recognition.clone(), try_join_all(parts).await?))
+    Ok(KnownRows::new(recognition.clone(), try_join_all(parts).await?))
 }
 
-/// The rows that a statement copies out, as [`Recognition::read`] takes them. `rows`: how many
+/// The rows that a statement copies out, as [`RowHasher::read`] takes them. `rows`: how many
 /// there are with those of others.
 pub(super) async fn copy_out(
     connection: &Connection,
     copy: &str,
-    recognition: &Recognition,
+    recognition: &RowHasher,
     rows: &AtomicUsize,
-) -> Result<Seen> {
+) -> Result<RowsRead> {
     let failed = |error| connection.explain("could not read the table", error);
     let messages = connection.client.copy_out(copy).await.map_err(failed)?;
     let mut messages = pin!(messages);
-    let broken = || Error::new(Kind::Bug, "rows were read in pieces");
-    let mut seen = Seen::default();
+    let broken = || Error::new(ErrorKind::Bug, "rows were read in pieces");
+    let mut seen = RowsRead::default();
     let (mut is_first, mut is_over) = (true, false);
     while let Some(message) = messages.next().await {
         let message = message.map_err(failed)?;
@@ -97,7 +99,7 @@ pub(super) async fn copy_out(
         }
         let more = seen.len() - before;
         if rows.fetch_add(more, Relaxed) + more > ROWS_MAX {
-            return Err(Error::new(Kind::Plan, "the table has more rows than can be kept"));
+            return Err(Error::new(ErrorKind::Plan, "the table has more rows than can be kept"));
         }
     }
     if is_over { Ok(seen) } else { Err(broken()) }
@@ -112,7 +114,7 @@ fn ranges(blocks: u64, server_version: u32) -> Vec<Range> {
     (0..readers).map(|nth| (bound(nth), bound(nth + 1))).collect()
 }
 
-fn select(sync: &Sync, (from, to): Range) -> String {
+fn select(sync: &PreparedSync, (from, to): Range) -> String {
     let columns = sync.staging.plan.columns.iter();
     let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
     let mut conditions = Vec::new();

@@ -185,5 +185,5 @@ fn a_failed_read_is_an_error_with_the_name() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.kind(), crate::Kind::Source);
+    assert_eq!(error.kind(), crate::ErrorKind::Source);
 }

@@ -1,7 +1,7 @@
 //! What is refused, in whose words, and what is delivered before.
 
 use super::*;
-use crate::Kind;
+use crate::ErrorKind;
 
 fn csv(columns: usize) -> Setup {
     Setup::new(Dialect::csv(), columns)
@@ -15,7 +15,7 @@ fn text(columns: usize) -> Setup {
 fn refused(setup: &Setup, input: &[u8]) -> (usize, String, u64) {
     let said = |mode| {
         let (rows, error) = Setup { mode, ..setup.clone() }.refusal(input);
-        assert_eq!(error.kind(), Kind::Format);
+        assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.sqlstate().map(|code| code.code()), Some("22P04"), "{error}");
         let line = error.place().and_then(|place| place.line).unwrap();
         (rows, error.to_string(), line)
@@ -207,9 +207,9 @@ fn dialects_that_cannot_be_told_apart() {
         Dialect { delimiter: b'\\', ..text.clone() },
         Dialect { delimiter: b'N', ..text.clone() },
     ] {
-        assert_eq!(dialect.check().unwrap_err().kind(), Kind::Usage, "{dialect:?}");
+        assert_eq!(dialect.check().unwrap_err().kind(), ErrorKind::Usage, "{dialect:?}");
         let setup = Setup::new(dialect, 1);
-        assert_eq!(setup.refusal(b"a\n").1.kind(), Kind::Usage);
+        assert_eq!(setup.refusal(b"a\n").1.kind(), ErrorKind::Usage);
     }
     csv.check().unwrap();
     text.check().unwrap();

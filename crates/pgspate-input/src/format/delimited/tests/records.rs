@@ -109,7 +109,7 @@ fn what_the_mapping_refuses_has_a_place() {
         dialect: Dialect::csv(),
         header: true,
         chunk_bytes: 10,
-        map: Arc::new(|_| Err(Error::new(crate::Kind::Usage, "no such column"))),
+        map: Arc::new(|_| Err(Error::new(crate::ErrorKind::Usage, "no such column"))),
     };
     let reader = Box::new(std::io::Cursor::new(b"a\nb\n".to_vec()));
     let error = DelimitedCutter::open("in.csv", reader, options).err().unwrap();

@@ -4,33 +4,33 @@ mod format;
 mod pairs;
 mod rows;
 
-use super::{Builder, Feed};
+use super::{BatchBuilder, SourceFeed};
 use crate::Result;
-use crate::apply::inputs::{InputPiece, Line, LinePosition, LineSource, Lines};
+use crate::apply::inputs::{InputPiece, InputLine, LinePosition, LineSource, LineSplitter};
 use format::Reading;
 use pairs::Pairing;
-use pgspate_events::Event;
+use pgspate_events::ChangeEvent;
 use pgspate_events::decode::Dms;
 
 /// Decodes records.
 pub(crate) struct LineFeed {
-    builder: Builder<LinePosition>,
-    lines: Lines,
-    reading: Reading,
+    builder: BatchBuilder<LinePosition>,
+    lines: LineSplitter,
+    reading: RecordFormat,
     /// Of rows of Parquet files.
     dms: Option<Dms>,
     /// The last event is a delete that the next record may take back.
-    pairing: Option<Pairing>,
+    pairing: Option<PendingDelete>,
     /// Kept for its room.
-    events: Vec<Event>,
+    events: Vec<ChangeEvent>,
 }
 
 impl LineFeed {
-    pub(crate) fn new(builder: Builder<LinePosition>) -> LineFeed {
+    pub(crate) fn new(builder: BatchBuilder<LinePosition>) -> LineFeed {
         LineFeed {
-            reading: Reading::new(&builder.with),
+            reading: RecordFormat::new(&builder.with),
             builder,
-            lines: Lines::default(),
+            lines: LineSplitter::default(),
             dms: None,
             pairing: None,
             events: Vec::new(),
@@ -38,7 +38,7 @@ impl LineFeed {
     }
 
     /// Decodes a record and takes what it says.
-    fn decode_line(&mut self, line: &[u8], stand: Line) -> Result<()> {
+    fn decode_line(&mut self, line: &[u8], event_place: InputLine) -> Result<()> {
         self.builder.position.digest.add(line);
         let Some(decoder) = self.reading.decoder() else { return Ok(()) };
         let mut events = std::mem::take(&mut self.events);
@@ -49,19 +49,19 @@ impl LineFeed {
             return Err(fault);
         }
         let outcome = match decoded {
-            Ok(()) => self.take_grouped(&events, grouping, line.len(), stand),
+            Ok(()) => self.take_grouped(&events, grouping, line.len(), event_place),
             Err(error) => {
                 self.end_pairing();
-                self.builder.take_unread(self.reading.explain(error), line, stand)
+                self.builder.take_unread(self.reading.explain(error), line, event_place)
             }
         };
         self.events = events;
-        outcome.map_err(|error| self.builder.placed(error, stand))
+        outcome.map_err(|error| self.builder.placed(error, event_place))
     }
 }
 
-impl Feed<LineSource> for LineFeed {
-    fn builder(&mut self) -> &mut Builder<LinePosition> {
+impl SourceFeed<LineSource> for LineFeed {
+    fn builder(&mut self) -> &mut BatchBuilder<LinePosition> {
         &mut self.builder
     }
 
@@ -72,9 +72,9 @@ impl Feed<LineSource> for LineFeed {
         };
         let mut lines = std::mem::take(&mut self.lines);
         lines.add(block)?;
-        while let Some((line, stand)) = lines.next() {
-            if !line.trim_ascii().is_empty() && self.knows_format(line, stand)? {
-                self.decode_line(line, stand)?;
+        while let Some((line, event_place)) = lines.next() {
+            if !line.trim_ascii().is_empty() && self.knows_format(line, event_place)? {
+                self.decode_line(line, event_place)?;
             }
             self.builder.hand_over_if_due()?;
         }
@@ -84,7 +84,7 @@ impl Feed<LineSource> for LineFeed {
 
     fn wait(&mut self) -> Result<()> {
         self.reading.check_wait()?;
-        if self.pairing.is_some_and(Pairing::has_waited) {
+        if self.pairing.is_some_and(PendingDelete::has_waited) {
             self.end_pairing();
         }
         Ok(())

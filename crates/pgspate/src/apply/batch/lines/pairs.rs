@@ -6,10 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::LineFeed;
-use crate::apply::batch::builder::{Told, Transaction};
+use crate::apply::batch::builder::{SetAside, SourceTransaction};
 use crate::apply::inputs::Line;
-use crate::{Error, Kind, Result};
-use pgspate_events::Event;
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::ChangeEvent;
 use pgspate_events::decode::Grouping;
 
 /// A delete that the next record may take back waits so long for it. Both are written at once.
@@ -17,13 +17,13 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// A delete that may be the first half of a change of its row's key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pairing {
+pub(super) struct PendingDelete {
     since: Instant,
-    half: Half,
+    half: DeletePlace,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Half {
+enum DeletePlace {
     /// It is the last event of the log.
     InLog,
     /// It was applied by a run before.
@@ -32,7 +32,7 @@ enum Half {
     Elsewhere,
 }
 
-impl Pairing {
+impl PendingDelete {
     /// Whether nothing is to be expected any more.
     pub(super) fn has_waited(self) -> bool {
         self.since.elapsed() >= WAIT
@@ -43,36 +43,36 @@ impl LineFeed {
     /// Takes the events of a record of so many bytes, and what it says of transactions beside them.
     pub(super) fn take_grouped(
         &mut self,
-        events: &[Event],
+        events: &[ChangeEvent],
         grouping: Grouping,
         bytes: usize,
-        stand: Line,
+        event_place: InputLine,
     ) -> Result<()> {
         match grouping {
             Grouping::Opens => self.builder.open_transaction(),
             Grouping::Closes => {
                 self.builder.close_transaction();
                 self.builder.end_doubt()?;
-                self.builder.note(stand);
+                self.builder.note(event_place);
                 return Ok(());
             }
-            Grouping::Pairs => return self.take_pair(events, bytes, stand),
+            Grouping::Pairs => return self.take_pair(events, bytes, event_place),
             Grouping::AsEvents | Grouping::MayPair => {}
         }
         if !events.is_empty() {
             self.end_pairing();
         }
         let (before, is_again) = (self.logged(), self.builder.is_again());
-        self.builder.take(events, bytes, stand)?;
+        self.builder.take(events, bytes, event_place)?;
         if grouping == Grouping::MayPair {
             let half = match self.logged() > before {
-                true => Half::InLog,
-                false if is_again => Half::Applied,
-                false => Half::Elsewhere,
+                true => DeletePlace::InLog,
+                false if is_again => DeletePlace::Applied,
+                false => DeletePlace::Elsewhere,
             };
-            self.pairing = Some(Pairing { since: Instant::now(), half });
+            self.pairing = Some(PendingDelete { since: Instant::now(), half });
             self.builder.is_held = true;
-            self.builder.transaction = Transaction::Within;
+            self.builder.transaction = SourceTransaction::Within;
         }
         Ok(())
     }
@@ -83,31 +83,31 @@ impl LineFeed {
     }
 
     /// Takes an event that says all of a change whose first half was the event before.
-    fn take_pair(&mut self, events: &[Event], bytes: usize, stand: Line) -> Result<()> {
+    fn take_pair(&mut self, events: &[ChangeEvent], bytes: usize, event_place: InputLine) -> Result<()> {
         let half = self.pairing.take().map(|pairing| pairing.half);
         let builder = &mut self.builder;
         builder.is_held = false;
         match half {
-            Some(Half::InLog) => builder.batch.log.take_back(),
-            Some(Half::Elsewhere) => {}
-            None | Some(Half::Applied) if builder.is_again() => {}
-            None | Some(Half::Applied) => {
+            Some(DeletePlace::InLog) => builder.batch.log.take_back(),
+            Some(DeletePlace::Elsewhere) => {}
+            None | Some(DeletePlace::Applied) if builder.is_again() => {}
+            None | Some(DeletePlace::Applied) => {
                 builder.ordinal += 1;
                 let message = "the row from which unchanged values are to be taken is deleted \
                                already";
-                let error = Error::new(Kind::Format, message).hint(
+                let error = Error::new(ErrorKind::Format, message).hint(
                     "The delete and the insert of a key that was changed came more than a second \
                      apart, or in two runs. Set the event aside with `--max-dead-letters`, and \
                      mend it with the values that the source has.",
                 );
-                builder.set_aside(error, &Told::Event(&events[0]), stand)?;
+                builder.set_aside(error, &SetAside::Event(&events[0]), event_place)?;
                 builder.batch.events += 1;
                 builder.close_transaction();
-                builder.note(stand);
+                builder.note(event_place);
                 return Ok(());
             }
         }
-        builder.take(events, bytes, stand)
+        builder.take(events, bytes, event_place)
     }
 
     /// The last event stays by itself: nothing is to be paired with it.

@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use super::{Refused, Sifting, check, is_of_data, middle, round, verb};
+use super::{EventRefusal, BatchSift, check, is_of_data, middle, round, verb};
 use crate::apply::batch::prepare;
-use crate::apply::write::Counts;
-use crate::apply::write::session::Session;
+use crate::apply::write::ApplyCounts;
+use crate::apply::write::session::WriterSession;
 use crate::{Error, Result};
 use pgspate_target::ledger::DeadLetter;
 
@@ -25,18 +25,18 @@ const TRIES_OF_BATCH_MAX: u32 = 10_000;
 const LATE_MAX: u64 = 1000;
 
 /// Events that are left out for others to pass, and what becomes of them.
-pub(super) type Late = Vec<(usize, DeadLetter)>;
+pub(super) type LateEvents = Vec<(usize, DeadLetter)>;
 
-impl Sifting<'_> {
+impl BatchSift<'_> {
     /// Writes what passes without the events that deferred constraints refuse, after all of them
     /// were `refused`. So many may be set aside.
     pub(super) async fn find_late(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         refused: Error,
         room: u64,
-    ) -> Result<Counts> {
-        let mut late = Late::new();
+    ) -> Result<ApplyCounts> {
+        let mut late = LateEvents::new();
         self.start_over(session, room).await?;
         let mut counts = self.by_transactions(session, &mut late).await?;
         if late.len() > 1 {
@@ -71,10 +71,10 @@ impl Sifting<'_> {
     /// Writes all others, if nothing is refused then but what is refused at once.
     async fn passes(
         &mut self,
-        session: &mut Session,
-        left_out: &Late,
+        session: &mut WriterSession,
+        left_out: &LateEvents,
         room: u64,
-    ) -> Result<Option<Counts>> {
+    ) -> Result<Option<ApplyCounts>> {
         if !self.may_try()? {
             return Ok(None);
         }
@@ -93,7 +93,7 @@ impl Sifting<'_> {
     /// Whether events may be written once more to see whether they pass.
     ///
     /// # Errors
-    /// Of [`Kind::Cancelled`] when the run is to stop.
+    /// Of [`ErrorKind::Cancelled`] when the run is to stop.
     fn may_try(&mut self) -> Result<bool> {
         self.heed_stop()?;
         self.tries += 1;
@@ -105,7 +105,7 @@ impl Sifting<'_> {
     }
 
     /// Begins anew. What is set aside is counted when it is known what that is.
-    async fn start_over(&mut self, session: &mut Session, room: u64) -> Result<()> {
+    async fn start_over(&mut self, session: &mut WriterSession, room: u64) -> Result<()> {
         session.roll_back().await?;
         session.begin().await?;
         self.add_columns(session).await?;
@@ -116,10 +116,10 @@ impl Sifting<'_> {
 
     /// Writes all events, and has deferred constraints checked where transactions end. What is
     /// refused there is left out.
-    async fn by_transactions(&mut self, session: &mut Session, late: &mut Late) -> Result<Counts> {
+    async fn by_transactions(&mut self, session: &mut WriterSession, late: &mut LateEvents) -> Result<ApplyCounts> {
         let cuts = self.cuts()?;
         let wholes: Vec<usize> = cuts.iter().copied().filter(|at| self.is_boundary(*at)).collect();
-        let mut counts = Counts::default();
+        let mut counts = ApplyCounts::default();
         let mut ranges = Vec::from([(0, self.batch.upto)]);
         while let Some((start, end)) = ranges.pop() {
             self.heed_stop()?;
@@ -140,13 +140,13 @@ impl Sifting<'_> {
     /// not pass either, without what passes then.
     async fn transaction(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: Range<usize>,
         cuts: &[usize],
-        refused: Refused,
-        late: &mut Late,
-    ) -> Result<Counts> {
-        let Refused { error, is_late } = refused;
+        refused: EventRefusal,
+        late: &mut LateEvents,
+    ) -> Result<ApplyCounts> {
+        let EventRefusal { error, is_late } = refused;
         if is_late {
             return self.leave_out(session, range, &[], cuts, error, late).await;
         }
@@ -172,13 +172,13 @@ impl Sifting<'_> {
     /// with.
     async fn leave_out(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: Range<usize>,
         without: &[usize],
         cuts: &[usize],
         refused: Error,
-        late: &mut Late,
-    ) -> Result<Counts> {
+        late: &mut LateEvents,
+    ) -> Result<ApplyCounts> {
         let may_cut =
             |at: usize| [range.start, range.end].contains(&at) || cuts.binary_search(&at).is_ok();
         if self.room == 0 || range.len() > TRIES_MAX {
@@ -210,7 +210,7 @@ impl Sifting<'_> {
     /// there are none.
     async fn least(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: &Range<usize>,
         without: &[usize],
         mut left_out: Vec<usize>,
@@ -235,10 +235,10 @@ impl Sifting<'_> {
     /// Writes a transaction but for some events, if that passes.
     async fn rest(
         &mut self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: &Range<usize>,
         left_out: &[usize],
-    ) -> Result<Option<Counts>> {
+    ) -> Result<Option<ApplyCounts>> {
         if !self.may_try()? {
             return Ok(None);
         }
@@ -266,7 +266,7 @@ impl Sifting<'_> {
             verb(change.op)
         );
         Error::new(error.kind(), message)
-            .at(self.inputs.place(change.stand))
+            .at(self.inputs.place(change.event_place))
             .hint(
                 "A deferred constraint refuses them, and which of them are to be set aside cannot \
                  be told: nothing of their batch is applied. Mend the one that is refused.",
@@ -277,12 +277,12 @@ impl Sifting<'_> {
     /// Writes events but some, and has what is deferred checked.
     async fn write_rest(
         &self,
-        session: &mut Session,
+        session: &mut WriterSession,
         range: &Range<usize>,
         left_out: &[usize],
-    ) -> Result<Counts> {
+    ) -> Result<ApplyCounts> {
         let batch = self.batch;
-        let mut counts = Counts::default();
+        let mut counts = ApplyCounts::default();
         for (start, end) in parts(range.clone(), left_out) {
             let prepared = prepare(&batch.log, start..end, &batch.tables)?;
             let written = round::write(session, &batch.tables, &prepared, true, self.watch).await?;

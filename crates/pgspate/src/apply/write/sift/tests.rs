@@ -6,11 +6,11 @@ use pgspate_embedded::{silent, testing};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::apply::Event;
-use crate::apply::route::{Names, Router, StandAt, UnknownColumns};
-use crate::apply::write::Settings;
+use crate::apply::ChangeEvent;
+use crate::apply::route::{TableMap, Router, EventPlace, UnknownColumns};
+use crate::apply::write::WriterSettings;
 use pgspate_events::Lsn;
-use pgspate_events::log::Log;
+use pgspate_events::log::EventLog;
 use pgspate_replication::postgres::Replication;
 use pgspate_target::connect::{Dsn, Environment};
 use pgspate_target::session::Limits;
@@ -63,7 +63,7 @@ fn dsn(of: &str) -> Dsn {
 }
 
 /// The events of the history, and what a source has after each of its transactions.
-async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
+async fn history(server: &str, action: &str) -> (Vec<ChangeEvent>, Vec<String>) {
     let connection = dsn(server).connect("source").await.unwrap();
     let client = &connection.client;
     client.batch_execute(&use_users_path(false)).await.unwrap();
@@ -77,7 +77,7 @@ async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
         states.push(client.query_one(CONTENTS, &[]).await.unwrap().get(0));
     }
     let mut stream = Replication::start(&dsn(server), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
-    let mut events: Vec<Event> = Vec::new();
+    let mut events: Vec<ChangeEvent> = Vec::new();
     while events.iter().filter(|event| event.ends_transaction).count() < states.len() {
         events.extend(stream.next().await.unwrap().events);
     }
@@ -93,17 +93,17 @@ async fn history(server: &str, action: &str) -> (Vec<Event>, Vec<String>) {
 }
 
 /// A target, and the session that writes it.
-struct Target {
+struct SiftTarget {
     runtime: Runtime,
     router: Router,
     inputs: SourceNames,
-    session: Session,
+    session: WriterSession,
 }
 
-impl Target {
-    fn new(server: &str) -> Target {
+impl SiftTarget {
+    fn new(server: &str) -> SiftTarget {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let names = Names::parse(&[], &[]).unwrap();
+        let names = TableMap::parse(&[], &[]).unwrap();
         let handle = runtime.handle().clone();
         let router =
             Router::new(dsn(server), names, UnknownColumns::Fail, Limits::default(), handle);
@@ -112,24 +112,24 @@ impl Target {
         let (dsn, limits) = (dsn(server), Limits::default());
         let (dead_letters_max, direct_rows) = (0, 0);
         let inputs_too = inputs.clone();
-        let settings = Settings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
-        let session = runtime.block_on(Session::open(&settings)).unwrap();
-        Target { runtime, router, inputs, session }
+        let settings = WriterSettings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
+        let session = runtime.block_on(WriterSession::open(&settings)).unwrap();
+        SiftTarget { runtime, router, inputs, session }
     }
 
     /// Writes events as one batch, and leaves the transaction open.
-    fn write(&mut self, events: &[Event], is_open: bool) -> Result<()> {
-        let mut log = Log::default();
+    fn write(&mut self, events: &[ChangeEvent], is_open: bool) -> Result<()> {
+        let mut log = EventLog::default();
         for event in events {
-            let at = StandAt { stand: Lsn(0).into(), ordinal: 0 };
+            let at = EventPlace { event_place: Lsn(0).into(), ordinal: 0 };
             self.router.add(event, &mut log, at)?;
         }
         let tables = self.router.tables();
         let prepared = prepare(&log, 0..log.changes().len(), &tables)?;
-        let batch = Batch { upto: log.changes().len(), log, tables, prepared, ..Batch::default() };
+        let batch = EventBatch { upto: log.changes().len(), log, tables, prepared, ..EventBatch::default() };
         let inputs = &self.inputs;
-        let (letters, watch) = (Vec::new(), &Watch::default());
-        let mut sifting = Sifting { batch: &batch, inputs, room: 0, letters, watch, tries: 0 };
+        let (letters, watch) = (Vec::new(), &ApplyWatch::default());
+        let mut sifting = BatchSift { batch: &batch, inputs, room: 0, letters, watch, tries: 0 };
         self.runtime.block_on(async {
             sifting.write(&mut self.session, is_open).await?;
             self.session.clear_stages().await
@@ -142,8 +142,8 @@ impl Target {
 }
 
 /// Whether a batch may end between these events, as the feed has it.
-fn may_cut(events: &[Event], at: usize) -> bool {
-    at == 0 || events[at - 1].op != Op::Truncate || events[at - 1].ends_transaction
+fn may_cut(events: &[ChangeEvent], at: usize) -> bool {
+    at == 0 || events[at - 1].op != ChangeKind::Truncate || events[at - 1].ends_transaction
 }
 
 #[test]
@@ -161,13 +161,13 @@ fn batches_may_end_at_every_event() {
         let (events, states) = connection.block_on(history(&server.dsn_for(&database), action));
         let db = testing::database();
         db.run(&TABLES.replace("ACTION", action));
-        every_cut(&mut Target::new(&db.dsn()), &events, &states, action);
+        every_cut(&mut SiftTarget::new(&db.dsn()), &events, &states, action);
     }
 }
 
 /// From the beginning of each transaction to its end and that of the next: batches of every size,
 /// and two of which the first ends anywhere.
-fn every_cut(target: &mut Target, events: &[Event], states: &[String], action: &str) {
+fn every_cut(target: &mut SiftTarget, events: &[ChangeEvent], states: &[String], action: &str) {
     let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
     let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
     let mut start = 0;

@@ -19,9 +19,9 @@ create trigger odd before insert on t for each row execute function odd();";
 const COLUMNS: [&str; 6] = ["id", "v", "s", "p", "q", "r"];
 
 /// The same numbers each time.
-struct Numbers(u64);
+struct RandomNumbers(u64);
 
-impl Numbers {
+impl RandomNumbers {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -40,7 +40,7 @@ impl Numbers {
 
 /// Records of which about so many in a thousand fields are bad, and some are by what they are
 /// next to.
-fn records(numbers: &mut Numbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
+fn records(numbers: &mut RandomNumbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
     let record = |_| {
         let id = numbers.below(rows * (30 + others) / 30 + 1);
         let v = numbers.pick(&["1", "3", "x", "99999", "", "\"1\""], others);
@@ -55,7 +55,7 @@ fn records(numbers: &mut Numbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
 }
 
 /// Loads the records one by one, as psql with `on_error_rollback` would. The codes of the refused.
-fn one_by_one(session: &Session, records: &[Vec<u8>]) -> Vec<(u64, String)> {
+fn one_by_one(session: &RejectTestSession, records: &[Vec<u8>]) -> Vec<(u64, String)> {
     let client = &session.connection.client;
     let work = async {
         let mut refused = Vec::new();
@@ -80,8 +80,8 @@ fn one_by_one(session: &Session, records: &[Vec<u8>]) -> Vec<(u64, String)> {
 
 #[test]
 fn as_if_row_by_row() {
-    let session = Session::new(TABLE, &COLUMNS);
-    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let session = RejectTestSession::new(TABLE, &COLUMNS);
+    let mut numbers = RandomNumbers(0x2545_f491_4f6c_dd1d);
     let table = "select t::text from t order by id";
     for (rows, others) in
         [(1, 30), (7, 20), (60, 0), (60, 2), (60, 10), (60, 40), (400, 1), (400, 8)]

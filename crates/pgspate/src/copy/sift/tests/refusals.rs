@@ -57,10 +57,10 @@ fn good(id: u64) -> Vec<u8> {
 
 /// Sifts so many rows of which some are bad, and compares everything with what was made.
 fn check(
-    session: &Session,
+    session: &RejectTestSession,
     rows: u64,
     bad: &dyn Fn(u64) -> Option<(Vec<u8>, &'static str)>,
-) -> Sifted {
+) -> ChunkWithRejects {
     let (mut input, mut expected, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for row in 0..rows {
         match bad(row) {
@@ -81,9 +81,12 @@ fn check(
     assert_eq!((sifted.rows_in, sifted.rows_written), (rows, kept.len() as u64));
     let found = sifted.rejects.iter().map(|it| {
         let line = it.row + 1;
-        let place = Place { column: None, ..it.place.clone() };
+        let place = InputPlace { column: None, ..it.place.clone() };
         let source = Some("in.csv".to_owned());
-        assert_eq!(place, Place { source, line: Some(line), byte: place.byte, ..Place::default() });
+        assert_eq!(
+            place,
+            InputPlace { source, line: Some(line), byte: place.byte, ..InputPlace::default() }
+        );
         assert!(!it.message.is_empty() && !it.message.contains("SQLSTATE"), "{}", it.message);
         (it.row, it.place.byte.unwrap(), it.record.clone(), it.sqlstate.code())
     });
@@ -96,7 +99,7 @@ fn check(
 
 #[test]
 fn every_kind_wherever_it_stands() {
-    let session = Session::new(TABLE, &COLUMNS);
+    let session = RejectTestSession::new(TABLE, &COLUMNS);
     assert_eq!(check(&session, 9, &|_| None).copies, 1);
     for (name, fields, code) in KINDS {
         let bad = |row: u64| Some(([row.to_string().as_bytes(), fields, b"\n"].concat(), *code));
@@ -120,7 +123,7 @@ fn every_kind_wherever_it_stands() {
 
 #[test]
 fn all_kinds_together() {
-    let session = Session::new(TABLE, &COLUMNS);
+    let session = RejectTestSession::new(TABLE, &COLUMNS);
     let bad = |row: u64| {
         let (_, fields, code) = KINDS.get((row / 2) as usize % KINDS.len())?;
         let record = [row.to_string().as_bytes(), fields, b"\n"].concat();
@@ -131,7 +134,7 @@ fn all_kinds_together() {
 
 #[test]
 fn columns_are_named_where_the_server_does() {
-    let session = Session::new(TABLE, &COLUMNS);
+    let session = RejectTestSession::new(TABLE, &COLUMNS);
     session.run("begin");
     let input = b"0,x,ok,x,1,1,,1,\n1,1,ok,,1,1,,1,\n2,1,ok,x,1,1,,0,\n3,1\n";
     let sifted = session.sift(input).unwrap();
@@ -144,7 +147,7 @@ fn columns_are_named_where_the_server_does() {
 
 #[test]
 fn an_open_quote_is_all_that_is_left() {
-    let session = Session::new("create table t (a text)", &["a"]);
+    let session = RejectTestSession::new("create table t (a text)", &["a"]);
     for (input, rows, record) in [
         (&b"a\nb\n\"c\nd\n"[..], 3, &b"\"c\nd\n"[..]),
         (b"\"a", 1, b"\"a\n"),
@@ -162,7 +165,7 @@ fn an_open_quote_is_all_that_is_left() {
 #[test]
 fn of_equal_keys_the_first_is_written() {
     let session =
-        Session::new("create table t (a int primary key, b int unique deferrable)", &["a", "b"]);
+        RejectTestSession::new("create table t (a int primary key, b int unique deferrable)", &["a", "b"]);
     session.run("begin");
     let sifted = session.sift(b"1,1\n2,2\n1,3\n3,1\n2,2\n4,4\n").unwrap();
     assert_eq!(session.ask("select a || ',' || b from t order by a"), "1,1\n2,2\n4,4");
@@ -173,7 +176,7 @@ fn of_equal_keys_the_first_is_written() {
 fn rows_refused_for_a_refused_row_are_judged_again() {
     let sql = "create table t2 (b int primary key); insert into t2 values (1);
         create table t (a int primary key, b int references t2)";
-    let session = Session::new(sql, &["a", "b"]);
+    let session = RejectTestSession::new(sql, &["a", "b"]);
     session.run("begin");
     let sifted = session.sift(b"1,2\n1,1\n1,1\n2,1\n").unwrap();
     assert_eq!(codes(&sifted), [(0, "23503".to_owned()), (2, "23505".to_owned())]);
@@ -188,7 +191,7 @@ fn rows_refused_for_a_refused_row_are_judged_again() {
 
 #[test]
 fn values_that_look_like_a_context_accuse_nobody() {
-    let session = Session::new("create table t (a int, b text)", &["a", "b"]);
+    let session = RejectTestSession::new("create table t (a int, b text)", &["a", "b"]);
     session.run("begin");
     let forged = b"1,x\n\"a\nCOPY t, line 1, column a: \"\"\",y\n2,z\n";
     let sifted = session.sift(forged).unwrap();
@@ -202,10 +205,10 @@ fn triggers_may_keep_rows_out() {
         create function odd() returns trigger language plpgsql as
             'begin if new.a % 2 = 1 then return new; end if; return null; end';
         create trigger odd before insert on t for each row execute function odd();";
-    let mut session = Session::new(sql, &["a"]);
+    let mut session = RejectTestSession::new(sql, &["a"]);
     session.run("begin");
     let error = session.sift(b"1\n2\nx\n3\n").unwrap_err();
-    assert_eq!(error.kind(), Kind::Bug);
+    assert_eq!(error.kind(), ErrorKind::Bug);
     session.run("rollback");
     session.job.may_drop_rows = true;
     session.run("begin");
@@ -214,7 +217,7 @@ fn triggers_may_keep_rows_out() {
 }
 
 /// The code of an error that is about no row; the table stays as it was.
-fn fails(session: &Session, before: &str, input: &[u8]) -> String {
+fn fails(session: &RejectTestSession, before: &str, input: &[u8]) -> String {
     session.run(before);
     let error = session.sift(input).unwrap_err();
     let code = error.sqlstate().map_or("none".to_owned(), |code| code.code().to_owned());
@@ -228,7 +231,7 @@ fn what_is_about_no_row_fails() {
         create function no() returns trigger language plpgsql as
             $$begin raise exception 'no' using errcode = tg_argv[0]; end$$;
         grant usage on schema public to public;";
-    let session = || Session::new(sql, &["a"]);
+    let session = || RejectTestSession::new(sql, &["a"]);
     let trigger = |when: &str, code: &str| {
         format!(
             "create trigger no {when} insert on t for each statement execute function no('{code}')"
@@ -254,18 +257,18 @@ fn what_is_about_no_row_fails() {
 
 #[test]
 fn a_connection_that_is_lost_fails() {
-    let session = Session::new("create table t (a int)", &["a"]);
+    let session = RejectTestSession::new("create table t (a int)", &["a"]);
     session.run("begin");
     let pid = session.connection.backend_pid();
     session.db.query(&format!("select pg_terminate_backend({pid}, 10000)"));
-    assert_eq!(session.sift(b"1\nx\n").unwrap_err().kind(), Kind::Connect);
+    assert_eq!(session.sift(b"1\nx\n").unwrap_err().kind(), ErrorKind::Connect);
 }
 
 #[test]
 fn refusals_cost_few_statements() {
     let sql = "create table t2 (b int primary key); insert into t2 values (1);
         create table t (a int, b int references t2)";
-    let session = Session::new(sql, &["a", "b"]);
+    let session = RejectTestSession::new(sql, &["a", "b"]);
     let rows = 2_000;
     // How often a row is bad, and how many statements that may take for a row that is named, and
     // for one that is not.

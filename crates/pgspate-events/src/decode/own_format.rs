@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::{Decode, Types};
-use crate::event::{Event, Name, Op, Position, Row, Value};
-use crate::log::{Cell, Change, Log};
-use crate::{Error, Kind, Result};
+use super::{Decode, TargetTypes};
+use crate::event::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
+use crate::log::{LoggedValue, LoggedEvent, EventLog};
+use crate::{Error, ErrorKind, Result};
 use pgspate_input::json::{Scalar, Shape, Syntax, Unfit};
 use pgspate_input::json::{key_end, literal, skip_space, string_end, unescape, value};
 
 /// Decodes pgspate's own events.
 #[derive(Debug, Default)]
-pub struct Plain {
-    tables: HashMap<Box<str>, Arc<Name>>,
-    last_table: Option<(Box<str>, Arc<Name>)>,
+pub struct OwnFormat {
+    tables: HashMap<Box<str>, Arc<SourceTable>>,
+    last_table: Option<(Box<str>, Arc<SourceTable>)>,
     columns: Columns,
     stack: Vec<u8>,
 }
@@ -46,10 +46,10 @@ const KEY: usize = 2;
 /// The parts of an event as they come.
 #[derive(Default)]
 struct Parts<'a> {
-    op: Option<Op>,
+    op: Option<ChangeKind>,
     table: Option<&'a [u8]>,
     schema: Option<String>,
-    rows: [Option<Row>; 3],
+    rows: [Option<EventRow>; 3],
     transaction: Option<Box<str>>,
     end: Option<bool>,
     /// Columns of the new row that the source did not tell.
@@ -58,8 +58,8 @@ struct Parts<'a> {
     arrays: Vec<(usize, usize)>,
 }
 
-impl Decode for Plain {
-    fn decode(&mut self, record: &[u8], types: &dyn Types, events: &mut Vec<Event>) -> Result<()> {
+impl Decode for OwnFormat {
+    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
         if std::str::from_utf8(record).is_err() {
             return Err(refuse("the record is not valid UTF-8"));
         }
@@ -78,20 +78,20 @@ impl Decode for Plain {
         let new = if unchanged.is_empty() { new } else { Some(with_absent(new, unchanged)?) };
         let names = key.as_ref().map(|key| Arc::clone(&key.columns));
         let ends = parts.end.unwrap_or(parts.transaction.is_none());
-        events.push(Event {
+        events.push(ChangeEvent {
             table,
             op,
             new,
             old: old.or(key),
             key: names,
-            position: Position { transaction: parts.transaction, ..Position::default() },
+            position: EventOrigin { transaction: parts.transaction, ..EventOrigin::default() },
             ends_transaction: ends,
         });
         Ok(())
     }
 }
 
-impl Plain {
+impl OwnFormat {
     fn parts<'a>(&mut self, data: &'a [u8], start: usize) -> Result<Parts<'a>, Syntax> {
         let mut parts = Parts::default();
         if data[start] != b'{' {
@@ -151,11 +151,11 @@ impl Plain {
         match (key, kind) {
             (b"op", Scalar::String(_)) => {
                 parts.op = Some(match inside() {
-                    b"insert" => Op::Insert,
-                    b"update" => Op::Update,
-                    b"delete" => Op::Delete,
-                    b"truncate" => Op::Truncate,
-                    b"snapshot" => Op::Snapshot,
+                    b"insert" => ChangeKind::Insert,
+                    b"update" => ChangeKind::Update,
+                    b"delete" => ChangeKind::Delete,
+                    b"truncate" => ChangeKind::Truncate,
+                    b"snapshot" => ChangeKind::Snapshot,
                     _ => return fault("expected insert, update, delete, truncate or snapshot"),
                 });
             }
@@ -189,7 +189,7 @@ impl Plain {
         start: usize,
         nth: usize,
         arrays: &mut Vec<(usize, usize)>,
-    ) -> Result<(Row, usize), Syntax> {
+    ) -> Result<(EventRow, usize), Syntax> {
         let expected = self.columns.last[nth].as_ref().map_or(4, |(_, names)| names.len());
         let mut values = Vec::with_capacity(expected);
         self.columns.joined.clear();
@@ -203,7 +203,7 @@ impl Plain {
                 Some(b'"') => {
                     let (close, escaped) = string_end(data, begin)?;
                     let inside = &data[begin + 1..close - 1];
-                    values.push(Value::Text(match escaped {
+                    values.push(EventValue::Text(match escaped {
                         false => text(inside),
                         true => unescaped(inside, begin)?,
                     }));
@@ -212,12 +212,12 @@ impl Plain {
                 _ => {
                     let (kind, close) = value(data, begin, &mut self.stack)?;
                     match kind {
-                        Scalar::Null => values.push(Value::Null),
+                        Scalar::Null => values.push(EventValue::Null),
                         kind => {
                             if kind == Scalar::Array {
                                 arrays.push((nth, values.len()));
                             }
-                            values.push(Value::Text(text(&data[begin..close])));
+                            values.push(EventValue::Text(text(&data[begin..close])));
                         }
                     }
                     close
@@ -232,10 +232,10 @@ impl Plain {
             }
         }
         let columns = self.columns.names(nth, start)?;
-        Ok((Row { columns, values }, at + 1))
+        Ok((EventRow { columns, values }, at + 1))
     }
 
-    fn table(&mut self, parts: &mut Parts<'_>) -> Result<Arc<Name>> {
+    fn table(&mut self, parts: &mut Parts<'_>) -> Result<Arc<SourceTable>> {
         let raw = parts.table.ok_or_else(|| refuse("the event has no \"table\""))?;
         if let (None, Some((last, name))) = (&parts.schema, &self.last_table)
             && last.as_bytes() == raw
@@ -244,11 +244,11 @@ impl Plain {
         }
         let written = unescaped(raw, 0).map_err(|fault| refuse(fault.what))?;
         let parsed = match (&parts.schema, written.split_once('.')) {
-            (Some(schema), _) => Name { schema: Some(schema.clone()), table: written.to_string() },
+            (Some(schema), _) => SourceTable { schema: Some(schema.clone()), table: written.to_string() },
             (None, Some((schema, table))) => {
-                Name { schema: Some(schema.to_owned()), table: table.to_owned() }
+                SourceTable { schema: Some(schema.to_owned()), table: table.to_owned() }
             }
-            (None, None) => Name { schema: None, table: written.to_string() },
+            (None, None) => SourceTable { schema: None, table: written.to_string() },
         };
         let id = format!("{}\0{}", parsed.schema.as_deref().unwrap_or("\0"), parsed.table);
         let name =
@@ -314,7 +314,7 @@ fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), Syntax> {
 }
 
 /// The new row of an event that names columns which the source did not tell.
-fn with_absent(row: Option<Row>, unchanged: Vec<Box<str>>) -> Result<Row> {
+fn with_absent(row: Option<EventRow>, unchanged: Vec<Box<str>>) -> Result<EventRow> {
     let (columns, mut values) =
         row.map_or((Vec::new(), Vec::new()), |row| (row.columns.to_vec(), row.values));
     let mut all = columns;
@@ -323,13 +323,13 @@ fn with_absent(row: Option<Row>, unchanged: Vec<Box<str>>) -> Result<Row> {
             return Err(refuse("a column is in \"row\" and in \"unchanged\""));
         }
         all.push(name);
-        values.push(Value::Absent);
+        values.push(EventValue::Absent);
     }
-    Ok(Row { columns: all.into(), values })
+    Ok(EventRow { columns: all.into(), values })
 }
 
 fn refuse(what: &str) -> Error {
-    Error::new(Kind::Format, what)
+    Error::new(ErrorKind::Format, what)
 }
 
 /// The text of UTF-8 bytes; the record was checked to be that.
@@ -353,11 +353,11 @@ fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, Syntax> {
 }
 
 /// Arrays for columns of array types, as these read them. Others stay JSON.
-fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
+fn as_literals(parts: &mut Parts<'_>, table: &SourceTable, types: &dyn TargetTypes) {
     for (nth, at) in std::mem::take(&mut parts.arrays) {
         let Some(row) = &mut parts.rows[nth] else { continue };
         let Some(typname) = types.of(table, &row.columns[at]) else { continue };
-        let (Some(element), Value::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
+        let (Some(element), EventValue::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
         else {
             continue;
         };
@@ -367,7 +367,7 @@ fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
         };
         let mut out = Vec::new();
         if literal(json.as_bytes(), shape, &mut out).is_ok() {
-            row.values[at] = Value::Text(text(&out));
+            row.values[at] = EventValue::Text(text(&out));
         }
     }
 }
@@ -375,8 +375,8 @@ fn as_literals(parts: &mut Parts<'_>, table: &Name, types: &dyn Types) {
 /// An event of a log as a line of this format, for people to mend: about that table, whose columns
 /// are those of the log's rows.
 pub fn write<'a>(
-    log: &Log,
-    change: &Change,
+    log: &EventLog,
+    change: &LoggedEvent,
     (schema, table): (&str, &str),
     columns: impl Iterator<Item = &'a str> + Clone,
 ) -> String {
@@ -385,14 +385,14 @@ pub fn write<'a>(
         let Some(row) = row else { continue };
         let cells = columns.clone().enumerate().map(|(at, column)| {
             let value = match log.cell(change.width, row, at) {
-                Cell::Absent => None,
-                Cell::Null => Some(None),
-                Cell::Text(text) => Some(Some(String::from_utf8_lossy(text))),
+                LoggedValue::Absent => None,
+                LoggedValue::Null => Some(None),
+                LoggedValue::Text(text) => Some(Some(String::from_utf8_lossy(text))),
             };
             (column, value)
         });
         // What an update leaves out is to stay as it is, whatever else a stream of letters tells.
-        let is_partial = name == "row" && change.op == Op::Update && !change.is_complete;
+        let is_partial = name == "row" && change.op == ChangeKind::Update && !change.is_complete;
         add_row(&mut line, name, cells, is_partial);
     }
     line.push('}');
@@ -400,15 +400,15 @@ pub fn write<'a>(
 }
 
 /// An event as pgspate's own format has it, about a table of this name.
-pub fn write_event(event: &Event, schema: Option<&str>, table: &str) -> String {
+pub fn write_event(event: &ChangeEvent, schema: Option<&str>, table: &str) -> String {
     let mut line = begin(event.op, schema, table);
     for (name, row) in [("row", &event.new), ("old", &event.old)] {
         let Some(row) = row else { continue };
         let cells = row.columns.iter().zip(&row.values).map(|(column, value)| {
             let value = match value {
-                Value::Absent => None,
-                Value::Null => Some(None),
-                Value::Text(text) => Some(Some(Cow::Borrowed(&**text))),
+                EventValue::Absent => None,
+                EventValue::Null => Some(None),
+                EventValue::Text(text) => Some(Some(Cow::Borrowed(&**text))),
             };
             (&**column, value)
         });
@@ -418,7 +418,7 @@ pub fn write_event(event: &Event, schema: Option<&str>, table: &str) -> String {
     line
 }
 
-fn begin(op: Op, schema: Option<&str>, table: &str) -> String {
+fn begin(op: ChangeKind, schema: Option<&str>, table: &str) -> String {
     let schema = schema.map_or("null".to_owned(), quoted);
     format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), quoted(table))
 }
@@ -445,18 +445,18 @@ fn add_row<'a>(
     }
 }
 
-fn word(op: Op) -> &'static str {
+fn word(op: ChangeKind) -> &'static str {
     match op {
-        Op::Insert => "insert",
-        Op::Update => "update",
-        Op::Delete => "delete",
-        Op::Truncate => "truncate",
-        Op::Snapshot => "snapshot",
+        ChangeKind::Insert => "insert",
+        ChangeKind::Update => "update",
+        ChangeKind::Delete => "delete",
+        ChangeKind::Truncate => "truncate",
+        ChangeKind::Snapshot => "snapshot",
     }
 }
 
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    serde_json::EventValue::from(text).to_string()
 }
 
 #[cfg(test)]
@@ -465,14 +465,14 @@ mod tests {
 
     struct Int4s;
 
-    impl Types for Int4s {
-        fn of(&self, _: &Name, column: &str) -> Option<Arc<str>> {
+    impl TargetTypes for Int4s {
+        fn of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
             (column == "list").then(|| "_int4".into())
         }
     }
 
-    fn decode(lines: &[&str]) -> Result<Vec<Event>> {
-        let mut plain = Plain::default();
+    fn decode(lines: &[&str]) -> Result<Vec<ChangeEvent>> {
+        let mut plain = OwnFormat::default();
         let mut events = Vec::new();
         for line in lines {
             plain.decode(line.as_bytes(), &Int4s, &mut events)?;
@@ -480,12 +480,12 @@ mod tests {
         Ok(events)
     }
 
-    fn shown(row: &Option<Row>) -> String {
+    fn shown(row: &Option<EventRow>) -> String {
         let Some(row) = row else { return "-".to_owned() };
         let pairs = row.columns.iter().zip(&row.values).map(|(name, value)| match value {
-            Value::Absent => format!("{name}?"),
-            Value::Null => format!("{name}=null"),
-            Value::Text(text) => format!("{name}={text}"),
+            EventValue::Absent => format!("{name}?"),
+            EventValue::Null => format!("{name}=null"),
+            EventValue::Text(text) => format!("{name}={text}"),
         });
         pairs.collect::<Vec<_>>().join(" ")
     }
@@ -505,7 +505,7 @@ mod tests {
         let all: Vec<String> = events
             .iter()
             .map(|event| {
-                let Name { schema, table } = &*event.table;
+                let SourceTable { schema, table } = &*event.table;
                 format!(
                     "{:?} {}|{table} new {} old {} {}",
                     event.op,
@@ -540,7 +540,7 @@ mod tests {
         ];
         for line in lines {
             let event = decode(&[line]).unwrap().remove(0);
-            let Name { schema, table } = &*event.table;
+            let SourceTable { schema, table } = &*event.table;
             assert_eq!(write_event(&event, schema.as_deref(), table), line);
         }
         let event = decode(&lines[..1]).unwrap().remove(0);

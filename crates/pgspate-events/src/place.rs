@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 /// Where an event stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stand {
+pub enum EventPlace {
     /// On a line of one of the inputs, or in a row; both count from 1.
     Line {
         /// Which of the inputs.
@@ -30,9 +30,9 @@ pub enum Stand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-impl From<Lsn> for Stand {
-    fn from(commit: Lsn) -> Stand {
-        Stand::Commit(commit)
+impl From<Lsn> for EventPlace {
+    fn from(commit: Lsn) -> EventPlace {
+        EventPlace::Commit(commit)
     }
 }
 
@@ -58,7 +58,10 @@ impl FromStr for Lsn {
             Some(Lsn(part(high)? << 32 | part(low)?))
         };
         parse().ok_or_else(|| {
-            Error::new(Kind::Usage, format!("invalid place in the write-ahead log: \"{text}\""))
+            Error::new(
+                ErrorKind::Usage,
+                format!("invalid place in the write-ahead log: \"{text}\""),
+            )
         })
     }
 }
