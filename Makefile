@@ -14,6 +14,7 @@ VENV = target/python
 BARE = target/python-bare
 FRESH = target/python-wheel
 LINT = target/python-lint
+SITE = target/python-site
 AUDIT = target/audit
 # Every package is the one whose hash is in the file, or is refused.
 PIP_INSTALL = -m pip install -q --require-hashes -r
@@ -29,6 +30,7 @@ help:
 	@echo 'make audit      advisories, licences and sources of all that is built in; notices'
 	@echo 'make notices    write THIRD-PARTY-NOTICES.txt anew; make requirements those with hashes'
 	@echo 'make dist       the command with its licences, manual page and completions'
+	@echo 'make docs       build docs/ as a site, target/site/html, and check its links'
 	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
 
 # Without the lab, which takes as long to build as the engine and is no part of what is shown; in a
@@ -69,7 +71,7 @@ wheel: $(VENV)/made
 	$(FRESH)/bin/python $(PIP_INSTALL) python/tests/requirements-guide.txt
 	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/guide/python.md
 
-check: lint test lint-python test-kafka test-other
+check: lint docs test lint-python test-kafka test-other
 
 lint: audit lint-prose
 	$(CARGO) fmt --all --check
@@ -97,7 +99,7 @@ notices:
 # The newest versions that fit those named in the .in files, with their hashes.
 requirements: $(AUDIT)/made
 	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
-		python/tests/requirements-guide python/tests/requirements-lint; do \
+		python/tests/requirements-guide python/tests/requirements-lint site/requirements; do \
 		echo "$$file.txt"; \
 		$(AUDIT)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 \
 			--generate-hashes --no-header --no-annotate --output-file $$file.txt $$file.in || exit 1; \
@@ -172,6 +174,15 @@ fuzz:
 			$(CARGO) test -p pgspate --test fuzzed -- --nocapture --test-threads 1; \
 	fi
 
+# The documents as a site, target/site/html, with every link checked.
+docs: $(SITE)/made
+	$(SITE)/bin/python site/build.py
+
+$(SITE)/made: site/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python $(PIP_INSTALL) site/requirements.txt
+	@touch $@
+
 reference:
 	sh docs/reference/generate.sh
 
@@ -180,6 +191,6 @@ reference-python: $(VENV)/made
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
 
-.PHONY: help demo test test-rust test-python wheel check lint lint-prose audit notices requirements dist \
+.PHONY: help demo test test-rust test-python wheel check lint lint-prose audit notices requirements dist docs \
 	lint-python test-kafka test-other \
 	test-debezium bench fuzz reference reference-python

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = [
     *sorted((ROOT / "python" / "tests").glob("requirements*.txt")),
     ROOT / "audit" / "requirements.txt",
+    ROOT / "site" / "requirements.txt",
 ]
 
 

@@ -1,0 +1,95 @@
+"""Builds docs/ into a static site, target/site/html, and checks every link of it: `make docs`.
+
+The pages at the root of the repository (CHANGELOG.md and others) become pages of the site, too.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "target/site"
+PAGES = BUILD / "docs"
+HTML = BUILD / "html"
+# Pages at the root, which the site has in a folder of their own.
+PROJECT = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+NOT_PAGES = shutil.ignore_patterns("*.sh", "results")
+
+
+def main() -> int:
+    collect_pages()
+    zensical = Path(sys.executable).parent / "zensical"
+    built = subprocess.run([zensical, "build", "--clean", "--strict"], cwd=BUILD)
+    if built.returncode:
+        return built.returncode
+    broken = broken_links()
+    for link in broken:
+        print(f"broken link: {link}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def collect_pages() -> None:
+    """Copies all pages, with the links between docs/ and the root as they are in the site."""
+    shutil.rmtree(BUILD, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", PAGES, ignore=NOT_PAGES)
+    shutil.copy(ROOT / "site/zensical.toml", BUILD)
+    for page in PAGES.rglob("*.md"):
+        up = "../" * len(page.relative_to(PAGES).parts)
+        names = "|".join(re.escape(name) for name in PROJECT)
+        inside = up.removesuffix("../") + "project/"
+        rewrite(page, rf"\]\({re.escape(up)}({names})", rf"]({inside}\1")
+    (PAGES / "project").mkdir()
+    for name in PROJECT:
+        page = PAGES / "project" / name
+        shutil.copy(ROOT / name, page)
+        rewrite(page, r"\]\(docs/", "](../")
+        rewrite(page, r"\]\(README\.md", "](../index.md")
+
+
+def rewrite(page: Path, pattern: str, instead: str) -> None:
+    page.write_text(re.sub(pattern, instead, page.read_text()))
+
+
+class Page(HTMLParser):
+    """Collects the links and the anchors of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"href", "src"} and value:
+                self.links.append(value)
+            elif name in {"id", "name"} and value:
+                self.anchors.add(value)
+
+
+def broken_links() -> list[str]:
+    """Returns the links, as `page: link`, that lead to no file or no anchor of the site."""
+    pages = {path: Page(path.read_text()) for path in HTML.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        # The page for addresses that do not exist has links from the site's root.
+        for link in page.links if path.name != "404.html" else []:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            has_anchor = target not in pages or not parts.fragment or (
+                unquote(parts.fragment) in pages[target].anchors
+            )
+            if not target.exists() or not has_anchor:
+                broken.append(f"{path.relative_to(HTML)}: {link}")
+    return broken
+
+
+if __name__ == "__main__":
+    sys.exit(main())
