@@ -69,7 +69,7 @@ wheel: $(VENV)/made
 	$(FRESH)/bin/pgspate --version
 	cd $(FRESH) && bin/python -I $(CURDIR)/examples/python.py
 	$(FRESH)/bin/python $(PIP_INSTALL) python/tests/requirements-guide.txt
-	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/guide/python.md
+	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/how-to/python.md
 
 check: lint docs test lint-python test-kafka test-other
 

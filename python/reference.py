@@ -24,7 +24,7 @@ def page() -> Iterator[str]:
     yield "# Python: calls, reports and errors"
     yield ""
     yield "Generated from the docstrings by `make reference-python`; the guide is in"
-    yield "[python.md](../guide/python.md)."
+    yield "[python.md](../how-to/python.md)."
     for name in CALLS:
         yield from thing(f"pgspate.{name}", getattr(pgspate, name))
     for module in ("aio", "sqlalchemy"):

@@ -64,7 +64,7 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "python")
     from guide import run
 
-    assert run(ROOT / "docs/guide/python.md") > 8
+    assert run(ROOT / "docs/how-to/python.md") > 8
 
 
 def test_the_notebook_runs():
