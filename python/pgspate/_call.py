@@ -1,4 +1,4 @@
-"""From a call to the engine and back."""
+"""Runs a call: passes its data and options to the engine, and returns the engine's report."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ._report import Report
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
-# What there is, as the engine wants to be told, and its columns if only we know them.
+# Data as the engine takes it, and its columns if the data cannot tell the engine its columns.
 Sorted = tuple[tuple[str, Any, str], "list[str] | None"]
 
 
 @dataclass(frozen=True)
 class Command(Generic[R_co]):
-    """A command of the engine's.
+    """A command of the engine.
 
     Attributes:
-        engine: What does it.
-        report: The class of what it gives.
-        does: In a word for progress: "loading".
-        sort: What its data is; none for a command that takes none.
-        check: Refuses options that the engine would word otherwise.
+        engine: Function of the engine that runs the command.
+        report: Class of the report.
+        does: Word for the progress line, such as "loading".
+        sort: Turns data into what the engine takes; None for a command without data.
+        check: Raises errors about options in Python's words, before the engine does.
     """
 
     engine: Callable[..., str]
@@ -39,7 +39,7 @@ class Command(Generic[R_co]):
     def __call__(
         self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
     ) -> R_co:
-        """Has the engine do it; gives the report."""
+        """Runs the command and returns its report."""
         if self.check is not None:
             self.check(options)
         return self.report._of(self.facts(data, options, stop))
@@ -47,7 +47,7 @@ class Command(Generic[R_co]):
     def facts(
         self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
     ) -> Any:
-        """Has the engine do it; gives what it tells."""
+        """Runs the command and returns its report as a dict."""
         rest = dict(options)
         to = conninfo(rest.pop("to", None))
         progress = rest.pop("progress", False)
@@ -61,5 +61,5 @@ class Command(Generic[R_co]):
         what = rest.get("table") or rest.get("stream") or "events"
         is_files = bool(given) and given[0][0] == "sources"
         total = len(data) if hasattr(data, "__len__") and not is_files else None
-        with shown(progress, f"{self.does} {what}", total) as told:
-            return json.loads(self.engine(*given, (arguments, to, told, stop)))
+        with shown(progress, f"{self.does} {what}", total) as callback:
+            return json.loads(self.engine(*given, (arguments, to, callback, stop)))

@@ -65,50 +65,51 @@ def load(
     Args:
         data: A path or URL, or a list of them; anything that speaks Arrow (``pyarrow``, ``polars``,
             ``pandas``, a reader that streams); or an iterable of dicts, tuples or dataclasses.
-        table: The table, as SQL writes it.
-        to: Where to: a URL or ``key=value``, a `Server`, or an engine of SQLAlchemy's. By default
-            the PG* variables, else the embedded PostgreSQL.
-        columns: The columns that the fields go to, in the fields' order. For dicts and dataclasses
-            the keys to take.
-        create: Make the table when it is missing, with the types that the data needs.
-        replace: The data instead of the rows that the table has, which stay until all is there.
-        atomic: All rows become visible at once.
-        lanes: Connections that load at the same time.
-        commit: When to commit: at the end, with each chunk, or by the size of the input.
-        rejects: Set rows that are refused aside in this file, and load the rest.
-        max_rejects: Stop when more rows are refused than this: a number, or a share like "0.5%".
-        restart: Begin anew, whatever the ledger says of earlier runs.
-        no_ledger: Keep no ledger. Data that is no file has none unless rows are set aside.
-        retry_for: Seconds to go on trying when the server is away.
-        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
-        lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
-        rebuild_indexes: Drop indexes and foreign keys for the load and make them again.
-        pause_autovacuum: Switch autovacuum off for the table meanwhile.
-        analyze: Run ANALYZE afterwards.
-        vacuum: Run VACUUM (FREEZE, ANALYZE) afterwards.
-        ignore_unknown: Pass over fields and keys that no column is named after.
-        format: Of files; found out by default.
-        header: Whether the first record of files names the columns.
-        delimiter: Between two fields of files.
-        quote: Around a field; "none" for none.
-        escape: Before a quote that is data.
-        null: The unquoted field that means NULL.
-        force_null: Columns in which a quoted NULL string is NULL too.
-        force_not_null: Columns in which an unquoted NULL string is itself.
-        comment: Pass over lines that begin with this.
-        skip_blank_lines: Pass over empty lines.
-        encoding: Of files, as PostgreSQL names it.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and
-            `env:NAME` give a secret.
-        progress: True for a line in a terminal or a bar in a notebook; or a function that is given
+        table: Name of the table, written as in SQL.
+        to: The server: a URL, a ``key=value`` connection string, a `Server`, or an engine of
+            SQLAlchemy. Default: the PG* variables, or else the embedded PostgreSQL.
+        columns: The table's columns, in the order of the fields. For dicts and dataclasses: the
+            keys to load.
+        create: Create the table if it does not exist, with types that fit the data.
+        replace: Replace the table's rows with the data. The old rows stay visible until the load
+            commits.
+        atomic: Make all rows visible at once.
+        lanes: How many connections load at the same time.
+        commit: When to commit: ``"end"``, ``"chunk"`` for each chunk, or ``"auto"`` by input size.
+        rejects: Write rejected rows to this file, and load the rest.
+        max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
+        restart: Load from the beginning, even if the ledger has chunks of an earlier run.
+        no_ledger: Keep no ledger. Data other than files has a ledger only with ``rejects=``.
+        retry_for: Seconds to retry while the server cannot be reached.
+        stall_timeout: Seconds without data from the server before a connection counts as stalled.
+        lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+        rebuild_indexes: Drop indexes and foreign keys before the load and create them after it.
+        pause_autovacuum: Switch autovacuum off for the table during the load.
+        analyze: Run ANALYZE after the load.
+        vacuum: Run VACUUM (FREEZE, ANALYZE) after the load.
+        ignore_unknown: Ignore fields and keys that name no column.
+        format: Format of the files. Default: by name and content.
+        header: Whether the first record of each file names the columns.
+        delimiter: Character between two fields of a file.
+        quote: Quote character of a file; "none" for no quoting.
+        escape: Escape character within quoted fields. Default: the quote character.
+        null: Unquoted field that means NULL.
+        force_null: Columns in which a quoted NULL string means NULL, too.
+        force_not_null: Columns in which no field means NULL.
+        comment: Skip lines that begin with this string.
+        skip_blank_lines: Skip empty lines.
+        encoding: Encoding of the files, by PostgreSQL's name.
+        source_option: Settings of object stores and web servers, and HTTP headers. The values
+            ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
+        progress: True shows a line on a terminal or a bar in a notebook. A function is called with
             a `Progress` ten times a second.
 
     Returns:
-        What was done.
+        What the load did.
 
     Raises:
-        Error: One of the classes below it. The table is as it was, but for chunks that were
-            committed, as ``commit=`` says.
+        Error: The load failed; the subclass says how. The table keeps only chunks that were
+            committed (see ``commit=``).
 
     Example:
         >>> import pgspate
@@ -123,9 +124,9 @@ def load(
 
 
 def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
-    """Says what `load` would do with the same arguments, and why. Changes nothing.
+    """Returns what `load` would do with the same arguments, and why. Changes nothing.
 
-    The first rows of an iterator are taken from it to look at them.
+    An iterator loses its first rows: `plan` reads them to find out their types.
 
     Args:
         data: As for `load`.
@@ -133,10 +134,10 @@ def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
         **options: As for `load`.
 
     Returns:
-        The plan; ``print`` shows it as the command does.
+        The plan. ``print`` shows it as ``pgspate load --plan`` does.
 
     Raises:
-        Error: As `load` for what is wrong before the first row is written.
+        Error: As `load`, for errors that occur before the first row is written.
 
     Example:
         >>> import pgspate
@@ -188,56 +189,59 @@ def sync(
     source_option: Mapping[str, str] | None = None,
     progress: Show = False,
 ) -> SyncReport:
-    """Makes rows of a table like the data: only what differs is written, in one transaction.
+    """Makes a table's rows equal to the data, and writes only rows that differ.
 
-    Options are those of the command ``pgspate sync``, with the same defaults. Exactly one of
-    ``scope_by``, ``scope``, ``no_delete`` and ``insert_only`` says which rows are meant.
+    The sync is one transaction unless ``lanes=`` or ``transactions=`` asks for more. Options are
+    those of the command ``pgspate sync``, with the same defaults. Give exactly one of ``scope_by``,
+    ``scope``, ``no_delete`` and ``insert_only``: the scope is the set of rows that may change.
 
     Args:
         data: As for `pgspate.load`.
-        table: The table, as SQL writes it.
+        table: Name of the table, written as in SQL.
         to: As for `pgspate.load`.
-        key: The columns that identify a row; the primary key's by default.
-        scope_by: Rows whose values in these columns occur in the data.
+        key: Columns that identify a row. Default: the primary key.
+        scope_by: Columns. The scope is all rows whose values in these columns occur in the data.
         scope: "all" for the whole table, or an SQL predicate over its columns.
-        no_delete: Update and insert, and delete nothing.
-        insert_only: Insert only.
+        no_delete: Insert and update rows, and delete none.
+        insert_only: Insert rows, and neither update nor delete any.
         columns: As for `pgspate.load`.
-        ignore_columns: Not compared, and written only when something else differs.
-        keep: Which of rows with the same key counts; they are refused otherwise.
-        check: Change nothing: count what differs, with examples.
-        lanes: Sessions that share the scopes of ``scope_by``, each with a transaction of its own.
-        vacuum: Vacuum the table afterwards, so that the next sync writes where rows died.
-        transactions: Write the scopes of ``scope_by`` in so many transactions, one after the other:
-            with ``vacuum`` each one writes where rows of the one before died.
-        read_ahead: Read the table first and stage only rows that it does not have.
-        max_delete: Refuse to delete more of the scope than this, in percent.
-        allow_empty: Let data without rows empty the scope.
-        retry_for: Seconds to go on trying when another session is in the way.
-        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
-        lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
-        price_per_million_io: What a million I/Os cost, for the estimate in the report.
-        ignore_unknown: As for `pgspate.load`; so are all that follow.
-        format: Of files.
-        header: Whether the first record of files names the columns.
-        delimiter: Between two fields.
-        quote: Around a field.
-        escape: Before a quote that is data.
-        null: The unquoted field that means NULL.
-        force_null: Columns in which a quoted NULL string is NULL too.
-        force_not_null: Columns in which an unquoted NULL string is itself.
-        comment: Pass over lines that begin with this.
-        skip_blank_lines: Pass over empty lines.
-        encoding: Of files.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and
-            `env:NAME` give a secret.
+        ignore_columns: Columns that are not compared. They are written when another column differs.
+        keep: ``"last"`` keeps the last of several rows with one key. Default: such rows are an
+            error.
+        check: Change nothing; count the rows that differ, with examples.
+        lanes: Sessions that share the scopes of ``scope_by``, each with its own transaction.
+        vacuum: Run VACUUM after the sync, so that the next sync can use the space of dead rows.
+        transactions: How many transactions write the scopes of ``scope_by``, one after another.
+            With ``vacuum``, each can use the space of rows that died in the one before.
+        read_ahead: Read the table first, and stage only rows that it does not have.
+        max_delete: Fail if the sync would delete a larger share of the scope, in percent.
+        allow_empty: Allow data without rows, which empties the scope.
+        retry_for: Seconds to retry after a deadlock or a lost connection.
+        stall_timeout: Seconds without data from the server before a connection counts as stalled.
+        lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+        price_per_million_io: Price of a million I/Os, for the estimate in the report.
+        ignore_unknown: As for `pgspate.load`; this holds for all arguments below.
+        format: Format of the files.
+        header: Whether the first record of each file names the columns.
+        delimiter: Character between two fields of a file.
+        quote: Quote character of a file.
+        escape: Escape character within quoted fields.
+        null: Unquoted field that means NULL.
+        force_null: Columns in which a quoted NULL string means NULL, too.
+        force_not_null: Columns in which no field means NULL.
+        comment: Skip lines that begin with this string.
+        skip_blank_lines: Skip empty lines.
+        encoding: Encoding of the files.
+        source_option: Settings of object stores and web servers, and HTTP headers. The values
+            ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
         progress: As for `pgspate.load`.
 
     Returns:
-        What was done, or with ``check=True`` would be.
+        What the sync did, or with ``check=True`` would do.
 
     Raises:
-        Error: One of the classes below it. The table is as it was.
+        Error: The sync failed; the subclass says how. Nothing was changed, except by transactions
+            of ``lanes=`` and ``transactions=`` that were committed.
 
     Example:
         >>> import pgspate
@@ -289,59 +293,62 @@ def apply(
     metrics: str | None = None,
     progress: Show = False,
 ) -> ApplyReport:
-    """Applies a stream of changes to its tables, each event exactly once.
+    """Applies a stream of inserts, updates and deletes to its tables, each event exactly once.
 
     Options are those of the command ``pgspate apply``, with the same defaults.
 
-    Events of an iterable are applied as they come: a generator that reads from a queue may go on
-    for ever. Without ``stream=`` nobody remembers that they were applied, and the same events again
-    are applied again. With it they are the stream from its beginning, and what was applied before
-    is passed over.
+    An iterable may be endless, such as a generator that reads from a queue: its events are applied
+    as they arrive. With ``stream=`` the iterable must yield the stream from its first event, and
+    `apply` skips the events that the ledger has as applied. Without ``stream=`` the ledger keeps no
+    position, and a second call applies the same events again.
 
     Args:
         events: A path or URL, or a list of them; a replication slot, as
-            ``postgres://user@host/dbname?slot=NAME&publication=NAME``; or an iterable of events: dicts, or JSON as
-            ``str`` or ``bytes``.
+            ``postgres://user@host/dbname?slot=NAME&publication=NAME``; or an iterable of events:
+            dicts, or JSON as ``str`` or ``bytes``.
         to: As for `load`.
-        stream: The name by which the ledger knows the stream. Files have that of the first one.
-        format: Of the events, as ``pgspate apply --help`` names them; found out by default.
-        map: Tables to whose events belong to others: ``{"shop.orders": "public.o"}``; ``*`` on
-            both sides stands for the same.
-        tables: Apply the events of these tables only, as the stream names them.
-        unknown_columns: What to do about columns that the table does not have.
-        at_end: What to do when the input ends within a transaction of the source.
-        max_dead_letters: Set up to so many bad events aside in ``pgspate.dead_letter``.
-        retry_for: Seconds to go on trying when the server is away or another session in the way.
-        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
-        lock_timeout: Seconds to wait for a lock that another session holds; 0 for ever.
-        batch_rows: Events that are committed together, at most.
-        batch_bytes: MiB of events that are committed together, at most.
-        direct_rows: Batches of up to so many rows are written without a temporary table.
-        batch_delay: Milliseconds that an event waits for others when nothing is being written.
-        follow: Go on when the input ends, until interrupted: with what is appended to the last
-            file, or what is committed on the source.
-        create_slot: Make the replication slot when it is not there.
-        snapshot: Make it, and copy the rows of its tables first.
-        source_table: The table of rows that do not name theirs.
-        debezium_placeholder: ``unavailable.value.placeholder``, where the connector sets it.
-        debezium_time: What times are counted in, where no schema says it.
-        debezium_decimals: What decimals are, where no schema says it.
-        debezium_bytes: What bytes are, where no schema says it.
-        dms_columns: The columns of DMS's csv, where no header names them.
-        dms_header: The first line of DMS's csv names the columns.
-        dms_null: The unquoted field of DMS's csv that means NULL.
-        dms_absent: The unquoted field of DMS's csv for a column that is not told.
-        dms_delimiter: Between two fields of DMS's csv.
-        source_option: Settings for object stores and web servers, and headers; `@FILE` and
-            `env:NAME` give a secret.
+        stream: Name of the stream in the ledger. Default for files: the name of the first file.
+        format: Format of the events, by a name that ``pgspate apply --help`` lists. Default: by
+            content.
+        map: Names of source tables, with the tables that get their events:
+            ``{"shop.orders": "public.o"}``. A ``*`` on both sides matches the same text.
+        tables: Apply the events of these tables only, by their names in the stream.
+        unknown_columns: What to do with columns that the table does not have: fail, ignore them,
+            or add them to the table.
+        at_end: What to do when the input ends within a transaction of the source: hold its events
+            back, or apply them.
+        max_dead_letters: Write up to this many bad events to ``pgspate.dead_letter``.
+        retry_for: Seconds to retry while the server cannot be reached, or after a deadlock.
+        stall_timeout: Seconds without data from the server before a connection counts as stalled.
+        lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+        batch_rows: Commit at most this many events together.
+        batch_bytes: Commit at most this many MiB of events together.
+        direct_rows: Write batches of at most this many rows without a temporary table.
+        batch_delay: Milliseconds that an event waits for further events while no batch is written.
+        follow: Continue at the end of the input until interrupted: with lines that are appended to
+            the last file, or with transactions that the source commits.
+        create_slot: Create the replication slot if it does not exist.
+        snapshot: Create the replication slot, and copy the rows of its tables first.
+        source_table: Table of the events that name none.
+        debezium_placeholder: The connector's ``unavailable.value.placeholder``, if it sets one.
+        debezium_time: Unit of times in messages without a schema.
+        debezium_decimals: Encoding of decimals in messages without a schema.
+        debezium_bytes: Encoding of bytes in messages without a schema.
+        dms_columns: Columns of DMS csv files without a header.
+        dms_header: Whether the first line of DMS csv files names the columns.
+        dms_null: Unquoted field of DMS csv files that means NULL.
+        dms_absent: Unquoted field of DMS csv files that means "this column was not sent".
+        dms_delimiter: Character between two fields of DMS csv files.
+        source_option: Settings of object stores and web servers, and HTTP headers. The values
+            ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
         metrics: Serve metrics for Prometheus at this address, such as "127.0.0.1:9187".
         progress: As for `load`.
 
     Returns:
-        What was done.
+        What the call did.
 
     Raises:
-        Error: One of the classes below it. Batches before it are committed.
+        Error: The call failed; the subclass says how. Earlier batches stay committed.
 
     Example:
         >>> import pgspate
@@ -360,7 +367,7 @@ def apply(
 
 
 def check_scope(options: Mapping[str, Any]) -> None:
-    """Exactly one scope is asked for."""
+    """Raises `UsageError` unless exactly one scope is given."""
     names = ("scope_by", "scope", "no_delete", "insert_only")
     said = [name for name in names if options.get(name)]
     if len(said) != 1:

@@ -1,4 +1,4 @@
-"""The command ``pgspate``, which the package carries."""
+"""The command ``pgspate`` of the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> int:
     Returns:
         Its exit status: 0 done, 1 done but the answer is "no", 2 error, 130 interrupted.
     """
-    # The command hears Ctrl-C itself, and rolls back.
+    # The command handles SIGINT itself, and rolls back.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _pgspate.main(["pgspate", *sys.argv[1:]])
 

@@ -1,4 +1,4 @@
-"""What there is to load: files, Arrow data or rows."""
+"""Kinds of data that can be loaded: files, Arrow data or rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
 from ._errors import UsageError
-from ._passage import Passage
+from ._row_queue import RowQueue
 
 
 class ArrowStream(Protocol):
-    """What hands its rows over as a stream of Arrow's: tables, data frames, readers."""
+    """An object that exports its rows as an Arrow stream: a table, a data frame, a reader."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
 class ArrowArray(Protocol):
-    """What hands its rows over as one array of Arrow's: a record batch."""
+    """An object that exports its rows as one Arrow array: a record batch."""
 
     def __arrow_c_array__(
         self, requested_schema: object | None = None
@@ -29,7 +29,7 @@ Data = Union[Path, Iterable[Any], ArrowStream, ArrowArray]
 
 Events = Union[Path, Iterable[Any]]
 
-# Classes whose rows are all in memory already, so that they can be read again.
+# Classes whose rows are all in memory, so that pgspate can read them twice.
 _HELD = {
     "pyarrow": {"Table", "RecordBatch"},
     "polars": {"DataFrame"},
@@ -38,7 +38,10 @@ _HELD = {
 
 
 def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
-    """What it is, as the engine wants to be told; and its columns, if only we know them."""
+    """Returns the data as the engine takes it: its kind, the data, and the name of its class.
+
+    Returns also the columns, for data that cannot tell the engine its columns.
+    """
     name = _name_of(data)
     if isinstance(data, (str, os.PathLike)):
         return ("sources", [os.fspath(data)], name), None
@@ -59,7 +62,7 @@ def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
 
 
 def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
-    """What it is, as the engine wants to be told. Strings that begin as JSON does are events."""
+    """Returns events as the engine takes them. A string that begins like JSON is an event."""
     name = _name_of(events)
     if isinstance(events, (str, os.PathLike)):
         return ("sources", [os.fspath(events)], name), None
@@ -72,8 +75,8 @@ def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
 
 
 def _name_of(data: object) -> str:
-    """What messages call it."""
-    return data.name if isinstance(data, Passage) else type(data).__name__
+    """Returns the name of the data in messages."""
+    return data.name if isinstance(data, RowQueue) else type(data).__name__
 
 
 def _for_async(data: object, hint: str) -> str:
@@ -95,7 +98,7 @@ def _is(package: str, data: object) -> bool:
 
 
 def _has_pyarrow() -> bool:
-    """Whether pandas can hand its data over, which pyarrow does for it."""
+    """Returns whether pandas can export Arrow data, which needs pyarrow."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -104,7 +107,7 @@ def _has_pyarrow() -> bool:
 
 
 def _rows_of_pandas(frame: Any, name: str) -> tuple[tuple[str, Any, str], list[str]]:
-    """Rows one by one, and what is missing as None, as pyarrow would have it."""
+    """Returns the frame's rows, with None for missing values, as pyarrow has them."""
     objects = frame.astype(object).where(frame.notna(), None)
     columns = [str(column) for column in frame.columns]
     return ("rows", objects.itertuples(index=False, name=None), name), columns

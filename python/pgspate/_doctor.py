@@ -20,18 +20,18 @@ _COLOURS = {"warning": "#c0392b", "note": "#b07d00", "cannot_see": "#888", "ok":
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, about one thing.
+    """What one check found about one table, index or setting.
 
     Attributes:
-        id: The check's name, such as ``dead-rows``.
-        question: What it wanted to know.
+        id: Name of the check, such as ``dead-rows``.
+        question: Question that the check answers.
         verdict: ``warning``, ``note``, ``cannot_see`` or ``ok``.
-        object: The table, index or setting that it is about, as SQL writes it.
-        evidence: What was seen, in words.
-        numbers: What was seen, in numbers.
+        object: Name of the table, index or setting, written as in SQL.
+        evidence: What the check saw, in words.
+        numbers: What the check saw, in numbers.
         advice: What to do, in words.
-        remedy: What to run, one statement or setting each.
-        rule: Where the rule is from.
+        remedy: What to run: statements or settings, one an item.
+        rule: Source of the rule.
     """
 
     id: str = ""
@@ -46,7 +46,7 @@ class Finding:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether something should be done about it."""
+        """Whether the finding asks for action."""
         return self.verdict in ("warning", "note")
 
     def _repr_html_(self) -> str:
@@ -70,16 +70,16 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Examination(Report):
-    """What `doctor` has found on a server.
+    """What `doctor` found on a server.
 
     Attributes:
-        server_version: The server's version.
-        flavour: Which kind of PostgreSQL it is.
-        peculiarities: What is different there.
-        database: The database.
-        role: The role that looked.
-        sampled_seconds: For how many seconds sessions were sampled.
-        findings: What was found, the worst first; checks that found nothing are among them.
+        server_version: Version of the server.
+        flavour: Kind of PostgreSQL, such as RDS or Aurora.
+        peculiarities: How this kind differs from a self-hosted PostgreSQL.
+        database: Name of the database.
+        role: Name of the role that ran the checks.
+        sampled_seconds: How long sessions were sampled, in seconds.
+        findings: All findings, the worst first, with those of checks that found nothing.
     """
 
     server_version: str = ""
@@ -97,7 +97,7 @@ class Examination(Report):
 
     @property
     def trouble(self) -> list[Finding]:
-        """The findings about which something should be done."""
+        """The findings that ask for action."""
         return [one for one in self.findings if one.is_trouble]
 
     def _summary(self) -> str:
@@ -116,18 +116,18 @@ class Examination(Report):
 
 @dataclass(frozen=True, repr=False)
 class Tuning(Report):
-    """What `tune` proposes, or has done.
+    """What `tune` proposes or did.
 
     Attributes:
-        machine: The machine for which settings are proposed.
-        proposals: Settings that should be others: ``name``, ``now``, ``value``, ``reason``,
-            ``risk``, and whether it ``needs_restart``.
-        outstanding: Settings that were changed before and not put back.
-        changed: Settings that were changed or put back, each with its value now.
-        left: Settings that were left alone, as they would need a restart.
-        overruled: Settings that did not follow, as a role or a database says otherwise.
-        kept: Settings that somebody else has changed since, and that stay as they are.
-        text: What ``emit=`` has asked for.
+        machine: Machine that the settings are proposed for.
+        proposals: Settings to change: ``name``, ``now``, ``value``, ``reason``, ``risk``, and
+            whether the change ``needs_restart``.
+        outstanding: Settings that an earlier call changed and that were not reverted.
+        changed: Settings that were changed or reverted, each with its new value.
+        left: Settings that were not changed, because they need a restart.
+        overruled: Settings without effect, because a role or a database sets another value.
+        kept: Settings that were not reverted, because another session has changed them since.
+        text: Text that ``emit=`` asked for.
     """
 
     machine: dict[str, Any] = field(default_factory=dict)
@@ -164,24 +164,24 @@ def doctor(
     stall_timeout: int = 60,
     picture: Path | None = None,
 ) -> Examination:
-    """Looks for what slows writes on a server, and says what to do. Changes nothing.
+    """Finds what slows writes on a server, and what to do about it. Changes nothing.
 
     Options are those of the command ``pgspate doctor``, with the same defaults.
 
     Args:
         to: As for `load`.
-        table: Look at this table only.
-        watch: Sample what sessions wait for, for so long: seconds, or a time such as "5min".
-        storage: The server's volume, such as "gp2:250GiB".
-        large_table: From which size on a table should be partitioned.
-        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
-        picture: Draw the table's pages into this file, as SVG.
+        table: Check only this table.
+        watch: How long to sample what sessions wait for: seconds, or a time such as "5min".
+        storage: Type and size of the server's volume, such as "gp2:250GiB".
+        large_table: Size from which a table should be partitioned.
+        stall_timeout: Seconds without data from the server before a connection counts as stalled.
+        picture: Draw the table's pages into this SVG file.
 
     Returns:
-        What was found, with evidence, and the SQL or setting that mends it.
+        The findings, with evidence, and the SQL or setting that helps.
 
     Raises:
-        Error: The server cannot be reached, or there is no such table.
+        Error: The server cannot be reached, or the table does not exist.
 
     Example:
         >>> import pgspate
@@ -204,26 +204,28 @@ def tune(
     revert: bool = False,
     stall_timeout: int = 60,
 ) -> Tuning:
-    """Proposes settings for a bulk load, sets them, or puts them back.
+    """Proposes settings for a bulk load, applies them, or reverts them.
 
-    Options are those of the command ``pgspate tune``. Without ``apply=`` and ``revert=`` nothing is
-    changed.
+    Options are those of the command ``pgspate tune``. Without ``apply=`` and ``revert=`` the server
+    is not changed.
 
     Args:
         to: As for `load`.
-        memory: Memory of the server's machine, such as "16GiB"; found out where it is this one.
-        cpus: Processors of the server's machine; found out where it is this one.
-        emit: Give the settings as `text`, for whoever applies them.
-        parameter_group: The parameter group that ``emit=`` is for.
-        apply: Apply them by ALTER SYSTEM; the way back is in the ledger first.
-        revert: Put back what ``apply=True`` has changed.
-        stall_timeout: Seconds to wait for a connection over which nothing comes any more.
+        memory: Memory of the server's machine, such as "16GiB". Default, if the server runs on this
+            machine: its memory.
+        cpus: Number of the server's processors. Default, if the server runs on this machine: its
+            processors.
+        emit: Return the settings as `text`, in this form.
+        parameter_group: Name of the parameter group for ``emit=``.
+        apply: Apply the settings by ALTER SYSTEM. The ledger gets the old values first.
+        revert: Restore the settings that ``apply=True`` changed.
+        stall_timeout: Seconds without data from the server before a connection counts as stalled.
 
     Returns:
-        What is proposed, or was done.
+        What `tune` proposes or did.
 
     Raises:
-        Error: The server cannot be reached, or refuses.
+        Error: The server cannot be reached, or it refuses a setting.
 
     Example:
         >>> import pgspate

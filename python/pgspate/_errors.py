@@ -1,4 +1,4 @@
-"""The exceptions: one for each thing that a caller can do about it."""
+"""The exceptions: one class for each way in which a caller can react."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the input something is.
+    """A place in the input.
 
     Attributes:
-        source: The input's name, as it was given.
-        line: Line, counted from 1, for formats that have lines.
-        row: Row, counted from 1, for those that do not.
-        byte: Offset into the decompressed bytes.
+        source: Name of the input, as the caller gave it.
+        line: Line, counted from 1, for formats with lines.
+        row: Row, counted from 1, for formats without lines.
+        byte: Offset into the decompressed input, in bytes.
         column: Name of the column.
     """
 
@@ -42,19 +42,19 @@ class Place:
 
 
 class Error(Exception):
-    """What pgspate could not do. The classes below it say what a caller can do about it.
+    """Base class of all errors. Its subclasses say how a caller can react.
 
-    ``str()`` gives the message with its causes, its place and its hint. Each cause is an exception
-    of its own as well, by ``__cause__``.
+    ``str()`` returns the message with its causes, its place and its hint. ``__cause__`` has each
+    cause as an exception.
 
     Attributes:
         message: What could not be done, in one line, without causes.
-        kind: In one word, as the command names it: ``usage``, ``source``, ``format``, ``type``,
+        kind: Kind of error, by the command's word: ``usage``, ``source``, ``format``, ``type``,
             ``connect``, ``server``, ``plan``, ``ledger``, ``cancelled`` or ``bug``.
-        place: Where in the input it happened, if it has to do with the input.
-        hint: What to do about it, if there is something.
-        sqlstate: The server's code for it, if the server refused.
-        is_retryable: Whether the same call may succeed when it is made again.
+        place: Place in the input, if the input caused the error.
+        hint: What to do about the error, if known.
+        sqlstate: SQLSTATE of the server's error, if the server reported one.
+        is_retryable: Whether the same call may succeed when it is repeated.
 
     Example:
         >>> import pgspate
@@ -119,31 +119,31 @@ class SourceError(Error):
 
 
 class FormatError(Error):
-    """The input is not in the format that it should be in."""
+    """The input is not valid in its format."""
 
     kind = "format"
 
 
 class ConversionError(Error):
-    """A value cannot become a value of its column."""
+    """A value cannot be converted to the type of its column."""
 
     kind = "type"
 
 
 class ConnectError(Error):
-    """There is no connection to the server, or it was lost."""
+    """The server cannot be reached, or the connection was lost."""
 
     kind = "connect"
 
 
 class ServerError(Error):
-    """The server refused; ``sqlstate`` says why."""
+    """The server reported an error; ``sqlstate`` has its code."""
 
     kind = "server"
 
 
 class PlanError(Error):
-    """What was asked for cannot be done to this table."""
+    """The call cannot be carried out on this table."""
 
     kind = "plan"
 
@@ -155,13 +155,13 @@ class LedgerError(Error):
 
 
 class Cancelled(Error):
-    """The call was stopped, and what it had begun is rolled back."""
+    """The call was stopped, and its open transactions were rolled back."""
 
     kind = "cancelled"
 
 
 class BugError(Error):
-    """Something in pgspate itself is wrong."""
+    """A bug in pgspate."""
 
     kind = "bug"
 
@@ -170,7 +170,7 @@ _FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
 
 
 def _for_python(text: str) -> str:
-    """Words of the command's as a call has them: `--max-rejects 5` becomes `max_rejects='5'`."""
+    """Rewrites flags as arguments: `--max-rejects 5` becomes `max_rejects='5'`."""
 
     def argument(found: re.Match[str]) -> str:
         name, value = found.group(1).replace("-", "_"), found.group(2)

@@ -1,4 +1,4 @@
-"""Options of calls as arguments of the command, which has the same ones."""
+"""Turns the options of a call into arguments of the command, which has the same options."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Show = Union[bool, "Callable[[Progress], object]"]
 
 
 class HasDsn(Protocol):
-    """Something that knows its connection string, such as what `server` gives."""
+    """An object with a connection string, such as a `Server`."""
 
     @property
     def dsn(self) -> str: ...
 
 
 def words(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
-    """The command's arguments for a call; a list has its flag before each of its items."""
+    """Returns the command's arguments for a call. A list becomes one flag for each item."""
     arguments: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -43,12 +43,12 @@ def words(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
         elif value is not None and value is not False:
             text = os.fspath(value) if isinstance(value, os.PathLike) else value
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
-    # The command wants a source; what there is to load is handed over beside it.
+    # The command needs a source; the engine gets the data itself as another argument.
     return arguments + ["-"] * has_source
 
 
 def conninfo(to: Any) -> str | None:
-    """A connection string: one, something that has one, or an engine or a URL of SQLAlchemy's."""
+    """Returns the connection string of a string, a `HasDsn`, or SQLAlchemy's engine or URL."""
     if to is None or isinstance(to, str):
         return to
     url = getattr(to, "url", to)
@@ -57,5 +57,5 @@ def conninfo(to: Any) -> str | None:
     dsn = getattr(to, "dsn", None)
     if isinstance(dsn, str):
         return dsn
-    message = f"an object of class {type(to).__name__} does not say where to connect to"
+    message = f"an object of class {type(to).__name__} has no connection string"
     raise UsageError(message, hint="Give a URL or a connection string.")

@@ -1,4 +1,4 @@
-"""For ``DataFrame.to_sql``."""
+"""A ``method=`` for pandas' ``DataFrame.to_sql``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def pandas_method(
 ) -> int:
     """Writes the rows of ``DataFrame.to_sql`` by COPY, within the connection's own transaction.
 
-    Give it as ``method=pgspate.pandas_method``. pandas has made the table by then, in a transaction
-    that only the connection sees, so the rows go over that connection.
+    Pass it as ``method=pgspate.pandas_method``. pandas creates the table first, in a transaction
+    that only this connection sees. So the rows must go over the same connection.
 
     Args:
-        table: What pandas knows of the table.
-        conn: The connection of SQLAlchemy's.
-        keys: The columns.
+        table: The table, as pandas describes it.
+        conn: SQLAlchemy's connection.
+        keys: Names of the columns.
         data_iter: The rows.
 
     Returns:
-        How many rows were written.
+        The number of rows written.
 
     Example:
         >>> import pandas, pgspate, sqlalchemy

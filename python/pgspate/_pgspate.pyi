@@ -1,4 +1,4 @@
-"""The engine. What people call is in the package."""
+"""Types of the compiled engine. Users call the package, not this module."""
 
 from collections.abc import Callable
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""What a call is doing, for whoever watches it."""
+"""Shows the progress of a call: in a terminal, in a notebook, or through a function."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call is. A ``progress=`` function is given one ten times a second.
+    """The progress of a call. A ``progress=`` function gets one ten times a second.
 
     Attributes:
-        rows: Rows handed to the server; of `apply`, events that are committed.
-        bytes: Decompressed bytes of the input taken.
-        rejected: Rows or events set aside.
-        lanes: Connections at work.
-        waiting: What most of it waits for: ``source``, ``encode``, ``network``, ``server (...)``.
-        phase: What is done with the table while no rows are written.
-        stored_bytes: Stored bytes read, for files.
-        total_bytes: All there are, where that is known.
-        total_rows: Rows there are, where that is known.
+        rows: Rows sent to the server; for `apply`, events committed.
+        bytes: Decompressed bytes of the input read.
+        rejected: Rows or events rejected.
+        lanes: Connections that work.
+        waiting: What most lanes wait for: ``source``, ``encode``, ``network``, ``server (...)``.
+        phase: Work on the table while no rows are written, such as building an index.
+        stored_bytes: Stored bytes of the files read.
+        total_bytes: Stored bytes of all files, if known.
+        total_rows: Number of all rows, if known.
 
     Example:
         >>> import pgspate
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def share(self) -> float | None:
-        """How much of it is done, from 0 to 1, where that is known."""
+        """The share of the input that is done, from 0 to 1, if known."""
         if self.total_rows:
             return min(self.rows / self.total_rows, 1.0)
         if self.total_bytes:
@@ -61,14 +61,14 @@ class Progress:
         return None
 
 
-Told = Callable[..., object]
+ProgressCallback = Callable[..., object]
 
 
 @contextmanager
 def shown(
     progress: bool | Callable[[Progress], object], doing: str, total: int | None
-) -> Iterator[Told | None]:
-    """What the engine tells how far it is, if anybody wants to know."""
+) -> Iterator[ProgressCallback | None]:
+    """Yields the function that the engine calls with its progress, or None if nothing shows it."""
     if progress is False:
         yield None
         return
@@ -107,13 +107,13 @@ def shown(
 
 
 def _in_notebook() -> bool:
-    """Whether there is a notebook to draw in; without importing IPython where it is not in use."""
+    """Returns whether this is a notebook. Does not import IPython if nothing else has."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
-class _Speed:
+class _RateText:
     def __init__(self, doing: str) -> None:
         self.doing = doing
         self.started = time.monotonic()
@@ -130,8 +130,8 @@ class _Speed:
         return text
 
 
-class _Line(_Speed):
-    """One line of a terminal, drawn over again."""
+class _Line(_RateText):
+    """One line on a terminal, which is redrawn."""
 
     def __call__(self, now: Progress) -> None:
         share = now.share
@@ -144,7 +144,7 @@ class _Line(_Speed):
         sys.stderr.flush()
 
 
-class _Bar(_Speed):
+class _Bar(_RateText):
     """A bar in a notebook."""
 
     def __init__(self, doing: str) -> None:
@@ -166,7 +166,7 @@ class _Bar(_Speed):
             self.handle.update(page)
 
     def close(self, is_done: bool) -> None:
-        """Stands still from now on: full, or where it stopped."""
+        """Draws the bar for the last time: full, or where the call stopped."""
         if self.last is not None:
             seconds = time.monotonic() - self.started
             end = "done" if is_done else "stopped"

@@ -11,14 +11,14 @@ _R = TypeVar("_R", bound="Report")
 
 
 def of_facts(cls: type[_T], facts: dict[str, Any]) -> _T:
-    """An object of a dataclass, of those facts that it has fields for."""
+    """Returns an object of a dataclass. Facts that the class has no field for are left out."""
     known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: facts[name] for name in known & facts.keys()})
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What was done, or would be."""
+    """What a call did, or would do."""
 
     _facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -27,10 +27,10 @@ class Report:
         return of_facts(cls, {**facts, "_facts": facts})
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as the command prints it with ``--json``.
+        """Returns the whole report, as the command prints it with ``--json``.
 
         Returns:
-            Names and values that can be written as JSON.
+            The keys and values of the JSON object.
 
         Example:
             >>> import pgspate
@@ -64,7 +64,7 @@ class Report:
 
 
 def _words(value: Any) -> str:
-    """A fact for people. Nothing for what is empty, and for what is a table of its own."""
+    """Returns a value as text for people: "" for empty values and for nested tables."""
     if value is None or value is False:
         return ""
     if isinstance(value, int) and value is not True:
@@ -86,32 +86,32 @@ class LoadReport(Report):
     """What a load did.
 
     Attributes:
-        table: The table, as SQL writes it.
-        created: Whether the table was made for it.
-        inputs: Inputs.
+        table: Name of the table, written as in SQL.
+        created: Whether the load created the table.
+        inputs: Number of inputs.
         rows_in: Rows read.
         rows_written: Rows written.
-        rows_kept_out: Rows read but not written, as triggers kept them out.
-        rows_as_text: Rows written that were left to the server as text.
-        rows_rejected: Rows that were set aside.
+        rows_kept_out: Rows that were read, but that a trigger did not insert.
+        rows_as_text: Written rows that pgspate sent as text, for the server to parse.
+        rows_rejected: Rows that were rejected.
         rows_before: Rows that earlier runs of the same load have written.
-        rejects: The file that has the rows set aside.
-        stored_bytes: Bytes of the inputs as stored, where known.
-        bytes: Decompressed bytes of the inputs.
+        rejects: File with the rejected rows.
+        stored_bytes: Size of the inputs as stored, in bytes, if known.
+        bytes: Size of the inputs after decompression, in bytes.
         bytes_sent: Bytes sent to the server.
-        path: ``binary`` or ``text``.
-        lanes: Connections that carried rows.
+        path: ``binary`` or ``text``: the format of COPY.
+        lanes: Connections that sent rows.
         chunks: Chunks of the input.
-        job: Its job in the ledger, if it has one.
-        seconds: From the first byte to the last commit.
-        stages: Seconds of the lanes together, by stage.
-        wal_bytes: WAL that the server wrote meanwhile, for whomever.
-        rebuilt: What was put back after the load, by kind and name.
-        counted: ``analyze`` or ``vacuum (freeze, analyze)``, if the table was.
-        sequences: Sequences that were moved past what was loaded.
-        widened: Columns that had to become wider.
-        at_once: How rows became visible at once, where they did.
-        warnings: What slowed it down.
+        job: Number of the load's job in the ledger, if it has one.
+        seconds: Seconds from the first byte to the last commit.
+        stages: Busy seconds of all lanes together, by stage.
+        wal_bytes: WAL that the whole server wrote during the load, other sessions included.
+        rebuilt: Indexes and constraints that were created again after the load, by kind and name.
+        counted: ``analyze`` or ``vacuum (freeze, analyze)``, if that ran after the load.
+        sequences: Sequences that were advanced past the loaded values.
+        widened: Columns that the load gave a wider type.
+        at_once: How all rows became visible at once, with ``atomic=``.
+        warnings: What slowed the load down, and other things to know.
     """
 
     table: str = ""
@@ -146,7 +146,7 @@ class LoadReport(Report):
         if self.rows_before:
             text += f", {self.rows_before:,} before"
         if self.rows_rejected:
-            text += f", {self.rows_rejected:,} set aside"
+            text += f", {self.rows_rejected:,} rejected"
         return text
 
 
@@ -155,33 +155,33 @@ class SyncReport(Report):
     """What a sync did, or with ``check=True`` would do.
 
     Attributes:
-        table: The table, as SQL writes it.
+        table: Name of the table, written as in SQL.
         rows_in: Rows of the source.
-        inserted: Rows that were new.
-        updated: Rows that differed.
-        updated_hot: Of these, those written beside the old ones without touching an index.
-        deleted: Rows of the scope that the source does not have.
-        unchanged: Rows that were right already.
-        rows_known: Of these, those that were not staged, where the table was read ahead.
-        sessions: Sessions that shared the scopes, each with a transaction of its own.
-        transactions: Transactions that a session had for the scopes, one after the other.
-        is_check: Whether nothing was written.
-        examples: Keys of rows to insert, to update and to delete; for a check.
-        stage_seconds: Seconds for staging the source.
+        inserted: Rows inserted.
+        updated: Rows updated.
+        updated_hot: Updated rows whose update was HOT: no index was written.
+        deleted: Rows deleted: rows of the scope that the source does not have.
+        unchanged: Rows that were equal already and were not written.
+        rows_known: Unchanged rows that were not staged, because the table was read ahead.
+        sessions: Sessions that shared the scopes, each with its own transaction.
+        transactions: Transactions of each session, one after another.
+        is_check: Whether the sync was a check, which writes nothing.
+        examples: Keys of rows to insert, to update and to delete; only for a check.
+        stage_seconds: Seconds for copying the source into the stage.
         write_seconds: Seconds for comparing and writing.
-        vacuum_seconds: Seconds for vacuuming afterwards, where that was done.
-        wal_bytes: WAL of the statements that wrote.
-        blocks_dirtied: Pages that they changed first.
-        blocks_hit: Pages found in the server's cache, where that is known.
-        blocks_read: Pages that had to be read, where that is known.
-        table_bytes: Bytes of the table, before and after.
-        index_bytes: Bytes of its indexes, before and after.
-        dead_rows: Dead row versions that it left behind.
-        table_dead_rows: Those in the table, before and after, as the server estimates them.
-        bill: What its reads and its WAL would cost where I/Os are billed.
-        measured: Everything that the server counted meanwhile, for everybody.
-        advice: What would make the next one cheaper.
-        warnings: What could not be done although everything is written.
+        vacuum_seconds: Seconds of the VACUUM after the sync, if it ran.
+        wal_bytes: WAL of the statements that wrote, in bytes.
+        blocks_dirtied: Pages that these statements dirtied.
+        blocks_hit: Pages found in the server's cache, if known.
+        blocks_read: Pages read from outside the server's cache, if known.
+        table_bytes: Size of the table before and after, in bytes.
+        index_bytes: Size of the table's indexes before and after, in bytes.
+        dead_rows: Dead tuples that the sync left.
+        table_dead_rows: Dead tuples of the table before and after, by the server's estimate.
+        bill: Price of the sync's reads and WAL on a server that bills I/Os.
+        measured: All counters of the server during the sync, other sessions included.
+        advice: What would make the next sync cheaper.
+        warnings: What failed after all rows were written.
     """
 
     table: str = ""
@@ -214,7 +214,7 @@ class SyncReport(Report):
 
     @property
     def is_same(self) -> bool:
-        """Whether the table was like the source already."""
+        """Whether the table was equal to the source already."""
         return self.inserted + self.updated + self.deleted == 0
 
     def _summary(self) -> str:
@@ -232,25 +232,25 @@ class ApplyReport(Report):
     """What an apply did.
 
     Attributes:
-        stream: The stream's name, by which the ledger knows its position.
-        events_before: Events that had been applied before.
+        stream: Name of the stream in the ledger.
+        events_before: Events that earlier calls have applied.
         events: Events of this call.
-        left_out: Those of tables that are left out.
-        bytes: Bytes that the events were.
+        left_out: Events of tables that ``tables=`` leaves out.
+        bytes: Size of the events, in bytes.
         inserted: Rows inserted.
-        updated: Rows updated: those that were not as they should be.
+        updated: Rows updated. Rows that were equal already do not count.
         deleted: Rows deleted.
-        truncated: Tables emptied.
-        missing: Updates and deletes for which there was no row.
-        dead_letters: Events that were set aside in ``pgspate.dead_letter``.
-        batches: Transactions.
-        tables: The tables, as SQL writes them.
-        position: Up to where the stream is applied, in the source's words.
+        truncated: Tables truncated.
+        missing: Updates and deletes whose row did not exist.
+        dead_letters: Events that were written to ``pgspate.dead_letter``.
+        batches: Transactions committed.
+        tables: Names of the tables, written as in SQL.
+        position: Position of the last applied event, in the source's terms (such as an LSN).
         copied: Tables whose rows were copied before the stream began.
-        uncounted: Batches that are committed and may have done more than is counted, as answers
+        uncounted: Committed batches whose counts may be too low, because replies of the server
             were lost with a connection.
-        seconds: From the first byte to the last commit.
-        is_stopped: It was stopped after a whole batch.
+        seconds: Seconds from the first byte to the last commit.
+        is_stopped: Whether the call was stopped, after a whole batch.
         warnings: What you should know.
     """
 
@@ -283,20 +283,20 @@ class ApplyReport(Report):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Report):
-    """What a load would do, and why. ``str()`` gives it as the command prints it.
+    """What a load would do, and why. ``str()`` returns the text that the command prints.
 
     Attributes:
-        table: The table, as SQL writes it.
-        create: The statement that makes the table first, if there is none yet.
-        path: ``binary`` or ``text``.
-        path_reason: Why.
-        lanes: Connections at first.
-        lanes_max: Connections at most.
-        lanes_reason: Why.
-        columns: The columns that are written: ``name``, ``type`` and the ``way`` of their values.
-        omitted: Columns that the input does not have: ``name``, and what it ``becomes``.
-        indexes: Indexes and foreign keys, and what becomes of them.
-        warnings: What will make it slow, and other things to know.
+        table: Name of the table, written as in SQL.
+        create: Statement that creates the table, if it does not exist.
+        path: ``binary`` or ``text``: the format of COPY.
+        path_reason: Reason for the path.
+        lanes: Number of connections at the start.
+        lanes_max: Maximum number of connections.
+        lanes_reason: Reason for these numbers.
+        columns: Columns that the load writes: ``name``, ``type``, and ``way``, the encoding.
+        omitted: Columns that the input does not have: ``name``, and ``becomes``, their value.
+        indexes: Indexes and foreign keys, and what the load does with them.
+        warnings: What will make the load slow, and other things to know.
     """
 
     table: str = ""

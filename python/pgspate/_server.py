@@ -11,27 +11,28 @@ __all__ = ["Server", "server"]
 
 
 class Server:
-    """A running PostgreSQL.
+    """A running PostgreSQL server.
 
     Attributes:
-        dsn: How to connect to it, as ``key=value``; psycopg takes it, and so does ``to=``.
-        url: The same as a URL over TCP, with the password, as SQLAlchemy takes it.
+        dsn: Connection string in ``key=value`` form, for psycopg and for ``to=``.
+        url: Connection string as a URL over TCP, with the password, for SQLAlchemy.
     """
 
     def __init__(self, *, temporary: bool, settings: str) -> None:
         self._throwaway = _pgspate.Throwaway(settings) if temporary else None
-        self._is_ours = False
+        self._was_started_here = False
         if self._throwaway is not None:
             self.dsn, self.url = self._throwaway.dsn, self._throwaway.url
         else:
-            self.dsn, self.url, self._is_ours = _pgspate.start_server()
+            self.dsn, self.url, self._was_started_here = _pgspate.start_server()
 
     def stop(self) -> None:
-        """Stops it: a temporary one for good, the other one if it was started by this object."""
+        """Stops the server. A temporary server loses its data; any other server is stopped only
+        if this object started it."""
         if self._throwaway is not None:
             self._throwaway.stop()
-        elif self._is_ours:
-            self._is_ours = False
+        elif self._was_started_here:
+            self._was_started_here = False
             _pgspate.stop_server()
 
     def __enter__(self) -> Server:
@@ -50,20 +51,21 @@ class Server:
 
 
 def server(*, temporary: bool = False, settings: Mapping[str, object] | None = None) -> Server:
-    """Starts a PostgreSQL: one that is found on the machine, or fetched.
+    """Starts a PostgreSQL server: the one installed on this machine, or one that it downloads.
 
-    Without arguments it is the one that `pgspate server` starts and that calls without ``to=``
-    load into: its data stays. Leaving the block stops it, unless it was running before.
+    Without arguments this is the embedded server, which ``pgspate server`` also starts and which
+    calls without ``to=`` use. Its data is kept. Leaving the ``with`` block stops the server, unless
+    it ran before.
 
     Args:
-        temporary: An empty server for this block alone, gone with its data at the end; for tests.
-        settings: Settings for a temporary server, as in ``postgresql.conf``.
+        temporary: Start an empty server for this block alone, and delete its data at the end.
+        settings: Settings of a temporary server, as in ``postgresql.conf``.
 
     Returns:
-        The server, which is also a context manager.
+        The server, a context manager.
 
     Raises:
-        ConnectError: No PostgreSQL was found or fetched, or it does not start.
+        ConnectError: PostgreSQL could not be found, downloaded or started.
 
     Example:
         >>> import pgspate

@@ -1,4 +1,4 @@
-"""Rows over a connection of SQLAlchemy's, within its own transaction."""
+"""Writes rows over SQLAlchemy's connection, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from . import _pgspate
 from ._errors import BugError, PlanError, ServerError, UsageError
 
-# Names and types of a table's columns: domains as what they are over, arrays with their elements.
+# Names and types of a table's columns. A domain counts as its base type; an array has also the type
+# of its elements.
 _COLUMNS = """
 with recursive base(name, nth, oid, typtype, typbasetype) as (
     select a.attname, a.attnum, t.oid, t.typtype, t.typbasetype
@@ -37,13 +38,13 @@ where c.oid = cast(to_regclass(:name) as oid)
 def copy_rows(
     connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
 ) -> int:
-    """Writes rows by COPY. `table` is a table as SQL writes it; gives how many rows there were."""
+    """Writes rows by COPY and returns their number. `table` is a name written as in SQL."""
     from sqlalchemy import text
 
     schema, name, oid, encoding = _found(connection, table)
     if encoding.upper() not in ("UTF8", "UNICODE"):
-        message = f"the connection's client_encoding is {encoding}, and rows are sent in UTF8"
-        raise UsageError(message, hint="`set client_encoding = 'UTF8'` on the connection.")
+        message = f"client_encoding of the connection must be UTF8, but is {encoding}"
+        raise UsageError(message, hint="Run `set client_encoding = 'UTF8'` on the connection.")
     types = {
         column: (oid, of, None if element is None else (element, element_name, delimiter))
         for column, oid, of, element, element_name, delimiter in connection.execute(
@@ -72,13 +73,13 @@ def copy_rows(
         source = _pieces(pieces)
         _wait(raw.copy_to_table(name, source=source, columns=columns, schema_name=schema))
     else:
-        message = f"rows cannot be written within a transaction of the driver {driver}"
-        raise UsageError(message, hint="psycopg, psycopg2 and asyncpg can do it.")
+        message = f"could not write rows in a transaction of the driver {driver}: it has no COPY"
+        raise UsageError(message, hint="Use psycopg, psycopg2 or asyncpg.")
     return pieces.count
 
 
 def table_there(connection: Any, table: str) -> tuple[str, int]:
-    """What a connection takes a name for: the table with its schema, as SQL writes it; its oid."""
+    """Returns the table that a name means on this connection: its qualified name and its oid."""
     schema, name, oid, _ = _found(connection, table)
     return f"{quoted(schema)}.{quoted(name)}", oid
 
@@ -93,10 +94,10 @@ def _found(connection: Any, table: str) -> Any:
 
 
 def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> dict[str, Any]:
-    """Syncs by a script of the engine's; gives the facts of a report.
+    """Runs the engine's script of a sync and returns the facts of its report.
 
-    What is written is undone if anything is refused, and so are settings and temporary tables; the
-    transaction goes on.
+    The script runs under a savepoint. An error undoes its writes, settings and temporary tables,
+    and the caller's transaction continues.
     """
 
     def run(sql: str) -> Any:
@@ -110,9 +111,9 @@ def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> 
         copy_rows(connection, script["stage"], script["columns"], rows)
         for sql in [*script["settings"], *script["staged"]]:
             run(sql)
-        facts = _compared(run, script)
+        facts = _compare(run, script)
         if not script["is_check"]:
-            _written(run, script, facts)
+            _write(run, script, facts)
         for sql in script["end"]:
             run(sql)
         for name, value in zip(script["setting_names"], before):
@@ -120,8 +121,8 @@ def run_script(connection: Any, script: dict[str, Any], rows: Iterable[Any]) -> 
     return facts
 
 
-def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
-    """What differs, unless it cannot be meant."""
+def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
+    """Compares stage and table and returns the counts. Raises errors for doubtful input."""
     rows = run(script["count_staged"]).scalar()
     if rows == 0 and script["must_have_rows"]:
         _pgspate.sync_doubt("empty", [])
@@ -150,27 +151,27 @@ def _compared(run: Any, script: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Deletes, updates, inserts: in this order values may move between rows."""
+def _write(run: Any, script: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Deletes, updates and inserts. In this order unique values can move between rows."""
     for what, name in (("delete", "deleted"), ("update", "updated"), ("insert", "inserted")):
         if not facts[name]:
             continue
         if script[what] is None:
-            raise BugError(f"there are rows to {what}, and no statement for it")
+            raise BugError(f"the script has rows to {what}, but no statement for them")
         written = run(script[what]).rowcount
         if written != facts[name]:
-            message = f"{facts[name]} rows were to be {name}, but {written} were"
-            hint = "Another session has changed some of them meanwhile: try it again."
+            message = f"{written} of {facts[name]} rows could be {name}"
+            hint = "Another session changed some of these rows. Run the sync again."
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """Returns a name as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _wait(coroutine: Any) -> None:
-    """Awaits within the greenlet in which SQLAlchemy runs asynchronous drivers."""
+    """Awaits a coroutine within the greenlet in which SQLAlchemy runs asynchronous drivers."""
     from sqlalchemy.util import await_only
 
     await_only(coroutine)
@@ -188,7 +189,7 @@ async def _pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class _File:
-    """Pieces as a file that is read."""
+    """A file object that reads from an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

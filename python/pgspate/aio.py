@@ -1,6 +1,6 @@
-"""The same for asyncio: calls that do not hold up the event loop.
+"""The calls for asyncio: each runs on a thread and does not block the event loop.
 
-Data may be an asynchronous iterable as well, whose rows are made on the event loop.
+Data may also be an asynchronous iterable. Its rows are made on the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from . import _pgspate
 from ._call import Command
 from ._calls import APPLY, LOAD, SYNC
 from ._doctor import DOCTOR, TUNE, Examination, Tuning
-from ._passage import Passage
+from ._row_queue import RowQueue
 from ._report import ApplyReport, LoadReport, Report, SyncReport
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ _R = TypeVar("_R", bound=Report)
 
 
 async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadReport:
-    """Loads data into a table, as `pgspate.load` does, on a thread of its own.
+    """Loads data into a table, as `pgspate.load` does, on a separate thread.
 
     When the task is cancelled, the load is rolled back before the task ends.
 
     Args:
         data: As for `pgspate.load`, or an asynchronous iterable. Rows of other iterables are made
-            on that thread.
+            on the call's thread.
         table: As for `pgspate.load`.
         **options: As for `pgspate.load`.
 
     Returns:
-        What was done.
+        What the load did.
 
     Raises:
         Error: As `pgspate.load`.
@@ -61,7 +61,7 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
 
 
 async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncReport:
-    """Makes rows of a table like the data, as `pgspate.sync` does, on a thread of its own.
+    """Makes a table's rows equal to the data, as `pgspate.sync` does, on a separate thread.
 
     When the task is cancelled, the sync is rolled back before the task ends.
 
@@ -71,7 +71,7 @@ async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncRe
         **options: As for `pgspate.sync`.
 
     Returns:
-        What was done.
+        What the sync did.
 
     Raises:
         Error: As `pgspate.sync`.
@@ -91,7 +91,7 @@ async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncRe
 
 
 async def apply(events: Events, **options: Unpack[ApplyOptions]) -> ApplyReport:
-    """Applies a stream of changes, as `pgspate.apply` does, on a thread of its own.
+    """Applies a stream of changes, as `pgspate.apply` does, on a separate thread.
 
     When the task is cancelled, the call ends after the batch that is being written.
 
@@ -100,7 +100,7 @@ async def apply(events: Events, **options: Unpack[ApplyOptions]) -> ApplyReport:
         **options: As for `pgspate.apply`.
 
     Returns:
-        What was done.
+        What the call did.
 
     Raises:
         Error: As `pgspate.apply`.
@@ -120,13 +120,13 @@ async def apply(events: Events, **options: Unpack[ApplyOptions]) -> ApplyReport:
 
 
 async def doctor(**options: Unpack[DoctorOptions]) -> Examination:
-    """Looks for what slows writes, as `pgspate.doctor` does, on a thread of its own.
+    """Finds what slows writes, as `pgspate.doctor` does, on a separate thread.
 
     Args:
         **options: As for `pgspate.doctor`.
 
     Returns:
-        What was found.
+        The findings.
 
     Raises:
         Error: As `pgspate.doctor`.
@@ -142,13 +142,13 @@ async def doctor(**options: Unpack[DoctorOptions]) -> Examination:
 
 
 async def tune(**options: Unpack[TuneOptions]) -> Tuning:
-    """Proposes or sets settings, as `pgspate.tune` does, on a thread of its own.
+    """Proposes, applies or reverts settings, as `pgspate.tune` does, on a separate thread.
 
     Args:
         **options: As for `pgspate.tune`.
 
     Returns:
-        What is proposed, or was done.
+        What `tune` proposes or did.
 
     Raises:
         Error: As `pgspate.tune`.
@@ -165,20 +165,20 @@ async def tune(**options: Unpack[TuneOptions]) -> Tuning:
 
 async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _R:
     stop = _pgspate.Stop()
-    passage = None
-    # What knows both ways is read without the event loop.
+    queue = None
+    # Data that is iterable both ways is read on the call's thread.
     if isinstance(data, AsyncIterable) and not hasattr(data, "__iter__"):
-        data = passage = Passage(data, asyncio.get_running_loop())
+        data = queue = RowQueue(data, asyncio.get_running_loop())
     work = asyncio.ensure_future(asyncio.to_thread(command, data, options, stop))
-    filling = None if passage is None else asyncio.ensure_future(passage.fill())
+    filling = None if queue is None else asyncio.ensure_future(queue.fill())
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         stop.set()
-        if passage is not None:
-            passage.close()
+        if queue is not None:
+            queue.close()
         await asyncio.wait([work])
-        # Whatever it ended with, nobody asks for it any more.
+        # Retrieves the result, so that asyncio does not log it as never retrieved.
         if not work.cancelled():
             work.exception()
         raise

@@ -1,8 +1,8 @@
 """Models, tables and sessions of SQLAlchemy 2.
 
-Rows are objects of a mapped class, or dicts by the names of its attributes. Columns, types and
-defaults are those of the mapper. Rows go over connections of pgspate's own, to where the session
-leads; with ``within=`` they go over the session's, as part of its transaction.
+Rows are objects of a mapped class, or dicts whose keys are its attributes. The mapper gives
+columns, types and defaults. pgspate opens its own connections to the session's server. With
+``within=`` it writes over the session's connection, in the session's transaction.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "sync"]
 
-# Rows of a stream that are looked at to see which columns they have.
+# How many rows of an iterator are read to find out which columns the rows have.
 _ROWS_AHEAD = 1000
-_LEAVE_OUT = "Leave the option out, or `within=`."
+_LEAVE_OUT = "Remove this option or `within=`."
 
 
 def load(
@@ -44,23 +44,21 @@ def load(
 ) -> LoadReport:
     """Loads objects or dicts into the table of a model.
 
-    Columns that no row has are left to the table where it has a default for them, and to the
-    model's default otherwise.
+    A column that no row has gets the model's default, or else the table's default.
 
     Args:
-        bind: A session, a connection or an engine, which says where to.
-        model: A mapped class, or a table.
-        rows: Objects of the class, or dicts by the names of its attributes.
-        within: The session or connection in whose own transaction the rows are to be written, to be
-            committed or rolled back with it. What its session has pending is flushed first. Takes
-            no other options.
+        bind: A session, a connection or an engine of the target server.
+        model: A mapped class or a table.
+        rows: Objects of the class, or dicts whose keys are its attributes.
+        within: A session or connection. The rows are written in its transaction, and committed or
+            rolled back with it. A session is flushed first. No other options are allowed then.
         **options: As for `pgspate.load`.
 
     Returns:
-        What was done.
+        What the load did.
 
     Raises:
-        Error: As `pgspate.load`. Within a transaction also what its driver raises.
+        Error: As `pgspate.load`. With ``within=``, also exceptions of the driver.
 
     Example:
         >>> import pgspate, pgspate.sqlalchemy, sqlalchemy
@@ -112,24 +110,24 @@ def sync(
     within: Any = None,
     **options: Unpack[ModelSyncOptions],
 ) -> SyncReport:
-    """Makes rows of a model's table like objects or dicts: only what differs is written.
+    """Makes a model's table equal to objects or dicts, and writes only rows that differ.
 
     Args:
         bind: As for `load`.
         model: As for `load`.
         rows: As for `load`.
-        scope: Which rows are meant: an expression such as ``Model.meter == 42``, or as for
+        scope: The rows that may change: an expression such as ``Model.meter == 42``, or as for
             `pgspate.sync`.
-        key: Attributes or names that identify a row; by default the primary key.
-        scope_by: Rows whose values in these attributes occur in `rows`.
+        key: Attributes or column names that identify a row. Default: the primary key.
+        scope_by: Attributes. The scope is all rows whose values in these occur in `rows`.
         ignore_columns: Attributes that are not compared.
-        within: The session or connection in whose own transaction the rows are to be written, to be
-            committed or rolled back with it. The table itself must be committed already. Objects of
-            the session are loaded anew afterwards.
+        within: A session or connection. The rows are written in its transaction, and committed or
+            rolled back with it. The transaction that created the table must be committed. The
+            session's objects are expired after the sync, so that it loads them again.
         **options: As for `pgspate.sync`.
 
     Returns:
-        What was done.
+        What the sync did.
 
     Raises:
         Error: As `pgspate.sync`.
@@ -171,11 +169,11 @@ def sync(
             raise UsageError(f"{name} has no effect within a transaction", hint=_LEAVE_OUT)
     asked["columns"] = names
     connection, called = _within(within, shape)
-    # The script is made on another connection, on which the name may be another table's.
+    # The script is made on another connection, where the name may mean another table.
     table, oid = table_there(connection, called)
     script = _calls.SCRIPT.facts([], {**asked, "table": table})
     if script["oid"] != oid:
-        message = f"{table} is another table within the transaction than where `bind` leads"
+        message = f"{table} is not the same table in the transaction and in the database of `bind`"
         raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
     facts = run_script(connection, script, tuples)
     if hasattr(within, "expire_all"):
@@ -184,8 +182,8 @@ def sync(
 
 
 def _within(within: Any, shape: _Shape) -> tuple[Any, str]:
-    """The connection that a session has for a table, once it has written what was pending, or the
-    one given; and what the table is called there."""
+    """Returns the connection of a session, after a flush, or the given connection; and the name of
+    the table on it."""
     connection = within
     if hasattr(within, "get_bind"):
         within.flush()
@@ -194,8 +192,7 @@ def _within(within: Any, shape: _Shape) -> tuple[Any, str]:
 
 
 def _where(bind: Any, shape: _Shape) -> tuple[Any, str]:
-    """The engine behind a connection, or the one that a session has for a table; and what the
-    table is called there."""
+    """Returns the engine of a connection or session, and the name of the table on it."""
     bind = asked = getattr(bind, "sync_session", bind)
     if hasattr(bind, "get_bind"):
         bind = bind.get_bind(**shape.bind_arguments)
@@ -204,7 +201,7 @@ def _where(bind: Any, shape: _Shape) -> tuple[Any, str]:
 
 
 class _Shape:
-    """The table of a model: what its columns are called on either side."""
+    """The table of a model: maps attributes to columns."""
 
     def __init__(self, model: Any) -> None:
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
@@ -225,12 +222,12 @@ class _Shape:
                 for attribute in mapper.column_attrs
                 if attribute.columns[0].table is self.table
             }
-            # The class whose objects have these attributes and no others.
+            # Set only if the class has exactly these attributes.
             self.cls = mapper.class_ if {*_names(mapper.class_)} == {*self.columns} else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
     def called(self, *binds: Any) -> str:
-        """The table as SQL writes it, where engines, connections and sessions put its schema."""
+        """Returns the table's name as in SQL, after the `schema_translate_map` of the binds."""
         schema = self.table.schema
         for bind in binds:
             options: Any = getattr(bind, "execution_options", {})
@@ -244,7 +241,7 @@ class _Shape:
         return name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
 
     def names(self, attributes: Any) -> list[str]:
-        """Names of columns for attributes or names."""
+        """Returns column names for attributes or names."""
         if isinstance(attributes, str) or not isinstance(attributes, Sequence):
             attributes = [attributes]
         names = []
@@ -255,34 +252,34 @@ class _Shape:
         return names
 
     def predicate(self, expression: Any) -> str:
-        """An expression over the table's columns as SQL."""
+        """Returns an expression over the table's columns as SQL."""
         literal = {"literal_binds": True, "include_table": False}
         return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
 
     def rows(self, rows: Iterable[Any]) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-        """The columns that rows have, and their values in that order."""
+        """Returns the columns of the rows, and the rows as tuples in that order."""
         held = rows if isinstance(rows, (list, tuple)) else None
         rest: Iterator[Any] = iter(()) if held is not None else iter(rows)
         first = list(islice(rest, _ROWS_AHEAD)) if held is None else held
         if not first:
-            # No rows fit every column.
+            # Without rows all columns are possible.
             return [], []
         said: set[str] = set()
         for row in first:
-            # Objects have no other attributes than these.
+            # Once all columns are known, an object has no further attributes.
             if isinstance(row, dict) or not self.columns.keys() <= said:
-                self._hear(said, _facts(row))
+                self._add_attributes(said, _facts(row))
         taken = [
             (name, column)
             for name, column in self.columns.items()
             if column.computed is None and (name in said or _has_default(column))
         ]
         values_of = _values_of([(name, *_value(column, self.dialect)) for name, column in taken])
-        # What the server computes is not written, whatever a row says.
+        # Generated columns are not written, even if a row has a value for them.
         known = said.union(name for name, _ in taken)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
 
-        # All of what is held has been looked at.
+        # All rows of a list were looked at above, so each object fits.
         plain = self.cls if held is not None else None
 
         def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -292,17 +289,17 @@ class _Shape:
                     continue
                 facts = _facts(row)
                 if not facts.keys() <= known:
-                    self._refuse(facts.keys() - known)
+                    self._fail_on_new_attributes(facts.keys() - known)
                 yield values_of(facts)
 
         names = [column.name for _, column in taken]
         if held is not None:
-            # Held rows can be read again, should the server go away meanwhile.
+            # pgspate can read a list again after a lost connection.
             return names, list(values(held))
         return names, values(chain(first, rest))
 
-    def _hear(self, said: set[str], facts: dict[str, Any]) -> None:
-        """Adds to the attributes that rows have those of another row."""
+    def _add_attributes(self, said: set[str], facts: dict[str, Any]) -> None:
+        """Adds the attributes of a row to the attributes that rows have."""
         if facts.keys() <= said:
             return
         said.update(facts)
@@ -310,15 +307,15 @@ class _Shape:
             if name not in self.columns:
                 raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
 
-    def _refuse(self, names: Set[str]) -> None:
-        """A row of a stream has attributes that are not taken."""
-        self._hear(set(), dict.fromkeys(names))
-        message = f'a row has "{min(names)}", which none of the first {_ROWS_AHEAD} rows has'
-        raise UsageError(message, hint="Give it in one of these, as None, or give a list.")
+    def _fail_on_new_attributes(self, names: Set[str]) -> None:
+        """Raises an error for attributes that the first rows of an iterator did not have."""
+        self._add_attributes(set(), dict.fromkeys(names))
+        message = f'a row has "{min(names)}", but none of the first {_ROWS_AHEAD} rows has it'
+        raise UsageError(message, hint="Give one of these rows this key as None, or pass a list.")
 
 
 def _facts(row: Any) -> dict[str, Any]:
-    """What a row says: a dict's items, or what is set of an object's attributes."""
+    """Returns the values of a row: a dict, or the attributes that are set on an object."""
     if isinstance(row, dict):
         return row
     cls: Any = type(row)
@@ -331,7 +328,7 @@ def _facts(row: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _names(cls: Any) -> tuple[str, ...]:
-    """The attributes of a mapped class that are columns."""
+    """Returns the attributes of a mapped class that are columns."""
     try:
         mapper: Any = sa.inspect(cls)
         return tuple(one.key for one in mapper.column_attrs)
@@ -341,7 +338,7 @@ def _names(cls: Any) -> tuple[str, ...]:
 
 
 def _has_default(column: sa.Column[Any]) -> bool:
-    """Whether the model itself gives a value where a row has none."""
+    """Returns whether the model has a default for the column."""
     default = column.default
     return default is not None and (default.is_scalar or default.is_callable)
 
@@ -352,7 +349,7 @@ _Process = Callable[[Any], Any]
 def _value(
     column: sa.Column[Any], dialect: PGDialect
 ) -> tuple[_Process | None, Callable[[], Any] | None]:
-    """What a column's type makes of values, and what it has where a row has none."""
+    """Returns two functions of a column: one converts its values, one makes its default."""
     process = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
     make: Callable[[], Any] | None = None
@@ -366,7 +363,7 @@ def _value(
 def _values_of(
     columns: list[tuple[str, _Process | None, Callable[[], Any] | None]],
 ) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """The values of columns, of what a row says."""
+    """Returns a function that takes a row's values and returns them in the order of `columns`."""
     names = [name for name, _, _ in columns]
     if all(process is None and make is None for _, process, make in columns):
         return lambda facts: tuple(map(facts.get, names))
@@ -381,7 +378,7 @@ def _values_of(
                     continue
                 row[nth] = make()
             if process is not None:
-                # None is a value, too, which a type may write as something else.
+                # A type may convert None, too.
                 row[nth] = process(row[nth])
         return tuple(row)
 

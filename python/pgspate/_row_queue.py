@@ -9,24 +9,24 @@ from typing import Any
 
 from ._errors import Cancelled
 
-# Rows that wait, at most.
+# The queue's limit, in rows.
 _AHEAD = 2000
 
 
 class _End:
-    """There are no more rows, or this is why."""
+    """Marks the end of the rows, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
-class Passage:
-    """Rows that are made on an event loop and taken on another thread.
+class RowQueue:
+    """A queue of rows from an event loop to another thread.
 
-    What making them raises is raised where they are taken.
+    An exception of the asynchronous iterable is raised in the thread that takes the rows.
 
     Attributes:
-        name: What messages call them.
+        name: Name of the rows in messages.
     """
 
     def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> None:
@@ -34,11 +34,11 @@ class Passage:
         self._source = rows
         self._loop = loop
         self._rows: SimpleQueue[Any] = SimpleQueue()
-        self._room = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._is_full = False
 
     async def fill(self) -> None:
-        """Makes rows, on the event loop, until there are no more or it is cancelled."""
+        """Fills the queue, on the event loop, until the rows end or this task is cancelled."""
         rows = aiter(self._source)
         error: BaseException | None = None
         try:
@@ -47,7 +47,7 @@ class Passage:
                 if self._rows.qsize() >= _AHEAD:
                     await self._wait()
         except asyncio.CancelledError:
-            error = Cancelled("nobody makes rows any more")
+            error = Cancelled("the task that makes the rows was cancelled")
             raise
         except BaseException as raised:  # noqa: BLE001
             error = raised
@@ -58,15 +58,16 @@ class Passage:
                 await close()
 
     async def _wait(self) -> None:
-        self._room.clear()
+        self._has_room.clear()
         self._is_full = True
-        # Whoever took the last ones before it was full says nothing.
+        # The reader may have emptied half of the queue before `_is_full` was set: then no wake-up
+        # follows.
         if self._rows.qsize() > _AHEAD // 2:
-            await self._room.wait()
+            await self._has_room.wait()
         self._is_full = False
 
     def close(self) -> None:
-        """Lets nobody wait for rows any more."""
+        """Ends the rows with `Cancelled`, so that the reader does not wait."""
         self._rows.put(_End(Cancelled("stopped by the user")))
 
     def __iter__(self) -> Iterator[Any]:
@@ -78,5 +79,5 @@ class Passage:
                 return
             if self._is_full and self._rows.qsize() <= _AHEAD // 2:
                 self._is_full = False
-                self._loop.call_soon_threadsafe(self._room.set)
+                self._loop.call_soon_threadsafe(self._has_room.set)
             yield row
