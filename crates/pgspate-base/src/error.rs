@@ -1,9 +1,8 @@
-//! The one error type: what kind it is, where in the input, why, and what to do about it.
+//! pgspate's only error type: kind, message, place in the input, hint and cause.
 //!
-//! Fields stay fields until the command prints them. `Display` is the message alone; whoever
-//! prints walks [`std::error::Error::source`] for the causes. No row value but the one that is
-//! refused, as the server or what stands in for its input functions quotes it, and no password,
-//! ever becomes part of a message.
+//! The command turns these fields into text when it prints the error. `Display` writes the message
+//! alone; the printer follows [`std::error::Error::source`] to the causes. A message never contains
+//! a password. The only row value that a message may contain is the rejected value itself.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,44 +11,44 @@ use tokio_postgres::error::SqlState;
 
 use crate::ServerRefusal;
 
-/// A result whose error is pgspate's own.
+/// A result with pgspate's error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an error: one kind per reaction.
+/// The kind of an error. Callers react to each kind differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request itself is wrong: an option, a name, a combination.
+    /// The request is wrong: an option, a name, or a combination of options.
     Usage,
-    /// Input bytes could not be found or read.
+    /// The input does not exist or cannot be read.
     Source,
-    /// The input's bytes are not in the format they should be.
+    /// The input is not in the expected format.
     Format,
-    /// A value cannot become a value of its column.
+    /// A value cannot be converted to the type of its column.
     Type,
-    /// No connection to the server, or it was lost.
+    /// The connection to the server could not be opened, or was lost.
     Connect,
-    /// The server refused a statement.
+    /// The server reported an error for a statement.
     Server,
-    /// What was asked for cannot be done to this table.
+    /// The request cannot be done with this table.
     Plan,
     /// The ledger contradicts the request.
     Ledger,
-    /// The user stopped it.
+    /// The user cancelled the command.
     Cancelled,
-    /// An invariant of pgspate itself is broken.
+    /// A bug: an invariant of pgspate is broken.
     Bug,
 }
 
-/// Where in the input something is.
+/// A place in the input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputPlace {
-    /// The source's name as the user would write it.
+    /// The name of the source, as the user would write it.
     pub source: Option<String>,
-    /// Line, counted from 1 as an editor does, header included.
+    /// Line number, counted from 1 as in an editor; the header counts.
     pub line: Option<u64>,
-    /// Row, counted from 1, for formats without lines.
+    /// Row number, counted from 1, for formats without lines.
     pub row: Option<u64>,
-    /// Offset into the decompressed bytes.
+    /// Byte offset in the decompressed input.
     pub byte: Option<u64>,
     /// Column name.
     pub column: Option<String>,
@@ -77,11 +76,11 @@ impl fmt::Display for InputPlace {
     }
 }
 
-/// An error of pgspate. Small: one pointer.
-pub struct Error(Box<Inner>);
+/// An error of pgspate. The value is one pointer, so that results stay small.
+pub struct Error(Box<ErrorFields>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorFields {
     kind: ErrorKind,
     message: String,
     place: Option<InputPlace>,
@@ -91,10 +90,10 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` with a message worded as PostgreSQL words its own: lower case, no full
+    /// Returns an error of `kind`. The message follows PostgreSQL's style: lower case, no full
     /// stop, "could not" rather than "failed to".
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Inner {
+        Error(Box::new(ErrorFields {
             kind,
             message: message.into(),
             place: None,
@@ -104,21 +103,21 @@ impl Error {
         }))
     }
 
-    /// Says where in the input it happened.
+    /// Sets the place in the input.
     #[must_use]
     pub fn at(mut self, place: InputPlace) -> Error {
         self.0.place = Some(place);
         self
     }
 
-    /// Adds what the user can do: full sentences that name the exact flag or SQL.
+    /// Sets the hint: full sentences that name the exact flag or SQL.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Adds what the user can do, if there is anything.
+    /// Sets the hint, if there is one.
     #[must_use]
     pub fn hint_if(self, hint: Option<impl Into<String>>) -> Error {
         match hint {
@@ -127,7 +126,7 @@ impl Error {
         }
     }
 
-    /// Adds to what the user can do already.
+    /// Appends a sentence to the hint.
     #[must_use]
     pub fn hint_also(self, more: &str) -> Error {
         match self.hint_text().map(|hint| format!("{hint} {more}")) {
@@ -136,42 +135,42 @@ impl Error {
         }
     }
 
-    /// Adds the error that caused this one.
+    /// Sets the error that caused this one.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Gives it the SQLSTATE that the server would have reported, if there is one.
+    /// Sets the SQLSTATE that the server would have reported. `None` keeps the current one.
     #[must_use]
     pub fn with_sqlstate(mut self, code: impl Into<Option<SqlState>>) -> Error {
         self.0.sqlstate = code.into().or(self.0.sqlstate);
         self
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Where in the input it happened: its own place, or that of the nearest cause with one.
+    /// Returns the place in the input: this error's own, or that of the nearest cause that has one.
     pub fn place(&self) -> Option<&InputPlace> {
         self.0.place.as_ref().or_else(|| self.cause()?.place())
     }
 
-    /// What the user can do: its own hint, or that of the nearest cause with one.
+    /// Returns the hint: this error's own, or that of the nearest cause that has one.
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref().or_else(|| self.cause()?.hint_text())
     }
 
-    /// The SQLSTATE, where a server (or a rule of the server's that was checked here) refused.
+    /// Returns the SQLSTATE that the server reported, or that pgspate set for it.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         let own = self.0.sqlstate.as_ref();
         own.or_else(|| self.refusal().map(ServerRefusal::code)).or_else(|| self.cause()?.sqlstate())
     }
 
-    /// Whether the same work may succeed when it is tried again unchanged.
+    /// Returns whether an unchanged retry of the same work may succeed.
     pub fn is_retryable(&self) -> bool {
         match self.sqlstate() {
             Some(code) => {
@@ -185,7 +184,7 @@ impl Error {
         }
     }
 
-    /// Returns its message and those of its causes, but for layers that repeat what they wrap.
+    /// Returns the messages of this error and its causes, without consecutive duplicates.
     pub fn messages(&self) -> Vec<String> {
         let first: &dyn StdError = self;
         let layers = std::iter::successors(Some(first), |&layer| layer.source());
@@ -194,13 +193,13 @@ impl Error {
         messages
     }
 
-    /// What the server said, where it refused.
+    /// Returns the server's error, if a server error is the cause.
     pub fn refusal(&self) -> Option<&ServerRefusal> {
         let source = self.0.source.as_deref()?;
         source.downcast_ref::<ServerRefusal>().or_else(|| source.downcast_ref::<Error>()?.refusal())
     }
 
-    /// Message and causes on one line, for test failures and logs.
+    /// Returns the message and all causes on one line, for test failures and logs.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut next = self.source();
@@ -238,9 +237,9 @@ impl StdError for Error {
 mod tests {
     use super::*;
 
-    /// A server may send anything as SQLSTATE.
+    /// A server may send any text as SQLSTATE.
     #[test]
-    fn an_sqlstate_of_any_length_is_looked_at() {
+    fn is_retryable_accepts_an_sqlstate_of_any_length() {
         for (code, is_retryable) in [("", false), ("4", false), ("é1", false), ("08", true)] {
             let error =
                 Error::new(ErrorKind::Server, "no").with_sqlstate(SqlState::from_code(code));

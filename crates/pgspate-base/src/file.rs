@@ -1,4 +1,4 @@
-//! Files that pgspate writes where others may write too: through no link, and never half.
+//! Safe writes in folders where other users can write: never through a link, never half a file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Error, ErrorKind, Write};
@@ -7,59 +7,64 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Names that are tried for a temporary file.
-const NAMES_MAX: u32 = 100;
+/// How many names are tried for a temporary file.
+const TEMPORARY_NAMES_MAX: u32 = 100;
 
-/// Writes a file beside `path` and renames it to there. What another user put there is not written
-/// to, and whoever reads sees all of it or what was there before.
+/// Replaces the file `path`: writes a temporary file beside `path` and renames it to `path`.
+/// Readers see the old content or the whole new content. A file or link that another user put at
+/// `path` is never written to.
 ///
 /// # Errors
-/// When it cannot be written, and when there is something else than a plain file.
+/// When the file cannot be written, or `path` is not a plain file.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => return Err(Error::other("it is a symbolic link")),
-        Ok(found) if !found.is_file() => return Err(Error::other("it is not a plain file")),
+        Ok(metadata) if metadata.is_symlink() => return Err(Error::other("it is a symbolic link")),
+        Ok(metadata) if !metadata.is_file() => return Err(Error::other("it is not a plain file")),
         _ => {}
     }
-    let (mut file, beside) = new_beside(path)?;
-    let written = file.write_all(bytes).and_then(|()| fs::rename(&beside, path));
-    written.inspect_err(|_| drop(fs::remove_file(&beside)))
+    let (mut file, temporary) = create_beside(path)?;
+    let written = file.write_all(bytes).and_then(|()| fs::rename(&temporary, path));
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// A new file beside `path`.
-fn new_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+/// Creates a temporary file beside `path`.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut nth = 0;
     loop {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}-{nth}.part", std::process::id()));
         let name = PathBuf::from(name);
         match OpenOptions::new().write(true).create_new(true).open(&name) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && nth < NAMES_MAX => nth += 1,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && nth < TEMPORARY_NAMES_MAX => {
+                nth += 1
+            }
             opened => return Ok((opened?, name)),
         }
     }
 }
 
-/// Opens or makes a file that only this user may read. What is in it stays.
+/// Opens a file that only this user may read, and creates the file if it is absent. The content of
+/// an existing file stays.
 ///
 /// # Errors
-/// When it cannot be opened, and when it is a link, no plain file, another user's, or has a second
-/// name.
+/// When the file cannot be opened, is a link or not a plain file, belongs to another user, or has a
+/// hard link.
 pub fn open_own(path: &Path) -> io::Result<File> {
-    // A pipe that nobody reads would be waited for.
+    // NONBLOCK: without it, opening a pipe would wait for a reader.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
-    let facts = file.metadata()?;
+    let metadata = file.metadata()?;
     let shown = path.display();
     match () {
-        () if !facts.is_file() => Err(Error::other(format!("\"{shown}\" is not a plain file"))),
-        () if facts.uid() != rustix::process::geteuid().as_raw() => {
-            Err(Error::other(format!("\"{shown}\" belongs to the user with uid {}", facts.uid())))
-        }
-        () if facts.nlink() > 1 => {
-            Err(Error::other(format!("\"{shown}\" has a second name (a hard link)")))
+        () if !metadata.is_file() => Err(Error::other(format!("\"{shown}\" is not a plain file"))),
+        () if metadata.uid() != rustix::process::geteuid().as_raw() => Err(Error::other(format!(
+            "\"{shown}\" belongs to the user with uid {}",
+            metadata.uid()
+        ))),
+        () if metadata.nlink() > 1 => {
+            Err(Error::other(format!("\"{shown}\" has more than one hard link")))
         }
         () => {
             file.set_permissions(Permissions::from_mode(0o600))?;
@@ -75,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_not_written_through() {
+    fn a_write_does_not_follow_links() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("victim"), "untouched").unwrap();
@@ -83,9 +88,9 @@ mod tests {
         let refused = write_whole(&at("link"), b"new").unwrap_err();
         assert_eq!(refused.to_string(), "it is a symbolic link");
         assert!(write_whole(folder.path(), b"new").is_err());
-        // Of a file with two names only one is replaced.
+        // Replacing one of two hard links leaves the other file as it is.
         fs::hard_link(at("victim"), at("second")).unwrap();
-        assert!(open_own(&at("second")).unwrap_err().to_string().contains("a second name"));
+        assert!(open_own(&at("second")).unwrap_err().to_string().contains("more than one hard link"));
         write_whole(&at("second"), b"new").unwrap();
         assert_eq!(fs::read(at("second")).unwrap(), b"new");
         assert!(open_own(&at("link")).is_err());
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_left_alone() {
+    fn an_existing_temporary_file_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let taken = folder.path().join(format!("page.{}-0.part", std::process::id()));
         fs::write(&taken, "untouched").unwrap();

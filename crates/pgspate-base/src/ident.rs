@@ -1,14 +1,13 @@
 //! Identifiers and literals in SQL.
 //!
-//! What is quoted here is always read back as the same name by any supported server, also where
-//! quoting was not needed.
+//! Every supported server reads a quoted name back as the same name.
 
 use std::borrow::Cow;
 
-/// Longest name in bytes; the server cuts longer ones off.
+/// The longest identifier in bytes. The server truncates longer identifiers.
 pub const IDENT_BYTES_MAX: usize = 63;
 
-/// The name as it is written in SQL: bare where the server reads it as itself, else in quotes.
+/// Returns the identifier as SQL writes it, in double quotes only where they are needed.
 pub fn quote_ident(name: &str) -> Cow<'_, str> {
     let mut bytes = name.bytes();
     let bare = bytes.next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_')
@@ -21,7 +20,7 @@ pub fn quote_ident(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text as SQL writes it.
+/// Returns the text as an SQL string literal.
 pub fn quote_literal(value: &str) -> String {
     let quoted = value.replace('\'', "''");
     match quoted.contains('\\') {
@@ -30,7 +29,7 @@ pub fn quote_literal(value: &str) -> String {
     }
 }
 
-/// Cuts a name off where the server would: at most 63 bytes, between characters.
+/// Truncates an identifier as the server does: to at most 63 bytes, between two characters.
 pub fn truncate_ident(name: &str) -> &str {
     let mut end = name.len().min(IDENT_BYTES_MAX);
     while !name.is_char_boundary(end) {
@@ -39,8 +38,8 @@ pub fn truncate_ident(name: &str) -> &str {
     &name[..end]
 }
 
-/// Keywords that are not free to be any name in some version up to PostgreSQL 18: reserved ones and
-/// those that name functions, types or columns only. Sorted.
+/// Keywords that need quotes as a name in some version up to PostgreSQL 18. These are the reserved
+/// keywords, and those that may name only functions, only types or only columns. Sorted.
 #[rustfmt::skip]
 const KEYWORDS: &[&str] = &[
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric",
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_bare_only_where_that_is_safe() {
+    fn names_are_quoted_unless_they_are_safe_without_quotes() {
         for name in ["a", "_x1", "order_id", "name", "type", "id"] {
             assert_eq!(quote_ident(name), name);
         }
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_between_characters() {
+    fn long_names_are_truncated_between_characters() {
         assert_eq!(truncate_ident("short"), "short");
         assert_eq!(truncate_ident(&"é".repeat(40)), "é".repeat(31));
     }

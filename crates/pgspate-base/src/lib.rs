@@ -1,13 +1,13 @@
-//! What every other crate of pgspate uses, and what uses none of them.
+//! The foundation that every other crate of pgspate uses. This crate uses none of them.
 //!
-//! - [`Error`]: what kind it is, where in the input, why, and what to do about it.
-//!   [`ServerRefusal`] is what the server said.
-//! - [`Secret`]: text that nothing prints.
-//! - [`quote_ident`] and [`quote_literal`]: names and values as SQL writes them.
-//! - [`numbers`]: counts, sizes and times as people read them.
-//! - [`mod@file`]: files that are written whole, and through no link.
+//! - [`Error`]: kind, message, place in the input, hint and cause. [`ServerRefusal`] is an error
+//!   that the server reported.
+//! - [`Secret`]: a text that cannot be printed by accident.
+//! - [`quote_ident`] and [`quote_literal`]: identifiers and literals, quoted for SQL.
+//! - [`numbers`]: counts, sizes and times, formatted for people.
+//! - [`mod@file`]: files that are replaced as a whole and never written through a link.
 //!
-//! It never talks to a server, and knows of no table.
+//! Nothing here connects to a server.
 
 mod error;
 pub mod file;

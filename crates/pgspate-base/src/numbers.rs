@@ -1,18 +1,18 @@
-//! Numbers for people: three digits of meaning, thousands separated.
+//! Numbers formatted for people: three significant digits, thousands separated.
 
 use std::time::Duration;
 
-/// `12.4M` for 12,412,345; whole below a thousand.
+/// Formats a count with a suffix: `12.4M` for 12,412,345. Counts below 1,000 are written in full.
 pub fn short(value: u64) -> String {
     scaled(value as f64, &["", "k", "M", "G", "T"], "")
 }
 
-/// `1.9 GB`, in powers of ten as disks and networks are sold.
+/// Formats a size in powers of ten, as disks and networks are sold: `1.93 GB`.
 pub fn bytes(value: u64) -> String {
     scaled(value as f64, &["B", "kB", "MB", "GB", "TB"], " ")
 }
 
-/// `412 MB/s`.
+/// Formats a rate: `412 MB/s`.
 pub fn rate(bytes_per_second: f64) -> String {
     scaled(bytes_per_second, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"], " ")
 }
@@ -32,7 +32,7 @@ fn scaled(mut value: f64, units: &[&str], space: &str) -> String {
     format!("{value:.decimals$}{space}{}", units[unit])
 }
 
-/// `2,399,740`.
+/// Formats a count with thousands separators: `2,399,740`.
 pub fn thousands(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -45,13 +45,13 @@ pub fn thousands(value: u64) -> String {
     text
 }
 
-/// `1 row`, `2 rows`.
-pub fn counted(count: u64, what: &str) -> String {
+/// Formats a count and its noun: `1 row`, `2 rows`.
+pub fn counted(count: u64, noun: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
+    format!("{count} {noun}{s}")
 }
 
-/// `$0.20`, `$0.0018`; two digits of meaning below a cent.
+/// Formats dollars: `$0.20`, and two significant digits below a cent: `$0.0018`.
 pub fn dollars(value: f64) -> String {
     match value {
         value if value >= 0.01 || value <= 0.0 => format!("${value:.2}"),
@@ -62,7 +62,7 @@ pub fn dollars(value: f64) -> String {
     }
 }
 
-/// `0.42 s`, `12.3 s`, `3:07`, `1:02:03`.
+/// Formats seconds: `0.42 s`, `12.3 s`, `03:07`, `1:02:03`.
 pub fn seconds(value: f64) -> String {
     match value {
         value if value < 9.995 => format!("{value:.2} s"),
@@ -71,7 +71,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// `00:38`, `1:02:03`.
+/// Formats a duration as a clock does: `00:38`, `1:02:03`.
 pub fn clock(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_of_meaning() {
+    fn counts_sizes_and_rates_have_three_significant_digits() {
         assert_eq!(short(0), "0");
         assert_eq!(short(999), "999");
         assert_eq!(short(1_000), "1.00k");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn money_is_shown_however_little() {
+    fn amounts_below_a_cent_have_two_significant_digits() {
         assert_eq!(dollars(0.0), "$0.00");
         assert_eq!(dollars(12.345), "$12.35");
         assert_eq!(dollars(0.2), "$0.20");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn time_as_people_say_it() {
+    fn seconds_and_clock_formats() {
         assert_eq!(seconds(0.418), "0.42 s");
         assert_eq!(seconds(12.34), "12.3 s");
         assert_eq!(seconds(187.0), "03:07");

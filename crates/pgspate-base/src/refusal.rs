@@ -1,61 +1,63 @@
-//! What a server says when it refuses, as one link in a chain of causes.
+//! An error that the server reported, as one link in a chain of causes.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
-/// A message of the server's, with its SQLSTATE; its detail is the cause beneath it.
+/// An error message of the server with its SQLSTATE. The server's detail is its `source()`.
 #[derive(Debug)]
 pub struct ServerRefusal {
     code: SqlState,
     message: String,
     context: Option<String>,
-    /// Schema and name.
+    /// Schema and name of the table that the error is about.
     table: Option<(String, String)>,
     column: Option<String>,
-    detail: Option<Detail>,
+    detail: Option<RefusalDetail>,
 }
 
 #[derive(Debug)]
-struct Detail(String);
+struct RefusalDetail(String);
 
 impl ServerRefusal {
-    /// What the server said.
-    pub fn new(said: &DbError) -> ServerRefusal {
+    /// Copies the parts of the server's error that pgspate uses.
+    pub fn new(error: &DbError) -> ServerRefusal {
         ServerRefusal {
-            code: said.code().clone(),
-            message: said.message().to_owned(),
-            context: said.where_().map(str::to_owned),
-            table: said.schema().zip(said.table()).map(|(a, b)| (a.to_owned(), b.to_owned())),
-            column: said.column().map(str::to_owned),
-            detail: said.detail().map(|detail| Detail(detail.trim_end_matches('.').to_owned())),
+            code: error.code().clone(),
+            message: error.message().to_owned(),
+            context: error.where_().map(str::to_owned),
+            table: error.schema().zip(error.table()).map(|(a, b)| (a.to_owned(), b.to_owned())),
+            column: error.column().map(str::to_owned),
+            detail: error
+                .detail()
+                .map(|detail| RefusalDetail(detail.trim_end_matches('.').to_owned())),
         }
     }
 
-    /// The SQLSTATE.
+    /// Returns the SQLSTATE.
     pub fn code(&self) -> &SqlState {
         &self.code
     }
 
-    /// The server's message alone, without its SQLSTATE.
+    /// Returns the server's message without the SQLSTATE.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The column that it is about, for a value that is NULL and must not be.
+    /// Returns the column that the error is about. The server names one for NOT NULL violations.
     pub fn column(&self) -> Option<&str> {
         self.column.as_deref()
     }
 
-    /// Whether the server names this table as the one that it is about.
+    /// Returns whether the server names this table in the error.
     pub fn is_about(&self, schema: &str, table: &str) -> bool {
         self.table
             .as_ref()
-            .is_some_and(|(one, other)| (one.as_str(), other.as_str()) == (schema, table))
+            .is_some_and(|(of, name)| (of.as_str(), name.as_str()) == (schema, table))
     }
 
-    /// The server's context: for COPY, the line and the column.
+    /// Returns the server's context: for COPY, the line and the column.
     pub fn context(&self) -> Option<&str> {
         self.context.as_deref()
     }
@@ -73,10 +75,10 @@ impl StdError for ServerRefusal {
     }
 }
 
-impl fmt::Display for Detail {
+impl fmt::Display for RefusalDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl StdError for Detail {}
+impl StdError for RefusalDetail {}

@@ -1,18 +1,18 @@
-//! A secret in memory: it cannot be printed by accident.
+//! A secret text that cannot be printed by accident.
 
 use std::fmt;
 
-/// Text that neither `Debug` nor `Display` shows.
+/// A secret text. `Debug` prints `***`, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides the text.
+    /// Wraps the text.
     pub fn new(text: impl Into<String>) -> Secret {
         Secret(text.into())
     }
 
-    /// The text itself, for whom it is meant and nobody else.
+    /// Returns the text itself. Only the code that sends the secret may call this.
     pub fn expose(&self) -> &str {
         &self.0
     }

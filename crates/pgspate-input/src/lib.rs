@@ -1,14 +1,14 @@
-//! What is read, up to the bytes that COPY takes.
+//! Reading: from an input's bytes to the bytes of COPY.
 //!
-//! - [`source`]: bytes of files, objects, URLs and standard input, decompressed.
-//! - [`mod@format`]: these bytes, cut into chunks of whole records.
-//! - [`encode`]: records of a chunk as rows of COPY, in binary where that is exact and in text
-//!   where only the server can read a value.
+//! - [`source`]: reads and decompresses files, objects, URLs and standard input.
+//! - [`mod@format`]: cuts the decompressed bytes into chunks of whole records.
+//! - [`encode`]: turns the records of a chunk into rows of COPY. A row is binary if that is exact,
+//!   and text if only the server can read one of its values.
 //! - [`json`]: the grammar of JSON.
-//! - [`types`]: what encoders know of a column's type and of a session's settings.
+//! - [`types`]: the types of columns and the session settings, as encoders need them.
 //!
-//! A chunk that is cut again has the same records, and is encoded into the same bytes. Nothing here
-//! talks to a database server, and nothing knows of tables but the types of their columns.
+//! The same input always gives the same chunks and the same bytes. Nothing here connects to a
+//! database server.
 
 pub mod encode;
 pub mod format;

@@ -1,37 +1,37 @@
-//! PostgreSQL types as the encoders see them, and the session settings that text input depends on.
+//! PostgreSQL types as encoders need them, and the session settings that text input depends on.
 
-/// A type of a column, with everything an encoder must know of it.
+/// The type of a column, with everything that an encoder must know about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgType {
     /// `pg_type.oid`.
     pub oid: u32,
-    /// As `format_type` prints it, with its modifier: `numeric(15,2)`.
+    /// Name and modifier as `format_type` prints them: `numeric(15,2)`.
     pub name: String,
-    /// `atttypmod`; -1 where there is none.
+    /// `atttypmod`; -1 if the type has no modifier.
     pub typmod: i32,
-    /// What it is made of.
+    /// The kind of the type: base, enum, domain, array or range.
     pub kind: TypeKind,
 }
 
-/// What a type is made of (`pg_type.typtype` and `typcategory`).
+/// The kind of a type (`pg_type.typtype` and `typcategory`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TypeKind {
-    /// A type of its own; built-in where its oid is below 10,000.
+    /// A base type. It is built-in if its oid is below 10,000.
     Base,
     /// An enum.
     Enum,
-    /// A domain over another type. Its `typmod` is the domain's own.
+    /// A domain over the inner type. The `typmod` of the outer type is the domain's own.
     Domain(Box<PgType>),
-    /// A variable-length array of the element type, with its delimiter (`,`; `;` for box).
+    /// A variable-length array of the element type, and its delimiter: `,`, or `;` for box.
     Array(Box<PgType>, u8),
-    /// A range over the subtype.
+    /// A range over a subtype.
     Range(Box<PgType>),
-    /// A row type, a multirange or anything else that only the server can read.
+    /// A row type, a multirange or any other type that only the server can read.
     Other,
 }
 
 impl PgType {
-    /// The type beneath all domains.
+    /// Returns the type beneath all domains.
     pub fn base(&self) -> &PgType {
         match &self.kind {
             TypeKind::Domain(inner) => inner.base(),
@@ -40,9 +40,9 @@ impl PgType {
     }
 }
 
-/// What the server's input functions depend on, read from a session.
+/// The settings of a session on which the server's input functions depend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionSettings {
     /// `server_version_num`: 150018 for 15.18.
     pub server_version: u32,
     /// `DateStyle`, for example `ISO, MDY`.
@@ -55,15 +55,15 @@ pub struct Session {
     pub server_encoding: String,
     /// `client_encoding` of the lanes.
     pub client_encoding: String,
-    /// `array_nulls`. Off, as old applications may still have it, NULL in an array is text.
+    /// `array_nulls`. If it is off, as some old applications need it, NULL in an array is text.
     pub array_nulls: bool,
 }
 
-impl Session {
-    /// A session of a server of this `server_version_num` on which nothing has been changed, in UTC
-    /// and UTF8: for what is encoded without a server.
-    pub fn of_version(server_version: u32) -> Session {
-        Session {
+impl SessionSettings {
+    /// Returns PostgreSQL's default settings for a `server_version_num`, with UTC and UTF8. Used to
+    /// encode without a server.
+    pub fn of_version(server_version: u32) -> SessionSettings {
+        SessionSettings {
             server_version,
             date_style: "ISO, MDY".to_owned(),
             time_zone: "UTC".to_owned(),

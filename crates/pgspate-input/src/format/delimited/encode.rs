@@ -1,203 +1,224 @@
-//! Delimited chunks to COPY bytes, straight from the field's bytes.
+//! Encodes delimited chunks into COPY bytes, directly from the bytes of the fields.
 //!
-//! The row loop is the hottest code of a load: an index of field ends, a match per field, one
-//! append per value. Whatever is rare (quotes with escapes inside, refusals, faults) leaves it.
+//! The loop over rows is the hottest code of a load: it reads the field index, chooses the encoder
+//! of each field, and appends each value once. Rare cases (escapes within quotes, errors) are
+//! handled in functions outside of the loop.
 
 use std::sync::Arc;
 
+use pgspate_base::numbers::counted;
 use tokio_postgres::error::SqlState;
 
+use super::field_index::{FieldIndex, LineFault, OFFSET, RECORD_END, ScanRules};
 use super::lines::{count_lines, is_skipped, skip_line_end};
-use super::row::{self, Column, Record, Spelling};
-use super::scan::{Fault, Index, OFFSET, RECORD, Rules};
-use super::walk::{self, is_last_marker, locate, pass_fault};
-use super::{Dialect, Eol, Family, Layout};
+use super::record_walk::{self, is_last_marker, line_and_byte_of_row, skip_faulty_record};
+use super::row::{self, DelimitedColumn, IndexedRecord, RecordRules};
+use super::{CopyFormat, Dialect, Eol, RecordLayout};
 use crate::encode::Encoded;
-use crate::format::{self, Chunk, ChunkData, ChunkEncoder, Mode, no_such_row};
+use crate::format::{self, Chunk, ChunkData, ChunkEncoder, EncodeMode, no_such_row};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Encodes delimited chunks.
 pub struct DelimitedEncoder {
-    columns: Vec<Column>,
-    spelling: Spelling,
-    /// For `\.` in csv: data since PostgreSQL 18, an end before.
+    columns: Vec<DelimitedColumn>,
+    rules: RecordRules,
+    /// Whether `\.` ends csv data: true before PostgreSQL 18. Since 18, it is data.
     csv_end_marker: bool,
-    /// Whether a record of the right shape may still be none.
-    must_look: bool,
+    /// Whether every line must be classified: a line with the expected number of fields may still
+    /// be a comment, a blank line or an end marker.
+    must_classify: bool,
     chunk: Option<Arc<Chunk>>,
-    layout: Arc<Layout>,
-    mode: Mode,
-    index: Index,
-    /// Next entry of the index.
+    layout: Arc<RecordLayout>,
+    mode: EncodeMode,
+    index: FieldIndex,
+    /// The next entry of the index.
     at: usize,
-    /// Where the record that it belongs to starts.
+    /// Where the record of that entry starts.
     record_start: usize,
     row: u64,
     scratch: Vec<u8>,
-    /// How the records that are given out are laid out, if not as in their own input.
-    like: Option<Layout>,
-    /// Up to where lines were counted, and how many there were: refusals may be many.
-    counted: (usize, u64),
+    /// The layout of the records that [`ChunkEncoder::records`] returns. `None`: as in their input.
+    output_layout: Option<RecordLayout>,
+    /// The offset up to which lines are counted, and their number. Several errors in a chunk do
+    /// not count the same lines again.
+    lines_counted: (usize, u64),
 }
 
-/// What a line turns out to be.
-enum Shape {
+/// The kind of a line.
+enum LineShape {
+    /// A record with the expected number of fields.
     Record,
-    /// A record with so many fields.
-    Other(usize),
-    Skip,
-    End,
+    /// A record with this other number of fields.
+    WrongFieldCount(usize),
+    /// A comment or a blank line.
+    Skipped,
+    /// An end marker (`\.`).
+    EndMarker,
 }
 
 impl DelimitedEncoder {
-    /// An encoder for `columns` in COPY's order. `server_version` is `server_version_num`.
-    pub fn new(dialect: Dialect, columns: Vec<Column>, server_version: u32) -> DelimitedEncoder {
-        let layout = Layout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
+    /// Returns an encoder for `columns` in COPY's order. `server_version` is `server_version_num`.
+    pub fn new(
+        dialect: Dialect,
+        columns: Vec<DelimitedColumn>,
+        server_version: u32,
+    ) -> DelimitedEncoder {
+        let layout = RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
         let has_forced = columns.iter().any(|column| column.force_null || column.force_not_null);
         DelimitedEncoder {
-            csv_end_marker: dialect.family == Family::Csv && server_version < 180_000,
-            must_look: false,
+            csv_end_marker: dialect.format == CopyFormat::Csv && server_version < 180_000,
+            must_classify: false,
             columns,
-            spelling: Spelling { dialect, has_forced, in_order: false },
+            rules: RecordRules { dialect, has_forced, in_order: false },
             chunk: None,
             layout: Arc::new(layout),
-            mode: Mode::Binary,
-            index: Index::default(),
+            mode: EncodeMode::Binary,
+            index: FieldIndex::default(),
             at: 0,
             record_start: 0,
             row: 0,
             scratch: Vec::new(),
-            like: None,
-            counted: (0, 0),
+            output_layout: None,
+            lines_counted: (0, 0),
         }
     }
 
-    /// Has [`ChunkEncoder::records`] give out records as they would stand in an input with this
-    /// layout, which has the same fields: so those of several inputs go into one file.
+    /// Makes [`ChunkEncoder::records`] return records in another layout with the same fields. So
+    /// the rejects of several inputs can go into one file.
     #[must_use]
-    pub fn with_records_like(mut self, layout: Layout) -> DelimitedEncoder {
-        self.like = Some(layout);
+    pub fn with_output_layout(mut self, layout: RecordLayout) -> DelimitedEncoder {
+        self.output_layout = Some(layout);
         self
     }
 
-    /// Encodes the record at the index's position. False at a `\.` that ends the data.
+    /// Encodes the next record. Returns false at a `\.` that ends the data.
     #[inline]
     fn encode_record(&mut self, bytes: &[u8], out: &mut Encoded) -> Result<bool> {
         let fields = self.layout.fields;
         let ends = &self.index.ends()[self.at..];
-        let has_shape = match ends.get(..fields) {
+        let has_expected_fields = match ends.get(..fields) {
             Some([before @ .., last]) => {
-                last & RECORD != 0 && before.iter().fold(0, |all, end| all | end) & RECORD == 0
+                last & RECORD_END != 0
+                    && before.iter().fold(0, |all, end| all | end) & RECORD_END == 0
             }
             _ => false,
         };
-        if !has_shape || self.must_look {
-            match self.look_closer(bytes) {
-                Shape::Record => {}
-                Shape::Other(found) => {
-                    let taken = self.take_misshapen(bytes, found, out);
-                    return self.pass(bytes, taken);
+        if !has_expected_fields || self.must_classify {
+            match self.classify_line(bytes) {
+                LineShape::Record => {}
+                LineShape::WrongFieldCount(found) => {
+                    let result = self.handle_wrong_field_count(bytes, found, out);
+                    return self.finish_record(bytes, result);
                 }
-                Shape::Skip => {
-                    self.step_over(bytes);
+                LineShape::Skipped => {
+                    self.skip_record(bytes);
                     return Ok(true);
                 }
-                Shape::End if self.is_last_line(bytes) => return Ok(false),
-                Shape::End => {
-                    let refused = Err(self.fault_error(bytes, Fault::EndMarker));
-                    return self.pass(bytes, refused);
+                LineShape::EndMarker if self.is_last_line(bytes) => return Ok(false),
+                LineShape::EndMarker => {
+                    let refused = Err(self.fault_error(bytes, LineFault::EndMarker));
+                    return self.finish_record(bytes, refused);
                 }
             }
         }
-        if self.spelling.dialect.trailing_delimiter && !self.is_trailing_empty() {
+        if self.rules.dialect.trailing_delimiter && !self.is_trailing_empty() {
             let refused = Err(self.format_error(bytes, "extra data after last expected column"));
-            return self.pass(bytes, refused);
+            return self.finish_record(bytes, refused);
         }
-        self.append(bytes, out);
-        self.pass(bytes, Ok(()))
+        self.append_row(bytes, out);
+        self.finish_record(bytes, Ok(()))
     }
 
-    /// Counts the record, whatever came of it, and moves on to the next one.
+    /// Counts the record, also one with an error, and moves on to the next record.
     #[inline]
-    fn pass(&mut self, bytes: &[u8], taken: Result<()>) -> Result<bool> {
+    fn finish_record(&mut self, bytes: &[u8], result: Result<()>) -> Result<bool> {
         self.row += 1;
-        self.step_over(bytes);
-        taken.map(|()| true)
+        self.skip_record(bytes);
+        result.map(|()| true)
     }
 
-    /// Appends a record of the right shape.
+    /// Appends a record with the expected number of fields.
     #[inline]
-    fn append(&mut self, bytes: &[u8], out: &mut Encoded) {
-        let record = Record {
+    fn append_row(&mut self, bytes: &[u8], out: &mut Encoded) {
+        let record = IndexedRecord {
             window: &bytes[self.index.start..],
             start: self.record_start - self.index.start,
             ends: &self.index.ends()[self.at..self.at + self.layout.fields.max(1)],
         };
-        let (columns, spelling, field_of) = (&self.columns, &self.spelling, &self.layout.field_of);
+        let (columns, rules, field_of) = (&self.columns, &self.rules, &self.layout.field_of);
         let starts_at = out.binary.len();
-        if self.mode == Mode::Binary {
+        if self.mode == EncodeMode::Binary {
             let (binary, scratch) = (&mut out.binary, &mut self.scratch);
-            if row::append_binary(record, columns, field_of, spelling, scratch, binary) {
+            if row::append_binary(record, columns, field_of, rules, scratch, binary) {
                 out.binary_rows += 1;
                 return;
             }
             out.binary.truncate(starts_at);
         }
-        row::append_text(record, columns, field_of, spelling, &mut self.scratch, &mut out.text);
+        row::append_text(record, columns, field_of, rules, &mut self.scratch, &mut out.text);
         out.text_rows.push(self.row);
     }
 
     /// Moves on to the next record.
     #[inline]
-    fn step_over(&mut self, bytes: &[u8]) {
+    fn skip_record(&mut self, bytes: &[u8]) {
         let (last, end) = self.last_field();
         self.at += last + 1;
         self.record_start = skip_line_end(bytes, end, self.layout.eol);
     }
 
-    /// Which field of the record is its last one, and where it ends.
+    /// Returns the number of the record's last field, and where that field ends.
     #[inline]
     fn last_field(&self) -> (usize, usize) {
         let ends = &self.index.ends()[self.at..];
-        let last = ends.iter().position(|end| end & RECORD != 0).unwrap_or(ends.len() - 1);
+        let last = ends.iter().position(|end| end & RECORD_END != 0).unwrap_or(ends.len() - 1);
         (last, self.index.start + (ends[last] & OFFSET) as usize)
     }
 
-    /// What a record is that does not have the expected number of fields, or may be none.
-    fn look_closer(&self, bytes: &[u8]) -> Shape {
+    /// Classifies the next line.
+    fn classify_line(&self, bytes: &[u8]) -> LineShape {
         let (last, end) = self.last_field();
         let record = &bytes[self.record_start..end];
-        if is_skipped(&self.spelling.dialect, record) {
-            return Shape::Skip;
+        if is_skipped(&self.rules.dialect, record) {
+            return LineShape::Skipped;
         }
-        // At the end of the input and without a line end of its own, it is data.
+        // Without a line end, at the end of the input, `\.` is data.
         if self.csv_end_marker && record == b"\\." && end < bytes.len() {
-            return Shape::End;
+            return LineShape::EndMarker;
         }
-        // A line without fields is still told from one with an empty field.
+        // For a table without columns, an empty line has no fields.
         let found = if self.layout.fields == 0 && record.is_empty() { 0 } else { last + 1 };
-        if found == self.layout.fields { Shape::Record } else { Shape::Other(found) }
+        if found == self.layout.fields {
+            LineShape::Record
+        } else {
+            LineShape::WrongFieldCount(found)
+        }
     }
 
-    /// Nothing may come after an end marker.
+    /// Returns whether the line is the last one of the chunk.
     fn is_last_line(&self, bytes: &[u8]) -> bool {
         let (_, end) = self.last_field();
         skip_line_end(bytes, end, self.layout.eol) == bytes.len()
     }
 
-    /// Refuses a record with too few or too many fields. Where the server would first complain of
-    /// something else in it and is to judge in any case, it gets the record.
-    fn take_misshapen(&mut self, bytes: &[u8], found: usize, out: &mut Encoded) -> Result<()> {
+    /// Returns the error for a record with too few or too many fields. In text mode, if the server
+    /// would report another error of the record first, appends the record for the server instead.
+    fn handle_wrong_field_count(
+        &mut self,
+        bytes: &[u8],
+        found: usize,
+        out: &mut Encoded,
+    ) -> Result<()> {
         let fields = self.layout.fields;
-        if self.mode == Mode::Text && self.spelling.in_order && fields > 0 {
-            let record = Record {
+        if self.mode == EncodeMode::Text && self.rules.in_order && fields > 0 {
+            let record = IndexedRecord {
                 window: &bytes[self.index.start..],
                 start: self.record_start - self.index.start,
                 ends: &self.index.ends()[self.at..self.at + found],
             };
-            let (columns, spelling) = (&self.columns, &self.spelling);
-            if row::has_another_fault(record, columns, spelling, &mut self.scratch) {
-                row::append_misshapen(record, columns, spelling, &mut self.scratch, &mut out.text);
+            let (columns, rules) = (&self.columns, &self.rules);
+            if row::has_another_fault(record, columns, rules, &mut self.scratch) {
+                row::append_all_fields(record, columns, rules, &mut self.scratch, &mut out.text);
                 out.text_rows.push(self.row);
                 return Ok(());
             }
@@ -211,12 +232,11 @@ impl DelimitedEncoder {
         } else {
             "extra data after last expected column".to_owned()
         };
-        let s = if fields == 1 { "" } else { "s" };
-        let hint = format!("Expected {fields} field{s}, found {found}.");
+        let hint = format!("Expected {}, found {found}.", counted(fields as u64, "field"));
         Err(self.format_error(bytes, &message).hint(hint))
     }
 
-    /// Whether the field after the trailing delimiter is empty.
+    /// Returns whether the field after the trailing delimiter is empty.
     fn is_trailing_empty(&self) -> bool {
         let ends = &self.index.ends()[self.at..self.at + self.layout.fields];
         let empty_at = match ends {
@@ -226,26 +246,29 @@ impl DelimitedEncoder {
         ends.last().is_none_or(|last| last & OFFSET == empty_at)
     }
 
-    fn fault_error(&mut self, bytes: &[u8], fault: Fault) -> Error {
-        let error = self.format_error(bytes, fault.message(self.spelling.dialect.family));
+    /// Returns the error for a faulty line.
+    fn fault_error(&mut self, bytes: &[u8], fault: LineFault) -> Error {
+        let error = self.format_error(bytes, fault.message(self.rules.dialect.format));
         match fault {
-            Fault::CarriageReturn | Fault::Newline => {
+            LineFault::CarriageReturn | LineFault::Newline => {
                 let eol = match self.layout.eol {
                     Eol::Lf => "a newline",
                     Eol::CrLf => "a carriage return and a newline",
                     Eol::Cr => "a carriage return",
                 };
-                error.hint(format!("The first line ends with {eol}, so every line has to."))
+                error.hint(format!(
+                    "The first line ends with {eol}, so all lines must end like this."
+                ))
             }
             _ => error,
         }
     }
 
-    /// An error in the record that comes next.
+    /// Returns an error with the place of the next record.
     fn format_error(&mut self, bytes: &[u8], message: &str) -> Error {
-        let (counted_to, lines) = self.counted;
+        let (counted_to, lines) = self.lines_counted;
         let lines = lines + count_lines(&bytes[counted_to..self.record_start], self.layout.eol);
-        self.counted = (self.record_start, lines);
+        self.lines_counted = (self.record_start, lines);
         let (line, byte) = self.chunk.as_deref().map_or((0, 0), |it| (it.line, it.byte));
         let place = InputPlace {
             line: Some(line + lines),
@@ -257,8 +280,8 @@ impl DelimitedEncoder {
             .at(place)
     }
 
-    /// Indexes the next window. False at the end of the chunk.
-    fn refill(&mut self, bytes: &[u8]) -> Result<bool> {
+    /// Indexes the next window. Returns false at the end of the chunk.
+    fn index_next_window(&mut self, bytes: &[u8]) -> Result<bool> {
         let eol = self.layout.eol;
         if let Some(fault) = self.index.fault {
             self.record_start = self.index.next;
@@ -267,13 +290,13 @@ impl DelimitedEncoder {
             }
             let refused = self.fault_error(bytes, fault);
             self.row += 1;
-            pass_fault(&mut self.index, &self.spelling.dialect, eol, bytes);
+            skip_faulty_record(&mut self.index, &self.rules.dialect, eol, bytes);
             return Err(refused);
         }
         if self.index.next >= bytes.len() {
             return Ok(false);
         }
-        let rules = Rules::new(&self.spelling.dialect, eol);
+        let rules = ScanRules::new(&self.rules.dialect, eol);
         self.record_start = self.index.next;
         self.index.scan(bytes, self.index.next, &rules);
         self.at = 0;
@@ -282,17 +305,17 @@ impl DelimitedEncoder {
 }
 
 impl ChunkEncoder for DelimitedEncoder {
-    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()> {
         let ChunkData::Delimited(_, layout) = &chunk.data else {
             return Err(Error::new(ErrorKind::Bug, "a chunk of another format"));
         };
         let fields = layout.fields;
-        let dialect = &self.spelling.dialect;
-        self.must_look = dialect.comment.is_some()
+        let dialect = &self.rules.dialect;
+        self.must_classify = dialect.comment.is_some()
             || dialect.skip_blank_lines
             || fields == 0
             || (self.csv_end_marker && (fields == 1 || b"\\.".contains(&dialect.delimiter)));
-        self.spelling.in_order = self.columns.len() == fields
+        self.rules.in_order = self.columns.len() == fields
             && layout.field_of.len() == fields
             && layout.field_of.iter().enumerate().all(|(nth, field)| nth == *field);
         self.layout = Arc::clone(layout);
@@ -301,7 +324,7 @@ impl ChunkEncoder for DelimitedEncoder {
         self.index.reset();
         self.at = 0;
         self.row = 0;
-        self.counted = (0, 0);
+        self.lines_counted = (0, 0);
         Ok(())
     }
 
@@ -309,7 +332,7 @@ impl ChunkEncoder for DelimitedEncoder {
         let Some(chunk) = self.chunk.clone() else { return Ok(false) };
         let ChunkData::Delimited(bytes, _) = &chunk.data else { return Ok(false) };
         loop {
-            if self.at >= self.index.ends().len() && !self.refill(bytes)? {
+            if self.at >= self.index.ends().len() && !self.index_next_window(bytes)? {
                 return Ok(false);
             }
             while self.at < self.index.ends().len() {
@@ -323,14 +346,20 @@ impl ChunkEncoder for DelimitedEncoder {
         }
     }
 
-    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<format::Record>> {
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<format::InputRecord>> {
         let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Err(no_such_row(0)) };
-        walk::records(&self.spelling.dialect, chunk, (bytes, layout), self.like.as_ref(), rows)
+        record_walk::records(
+            &self.rules.dialect,
+            chunk,
+            (bytes, layout),
+            self.output_layout.as_ref(),
+            rows,
+        )
     }
 
     fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
         let ChunkData::Delimited(bytes, layout) = &chunk.data else { return InputPlace::default() };
-        let (line, byte) = locate(&self.spelling.dialect, bytes, layout.eol, row);
+        let (line, byte) = line_and_byte_of_row(&self.rules.dialect, bytes, layout.eol, row);
         let line = Some(chunk.line + line);
         InputPlace { line, byte: Some(chunk.byte + byte), ..InputPlace::default() }
     }

@@ -1,55 +1,60 @@
-//! From a field's bytes to its value, as COPY takes them.
+//! Decodes a field's bytes into its value, as COPY does.
 //!
-//! COPY checks the encoding of the raw line first and that of the value again. A value whose bytes
-//! could pass the one check but not the other is not made here: the server gets the field with the
-//! same breaks between its bytes.
+//! COPY checks the encoding twice: of the raw line, and of the decoded value. Some values could
+//! pass one check and fail the other. Such a value is not decoded here: the server gets the field
+//! as COPY text whose bytes are separated at the same places.
 
 use wide::u8x16;
 
-use super::{Dialect, Family};
+use super::{CopyFormat, Dialect};
 use crate::encode::text;
 
-/// What a field says.
-pub(super) enum Value<'a> {
+/// The decoded value of a field.
+pub(super) enum FieldValue<'a> {
     /// NULL.
     Null,
-    /// These bytes.
+    /// A value.
     Bytes(&'a [u8]),
-    /// Only the server can tell; in its encoding these bytes, if it takes them.
+    /// A value that only the server can check. If the server accepts the value, these are its
+    /// bytes.
     Server(&'a [u8]),
 }
 
-/// Whether a field is NULL by its spelling alone. `marked` is false for a field without quotes
-/// and escapes.
+/// Returns whether a field equals the NULL string. `has_escapes` says whether the field contains
+/// quotes or escapes.
 #[inline]
-pub(super) fn is_null(dialect: &Dialect, raw: &[u8], marked: bool) -> bool {
+pub(super) fn is_null(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> bool {
     raw.len() == dialect.null.len()
         && raw == dialect.null
-        && (!marked || dialect.family == Family::Text)
+        && (!has_escapes || dialect.format == CopyFormat::Text)
 }
 
-/// The field without a backslash before the end of the input, which COPY drops.
+/// Returns the field without a single backslash at the end of the input, which COPY drops.
 pub(super) fn without_last_escape<'a>(dialect: &Dialect, raw: &'a [u8]) -> &'a [u8] {
-    let is_cut_off = dialect.family == Family::Text && ends_in_escape(raw);
+    let is_cut_off = dialect.format == CopyFormat::Text && ends_in_escape(raw);
     &raw[..raw.len() - usize::from(is_cut_off)]
 }
 
-/// The value of a marked field that is not NULL: without its quotes, or with its escapes
-/// resolved. Borrowed from `raw` where that is a part of it, else built in `scratch`.
-pub(super) fn value<'a>(dialect: &Dialect, raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Value<'a> {
-    if let Some(inner) = plainly_quoted(dialect, raw) {
-        return Value::Bytes(inner);
+/// Decodes a field with quotes or escapes that is not NULL. The value is borrowed from `raw` if it
+/// is a part of `raw`; otherwise it is built in `scratch`.
+pub(super) fn decode_value<'a>(
+    dialect: &Dialect,
+    raw: &'a [u8],
+    scratch: &'a mut Vec<u8>,
+) -> FieldValue<'a> {
+    if let Some(inner) = strip_plain_quotes(dialect, raw) {
+        return FieldValue::Bytes(inner);
     }
     scratch.clear();
-    let mut built = Built { bytes: scratch, is_after_gap: false, in_doubt: false };
-    resolve(dialect, raw, &mut built);
-    if built.in_doubt { Value::Server(scratch) } else { Value::Bytes(scratch) }
+    let mut builder = ValueBuilder { bytes: scratch, is_after_gap: false, is_for_server: false };
+    decode_parts(dialect, raw, &mut builder);
+    if builder.is_for_server { FieldValue::Server(scratch) } else { FieldValue::Bytes(scratch) }
 }
 
-/// What is within the quotes of a field that is quoted as a whole and has no escapes.
+/// Returns the text between the quotes, if the whole field is quoted and contains no escapes.
 #[inline]
-pub(super) fn plainly_quoted<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a [u8]> {
-    let quote = dialect.quote.filter(|_| dialect.family == Family::Csv)?;
+pub(super) fn strip_plain_quotes<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a [u8]> {
+    let quote = dialect.quote.filter(|_| dialect.format == CopyFormat::Csv)?;
     match raw {
         [first, inner @ .., last]
             if *first == quote && *last == quote && !has_either(inner, quote, dialect.escape) =>
@@ -60,7 +65,7 @@ pub(super) fn plainly_quoted<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option<&'a
     }
 }
 
-/// Most fields are too short for a call.
+/// Returns whether one of two bytes occurs. Most fields are too short for a call of memchr.
 #[inline]
 fn has_either(bytes: &[u8], one: u8, other: u8) -> bool {
     if bytes.len() > 16 {
@@ -69,9 +74,9 @@ fn has_either(bytes: &[u8], one: u8, other: u8) -> bool {
     bytes.iter().fold(false, |any, byte| any | (*byte == one) | (*byte == other))
 }
 
-/// Whether COPY text takes the bytes for themselves.
+/// Returns whether COPY text needs no escapes for these bytes.
 #[inline]
-pub(super) fn is_plain(bytes: &[u8]) -> bool {
+pub(super) fn needs_no_escapes(bytes: &[u8]) -> bool {
     let (blocks, rest) = bytes.as_chunks::<16>();
     let special = |block: &[u8; 16]| {
         let block = u8x16::new(*block);
@@ -84,48 +89,51 @@ pub(super) fn is_plain(bytes: &[u8]) -> bool {
     !all.any() && !rest.iter().fold(false, |any, byte| any | is_special(byte))
 }
 
-/// Appends bytes as COPY text.
+/// Appends bytes as a field of COPY text.
 pub(super) fn append_escaped(bytes: &[u8], out: &mut Vec<u8>) {
-    if is_plain(bytes) {
+    if needs_no_escapes(bytes) {
         out.extend_from_slice(bytes);
     } else {
         text::append(Some(bytes), out);
     }
 }
 
-/// Appends a marked field that is not NULL as COPY text with the same value. Bytes that do not
-/// stand side by side in `raw` do not do so in `out`, unless one is ASCII.
+/// Appends a field with quotes or escapes that is not NULL as COPY text with the same value. Bytes
+/// above 127 that are separated in `raw` are also separated in `out`.
 pub(super) fn append_text(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) {
-    match plainly_quoted(dialect, raw) {
+    match strip_plain_quotes(dialect, raw) {
         Some(inner) => append_escaped(inner, out),
-        None => resolve(dialect, raw, &mut CopyText { bytes: out, is_after_gap: false }),
+        None => {
+            decode_parts(dialect, raw, &mut CopyTextBuilder { bytes: out, is_after_gap: false })
+        }
     }
 }
 
-/// Takes the parts of a marked field in their order.
-trait Parts {
-    /// Bytes that stand side by side.
-    fn run(&mut self, bytes: &[u8]);
-    /// Between these parts a quote or an escape was left out.
+/// Receives the parts of a field with quotes or escapes, in their order.
+trait FieldPartSink {
+    /// Receives bytes that are adjacent in the field.
+    fn adjacent(&mut self, bytes: &[u8]);
+    /// Notes that a quote or an escape was removed between two parts.
     fn gap(&mut self);
-    /// A byte given by its number that is part of a character, or a zero.
-    fn number(&mut self, byte: u8);
+    /// Receives a byte that is written as an octal or hexadecimal escape, and is 0 or above 127.
+    fn numeric_escape(&mut self, byte: u8);
 }
 
-/// A value in the making.
-struct Built<'a> {
+/// Builds the value of a field.
+struct ValueBuilder<'a> {
     bytes: &'a mut Vec<u8>,
     is_after_gap: bool,
-    in_doubt: bool,
+    /// Whether only the server can check the value.
+    is_for_server: bool,
 }
 
-impl Parts for Built<'_> {
+impl FieldPartSink for ValueBuilder<'_> {
     #[inline]
-    fn run(&mut self, bytes: &[u8]) {
+    fn adjacent(&mut self, bytes: &[u8]) {
         let Some(first) = bytes.first() else { return };
-        // Two parts of a character may have become neighbours.
+        // Two halves of a character may have become adjacent.
         if self.is_after_gap && !first.is_ascii() {
-            self.in_doubt |= self.bytes.last().is_some_and(|last| !last.is_ascii());
+            self.is_for_server |= self.bytes.last().is_some_and(|last| !last.is_ascii());
         }
         self.is_after_gap = false;
         self.bytes.extend_from_slice(bytes);
@@ -135,22 +143,22 @@ impl Parts for Built<'_> {
         self.is_after_gap = true;
     }
 
-    /// It is meant in the server's encoding, while all else is in the client's.
-    fn number(&mut self, byte: u8) {
+    /// Such a byte is in the server's encoding; all other bytes are in the client's encoding.
+    fn numeric_escape(&mut self, byte: u8) {
         self.is_after_gap = false;
-        self.in_doubt = true;
+        self.is_for_server = true;
         self.bytes.push(byte);
     }
 }
 
-/// COPY text in the making.
-struct CopyText<'a> {
+/// Builds a field of COPY text.
+struct CopyTextBuilder<'a> {
     bytes: &'a mut Vec<u8>,
     is_after_gap: bool,
 }
 
-impl Parts for CopyText<'_> {
-    fn run(&mut self, bytes: &[u8]) {
+impl FieldPartSink for CopyTextBuilder<'_> {
+    fn adjacent(&mut self, bytes: &[u8]) {
         let Some(first) = bytes.first() else { return };
         if self.is_after_gap && !first.is_ascii() {
             self.bytes.push(b'\\');
@@ -163,7 +171,7 @@ impl Parts for CopyText<'_> {
         self.is_after_gap = true;
     }
 
-    fn number(&mut self, byte: u8) {
+    fn numeric_escape(&mut self, byte: u8) {
         let digits = [byte >> 6, (byte >> 3) & 7, byte & 7].map(|digit| b'0' + digit);
         self.bytes.push(b'\\');
         self.bytes.extend_from_slice(&digits);
@@ -171,67 +179,68 @@ impl Parts for CopyText<'_> {
     }
 }
 
-fn resolve(dialect: &Dialect, raw: &[u8], parts: &mut impl Parts) {
-    match (dialect.family, dialect.quote) {
-        (Family::Text, _) => unescape(raw, parts),
-        (Family::Csv, Some(quote)) => unquote(raw, quote, dialect.escape, parts),
-        (Family::Csv, None) => parts.run(raw),
+/// Splits a field with quotes or escapes into its parts.
+fn decode_parts(dialect: &Dialect, raw: &[u8], parts: &mut impl FieldPartSink) {
+    match (dialect.format, dialect.quote) {
+        (CopyFormat::Text, _) => unescape(raw, parts),
+        (CopyFormat::Csv, Some(quote)) => unquote(raw, quote, dialect.escape, parts),
+        (CopyFormat::Csv, None) => parts.adjacent(raw),
     }
 }
 
-/// Resolves COPY csv's quotes, which may begin and end anywhere in a field.
-fn unquote(raw: &[u8], quote: u8, escape: u8, parts: &mut impl Parts) {
+/// Removes the quotes of COPY csv. Quotes may begin and end anywhere in a field.
+fn unquote(raw: &[u8], quote: u8, escape: u8, parts: &mut impl FieldPartSink) {
     let mut in_quote = false;
     let mut rest = raw;
     while let Some(at) = memchr::memchr2(quote, escape, rest) {
         let next = rest.get(at + 1).copied();
         if in_quote && rest[at] == escape && (next == Some(escape) || next == Some(quote)) {
-            parts.run(&rest[..at]);
+            parts.adjacent(&rest[..at]);
             parts.gap();
-            parts.run(&rest[at + 1..at + 2]);
+            parts.adjacent(&rest[at + 1..at + 2]);
             rest = &rest[at + 2..];
         } else if rest[at] == quote {
-            parts.run(&rest[..at]);
+            parts.adjacent(&rest[..at]);
             parts.gap();
             in_quote = !in_quote;
             rest = &rest[at + 1..];
         } else {
-            parts.run(&rest[..at + 1]);
+            parts.adjacent(&rest[..at + 1]);
             rest = &rest[at + 1..];
         }
     }
-    parts.run(rest);
+    parts.adjacent(rest);
 }
 
-/// Resolves COPY text's backslash escapes.
-fn unescape(raw: &[u8], parts: &mut impl Parts) {
+/// Decodes the backslash escapes of COPY text.
+fn unescape(raw: &[u8], parts: &mut impl FieldPartSink) {
     let mut rest = raw;
     while let Some(at) = memchr::memchr(b'\\', rest) {
-        parts.run(&rest[..at]);
+        parts.adjacent(&rest[..at]);
         let after = &rest[at + 1..];
-        let (byte, used, is_number) = escaped(after);
+        let (byte, used, is_number) = parse_escape(after);
         if is_number && (byte == 0 || !byte.is_ascii()) {
-            parts.number(byte);
+            parts.numeric_escape(byte);
         } else if used > 0 {
             parts.gap();
-            parts.run(&[byte]);
+            parts.adjacent(&[byte]);
         }
         rest = &after[used..];
     }
-    parts.run(rest);
+    parts.adjacent(rest);
 }
 
-/// The byte that what follows a backslash stands for, how many bytes that took, and whether they
-/// are its number.
-fn escaped(rest: &[u8]) -> (u8, usize, bool) {
+/// Parses the text after a backslash. Returns the byte that the escape stands for, the number of
+/// bytes used, and whether the escape is octal or hexadecimal.
+fn parse_escape(rest: &[u8]) -> (u8, usize, bool) {
     let byte = match rest {
         [] => return (0, 0, false),
         [b'0'..=b'7', ..] => {
-            let (byte, used) = number(rest, 8, 3);
+            let (byte, used) = parse_digits(rest, 8, 3);
             return (byte, used, true);
         }
         [b'x', digits @ ..] if digits.first().is_some_and(u8::is_ascii_hexdigit) => {
-            let (byte, used) = number(digits, 16, 2);
+            let (byte, used) = parse_digits(digits, 16, 2);
             return (byte, used + 1, true);
         }
         [b'b', ..] => 8,
@@ -245,15 +254,17 @@ fn escaped(rest: &[u8]) -> (u8, usize, bool) {
     (byte, 1, false)
 }
 
-/// Up to `digits_max` digits as one byte; what does not fit is cut off, as COPY does.
-fn number(rest: &[u8], radix: u32, digits_max: usize) -> (u8, usize) {
+/// Parses up to `digits_max` digits as one byte. As in COPY, higher bits are cut off. Returns the
+/// byte and the number of digits.
+fn parse_digits(rest: &[u8], radix: u32, digits_max: usize) -> (u8, usize) {
     let digits = rest.iter().map_while(|byte| char::from(*byte).to_digit(radix)).take(digits_max);
     digits.fold((0, 0), |(value, used), digit| {
         (((u32::from(value) * radix + digit) & 0xff) as u8, used + 1)
     })
 }
 
-/// Whether an odd number of backslashes stands at the end, so that the next byte is escaped.
+/// Returns whether the bytes end with an odd number of backslashes, so that the next byte is
+/// escaped.
 pub(super) fn ends_in_escape(bytes: &[u8]) -> bool {
     bytes.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }

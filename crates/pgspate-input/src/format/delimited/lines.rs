@@ -1,10 +1,11 @@
-//! Where lines end, by looking at no more than that takes.
+//! Finds the ends of lines and records.
 //!
-//! Quotes hide line ends in csv, backslashes in text, and in a comment nothing does. The cutter
-//! asks these questions of long stretches; the index answers them once more byte by byte.
+//! A line end within quotes (csv) or after a backslash (text) does not end a record. In a comment
+//! every line end counts. The cutter uses these functions on large buffers and looks at few bytes.
+//! The field index finds the same edges.
 
 use super::fields::ends_in_escape;
-use super::{Dialect, Eol, Family};
+use super::{CopyFormat, Dialect, Eol};
 use crate::format::sniff::LineEnd;
 
 impl From<LineEnd> for Eol {
@@ -18,7 +19,7 @@ impl From<LineEnd> for Eol {
 }
 
 impl Eol {
-    /// Its bytes.
+    /// Returns the bytes of the line end.
     pub fn bytes(self) -> &'static [u8] {
         match self {
             Eol::Lf => b"\n",
@@ -27,25 +28,25 @@ impl Eol {
         }
     }
 
-    /// The last of its bytes.
+    /// Returns the last byte of the line end.
     pub(super) fn last_byte(self) -> u8 {
         if self == Eol::Cr { b'\r' } else { b'\n' }
     }
 }
 
-/// The start of the record after the one that ends at `at`.
+/// Returns the start of the record that follows the line end at `at`.
 #[inline]
 pub(super) fn skip_line_end(bytes: &[u8], at: usize, eol: Eol) -> usize {
     let width = if eol == Eol::CrLf { 2 } else { 1 };
     (at + width).min(bytes.len())
 }
 
-/// Lines as an editor counts them.
+/// Counts lines as an editor does.
 pub(super) fn count_lines(bytes: &[u8], eol: Eol) -> u64 {
     memchr::memchr_iter(eol.last_byte(), bytes).count() as u64
 }
 
-/// Whether a line is no record in this dialect. `record` is without its line end.
+/// Returns whether a line is a comment, or a blank line to skip. `record` is without its line end.
 pub(super) fn is_skipped(dialect: &Dialect, record: &[u8]) -> bool {
     match record.first() {
         None => dialect.skip_blank_lines,
@@ -53,14 +54,15 @@ pub(super) fn is_skipped(dialect: &Dialect, record: &[u8]) -> bool {
     }
 }
 
-/// Whether `bytes`, which end where a record does, have `\.` as their last line.
+/// Returns whether the last line of `bytes` is `\.`. `bytes` end with a record's line end.
 pub(super) fn ends_in_marker(bytes: &[u8], eol: Eol) -> bool {
     let line = bytes.strip_suffix(eol.bytes()).and_then(|line| line.strip_suffix(b"\\."));
     line.is_some_and(|before| before.last().is_none_or(|byte| *byte == eol.last_byte()))
 }
 
-/// The line end of an input, from its first bytes: the first carriage return or newline outside
-/// quotes decides, as in COPY. `None` where the bytes do not tell and are not `complete`.
+/// Returns the line end of an input. As in COPY, the first carriage return or newline outside
+/// quotes decides. Returns `None` if more bytes are needed; with `complete` there are no more
+/// bytes.
 pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Option<Eol> {
     let is_comment = dialect.comment.is_some() && dialect.comment.as_ref() == bytes.first();
     let mut from = 0;
@@ -68,7 +70,7 @@ pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Opt
     while let Some(at) = memchr::memchr2(b'\n', b'\r', &bytes[from..]) {
         let pos = from + at;
         in_quote = ends_in_quote(dialect, &bytes[from..pos], in_quote);
-        let is_escaped = dialect.family == Family::Text && ends_in_escape(&bytes[..pos]);
+        let is_escaped = dialect.format == CopyFormat::Text && ends_in_escape(&bytes[..pos]);
         if is_comment || (!in_quote && !is_escaped) {
             return match (bytes[pos], bytes.get(pos + 1)) {
                 (b'\n', _) => Some(Eol::Lf),
@@ -82,10 +84,10 @@ pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Opt
     complete.then_some(Eol::Lf)
 }
 
-/// Whether the end of `bytes` is within quotes, given whether their start is. Neither may be
-/// between an escape and what it escapes.
+/// Returns whether the end of `bytes` is within quotes. `in_quote` says whether the start is.
+/// Neither start nor end may be between an escape character and the character that it escapes.
 pub(super) fn ends_in_quote(dialect: &Dialect, bytes: &[u8], mut in_quote: bool) -> bool {
-    let (Family::Csv, Some(quote)) = (dialect.family, dialect.quote) else {
+    let (CopyFormat::Csv, Some(quote)) = (dialect.format, dialect.quote) else {
         return false;
     };
     let escape = dialect.escape;
@@ -106,14 +108,19 @@ pub(super) fn ends_in_quote(dialect: &Dialect, bytes: &[u8], mut in_quote: bool)
     in_quote
 }
 
-/// The last offset up to `to` and not before `from` at which no escape is under way.
-pub(super) fn settled(dialect: &Dialect, bytes: &[u8], from: usize, to: usize) -> usize {
+/// Returns the last offset in `from..=to` that does not follow an escape character.
+pub(super) fn last_offset_outside_escape(
+    dialect: &Dialect,
+    bytes: &[u8],
+    from: usize,
+    to: usize,
+) -> usize {
     let escapes = bytes[from..to].iter().rev().take_while(|byte| **byte == dialect.escape);
     to - escapes.count()
 }
 
-/// The first record edge in `bytes` after `from`, where no escape is under way and `in_quote`
-/// tells whether it is within quotes.
+/// Returns the first record edge in `bytes` after `from`. `from` must not be within an escape;
+/// `in_quote` says whether `from` is within quotes.
 pub(super) fn find_edge(
     dialect: &Dialect,
     eol: Eol,
@@ -125,7 +132,7 @@ pub(super) fn find_edge(
     while let Some(found) = memchr::memchr(eol.last_byte(), &bytes[at..]) {
         let pos = at + found;
         in_quote = ends_in_quote(dialect, &bytes[at..pos], in_quote);
-        let is_escaped = dialect.family == Family::Text && ends_in_escape(&bytes[..pos]);
+        let is_escaped = dialect.format == CopyFormat::Text && ends_in_escape(&bytes[..pos]);
         if !in_quote && !is_escaped {
             return Some(pos + 1);
         }
@@ -134,11 +141,11 @@ pub(super) fn find_edge(
     None
 }
 
-/// Where the line end of the comment begins that starts at `from`.
+/// Returns where the line end of a comment begins. The comment starts at `from`.
 pub(super) fn comment_end(bytes: &[u8], from: usize, eol: Eol) -> Option<usize> {
     let mut ends = memchr::memchr_iter(eol.last_byte(), &bytes[from..]).map(|at| from + at);
     match eol {
-        // A comment may hold a newline without a carriage return.
+        // A comment may contain a newline without a carriage return.
         Eol::CrLf => ends.map(|at| at.saturating_sub(1)).find(|at| bytes[*at] == b'\r'),
         _ => ends.next(),
     }

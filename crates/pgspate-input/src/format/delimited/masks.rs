@@ -1,49 +1,50 @@
-//! One bit per byte of a block of 64: which bytes are special, and which of them separate.
+//! Bit masks for blocks of 64 bytes: one bit per byte says which bytes are special.
 //!
-//! What is within quotes, or behind a backslash, separates nothing. A block that holds anything
-//! COPY would refuse is not resolved here, so that the refusal is decided in one place.
+//! From the special bytes of a block follow its separators: the delimiters and line ends that are
+//! not within quotes and not after a backslash. If COPY may reject the block, there is no result.
+//! The byte-by-byte walk in `field_index` then decides, so that errors are decided in one place.
 
 use wide::u8x16;
 
 use super::Eol;
-use super::scan::Rules;
+use super::field_index::ScanRules;
 
 /// The bits at odd positions.
 const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// Where a block's special bytes are.
+/// The special bytes of a block, one bit per byte.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(super) struct BlockMasks {
     delimiter: u64,
     newline: u64,
     carriage_return: u64,
-    /// Quotes of csv, backslashes of text.
+    /// Quotes (csv) or backslashes (text).
     quote: u64,
-    /// Escapes of csv, where they are not quotes.
+    /// Escape characters (csv) that differ from the quote.
     escape: u64,
 }
 
 /// The separators of a block.
-pub(super) struct Separators {
+pub(super) struct BlockSeparators {
     /// Delimiters that end a field.
     pub(super) delimiter: u64,
-    /// Line ends that end a record; of two bytes, the first.
+    /// Line ends that end a record. For CRLF, the bit of the carriage return.
     pub(super) record: u64,
-    /// Quotes and backslashes.
-    pub(super) marks: u64,
+    /// Quotes (csv) or backslashes (text).
+    pub(super) escapes: u64,
     /// Whether the block ends within quotes.
     pub(super) in_quote: bool,
-    /// Whether the byte after the block is escaped, or the second of a line end.
-    pub(super) takes_next: bool,
+    /// Whether the byte after the block is escaped, or is the newline of a CRLF.
+    pub(super) includes_next: bool,
 }
 
-impl Block {
+impl BlockMasks {
     #[inline]
-    pub(super) fn of(bytes: &[u8; 64], rules: &Rules) -> Block {
+    pub(super) fn of(bytes: &[u8; 64], rules: &ScanRules) -> BlockMasks {
         let lanes = lanes_of(bytes);
         let has_quote = rules.quote != rules.delimiter;
         let has_escape = rules.escape != rules.quote;
-        Block {
+        BlockMasks {
             delimiter: equal(&lanes, rules.delimiter),
             newline: equal(&lanes, b'\n'),
             carriage_return: equal(&lanes, b'\r'),
@@ -52,7 +53,7 @@ impl Block {
         }
     }
 
-    /// Leaves only the bytes in `bits`.
+    /// Clears the bits of all bytes that are not in `bits`.
     #[inline]
     pub(super) fn keep(&mut self, bits: u64) {
         self.delimiter &= bits;
@@ -62,14 +63,15 @@ impl Block {
         self.escape &= bits;
     }
 
-    /// All bytes that may matter.
+    /// Returns all special bytes.
     pub(super) fn specials(&self) -> u64 {
         self.delimiter | self.newline | self.carriage_return | self.quote | self.escape
     }
 
-    /// The separators, where quotes are escaped by quotes and there are no comments; `None` where
-    /// something may be wrong. `next` is the byte after the block, and `is_first_done` tells that
-    /// the first one is escaped, or the second of a line end.
+    /// Returns the separators of the block, or `None` if COPY may reject the block. Works only for
+    /// dialects whose escape is the quote and that have no comments. `next` is the byte after the
+    /// block. `is_first_done` says that the block's first byte is escaped, or the newline of a
+    /// CRLF.
     #[inline]
     pub(super) fn separators(
         mut self,
@@ -77,25 +79,25 @@ impl Block {
         next: Option<u8>,
         is_first_done: bool,
         in_quote: bool,
-        rules: &Rules,
-    ) -> Option<Separators> {
+        rules: &ScanRules,
+    ) -> Option<BlockSeparators> {
         self.keep(!u64::from(is_first_done));
-        let mut found = Separators {
+        let mut found = BlockSeparators {
             delimiter: self.delimiter,
             record: 0,
-            marks: self.quote,
+            escapes: self.quote,
             in_quote: false,
-            takes_next: false,
+            includes_next: false,
         };
-        if rules.text && self.quote != 0 {
+        if rules.is_text && self.quote != 0 {
             let escaped = escaped_by(self.quote);
-            found.takes_next = (self.quote & !escaped) >> 63 != 0;
+            found.includes_next = (self.quote & !escaped) >> 63 != 0;
             let dots = equal(&lanes_of(bytes), b'.');
-            if dots & escaped != 0 || (found.takes_next && next == Some(b'.')) {
+            if dots & escaped != 0 || (found.includes_next && next == Some(b'.')) {
                 return None;
             }
             self.keep(!escaped);
-        } else if rules.quoted && (self.quote != 0 || in_quote) {
+        } else if rules.has_quotes && (self.quote != 0 || in_quote) {
             let within = parity(self.quote) ^ if in_quote { u64::MAX } else { 0 };
             found.in_quote = within >> 63 != 0;
             self.keep(!within);
@@ -113,7 +115,7 @@ impl Block {
                 if carriage_return & !followed != 0 || newline & !preceded != 0 {
                     return None;
                 }
-                found.takes_next |= carriage_return >> 63 != 0;
+                found.includes_next |= carriage_return >> 63 != 0;
                 carriage_return
             }
             _ => return None,
@@ -135,14 +137,14 @@ fn equal(lanes: &[u8x16; 4], byte: u8) -> u64 {
     a | b << 16 | c << 32 | d << 48
 }
 
-/// For each byte, whether the number of quotes up to it is odd.
+/// Sets the bit of each byte for which the number of quotes up to this byte is odd.
 #[inline]
 fn parity(quotes: u64) -> u64 {
     [1, 2, 4, 8, 16, 32].iter().fold(quotes, |bits, shift| bits ^ (bits << shift))
 }
 
-/// The bytes behind a backslash that is not itself escaped. A run of backslashes that begins at an
-/// even position escapes at odd ones; taking its bits from those after it carries to its end.
+/// Returns the bytes that follow an unescaped backslash. In a run of backslashes that begins at an
+/// even position, the bytes at odd positions are escaped. The subtraction carries to the run's end.
 #[inline]
 fn escaped_by(backslashes: u64) -> u64 {
     let shifted = (backslashes << 1) | ODD;

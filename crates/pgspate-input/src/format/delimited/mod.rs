@@ -1,26 +1,31 @@
 //! Delimited text: csv, tsv and PostgreSQL's own text format.
 //!
-//! Records, fields, quotes, escapes and line ends are what COPY takes them for, down to a quote in
-//! the middle of a field and the refusal of mixed line ends. On purpose different: a byte order
-//! mark at the front is not data; data after `\.` is refused instead of dropped, and so is `\.`
-//! behind other data on its line, as by servers since 18; a header need not be valid text, but has
-//! to end. Of two faults next to each other the one that COPY meets second may be reported: a
-//! misplaced line end, an open quote or a wrong `\.` before a byte that is not valid in the
-//! encoding; or a line's fault before such a byte at the start of the next line, where lines end
-//! with carriage returns. Before version 18, `\.` ends csv data even where the backslash or the
-//! dot is the quote; here it is a quote then.
+//! Records, fields, quotes, escapes and line ends are parsed as COPY parses them. Quotes are
+//! allowed in the middle of a field, and mixed line ends are an error.
+//!
+//! Intended differences from COPY:
+//! - A byte order mark at the start of the input is skipped.
+//! - Data after `\.` is an error. COPY drops it.
+//! - `\.` after other data on its line is an error, as on servers since version 18.
+//! - A header need not be valid text, but its record has to end.
+//! - Before version 18, `\.` ends csv data even if the quote is a backslash or a dot. Here such a
+//!   byte counts as a quote.
+//!
+//! Two errors close together may be reported in another order than by COPY. A wrong line end, an
+//! unterminated quote or a wrong `\.` is reported before an invalid byte of the same line. If lines
+//! end with carriage returns, that also holds for an invalid byte at the start of the next line.
 
 mod cut;
 mod encode;
+mod field_index;
 mod fields;
 mod lines;
 mod masks;
-mod records;
+mod parse_records;
+mod record_walk;
 mod row;
-mod scan;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 use std::sync::Arc;
 
@@ -28,19 +33,19 @@ use crate::{Error, ErrorKind, Result};
 
 pub use cut::{CutOptions, DelimitedCutter};
 pub use encode::DelimitedEncoder;
-pub use records::{ParsedRecord, parse_records};
-pub use row::Column;
+pub use parse_records::{ParsedRecord, parse_records};
+pub use row::DelimitedColumn;
 
 /// Which of COPY's two text formats the input is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum CopyFormat {
     /// `COPY ... (format csv)`: fields may be quoted.
     Csv,
     /// `COPY ... (format text)`: backslash escapes.
     Text,
 }
 
-/// How a line ends. COPY takes the first line's end as the rule for the whole input.
+/// The line end of an input. As in COPY, the first line decides, and all lines must end alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eol {
     /// `\n`
@@ -51,32 +56,32 @@ pub enum Eol {
     Cr,
 }
 
-/// How fields and records are written, in COPY's terms.
+/// The syntax of an input, in the terms of COPY's options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dialect {
-    /// csv or text.
-    pub family: Family,
-    /// Between two fields.
+    /// COPY's format: csv or text.
+    pub format: CopyFormat,
+    /// The byte between two fields.
     pub delimiter: u8,
-    /// Around a field (csv); `None` where a quote is a character like any other.
+    /// The quote character (csv). With `None`, fields cannot be quoted.
     pub quote: Option<u8>,
-    /// Before a quote that is data (csv). The same as `quote` by default.
+    /// The escape character within quoted fields (csv). The default is the quote character.
     pub escape: u8,
-    /// The unquoted field that means NULL.
+    /// The unquoted text that means NULL.
     pub null: Vec<u8>,
-    /// Lines that begin with this byte are not records. COPY has no such thing.
+    /// Lines that begin with this byte are comments. COPY has no such option.
     pub comment: Option<u8>,
-    /// Empty lines are not records. To COPY they are records of one empty field.
+    /// Whether empty lines are skipped. COPY reads an empty line as a record of one empty field.
     pub skip_blank_lines: bool,
-    /// Each record ends with one delimiter too many (TPC-H's `.tbl`).
+    /// Whether each record ends with an additional delimiter (TPC-H's `.tbl`).
     pub trailing_delimiter: bool,
 }
 
 impl Dialect {
-    /// COPY's csv with its defaults.
+    /// Returns COPY's csv format with its default options.
     pub fn csv() -> Dialect {
         Dialect {
-            family: Family::Csv,
+            format: CopyFormat::Csv,
             delimiter: b',',
             quote: Some(b'"'),
             escape: b'"',
@@ -87,10 +92,10 @@ impl Dialect {
         }
     }
 
-    /// COPY's text with its defaults.
+    /// Returns COPY's text format with its default options.
     pub fn text() -> Dialect {
         Dialect {
-            family: Family::Text,
+            format: CopyFormat::Text,
             delimiter: b'\t',
             quote: None,
             escape: b'\\',
@@ -99,60 +104,66 @@ impl Dialect {
         }
     }
 
-    /// Whether records can be told apart at all.
+    /// Checks that the special characters are allowed and differ from each other.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for what COPY refuses as well, and for a quote, an escape or a comment
-    /// that is a line end.
+    /// [`ErrorKind::Usage`] for a combination that COPY rejects too, and for a quote, an escape or
+    /// a comment character that is a line end.
     pub fn check(&self) -> Result<()> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Usage, message));
-        let quote = self.quote.filter(|_| self.family == Family::Csv);
+        let quote = self.quote.filter(|_| self.format == CopyFormat::Csv);
         let special = [
             ("delimiter", Some(self.delimiter)),
             ("quote", quote),
             ("escape", quote.map(|_| self.escape)),
             ("comment", self.comment),
         ];
-        for (what, byte) in special {
+        for (option, byte) in special {
             if let Some(b'\n' | b'\r' | 0) = byte {
-                return refuse(format!("the {what} cannot be a newline, carriage return or zero"));
+                return refuse(format!(
+                    "the {option} cannot be a newline, carriage return or zero byte"
+                ));
             }
         }
         if quote == Some(self.delimiter) {
             return refuse("delimiter and quote must be different".to_owned());
         }
         if self.comment.is_some_and(|it| it == self.delimiter || Some(it) == quote) {
-            return refuse("the comment must be neither the delimiter nor the quote".to_owned());
+            return refuse(
+                "the comment character must differ from the delimiter and the quote".to_owned(),
+            );
         }
         let is_escape_name = matches!(self.delimiter, b'\\' | b'.' | b'a'..=b'z' | b'0'..=b'9');
-        if self.family == Family::Text && is_escape_name {
+        if self.format == CopyFormat::Text && is_escape_name {
             let delimiter = char::from(self.delimiter);
             return refuse(format!("the delimiter of COPY text cannot be \"{delimiter}\""));
         }
-        for (what, byte) in [("delimiter", Some(self.delimiter)), ("quote", quote)] {
+        for (option, byte) in [("delimiter", Some(self.delimiter)), ("quote", quote)] {
             if byte.is_some_and(|byte| self.null.contains(&byte)) {
-                return refuse(format!("the {what} must not appear in the spelling of NULL"));
+                return refuse(format!("the {option} must not appear in the NULL specification"));
             }
         }
         if self.null.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            return refuse("the spelling of NULL cannot hold a line end".to_owned());
+            return refuse(
+                "the NULL specification cannot contain a newline or carriage return".to_owned(),
+            );
         }
         Ok(())
     }
 }
 
-/// What the records of one input look like, once its first line is known.
+/// The layout of one input's records. It is known once the first line has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    /// How its lines end.
+pub struct RecordLayout {
+    /// The line end.
     pub eol: Eol,
-    /// How many fields a record has.
+    /// The number of fields of a record.
     pub fields: usize,
-    /// For each column of the COPY, in its order, the field that holds it.
+    /// For each column of the COPY, in COPY's order: the number of its field, counted from 0.
     pub field_of: Vec<usize>,
 }
 
-/// The first line that is a record, as it stands at the start of an input, with its line end.
+/// Returns the first record of an input with its line end; comments and blank lines are skipped.
 pub fn first_line<'a>(dialect: &Dialect, eol: Eol, bytes: &'a [u8]) -> &'a [u8] {
     let mut rest = bytes;
     loop {
@@ -171,15 +182,15 @@ pub fn first_line<'a>(dialect: &Dialect, eol: Eol, bytes: &'a [u8]) -> &'a [u8] 
     }
 }
 
-/// Decides from an input's header (`None`: it has none) how many fields its records have, and
-/// which of them feeds each column.
+/// Maps columns to fields: gets the names in the header, or `None` without a header. Returns the
+/// number of fields of a record, and for each column the number of its field.
 pub type MapFields = Arc<dyn Fn(Option<&[Vec<u8>]>) -> Result<(usize, Vec<usize>)> + Send + Sync>;
 
-/// How many fields the records of `bytes` have; for measuring the splitting alone.
+/// Returns how many fields `bytes` hold. Benchmarks measure the splitting alone with this.
 #[doc(hidden)]
 pub fn count_fields(dialect: &Dialect, eol: Eol, bytes: &[u8]) -> usize {
-    let rules = scan::Rules::new(dialect, eol);
-    let mut index = scan::Index::default();
+    let rules = field_index::ScanRules::new(dialect, eol);
+    let mut index = field_index::FieldIndex::default();
     let mut fields = 0;
     while index.next < bytes.len() && index.fault.is_none() {
         index.scan(bytes, index.next, &rules);

@@ -1,45 +1,46 @@
-//! One record to one row, binary or text.
+//! Encodes one record as one row of COPY, binary or text.
 //!
-//! A row is binary only when each of its fields surely means the same to the server in that form.
+//! A row is binary only if every field is encoded exactly as the server would. Otherwise the whole
+//! row is text.
 
-use super::fields::{self, Value, is_null, plainly_quoted, without_last_escape};
-use super::scan::{MARKED, OFFSET};
-use super::{Dialect, Family};
+use super::field_index::{HAS_ESCAPES, OFFSET};
+use super::fields::{self, FieldValue, is_null, strip_plain_quotes, without_last_escape};
+use super::{CopyFormat, Dialect};
 use crate::encode::field::FieldEncoder;
 
-/// How the fields of one column are read.
+/// A column of the COPY, and how its fields are read.
 #[derive(Debug, Clone)]
-pub struct Column {
+pub struct DelimitedColumn {
     /// The column's name, for messages.
     pub name: String,
-    /// `None`: the column's type goes to the server as text.
+    /// The encoder of the column's type. With `None`, values go to the server as text.
     pub encoder: Option<FieldEncoder>,
-    /// A quoted field that spells NULL is NULL (COPY's `force_null`).
+    /// COPY's `force_null`: a quoted field that equals the NULL string is NULL too.
     pub force_null: bool,
-    /// An unquoted field that spells NULL is its own value (COPY's `force_not_null`).
+    /// COPY's `force_not_null`: an unquoted field that equals the NULL string is a value.
     pub force_not_null: bool,
 }
 
-/// How fields are spelled.
-pub(super) struct Spelling {
+/// How the fields of a record become the values of a row.
+pub(super) struct RecordRules {
     pub(super) dialect: Dialect,
-    /// Whether NULL depends on the column.
+    /// Whether a column has `force_null` or `force_not_null`.
     pub(super) has_forced: bool,
-    /// Whether the fields are the columns, in their order and with nothing else.
+    /// Whether the fields are exactly the columns, in the same order.
     pub(super) in_order: bool,
 }
 
-/// A record in its window.
+/// A record and its part of the field index.
 #[derive(Clone, Copy)]
-pub(super) struct Record<'a> {
+pub(super) struct IndexedRecord<'a> {
     pub(super) window: &'a [u8],
     pub(super) start: usize,
-    /// The ends of its fields.
+    /// The field ends of the record.
     pub(super) ends: &'a [u32],
 }
 
-impl<'a> Record<'a> {
-    /// A field's bytes, and whether they hold quotes or escapes.
+impl<'a> IndexedRecord<'a> {
+    /// Returns a field's bytes, and whether they contain quotes or escapes.
     #[inline]
     fn field(&self, nth: usize) -> (&'a [u8], bool) {
         let start = match nth {
@@ -47,27 +48,27 @@ impl<'a> Record<'a> {
             _ => (self.ends[nth - 1] & OFFSET) as usize + 1,
         };
         let end = self.ends[nth];
-        (&self.window[start..(end & OFFSET) as usize], end & MARKED != 0)
+        (&self.window[start..(end & OFFSET) as usize], end & HAS_ESCAPES != 0)
     }
 
-    /// Whether it is a line of COPY text as it stands, in a csv dialect that
-    /// [`Spelling::may_be_copy_text`]: nothing quoted, and no backslash but in `\N`.
+    /// Returns whether this csv record is also a line of COPY text, if
+    /// [`RecordRules::may_be_copy_text`]: without quotes, and without a backslash except in `\N`.
     fn is_copy_text(&self) -> bool {
         let bytes = self.bytes();
-        self.ends.iter().fold(0, |all, end| all | end) & MARKED == 0
+        self.ends.iter().fold(0, |all, end| all | end) & HAS_ESCAPES == 0
             && memchr::memchr_iter(b'\\', bytes).all(|at| {
                 (at == 0 || bytes[at - 1] == b'\t')
                     && matches!(bytes[at + 1..], [b'N'] | [b'N', b'\t', ..])
             })
     }
 
-    /// The same of the field after the one taken before.
+    /// Returns the same as [`IndexedRecord::field`] for the next field, and moves on.
     #[inline]
     fn take_field(&mut self, nth: usize) -> (&'a [u8], bool) {
         let end = self.ends[nth];
         let raw = &self.window[self.start..(end & OFFSET) as usize];
         self.start = (end & OFFSET) as usize + 1;
-        (raw, end & MARKED != 0)
+        (raw, end & HAS_ESCAPES != 0)
     }
 
     fn bytes(&self) -> &'a [u8] {
@@ -75,33 +76,33 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Appends the record's columns in binary. False when only the server can tell what one of them
-/// means; what was appended is void then.
+/// Appends the record as a binary row. Returns false if an encoder leaves a field to the server;
+/// the caller then discards the appended bytes.
 #[inline]
 pub(super) fn append_binary(
-    record: Record<'_>,
-    columns: &[Column],
+    record: IndexedRecord<'_>,
+    columns: &[DelimitedColumn],
     field_of: &[usize],
-    spelling: &Spelling,
+    rules: &RecordRules,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> bool {
     out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
     let mut rest = record;
     for (nth, column) in columns.iter().enumerate() {
-        let (raw, marked) =
-            if spelling.in_order { rest.take_field(nth) } else { record.field(field_of[nth]) };
+        let (raw, has_escapes) =
+            if rules.in_order { rest.take_field(nth) } else { record.field(field_of[nth]) };
         let Some(encoder) = &column.encoder else { return false };
-        let is_taken = match spelling.quick(raw, marked) {
+        let is_encoded = match rules.undecoded_value(raw, has_escapes) {
             Some(None) => append_null(out),
             Some(Some(value)) => encoder.encode(value, out),
-            None => match column_value(spelling, column, raw, marked, scratch) {
-                Value::Null => append_null(out),
-                Value::Bytes(value) => encoder.encode(value, out),
-                Value::Server(_) => false,
+            None => match column_value(rules, column, raw, has_escapes, scratch) {
+                FieldValue::Null => append_null(out),
+                FieldValue::Bytes(value) => encoder.encode(value, out),
+                FieldValue::Server(_) => false,
             },
         };
-        if !is_taken {
+        if !is_encoded {
             return false;
         }
     }
@@ -114,32 +115,36 @@ fn append_null(out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A field's value with COPY's rules for NULL applied.
+/// Returns a field's value after COPY's rules for NULL.
 fn column_value<'a>(
-    spelling: &Spelling,
-    column: &Column,
+    rules: &RecordRules,
+    column: &DelimitedColumn,
     raw: &'a [u8],
-    marked: bool,
+    has_escapes: bool,
     scratch: &'a mut Vec<u8>,
-) -> Value<'a> {
-    let dialect = &spelling.dialect;
+) -> FieldValue<'a> {
+    let dialect = &rules.dialect;
     let raw = without_last_escape(dialect, raw);
-    if is_null(dialect, raw, marked) {
-        return if column.force_not_null { Value::Bytes(raw) } else { Value::Null };
+    if is_null(dialect, raw, has_escapes) {
+        return if column.force_not_null { FieldValue::Bytes(raw) } else { FieldValue::Null };
     }
-    let value = if marked { fields::value(dialect, raw, scratch) } else { Value::Bytes(raw) };
+    let value = if has_escapes {
+        fields::decode_value(dialect, raw, scratch)
+    } else {
+        FieldValue::Bytes(raw)
+    };
     match value {
-        Value::Bytes(bytes) if column.force_null && bytes == dialect.null => Value::Null,
+        FieldValue::Bytes(bytes) if column.force_null && bytes == dialect.null => FieldValue::Null,
         value => value,
     }
 }
 
-/// Appends the record's columns as a line of COPY text.
+/// Appends the record as a line of COPY text.
 pub(super) fn append_text(
-    record: Record<'_>,
-    columns: &[Column],
+    record: IndexedRecord<'_>,
+    columns: &[DelimitedColumn],
     field_of: &[usize],
-    spelling: &Spelling,
+    rules: &RecordRules,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
@@ -148,24 +153,24 @@ pub(super) fn append_text(
         return;
     }
     let bytes = record.bytes();
-    if spelling.in_order && spelling.is_copy_text() {
-        out.extend_from_slice(without_last_escape(&spelling.dialect, bytes));
+    if rules.in_order && rules.is_copy_text() {
+        out.extend_from_slice(without_last_escape(&rules.dialect, bytes));
         out.push(b'\n');
         return;
     }
-    if spelling.in_order && spelling.may_be_copy_text() && record.is_copy_text() {
+    if rules.in_order && rules.may_be_copy_text() && record.is_copy_text() {
         out.extend_from_slice(bytes);
         out.push(b'\n');
         return;
     }
-    let is_plain = fields::is_plain(bytes);
+    let is_plain = fields::needs_no_escapes(bytes);
     for (column, &field) in columns.iter().zip(field_of) {
-        let (raw, marked) = record.field(field);
-        match spelling.quick(raw, marked) {
+        let (raw, has_escapes) = record.field(field);
+        match rules.undecoded_value(raw, has_escapes) {
             Some(None) => out.extend_from_slice(b"\\N"),
             Some(Some(value)) if is_plain => out.extend_from_slice(value),
             Some(Some(value)) => fields::append_escaped(value, out),
-            None => append_text_field(spelling, column, raw, marked, scratch, out),
+            None => append_text_field(rules, column, raw, has_escapes, scratch, out),
         }
         out.push(b'\t');
     }
@@ -176,70 +181,71 @@ pub(super) fn append_text(
 
 #[inline(never)]
 fn append_text_field(
-    spelling: &Spelling,
-    column: &Column,
+    rules: &RecordRules,
+    column: &DelimitedColumn,
     raw: &[u8],
-    marked: bool,
+    has_escapes: bool,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
-    let dialect = &spelling.dialect;
+    let dialect = &rules.dialect;
     let field = without_last_escape(dialect, raw);
-    let is_spelled_null = is_null(dialect, field, marked);
-    // To be resolved twice is the price of few fields only.
+    let is_spelled_null = is_null(dialect, field, has_escapes);
+    // Such a field is decoded twice; only columns with `force_null` have them.
     let is_forced_null = column.force_null
-        && marked
+        && has_escapes
         && !is_spelled_null
-        && matches!(column_value(spelling, column, raw, marked, scratch), Value::Null);
+        && matches!(column_value(rules, column, raw, has_escapes, scratch), FieldValue::Null);
     if is_forced_null || (is_spelled_null && !column.force_not_null) {
         out.extend_from_slice(b"\\N");
-    } else if marked && !is_spelled_null {
+    } else if has_escapes && !is_spelled_null {
         fields::append_text(dialect, field, out);
     } else {
         fields::append_escaped(field, out);
     }
 }
 
-impl Spelling {
-    /// Whether a csv record may be a line of COPY text as it stands: the same delimiter, and NULL
-    /// spelled alike. So are the files of IMDb, in which rows then cost a copy each.
+impl RecordRules {
+    /// Returns whether a csv record can also be a line of COPY text: delimiter and NULL string are
+    /// those of COPY text. In such files (IMDb's, for example) a row costs one memory copy.
     fn may_be_copy_text(&self) -> bool {
         let dialect = &self.dialect;
-        dialect.family == Family::Csv
+        dialect.format == CopyFormat::Csv
             && !self.has_forced
             && dialect.delimiter == b'\t'
             && dialect.null == b"\\N"
     }
 
-    /// Whether records are what COPY text with its defaults takes as they stand.
+    /// Returns whether the input is COPY text with default options.
     fn is_copy_text(&self) -> bool {
-        let Dialect { family, delimiter, null, .. } = &self.dialect;
-        *family == Family::Text && *delimiter == b'\t' && null == b"\\N" && !self.has_forced
+        let Dialect { format, delimiter, null, .. } = &self.dialect;
+        *format == CopyFormat::Text && *delimiter == b'\t' && null == b"\\N" && !self.has_forced
     }
 
-    /// The value of a field that needs no thought, NULL being `Some(None)`.
+    /// Returns the value of a field that needs no decoding: `Some(None)` is NULL. Returns `None` if
+    /// the field has to be decoded.
     #[inline]
-    fn quick<'a>(&self, raw: &'a [u8], marked: bool) -> Option<Option<&'a [u8]>> {
+    fn undecoded_value<'a>(&self, raw: &'a [u8], has_escapes: bool) -> Option<Option<&'a [u8]>> {
         let dialect = &self.dialect;
         if self.has_forced {
             None
-        } else if !marked {
+        } else if !has_escapes {
             Some((!is_null(dialect, raw, false)).then_some(raw))
-        } else if dialect.family == Family::Csv {
-            plainly_quoted(dialect, raw).map(Some)
+        } else if dialect.format == CopyFormat::Csv {
+            strip_plain_quotes(dialect, raw).map(Some)
         } else {
-            // A last backslash would not count.
+            // COPY drops a backslash at the end of the input, so such a field may differ from NULL.
             (raw == dialect.null && raw.last() != Some(&b'\\')).then_some(None)
         }
     }
 }
 
-/// Whether the server would find something to refuse before it counts the fields, or before it
-/// misses one.
+/// Returns whether the server would report another error first: before it reports a wrong number of
+/// fields.
 pub(super) fn has_another_fault(
-    record: Record<'_>,
-    columns: &[Column],
-    spelling: &Spelling,
+    record: IndexedRecord<'_>,
+    columns: &[DelimitedColumn],
+    rules: &RecordRules,
     scratch: &mut Vec<u8>,
 ) -> bool {
     if simdutf8::basic::from_utf8(record.bytes()).is_err() || record.bytes().contains(&0) {
@@ -248,14 +254,14 @@ pub(super) fn has_another_fault(
     let mut unused = Vec::new();
     let is_short = record.ends.len() < columns.len();
     (0..record.ends.len()).any(|nth| {
-        let (raw, marked) = record.field(nth);
+        let (raw, has_escapes) = record.field(nth);
         let column = columns.get(nth).or(columns.last());
         let Some(column) = column else { return false };
-        match column_value(spelling, column, raw, marked, scratch) {
-            Value::Null => false,
-            Value::Server(_) => true,
-            Value::Bytes(_) if !is_short => false,
-            Value::Bytes(value) => {
+        match column_value(rules, column, raw, has_escapes, scratch) {
+            FieldValue::Null => false,
+            FieldValue::Server(_) => true,
+            FieldValue::Bytes(_) if !is_short => false,
+            FieldValue::Bytes(value) => {
                 unused.clear();
                 !column.encoder.as_ref().is_some_and(|it| it.encode(value, &mut unused))
             }
@@ -263,18 +269,18 @@ pub(super) fn has_another_fault(
     })
 }
 
-/// Appends a record that has too few or too many fields as COPY text with as many.
-pub(super) fn append_misshapen(
-    record: Record<'_>,
-    columns: &[Column],
-    spelling: &Spelling,
+/// Appends a record as COPY text with all of its fields, even if they are too few or too many.
+pub(super) fn append_all_fields(
+    record: IndexedRecord<'_>,
+    columns: &[DelimitedColumn],
+    rules: &RecordRules,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
     for nth in 0..record.ends.len() {
-        let (raw, marked) = record.field(nth);
+        let (raw, has_escapes) = record.field(nth);
         if let Some(column) = columns.get(nth).or(columns.last()) {
-            append_text_field(spelling, column, raw, marked, scratch, out);
+            append_text_field(rules, column, raw, has_escapes, scratch, out);
         }
         out.push(b'\t');
     }

@@ -1,70 +1,72 @@
-//! What records and fields are, whatever the chunks, the reads and the pieces.
+//! Tests of cutting and encoding delimited input, and what they share.
 
+mod after_refusal;
 mod chunks;
 mod faults;
+mod field_index;
 mod fields;
-mod index;
 mod places;
 mod records;
-mod resumed;
 
 use std::io::Read;
 use std::sync::Arc;
 
-use super::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, parse_records};
+use super::{
+    CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect, Eol, parse_records,
+};
 use crate::encode::Encoded;
 use crate::encode::field::FieldEncoder;
-use crate::format::{Chunk, ChunkEncoder, Cutter, Mode};
-use crate::types::{PgType, Session, TypeKind};
+use crate::format::{Chunk, ChunkEncoder, Cutter, EncodeMode};
+use crate::types::{PgType, SessionSettings, TypeKind};
 use crate::{Error, Result};
 
 type Row = Vec<Option<Vec<u8>>>;
 
-/// How an input is loaded.
+/// The options with which a test loads an input.
 #[derive(Clone)]
-struct Setup {
+struct LoadSetup {
     dialect: Dialect,
-    columns: Vec<Column>,
-    /// For each column, the field that holds it.
+    columns: Vec<DelimitedColumn>,
+    /// For each column, the number of its field.
     field_of: Vec<usize>,
     header: bool,
     chunk_bytes: usize,
     read_bytes: usize,
     piece: usize,
-    mode: Mode,
+    mode: EncodeMode,
     version: u32,
 }
 
-/// What was loaded, and what ended it.
+/// The loaded rows, and the error that ended the load.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedRows {
     rows: Vec<Row>,
     error: Option<Error>,
 }
 
-/// Gives out at most so many bytes at a time.
-struct Slow(std::io::Cursor<Vec<u8>>, usize);
+/// A reader that returns at most so many bytes per read.
+struct SlowReader(std::io::Cursor<Vec<u8>>, usize);
 
-impl Read for Slow {
+impl Read for SlowReader {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let len = buf.len().min(self.1);
         self.0.read(&mut buf[..len])
     }
 }
 
-fn text_column(name: &str) -> Column {
+fn text_column(name: &str) -> DelimitedColumn {
     let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
     let encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
-    Column { name: name.into(), encoder, force_null: false, force_not_null: false }
+    DelimitedColumn { name: name.into(), encoder, force_null: false, force_not_null: false }
 }
 
-fn session() -> Session {
-    Session::of_version(180_000)
+fn session() -> SessionSettings {
+    SessionSettings::of_version(180_000)
 }
 
-impl Setup {
-    fn new(dialect: Dialect, columns: usize) -> Setup {
-        Setup {
+impl LoadSetup {
+    fn new(dialect: Dialect, columns: usize) -> LoadSetup {
+        LoadSetup {
             dialect,
             columns: (0..columns).map(|nth| text_column(&format!("c{nth}"))).collect(),
             field_of: (0..columns).collect(),
@@ -72,7 +74,7 @@ impl Setup {
             chunk_bytes: 1 << 20,
             read_bytes: usize::MAX,
             piece: 1 << 20,
-            mode: Mode::Text,
+            mode: EncodeMode::Text,
             version: 180_000,
         }
     }
@@ -86,7 +88,7 @@ impl Setup {
             chunk_bytes: self.chunk_bytes,
             map: Arc::new(move |_| Ok((fields, field_of.clone()))),
         };
-        let reader = Slow(std::io::Cursor::new(input.to_vec()), self.read_bytes);
+        let reader = SlowReader(std::io::Cursor::new(input.to_vec()), self.read_bytes);
         DelimitedCutter::open("in.csv", Box::new(reader), options)
     }
 
@@ -95,13 +97,13 @@ impl Setup {
         std::iter::from_fn(|| cutter.next().transpose()).collect()
     }
 
-    fn load(&self, input: &[u8]) -> Loaded {
+    fn load(&self, input: &[u8]) -> LoadedRows {
         let mut rows = Vec::new();
-        let error = self.fill(input, &mut rows).err();
-        Loaded { rows, error }
+        let error = self.load_into(input, &mut rows).err();
+        LoadedRows { rows, error }
     }
 
-    fn fill(&self, input: &[u8], rows: &mut Vec<Row>) -> Result<()> {
+    fn load_into(&self, input: &[u8], rows: &mut Vec<Row>) -> Result<()> {
         let mut cutter = self.cutter(input)?;
         let (dialect, columns) = (self.dialect.clone(), self.columns.clone());
         let mut encoder = DelimitedEncoder::new(dialect, columns, self.version);
@@ -123,7 +125,7 @@ impl Setup {
         Ok(())
     }
 
-    /// All rows, of an input in which nothing is wrong.
+    /// Returns all rows of an input without errors.
     fn rows(&self, input: &[u8]) -> Vec<Row> {
         let loaded = self.load(input);
         assert!(loaded.error.is_none(), "{:?}", loaded.error);
@@ -136,7 +138,7 @@ impl Setup {
     }
 }
 
-/// The rows in their order; `first` is the ordinal of the first one.
+/// Decodes the encoded rows in their order. `first` is the number of the first row.
 fn rows_of(out: &Encoded, first: u64) -> Vec<Row> {
     let mut text =
         parse_records(&Dialect::text(), Eol::Lf, &out.text, true, usize::MAX).into_iter();
@@ -164,12 +166,12 @@ fn binary_rows(mut bytes: &[u8]) -> Vec<Row> {
     rows
 }
 
-/// A row from text in which `~` is NULL.
+/// Makes a row from texts; `~` is NULL.
 fn row(fields: &[&str]) -> Row {
     fields.iter().map(|field| (*field != "~").then(|| field.as_bytes().to_vec())).collect()
 }
 
-/// Rows of that text: `|` between fields, `/` between rows.
+/// Makes rows from a text with `|` between fields and `/` between rows; `~` is NULL.
 fn table(text: &str) -> Vec<Row> {
     text.split('/').map(|line| row(&line.split('|').collect::<Vec<_>>())).collect()
 }

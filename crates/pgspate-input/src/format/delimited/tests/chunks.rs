@@ -1,4 +1,4 @@
-//! The same rows and the same refusals whatever the chunks, the reads and the pieces.
+//! Rows and errors do not depend on chunk sizes, read sizes and piece sizes.
 
 use super::*;
 use crate::format::ChunkData;
@@ -10,8 +10,8 @@ fn bytes(chunk: &Chunk) -> &[u8] {
     }
 }
 
-/// Setups and inputs with everything in them that may stand at a chunk's edge.
-fn tricky() -> Vec<(Setup, Vec<u8>)> {
+/// Setups and inputs with all special cases that a chunk's edge can meet.
+fn edge_cases() -> Vec<(LoadSetup, Vec<u8>)> {
     let backslash = Dialect { escape: b'\\', ..Dialect::csv() };
     let comment = Dialect { comment: Some(b'#'), skip_blank_lines: true, ..Dialect::csv() };
     let trailing = Dialect { delimiter: b'|', trailing_delimiter: true, ..Dialect::csv() };
@@ -44,24 +44,24 @@ fn tricky() -> Vec<(Setup, Vec<u8>)> {
     ];
     let mut all: Vec<_> = cases
         .into_iter()
-        .map(|(dialect, columns, input)| (Setup::new(dialect, columns), input.to_vec()))
+        .map(|(dialect, columns, input)| (LoadSetup::new(dialect, columns), input.to_vec()))
         .collect();
-    let old = Setup { version: 170_000, ..Setup::new(Dialect::csv(), 1) };
+    let old = LoadSetup { version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
     for input in
         [&b"a\nb\n\\.\n"[..], b"a\n\\.\nb\nc\n", b"a\n\\.", b"\"\n\\.\n\"\n\\.\n\\.\n\\.\n"]
     {
         all.push((old.clone(), input.to_vec()));
-        all.push((Setup::new(Dialect::csv(), 1), input.to_vec()));
+        all.push((LoadSetup::new(Dialect::csv(), 1), input.to_vec()));
     }
     for nth in 0..all.len() {
         let (setup, input) = &all[nth];
-        let with_header = Setup { header: true, ..setup.clone() };
+        let with_header = LoadSetup { header: true, ..setup.clone() };
         all.push((with_header, [b"\xef\xbb\xbf".as_slice(), input].concat()));
     }
     all
 }
 
-fn said(error: &Option<Error>) -> Option<(String, Option<u64>, Option<u64>)> {
+fn message_line_and_byte(error: &Option<Error>) -> Option<(String, Option<u64>, Option<u64>)> {
     let error = error.as_ref()?;
     let place = error.place().cloned().unwrap_or_default();
     Some((error.to_string(), place.line, place.byte))
@@ -69,18 +69,22 @@ fn said(error: &Option<Error>) -> Option<(String, Option<u64>, Option<u64>)> {
 
 #[test]
 fn rows_do_not_depend_on_chunks_reads_and_pieces() {
-    for (setup, input) in tricky() {
+    for (setup, input) in edge_cases() {
         let whole = setup.load(&input);
         let mut sizes: Vec<usize> = (1..=input.len()).collect();
         sizes.push(0);
         for (nth, chunk_bytes) in sizes.into_iter().enumerate() {
             let read_bytes = [1, 2, 3, 7, 64, usize::MAX][nth % 6];
             let piece = [1, 10, 1 << 20][nth % 3];
-            for mode in [Mode::Text, Mode::Binary] {
-                let setup = Setup { chunk_bytes, read_bytes, piece, mode, ..setup.clone() };
+            for mode in [EncodeMode::Text, EncodeMode::Binary] {
+                let setup = LoadSetup { chunk_bytes, read_bytes, piece, mode, ..setup.clone() };
                 let loaded = setup.load(&input);
                 let what = format!("{}, chunks of {chunk_bytes}, {mode:?}", input.escape_ascii());
-                assert_eq!(said(&loaded.error), said(&whole.error), "{what}");
+                assert_eq!(
+                    message_line_and_byte(&loaded.error),
+                    message_line_and_byte(&whole.error),
+                    "{what}"
+                );
                 assert_eq!(loaded.rows, whole.rows, "{what}");
             }
         }
@@ -89,10 +93,10 @@ fn rows_do_not_depend_on_chunks_reads_and_pieces() {
 
 #[test]
 fn reads_do_not_move_the_cuts() {
-    for (setup, input) in tricky() {
+    for (setup, input) in edge_cases() {
         for chunk_bytes in [1, 5, 20, 60] {
             let cuts = |read_bytes| -> Vec<(u64, u64, Vec<u8>)> {
-                let setup = Setup { chunk_bytes, read_bytes, ..setup.clone() };
+                let setup = LoadSetup { chunk_bytes, read_bytes, ..setup.clone() };
                 let Ok(chunks) = setup.chunks(&input) else { return Vec::new() };
                 chunks.iter().map(|it| (it.byte, it.line, bytes(it).to_vec())).collect()
             };
@@ -105,10 +109,10 @@ fn reads_do_not_move_the_cuts() {
 }
 
 #[test]
-fn chunks_are_the_input() {
-    for (setup, input) in tricky() {
+fn the_chunks_together_are_the_input() {
+    for (setup, input) in edge_cases() {
         for chunk_bytes in 1..40 {
-            let Ok(chunks) = (Setup { chunk_bytes, ..setup.clone() }).chunks(&input) else {
+            let Ok(chunks) = (LoadSetup { chunk_bytes, ..setup.clone() }).chunks(&input) else {
                 continue;
             };
             let Some(first) = chunks.first() else { continue };
@@ -117,11 +121,13 @@ fn chunks_are_the_input() {
             for (nth, chunk) in chunks.iter().enumerate() {
                 assert_eq!(chunk.seq, nth as u64);
                 let before = &input[..chunk.byte as usize];
-                let ChunkData::Delimited(_, layout) = &chunk.data else { panic!("another") };
+                let ChunkData::Delimited(_, layout) = &chunk.data else {
+                    panic!("a chunk of another format")
+                };
                 let end = if layout.eol == Eol::Cr { b'\r' } else { b'\n' };
                 let lines = before.iter().filter(|byte| **byte == end).count() as u64;
                 assert_eq!(chunk.line, lines + 1);
-                // Each but the last is as long as it should be.
+                // Every chunk except the last one is longer than `chunk_bytes`.
                 let is_last = nth + 1 == chunks.len();
                 assert!(is_last || bytes(chunk).len() > chunk_bytes, "{chunk_bytes}");
             }
@@ -130,8 +136,8 @@ fn chunks_are_the_input() {
 }
 
 #[test]
-fn a_chunk_ends_at_the_next_edge() {
-    let setup = |chunk_bytes| Setup { chunk_bytes, ..Setup::new(Dialect::csv(), 1) };
+fn a_chunk_ends_at_the_next_record_edge() {
+    let setup = |chunk_bytes| LoadSetup { chunk_bytes, ..LoadSetup::new(Dialect::csv(), 1) };
     let sizes = |chunk_bytes| -> Vec<usize> {
         let chunks = setup(chunk_bytes).chunks(b"aa\nbb\ncc\n\"\n\"\n").unwrap();
         chunks.iter().map(|chunk| bytes(chunk).len()).collect()
@@ -158,20 +164,20 @@ fn empty_inputs_have_no_chunks_and_no_layout() {
             assert!(DelimitedCutter::open("-", reader, options).unwrap().next().unwrap().is_none());
         }
     }
-    let only_header = Setup { header: true, ..Setup::new(Dialect::csv(), 2) };
+    let only_header = LoadSetup { header: true, ..LoadSetup::new(Dialect::csv(), 2) };
     assert_eq!(only_header.rows(b"a,b"), Vec::<Row>::new());
     assert_eq!(only_header.rows(b"a,b\r\n"), Vec::<Row>::new());
 }
 
 #[test]
-fn a_failed_read_is_an_error_with_the_name() {
-    struct Broken;
-    impl Read for Broken {
+fn a_failed_read_is_a_source_error() {
+    struct BrokenReader;
+    impl Read for BrokenReader {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
             Err(std::io::Error::other("gone"))
         }
     }
-    let reader = std::io::Cursor::new(b"a\nb\nc\nd\n".repeat(4)).chain(Broken);
+    let reader = std::io::Cursor::new(b"a\nb\nc\nd\n".repeat(4)).chain(BrokenReader);
     let options = CutOptions {
         dialect: Dialect::csv(),
         header: false,

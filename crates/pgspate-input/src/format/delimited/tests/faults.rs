@@ -1,36 +1,36 @@
-//! What is refused, in whose words, and what is delivered before.
+//! Rejected input: the server's messages, and the rows before the error.
 
 use super::*;
 use crate::ErrorKind;
 
-fn csv(columns: usize) -> Setup {
-    Setup::new(Dialect::csv(), columns)
+fn csv(columns: usize) -> LoadSetup {
+    LoadSetup::new(Dialect::csv(), columns)
 }
 
-fn text(columns: usize) -> Setup {
-    Setup::new(Dialect::text(), columns)
+fn text(columns: usize) -> LoadSetup {
+    LoadSetup::new(Dialect::text(), columns)
 }
 
-/// Rows delivered, message and line, the same in both modes.
-fn refused(setup: &Setup, input: &[u8]) -> (usize, String, u64) {
+/// Returns the number of rows before the error, its message and line. Both modes must agree.
+fn refused(setup: &LoadSetup, input: &[u8]) -> (usize, String, u64) {
     let said = |mode| {
-        let (rows, error) = Setup { mode, ..setup.clone() }.refusal(input);
+        let (rows, error) = LoadSetup { mode, ..setup.clone() }.refusal(input);
         assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.sqlstate().map(|code| code.code()), Some("22P04"), "{error}");
         let line = error.place().and_then(|place| place.line).unwrap();
         (rows, error.to_string(), line)
     };
-    let text = said(Mode::Text);
-    assert_eq!(said(Mode::Binary), text);
+    let text = said(EncodeMode::Text);
+    assert_eq!(said(EncodeMode::Binary), text);
     text
 }
 
-fn hint(setup: &Setup, input: &[u8]) -> String {
+fn hint(setup: &LoadSetup, input: &[u8]) -> String {
     setup.refusal(input).1.hint_text().unwrap().to_owned()
 }
 
 #[test]
-fn line_ends_are_as_the_first_one() {
+fn all_lines_must_end_like_the_first() {
     let cases: [(&[u8], &str); 6] = [
         (b"a\nb\rc\n", "unquoted carriage return found in data"),
         (b"a\nb\r\n", "unquoted carriage return found in data"),
@@ -48,14 +48,14 @@ fn line_ends_are_as_the_first_one() {
     }
     assert_eq!(
         hint(&csv(1), b"a\nb\r\n"),
-        "The first line ends with a newline, so every line has to."
+        "The first line ends with a newline, so all lines must end like this."
     );
     assert!(hint(&csv(1), b"a\r\nb\n").contains("a carriage return and a newline,"));
     assert_eq!(csv(1).rows(b"a\n\"b\r\"\n\"\r\n\"\n").len(), 3);
 }
 
 #[test]
-fn a_quote_that_is_never_closed() {
+fn an_unterminated_quote_is_an_error() {
     let message = "unterminated CSV quoted field".to_owned();
     assert_eq!(refused(&csv(2), b"a,b\nc,\"d\ne,f\n"), (1, message.clone(), 2));
     assert_eq!(refused(&csv(2), b"a,b\n\"\n\",\"\n\n"), (1, message.clone(), 2));
@@ -63,7 +63,7 @@ fn a_quote_that_is_never_closed() {
 }
 
 #[test]
-fn too_few_and_too_many_fields() {
+fn too_few_and_too_many_fields_are_errors() {
     let missing = |name: &str| format!("missing data for column \"{name}\"");
     let extra = "extra data after last expected column".to_owned();
     assert_eq!(refused(&csv(3), b"a,b,c\nd\n"), (1, missing("c1"), 2));
@@ -73,28 +73,28 @@ fn too_few_and_too_many_fields() {
     assert_eq!(refused(&text(1), b"a\nb\tc\n"), (1, extra.clone(), 2));
     assert_eq!(hint(&csv(3), b"d\n"), "Expected 3 fields, found 1.");
     assert_eq!(hint(&csv(1), b"d,e\n"), "Expected 1 field, found 2.");
-    // The name is that of the column whose field is missing.
-    let mut turned = csv(3);
-    turned.field_of = vec![2, 0, 1];
-    assert_eq!(refused(&turned, b"a,b\n"), (0, missing("c0"), 1));
+    // The message names the column whose field is missing.
+    let mut reordered = csv(3);
+    reordered.field_of = vec![2, 0, 1];
+    assert_eq!(refused(&reordered, b"a,b\n"), (0, missing("c0"), 1));
     assert_eq!(refused(&csv(0), b"\n\na\n"), (2, extra, 3));
 }
 
 #[test]
-fn more_fields_than_any_table_has_columns() {
+fn far_too_many_fields_are_an_error() {
     let many = [b"a\n".to_vec(), b",".repeat(100_000), b"\n".to_vec()].concat();
     let extra = "extra data after last expected column".to_owned();
     assert_eq!(refused(&csv(1), &many), (1, extra, 2));
 }
 
 #[test]
-fn records_beyond_the_limit() {
+fn a_record_over_the_limit_is_an_error() {
     let long = [b"a\n\"b\n\"\n".to_vec(), b"c".repeat(200_000), b"\nd\n".to_vec()].concat();
     let message = "record is longer than 1 GiB, the most that PostgreSQL takes".to_owned();
     assert_eq!(refused(&csv(1), &long), (2, message.clone(), 4));
-    // The cutter does not read to the end of what never ends.
+    // The cutter stops reading a record that never ends.
     let endless = |start: &[u8]| {
-        let setup = Setup { chunk_bytes: 10, ..csv(1) };
+        let setup = LoadSetup { chunk_bytes: 10, ..csv(1) };
         let reader = Box::new(std::io::Cursor::new(start.to_vec()).chain(std::io::repeat(b'c')));
         let options = CutOptions {
             dialect: setup.dialect.clone(),
@@ -117,7 +117,7 @@ fn records_beyond_the_limit() {
 }
 
 #[test]
-fn the_end_marker_of_copy_text() {
+fn end_markers_of_copy_text() {
     for input in [&b"a\nb\n\\.\n"[..], b"a\r\nb\r\n\\.\r\n", b"a\rb\r\\.\r"] {
         assert_eq!(text(1).rows(input), table("a/b"), "{}", input.escape_ascii());
     }
@@ -137,8 +137,8 @@ fn the_end_marker_of_copy_text() {
 }
 
 #[test]
-fn in_csv_the_marker_ends_the_data_before_version_18() {
-    let old = |columns| Setup { version: 170_004, ..csv(columns) };
+fn an_end_marker_ends_csv_data_before_version_18() {
+    let old = |columns| LoadSetup { version: 170_004, ..csv(columns) };
     assert_eq!(old(1).rows(b"a\n\\.\n"), table("a"));
     assert_eq!(csv(1).rows(b"a\n\\.\n"), table("a/\\."));
     assert_eq!(old(2).rows(b"a,b\n\\.\n"), table("a|b"));
@@ -147,20 +147,22 @@ fn in_csv_the_marker_ends_the_data_before_version_18() {
     for input in [&b"a\n\"\\.\"\n"[..], b"a\n\\.", b"\"a\n\\.\n\"\n"] {
         assert_eq!(old(1).rows(input), csv(1).rows(input), "{}", input.escape_ascii());
     }
-    let dotted =
-        Setup { version: 170_004, ..Setup::new(Dialect { delimiter: b'.', ..Dialect::csv() }, 2) };
+    let dotted = LoadSetup {
+        version: 170_004,
+        ..LoadSetup::new(Dialect { delimiter: b'.', ..Dialect::csv() }, 2)
+    };
     assert_eq!(dotted.rows(b"a.b\n\\.\n"), table("a|b"));
 }
 
 #[test]
-fn two_faults_in_a_record_are_the_servers_to_order() {
-    // It checks the encoding before it counts.
+fn of_two_errors_in_a_record_the_server_reports_one() {
+    // The server checks the encoding before it counts the fields.
     for input in [&b"a,b\n\xff\n"[..], b"a,b\n\xff,c,d\n"] {
-        let (rows, error) = Setup { mode: Mode::Binary, ..csv(2) }.refusal(input);
+        let (rows, error) = LoadSetup { mode: EncodeMode::Binary, ..csv(2) }.refusal(input);
         assert_eq!((rows, error.sqlstate().unwrap().code()), (1, "22P04"));
         assert_eq!(csv(2).rows(input).len(), 2, "{}", input.escape_ascii());
     }
-    // And it reads the fields that are there before it misses one.
+    // The server reads all present fields before it reports a missing one.
     let mut numbers = csv(2);
     let ty = PgType { oid: 23, name: "integer".into(), typmod: -1, kind: TypeKind::Base };
     numbers.columns[0].encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
@@ -170,25 +172,25 @@ fn two_faults_in_a_record_are_the_servers_to_order() {
 }
 
 #[test]
-fn an_encoder_starts_over_after_a_refusal() {
+fn an_encoder_can_begin_again_after_an_error() {
     let setup = csv(1);
     let mut encoder = DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), 180_000);
     let chunk = Arc::new(setup.chunks(b"a\nb,c\nd\n").unwrap().remove(0));
     let mut out = Encoded::default();
     for _ in 0..2 {
-        encoder.begin(Arc::clone(&chunk), Mode::Text).unwrap();
+        encoder.begin(Arc::clone(&chunk), EncodeMode::Text).unwrap();
         let error = encoder.fill(&mut out, 1 << 20).unwrap_err();
         assert_eq!(error.place().unwrap().line, Some(2));
     }
     assert_eq!(out.text, b"a\na\n");
     let good = Arc::new(setup.chunks(b"e\n").unwrap().remove(0));
-    encoder.begin(good, Mode::Text).unwrap();
+    encoder.begin(good, EncodeMode::Text).unwrap();
     assert!(!encoder.fill(&mut out, 1 << 20).unwrap());
     assert_eq!((&out.text[..], &out.text_rows[..]), (&b"a\na\ne\n"[..], &[0, 0, 0][..]));
 }
 
 #[test]
-fn dialects_that_cannot_be_told_apart() {
+fn ambiguous_dialects_are_rejected() {
     let csv = Dialect::csv();
     let text = Dialect::text();
     for dialect in [
@@ -208,7 +210,7 @@ fn dialects_that_cannot_be_told_apart() {
         Dialect { delimiter: b'N', ..text.clone() },
     ] {
         assert_eq!(dialect.check().unwrap_err().kind(), ErrorKind::Usage, "{dialect:?}");
-        let setup = Setup::new(dialect, 1);
+        let setup = LoadSetup::new(dialect, 1);
         assert_eq!(setup.refusal(b"a\n").1.kind(), ErrorKind::Usage);
     }
     csv.check().unwrap();

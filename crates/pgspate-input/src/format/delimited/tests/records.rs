@@ -1,52 +1,56 @@
-//! Lines that are no records, trailing delimiters, headers and samples.
+//! Comments, blank lines, trailing delimiters, headers and samples.
 
 use std::sync::Mutex;
 
 use super::*;
 
-fn both(setup: &Setup, input: &[u8]) -> Vec<Row> {
+/// Returns the rows. Both modes must agree.
+fn rows_in_both_modes(setup: &LoadSetup, input: &[u8]) -> Vec<Row> {
     let rows = setup.rows(input);
-    let binary = Setup { mode: Mode::Binary, ..setup.clone() }.rows(input);
+    let binary = LoadSetup { mode: EncodeMode::Binary, ..setup.clone() }.rows(input);
     assert_eq!(binary, rows, "{}", input.escape_ascii());
     rows
 }
 
 #[test]
-fn comments_and_blank_lines_are_passed_over() {
+fn comments_and_blank_lines_are_skipped() {
     let comment = Dialect { comment: Some(b'#'), ..Dialect::csv() };
-    let setup = Setup::new(comment.clone(), 1);
-    assert_eq!(both(&setup, b"#a\nb\n#\"\n#,,\nc#\n\"#\"\n#"), table("b/c#/#"));
-    assert_eq!(both(&setup, b"\n"), table("~"));
+    let setup = LoadSetup::new(comment.clone(), 1);
+    assert_eq!(rows_in_both_modes(&setup, b"#a\nb\n#\"\n#,,\nc#\n\"#\"\n#"), table("b/c#/#"));
+    assert_eq!(rows_in_both_modes(&setup, b"\n"), table("~"));
     let blank = Dialect { skip_blank_lines: true, ..comment };
-    let setup = Setup::new(blank, 2);
-    assert_eq!(both(&setup, b"\n\na,b\n\n#\n\n,\n"), table("a|b/~|~"));
-    assert_eq!(both(&setup, b"\r\n#\"\r\na,b\r\n\r\n"), table("a|b"));
+    let setup = LoadSetup::new(blank, 2);
+    assert_eq!(rows_in_both_modes(&setup, b"\n\na,b\n\n#\n\n,\n"), table("a|b/~|~"));
+    assert_eq!(rows_in_both_modes(&setup, b"\r\n#\"\r\na,b\r\n\r\n"), table("a|b"));
     let text = Dialect { comment: Some(b'#'), skip_blank_lines: true, ..Dialect::text() };
-    let setup = Setup::new(text, 1);
-    assert_eq!(both(&setup, b"#a\\\nb\n\n\\#c\n"), table("b/#c"));
-    let one_empty = Setup::new(Dialect { skip_blank_lines: true, ..Dialect::csv() }, 1);
-    assert_eq!(both(&one_empty, b"\n\"\"\n\na\n"), table("/a"));
+    let setup = LoadSetup::new(text, 1);
+    assert_eq!(rows_in_both_modes(&setup, b"#a\\\nb\n\n\\#c\n"), table("b/#c"));
+    let one_empty = LoadSetup::new(Dialect { skip_blank_lines: true, ..Dialect::csv() }, 1);
+    assert_eq!(rows_in_both_modes(&one_empty, b"\n\"\"\n\na\n"), table("/a"));
 }
 
 #[test]
 fn a_long_comment_spans_blocks_and_windows() {
-    let setup = Setup::new(Dialect { comment: Some(b'#'), ..Dialect::csv() }, 1);
+    let setup = LoadSetup::new(Dialect { comment: Some(b'#'), ..Dialect::csv() }, 1);
     let comment = format!("#{}\n", "\",#".repeat(500));
     let input = format!("a\n{comment}b\n{comment}{comment}\"c\n#\"\n{comment}");
-    assert_eq!(both(&setup, input.as_bytes()), table("a/b/c\n#"));
+    assert_eq!(rows_in_both_modes(&setup, input.as_bytes()), table("a/b/c\n#"));
     for chunk_bytes in [1, 2, 1000, 1600] {
-        let setup = Setup { chunk_bytes, ..setup.clone() };
+        let setup = LoadSetup { chunk_bytes, ..setup.clone() };
         assert_eq!(setup.rows(input.as_bytes()), table("a/b/c\n#"));
     }
 }
 
 #[test]
-fn a_delimiter_may_end_each_record() {
+fn a_trailing_delimiter_ends_each_record() {
     let dialect = Dialect { delimiter: b'|', trailing_delimiter: true, ..Dialect::csv() };
-    let setup = Setup::new(dialect, 2);
+    let setup = LoadSetup::new(dialect, 2);
     let rows = vec![row(&["a", "b"]), row(&["c", "~"]), row(&["~", "~"])];
-    assert_eq!(both(&setup, b"a|b|\n\"c\"||\n||\n"), rows);
-    assert_eq!(both(&setup, b"a|b|\r\nc|d|"), vec![row(&["a", "b"]), row(&["c", "d"])]);
+    assert_eq!(rows_in_both_modes(&setup, b"a|b|\n\"c\"||\n||\n"), rows);
+    assert_eq!(
+        rows_in_both_modes(&setup, b"a|b|\r\nc|d|"),
+        vec![row(&["a", "b"]), row(&["c", "d"])]
+    );
     let refusal = |input: &[u8]| setup.refusal(input).1.to_string();
     assert_eq!(refusal(b"a|b|c\n"), "extra data after last expected column");
     assert_eq!(refusal(b"a|b|\"\"\n"), "extra data after last expected column");
@@ -54,20 +58,23 @@ fn a_delimiter_may_end_each_record() {
     assert_eq!(refusal(b"a|b\n"), "missing delimiter at the end of the record");
     assert_eq!(refusal(b"a\n"), "missing data for column \"c1\"");
     let text = Dialect { delimiter: b'|', trailing_delimiter: true, ..Dialect::text() };
-    assert_eq!(both(&Setup::new(text, 1), b"a\\||\n"), vec![vec![Some(b"a|".to_vec())]]);
+    assert_eq!(
+        rows_in_both_modes(&LoadSetup::new(text, 1), b"a\\||\n"),
+        vec![vec![Some(b"a|".to_vec())]]
+    );
 }
 
 #[test]
-fn no_columns_at_all() {
-    assert_eq!(Setup::new(Dialect::csv(), 0).load(b"\n\n").rows.len(), 2);
-    let setup = Setup { mode: Mode::Binary, ..Setup::new(Dialect::csv(), 0) };
+fn a_table_without_columns_gets_one_row_per_line() {
+    assert_eq!(LoadSetup::new(Dialect::csv(), 0).load(b"\n\n").rows.len(), 2);
+    let setup = LoadSetup { mode: EncodeMode::Binary, ..LoadSetup::new(Dialect::csv(), 0) };
     assert_eq!(setup.rows(b"\n\n\n"), vec![Row::new(); 3]);
 }
 
-/// The names that the header gives.
+/// Returns the names in the header.
 fn names(dialect: &Dialect, input: &[u8]) -> Result<Vec<String>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
+    let names_seen = Arc::clone(&seen);
     let options = CutOptions {
         dialect: dialect.clone(),
         header: true,
@@ -75,7 +82,7 @@ fn names(dialect: &Dialect, input: &[u8]) -> Result<Vec<String>> {
         map: Arc::new(move |names| {
             let names = names.expect("a header").iter();
             let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
-            *told.lock().unwrap() = names.collect();
+            *names_seen.lock().unwrap() = names.collect();
             Ok((1, vec![0]))
         }),
     };
@@ -104,7 +111,7 @@ fn headers_are_records() {
 }
 
 #[test]
-fn what_the_mapping_refuses_has_a_place() {
+fn an_error_of_the_mapping_has_a_place() {
     let options = CutOptions {
         dialect: Dialect::csv(),
         header: true,
@@ -121,7 +128,7 @@ fn parsed(input: &[u8], complete: bool) -> Vec<Row> {
 }
 
 #[test]
-fn samples_leave_out_what_is_cut_off() {
+fn samples_leave_out_a_record_that_is_cut_off() {
     assert_eq!(parsed(b"a,b\n,\"\"\nc", true), table("a|b/~|/c"));
     assert_eq!(parsed(b"a,b\n,\"\"\nc", false), table("a|b/~|"));
     assert_eq!(parsed(b"a,b\nc,d\n", false), table("a|b/c|d"));
@@ -150,7 +157,7 @@ fn samples_span_windows() {
 }
 
 #[test]
-fn counting_fields_goes_over_all_windows() {
+fn count_fields_counts_in_all_windows() {
     let input = b"abc,\"d,e\"\n".repeat(1000);
     assert_eq!(super::super::count_fields(&Dialect::csv(), Eol::Lf, &input), 2000);
 }

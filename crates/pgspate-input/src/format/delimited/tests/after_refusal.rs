@@ -1,31 +1,33 @@
-//! What follows a record that is refused, and the records as they stand in the input.
+//! The encoder continues after a rejected record, and returns records as they are in the input.
 
 use super::*;
-use crate::format::delimited::{Layout, first_line};
-use crate::format::{Record, is_of_row};
+use crate::format::delimited::{RecordLayout, first_line};
+use crate::format::{InputRecord, is_row_error};
 
-/// Each row of an input, the refused ones as their messages and lines.
-type Resumed = Vec<Result<Row, (String, u64)>>;
+/// Each row of an input. A rejected row is its error message and line.
+type RowOutcomes = Vec<Result<Row, (String, u64)>>;
 
-/// The rows, and the records of all of them; the same in both modes and whatever the pieces.
-fn resumed(setup: &Setup, input: &[u8]) -> (Resumed, Vec<Record>) {
-    let mut seen: Option<(Resumed, Vec<Record>)> = None;
-    for (mode, piece) in [(Mode::Text, 1), (Mode::Text, 1 << 20), (Mode::Binary, 1 << 20)] {
-        let setup = Setup { mode, piece, ..setup.clone() };
-        let found = resumed_once(&setup, input);
+/// Returns the rows and their records. Both must be equal in both modes and for all piece sizes.
+fn rows_and_records(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputRecord>) {
+    let mut seen: Option<(RowOutcomes, Vec<InputRecord>)> = None;
+    for (mode, piece) in
+        [(EncodeMode::Text, 1), (EncodeMode::Text, 1 << 20), (EncodeMode::Binary, 1 << 20)]
+    {
+        let setup = LoadSetup { mode, piece, ..setup.clone() };
+        let found = rows_and_records_once(&setup, input);
         let seen = seen.get_or_insert_with(|| found.clone());
         assert_eq!(found, *seen, "{}", input.escape_ascii());
     }
     seen.unwrap()
 }
 
-fn resumed_once(setup: &Setup, input: &[u8]) -> (Resumed, Vec<Record>) {
+fn rows_and_records_once(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputRecord>) {
     let mut encoder =
         DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
     let (mut all, mut records) = (Vec::new(), Vec::new());
     for chunk in setup.chunks(input).unwrap() {
         let chunk = Arc::new(chunk);
-        let mut rows: Resumed = Vec::new();
+        let mut rows: RowOutcomes = Vec::new();
         encoder.begin(Arc::clone(&chunk), setup.mode).unwrap();
         let mut out = Encoded::default();
         loop {
@@ -36,7 +38,7 @@ fn resumed_once(setup: &Setup, input: &[u8]) -> (Resumed, Vec<Record>) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    assert!(is_of_row(&error));
+                    assert!(is_row_error(&error));
                     let place = error.place().unwrap();
                     assert_eq!(*place, encoder.place(&chunk, rows.len() as u64));
                     rows.push(Err((error.to_string(), place.line.unwrap())));
@@ -56,8 +58,8 @@ fn resumed_once(setup: &Setup, input: &[u8]) -> (Resumed, Vec<Record>) {
     (all, records)
 }
 
-/// What became of each row: its first field, or the line on which it was refused.
-fn outline(rows: &Resumed) -> String {
+/// Describes each row: its first field, or `!` and the line of the error.
+fn outline(rows: &RowOutcomes) -> String {
     let part = |row: &Result<Row, (String, u64)>| match row {
         Ok(row) => String::from_utf8(row[0].clone().unwrap_or_default()).unwrap(),
         Err((_, line)) => format!("!{line}"),
@@ -65,11 +67,11 @@ fn outline(rows: &Resumed) -> String {
     rows.iter().map(part).collect::<Vec<_>>().join(" ")
 }
 
-/// Checks the outline, and that the records together are the whole input again.
-fn check(setup: &Setup, input: &[u8], expected: &str) {
+/// Checks the outline, and that the records together are the whole input.
+fn check(setup: &LoadSetup, input: &[u8], expected: &str) {
     for chunk_bytes in [1 << 20, 1] {
-        let setup = Setup { chunk_bytes, ..setup.clone() };
-        let (rows, records) = resumed(&setup, input);
+        let setup = LoadSetup { chunk_bytes, ..setup.clone() };
+        let (rows, records) = rows_and_records(&setup, input);
         assert_eq!(outline(&rows), expected, "{}", input.escape_ascii());
         let all: Vec<u8> = records.into_iter().flat_map(|record| record.bytes).collect();
         let skipped = input.len() - all.len().min(input.len());
@@ -83,58 +85,58 @@ fn check(setup: &Setup, input: &[u8], expected: &str) {
 }
 
 #[test]
-fn wrong_numbers_of_fields() {
-    let csv = Setup::new(Dialect::csv(), 2);
+fn rows_after_a_wrong_number_of_fields() {
+    let csv = LoadSetup::new(Dialect::csv(), 2);
     check(&csv, b"a,1\nb\nc,3\n", "a !2 c");
     check(&csv, b"b\na,1\n", "!1 a");
     check(&csv, b"a,1\nb,2,3", "a !2");
     check(&csv, b"a\nb\n\"c\n\"\nd,1,\n", "!1 !2 !3 !5");
     check(&csv, b"a,1\n\nb,2\n", "a !2 b");
-    let text = Setup::new(Dialect::text(), 2);
+    let text = LoadSetup::new(Dialect::text(), 2);
     check(&text, b"a\t1\nb\nc\\\n\t3\n", "a !2 c\n");
     let tbl = Dialect { trailing_delimiter: true, delimiter: b'|', ..Dialect::csv() };
-    check(&Setup::new(tbl, 2), b"a|1|\nb|2|x\nc|3|\nd|4\n", "a !2 c !4");
+    check(&LoadSetup::new(tbl, 2), b"a|1|\nb|2|x\nc|3|\nd|4\n", "a !2 c !4");
 }
 
 #[test]
-fn wrong_line_ends() {
-    let csv = Setup::new(Dialect::csv(), 1);
+fn rows_after_a_wrong_line_end() {
+    let csv = LoadSetup::new(Dialect::csv(), 1);
     check(&csv, b"a\nb\rc\nd\n", "a !2 d");
     check(&csv, b"a\rb\nc\rd\r", "a !2 d");
     check(&csv, b"a\r\nb\nc\r\n", "a !2 c");
     check(&csv, b"a\nb\r\nc\r\nd\n", "a !2 !3 d");
-    check(&Setup::new(Dialect::text(), 1), b"a\nb\r\nc\n", "a !2 c");
+    check(&LoadSetup::new(Dialect::text(), 1), b"a\nb\r\nc\n", "a !2 c");
 }
 
 #[test]
-fn an_open_quote_takes_all_that_is_left() {
-    let csv = Setup::new(Dialect::csv(), 1);
+fn an_unterminated_quote_takes_the_rest_of_the_input() {
+    let csv = LoadSetup::new(Dialect::csv(), 1);
     check(&csv, b"a\n\"b\nc\nd\n", "a !2");
     check(&csv, b"\"", "!1");
-    let (_, records) = resumed(&csv, b"a\n\"b\nc\nd");
+    let (_, records) = rows_and_records(&csv, b"a\n\"b\nc\nd");
     assert_eq!(records[1].bytes, b"\"b\nc\nd\n");
 }
 
 #[test]
-fn end_markers_that_are_not_at_the_end() {
-    let text = Setup::new(Dialect::text(), 1);
+fn rows_after_an_end_marker_before_the_end() {
+    let text = LoadSetup::new(Dialect::text(), 1);
     check(&text, b"a\n\\.\nb\n", "a !2 b");
     check(&text, b"a\\.\nb\n", "!1 b");
     check(&text, b"a\n\\.b\nc\n", "a !2 c");
-    let (rows, _) = resumed(&text, b"a\n\\.\n\\.\nb\n");
+    let (rows, _) = rows_and_records(&text, b"a\n\\.\n\\.\nb\n");
     assert_eq!(outline(&rows), "a !2 !3 b");
-    let (rows, records) = resumed(&text, b"a\nb\n\\.\n");
+    let (rows, records) = rows_and_records(&text, b"a\nb\n\\.\n");
     assert_eq!((outline(&rows).as_str(), records.len()), ("a b", 2));
-    let csv = Setup { version: 170_000, ..Setup::new(Dialect::csv(), 1) };
+    let csv = LoadSetup { version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
     check(&csv, b"a\n\\.\nb\n", "a !2 b");
 }
 
 #[test]
-fn lines_that_are_no_records_are_not_counted() {
+fn comments_and_blank_lines_are_not_counted_as_rows() {
     let dialect = Dialect { comment: Some(b'#'), skip_blank_lines: true, ..Dialect::csv() };
-    let setup = Setup { header: true, ..Setup::new(dialect.clone(), 2) };
+    let setup = LoadSetup { header: true, ..LoadSetup::new(dialect.clone(), 2) };
     let input = b"#\"\nh,i\n\na,1\n#b\nc\n\nd,4\n";
-    let (rows, records) = resumed(&setup, input);
+    let (rows, records) = rows_and_records(&setup, input);
     assert_eq!(outline(&rows), "a !6 d");
     assert_eq!(records[1].bytes, b"c\n");
     assert_eq!(first_line(&dialect, Eol::Lf, input), b"h,i\n");
@@ -145,7 +147,7 @@ fn lines_that_are_no_records_are_not_counted() {
 #[test]
 fn many_refusals_in_many_windows() {
     let input = b"a,\"x\ny\"\nb\nc,1,2\nd,4\n".repeat(300);
-    let (rows, records) = resumed(&Setup::new(Dialect::csv(), 2), &input);
+    let (rows, records) = rows_and_records(&LoadSetup::new(Dialect::csv(), 2), &input);
     assert_eq!(rows.len(), 1200);
     for (nth, four) in rows.chunks(4).enumerate() {
         let line = 5 * nth as u64;
@@ -155,28 +157,29 @@ fn many_refusals_in_many_windows() {
     assert_eq!(all, input);
 }
 
-/// The records of an input, as they would stand in one laid out as `like` is.
-fn rewritten(setup: &Setup, input: &[u8], like: Layout) -> String {
+/// Returns the first two records of an input, rewritten for the layout `target`.
+fn rewritten(setup: &LoadSetup, input: &[u8], target: RecordLayout) -> String {
     let mut encoder = DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), 180_000)
-        .with_records_like(like);
+        .with_output_layout(target);
     let chunk = Arc::new(setup.chunks(input).unwrap().remove(0));
-    encoder.begin(Arc::clone(&chunk), Mode::Text).unwrap();
+    encoder.begin(Arc::clone(&chunk), EncodeMode::Text).unwrap();
     let records = encoder.records(&chunk, &[0, 1]).unwrap();
     records.iter().map(|record| record.bytes.escape_ascii().to_string()).collect()
 }
 
 #[test]
-fn records_of_other_inputs_stand_as_in_the_first() {
-    let like = |eol, field_of: &[usize]| Layout { eol, fields: 3, field_of: field_of.to_vec() };
-    let mut setup = Setup::new(Dialect::csv(), 3);
+fn records_of_other_inputs_are_rewritten_for_the_first_inputs_layout() {
+    let layout =
+        |eol, field_of: &[usize]| RecordLayout { eol, fields: 3, field_of: field_of.to_vec() };
+    let mut setup = LoadSetup::new(Dialect::csv(), 3);
     let input = b"a,\"b,\r\n\",c\r\nd\r\n";
     assert_eq!(
-        rewritten(&setup, input, like(Eol::CrLf, &[0, 1, 2])),
+        rewritten(&setup, input, layout(Eol::CrLf, &[0, 1, 2])),
         r#"a,\"b,\r\n\",c\r\n"#.to_owned() + r"d\r\n"
     );
     setup.field_of = vec![2, 0, 1];
-    assert_eq!(rewritten(&setup, input, like(Eol::Lf, &[0, 1, 2])), r#"c,a,\"b,\r\n\"\nd\n"#);
-    // A field that feeds no column is kept.
+    assert_eq!(rewritten(&setup, input, layout(Eol::Lf, &[0, 1, 2])), r#"c,a,\"b,\r\n\"\nd\n"#);
+    // A field that belongs to no column is kept.
     setup.columns.pop();
     setup.field_of = vec![2, 0];
     let map: Vec<usize> = vec![2, 0];
@@ -190,15 +193,15 @@ fn records_of_other_inputs_stand_as_in_the_first() {
     let reader = Box::new(std::io::Cursor::new(input.to_vec()));
     let chunk = DelimitedCutter::open("in.csv", reader, options).unwrap().next().unwrap().unwrap();
     let encoder = DelimitedEncoder::new(Dialect::csv(), setup.columns.clone(), 180_000)
-        .with_records_like(like(Eol::Lf, &[0, 1]));
+        .with_output_layout(layout(Eol::Lf, &[0, 1]));
     assert_eq!(encoder.records(&chunk, &[0]).unwrap()[0].bytes, b"c,a,\"b\"\n");
 }
 
 #[test]
-fn an_escape_before_the_end_of_the_input() {
-    let text = Setup::new(Dialect::text(), 1);
+fn a_single_backslash_at_the_end_of_the_input_is_dropped() {
+    let text = LoadSetup::new(Dialect::text(), 1);
     let records = |input: &[u8]| {
-        let (_, records) = resumed(&text, input);
+        let (_, records) = rows_and_records(&text, input);
         records.into_iter().map(|record| record.bytes).collect::<Vec<_>>()
     };
     assert_eq!(records(b"a\nb\\"), [&b"a\n"[..], b"b\n"]);

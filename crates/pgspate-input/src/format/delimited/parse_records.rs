@@ -1,17 +1,17 @@
-//! The first records of an input as values, for headers and samples.
+//! Parses the first records of an input into values, for headers and samples.
 
-use super::fields::{Value, is_null, value, without_last_escape};
+use super::field_index::{FieldIndex, HAS_ESCAPES, LineFault, OFFSET, RECORD_END, ScanRules};
+use super::fields::{FieldValue, decode_value, is_null, without_last_escape};
 use super::lines::{is_skipped, skip_line_end};
-use super::scan::{Fault, Index, MARKED, OFFSET, RECORD, Rules};
 use super::{Dialect, Eol};
 
-/// A record's fields; NULL is `None`.
+/// The fields of a record. NULL is `None`.
 pub type ParsedRecord = Vec<Option<Vec<u8>>>;
 
-/// The values of the records at the start of `bytes`, at most `limit` of them, lines that are no
-/// records left out. With `complete` false, `bytes` may end anywhere, and a record that may be cut
-/// off is left out. A record that COPY would refuse for its quotes or line ends, and in text
-/// format `\.`, ends the list.
+/// Parses at most `limit` records at the start of `bytes`, and skips comments and blank lines. With
+/// `complete` false, `bytes` may end anywhere, and a record that may be cut off is left out. The
+/// list ends before a record that COPY would reject for its quotes or line ends, and in text format
+/// before `\.`.
 pub fn parse_records(
     dialect: &Dialect,
     eol: Eol,
@@ -22,16 +22,16 @@ pub fn parse_records(
     parse(dialect, eol, bytes, complete, limit).0
 }
 
-/// The same, and what ended the list.
+/// Parses like [`parse_records`], and also returns the error that ended the list.
 pub(super) fn parse(
     dialect: &Dialect,
     eol: Eol,
     bytes: &[u8],
     complete: bool,
     limit: usize,
-) -> (Vec<ParsedRecord>, Option<Fault>) {
-    let rules = Rules::new(dialect, eol);
-    let mut index = Index::default();
+) -> (Vec<ParsedRecord>, Option<LineFault>) {
+    let rules = ScanRules::new(dialect, eol);
+    let mut index = FieldIndex::default();
     let mut records = Vec::new();
     let mut start = 0;
     while start < bytes.len() {
@@ -43,9 +43,9 @@ pub(super) fn parse(
                 return (records, None);
             }
             let at = index.start + (end & OFFSET) as usize;
-            record.push(owned_value(dialect, &bytes[field_start..at], end & MARKED != 0));
+            record.push(owned_value(dialect, &bytes[field_start..at], end & HAS_ESCAPES != 0));
             field_start = at + 1;
-            if end & RECORD != 0 {
+            if end & RECORD_END != 0 {
                 let is_cut_off = at == bytes.len() && !complete;
                 let record = std::mem::take(&mut record);
                 if !is_cut_off && !is_skipped(dialect, &bytes[record_start..at]) {
@@ -63,17 +63,18 @@ pub(super) fn parse(
     (records, index.fault)
 }
 
-fn owned_value(dialect: &Dialect, raw: &[u8], marked: bool) -> Option<Vec<u8>> {
+/// Decodes a field into a value of its own.
+fn owned_value(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> Option<Vec<u8>> {
     let raw = without_last_escape(dialect, raw);
-    if is_null(dialect, raw, marked) {
+    if is_null(dialect, raw, has_escapes) {
         return None;
     }
-    if !marked {
+    if !has_escapes {
         return Some(raw.to_vec());
     }
     let mut scratch = Vec::new();
-    match value(dialect, raw, &mut scratch) {
-        Value::Null => None,
-        Value::Bytes(bytes) | Value::Server(bytes) => Some(bytes.to_vec()),
+    match decode_value(dialect, raw, &mut scratch) {
+        FieldValue::Null => None,
+        FieldValue::Bytes(bytes) | FieldValue::Server(bytes) => Some(bytes.to_vec()),
     }
 }

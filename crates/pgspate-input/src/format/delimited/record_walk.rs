@@ -1,43 +1,52 @@
-//! The records of a chunk one after the other, those with a fault included.
+//! Iterates over the records of a chunk, also over those with errors.
 //!
-//! The walk depends on the chunk's bytes alone, and counts the rows that the encoder counts.
+//! The numbers of the records are those that the encoder counts. They depend on the chunk's bytes
+//! alone.
 
 use std::ops::Range;
 
+use super::field_index::{FieldIndex, LineFault, OFFSET, RECORD_END, ScanRules};
 use super::fields::ends_in_escape;
 use super::lines::{count_lines, find_edge, is_skipped, skip_line_end};
-use super::scan::{Fault, Index, OFFSET, RECORD, Rules};
-use super::{Dialect, Eol, Family, Layout};
-use crate::format::{Chunk, Record, no_such_row};
+use super::{CopyFormat, Dialect, Eol, RecordLayout};
+use crate::format::{Chunk, InputRecord, no_such_row};
 use crate::{InputPlace, Result};
 
-/// A walk over the records of one chunk: where they stand, with their line ends.
-pub(super) struct Walk<'a> {
+/// Iterates over the byte ranges of a chunk's records, line ends included.
+pub(super) struct DelimitedRecordWalk<'a> {
     dialect: &'a Dialect,
     eol: Eol,
     bytes: &'a [u8],
-    rules: Rules,
-    index: Index,
-    /// Next entry of the index.
+    rules: ScanRules,
+    index: FieldIndex,
+    /// The next entry of the index.
     at: usize,
     record_start: usize,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(dialect: &'a Dialect, eol: Eol, bytes: &'a [u8]) -> Walk<'a> {
-        let rules = Rules::new(dialect, eol);
-        Walk { dialect, eol, bytes, rules, index: Index::default(), at: 0, record_start: 0 }
+impl<'a> DelimitedRecordWalk<'a> {
+    pub(super) fn new(dialect: &'a Dialect, eol: Eol, bytes: &'a [u8]) -> DelimitedRecordWalk<'a> {
+        let rules = ScanRules::new(dialect, eol);
+        DelimitedRecordWalk {
+            dialect,
+            eol,
+            bytes,
+            rules,
+            index: FieldIndex::default(),
+            at: 0,
+            record_start: 0,
+        }
     }
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for DelimitedRecordWalk<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
         loop {
             while let Some(end) = self.index.ends().get(self.at) {
                 self.at += 1;
-                if end & RECORD == 0 {
+                if end & RECORD_END == 0 {
                     continue;
                 }
                 let (start, end) = (self.record_start, self.index.start + (end & OFFSET) as usize);
@@ -51,7 +60,7 @@ impl Iterator for Walk<'_> {
                     return None;
                 }
                 let start = self.index.next;
-                pass_fault(&mut self.index, self.dialect, self.eol, self.bytes);
+                skip_faulty_record(&mut self.index, self.dialect, self.eol, self.bytes);
                 return Some(start..self.index.next);
             }
             if self.index.next >= self.bytes.len() {
@@ -64,36 +73,47 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// Whether the fault is a `\.` behind which nothing comes.
-pub(super) fn is_last_marker(fault: Fault, rest: &[u8], eol: Eol) -> bool {
-    fault == Fault::EndMarker && rest.len() == b"\\.".len() + eol.bytes().len()
+/// Returns whether the error is a `\.` that no data follows.
+pub(super) fn is_last_marker(fault: LineFault, rest: &[u8], eol: Eol) -> bool {
+    fault == LineFault::EndMarker && rest.len() == b"\\.".len() + eol.bytes().len()
 }
 
-/// Has the index go on behind the record with a fault: at the next record edge, as the cutter
-/// finds them.
-pub(super) fn pass_fault(index: &mut Index, dialect: &Dialect, eol: Eol, bytes: &[u8]) {
+/// Makes the index continue after a record with an error: at the next record edge, found as the
+/// cutter finds it.
+pub(super) fn skip_faulty_record(
+    index: &mut FieldIndex,
+    dialect: &Dialect,
+    eol: Eol,
+    bytes: &[u8],
+) {
     let edge = find_edge(dialect, eol, bytes, index.next, false);
     index.next = edge.unwrap_or(bytes.len());
     index.fault = None;
 }
 
-/// The line and the byte, both from the chunk's start, at which data row `row` begins.
-pub(super) fn locate(dialect: &Dialect, bytes: &[u8], eol: Eol, row: u64) -> (u64, u64) {
-    let mut walk = Walk::new(dialect, eol, bytes);
+/// Returns the line and the byte at which data row `row` begins, counted from the chunk's start.
+pub(super) fn line_and_byte_of_row(
+    dialect: &Dialect,
+    bytes: &[u8],
+    eol: Eol,
+    row: u64,
+) -> (u64, u64) {
+    let mut walk = DelimitedRecordWalk::new(dialect, eol, bytes);
     let nth = usize::try_from(row).unwrap_or(usize::MAX);
     let start = walk.nth(nth).map_or(bytes.len(), |record| record.start);
     (count_lines(&bytes[..start], eol), start as u64)
 }
 
-/// The records of rows, whose ordinals ascend.
+/// Returns the records of these rows, as bytes. The row numbers must ascend. With `target`, records
+/// are rewritten for an input with that layout.
 pub(super) fn records(
     dialect: &Dialect,
     chunk: &Chunk,
-    (bytes, layout): (&[u8], &Layout),
-    like: Option<&Layout>,
+    (bytes, layout): (&[u8], &RecordLayout),
+    target: Option<&RecordLayout>,
     rows: &[u64],
-) -> Result<Vec<Record>> {
-    let mut walk = (0..).zip(Walk::new(dialect, layout.eol, bytes));
+) -> Result<Vec<InputRecord>> {
+    let mut walk = (0..).zip(DelimitedRecordWalk::new(dialect, layout.eol, bytes));
     let (mut line, mut counted_to) = (chunk.line, 0);
     let mut found = Vec::with_capacity(rows.len());
     for row in rows {
@@ -103,24 +123,29 @@ pub(super) fn records(
         let byte = Some(chunk.byte + record.start as u64);
         let place = InputPlace { line: Some(line), byte, ..InputPlace::default() };
         let bytes = &bytes[record];
-        let bytes = match like {
-            Some(like) => rewritten(dialect, bytes, layout, like),
-            None => with_end(dialect, bytes, layout.eol, layout.eol),
+        let bytes = match target {
+            Some(target) => rewrite_for_layout(dialect, bytes, layout, target),
+            None => with_line_end(dialect, bytes, layout.eol, layout.eol),
         };
-        found.push(Record { place, bytes });
+        found.push(InputRecord { place, bytes });
     }
     Ok(found)
 }
 
-/// The record as it would stand in an input laid out as `to` is.
-fn rewritten(dialect: &Dialect, record: &[u8], from: &Layout, to: &Layout) -> Vec<u8> {
+/// Rewrites a record of an input with the layout `from` for an input with the layout `to`.
+fn rewrite_for_layout(
+    dialect: &Dialect,
+    record: &[u8],
+    from: &RecordLayout,
+    to: &RecordLayout,
+) -> Vec<u8> {
     if from.field_of == to.field_of {
-        return with_end(dialect, record, from.eol, to.eol);
+        return with_line_end(dialect, record, from.eol, to.eol);
     }
-    let mut index = Index::default();
-    index.scan(record, 0, &Rules::new(dialect, from.eol));
+    let mut index = FieldIndex::default();
+    index.scan(record, 0, &ScanRules::new(dialect, from.eol));
     if index.ends().len() != from.fields || index.fault.is_some() {
-        return with_end(dialect, record, from.eol, to.eol);
+        return with_line_end(dialect, record, from.eol, to.eol);
     }
     let mut start = 0;
     let mut fields = Vec::with_capacity(from.fields);
@@ -129,7 +154,7 @@ fn rewritten(dialect: &Dialect, record: &[u8], from: &Layout, to: &Layout) -> Ve
         fields.push(Some(&record[start..end]));
         start = end + 1;
     }
-    // Fields that feed no column may take any place that is left.
+    // Fields that belong to no column fill the remaining places.
     let mut placed = vec![None; fields.len()];
     for (here, there) in from.field_of.iter().zip(&to.field_of) {
         if let (Some(field), Some(place)) = (fields.get_mut(*here), placed.get_mut(*there)) {
@@ -144,16 +169,16 @@ fn rewritten(dialect: &Dialect, record: &[u8], from: &Layout, to: &Layout) -> Ve
     bytes
 }
 
-/// The record with the line end `to` for its own, or for none.
-fn with_end(dialect: &Dialect, record: &[u8], from: Eol, to: Eol) -> Vec<u8> {
-    let is_escaped = |bytes: &[u8]| dialect.family == Family::Text && ends_in_escape(bytes);
-    // A record that is refused for its line end may have but the last byte of one.
+/// Returns the record with the line end `to`. The record may have the line end `from`, or none.
+fn with_line_end(dialect: &Dialect, record: &[u8], from: Eol, to: Eol) -> Vec<u8> {
+    let is_escaped = |bytes: &[u8]| dialect.format == CopyFormat::Text && ends_in_escape(bytes);
+    // A record with a wrong line end may have only the last byte of a line end.
     let ends = [from.bytes(), &[from.last_byte()]];
     let line = ends.into_iter().find_map(|end| record.strip_suffix(end));
     match line.filter(|line| !is_escaped(line)) {
         Some(_) if from == to => record.to_vec(),
         Some(line) => [line, to.bytes()].concat(),
-        // At the end of the input an escape may stand alone, and does not count.
+        // COPY drops a single backslash at the end of the input.
         None => [&record[..record.len() - usize::from(is_escaped(record))], to.bytes()].concat(),
     }
 }

@@ -1,17 +1,19 @@
-//! The two ways to index a block give the same, and the parts agree with one another.
+//! Masks and the byte-by-byte walk give the same index; scans in parts and as a whole agree.
 
 use proptest::prelude::*;
 
-use super::super::Family;
-use super::super::lines::{detect_eol, ends_in_quote};
-use super::super::scan::{Fault, Index, MARKED, OFFSET, RECORD, Rules};
+use super::super::CopyFormat;
+use super::super::field_index::{
+    FieldIndex, HAS_ESCAPES, LineFault, OFFSET, RECORD_END, ScanRules,
+};
+use super::super::lines::{detect_eol, ends_in_quote, last_offset_outside_escape};
 use super::*;
 
-type Window = (usize, Vec<u32>, Option<Fault>);
+type IndexedWindow = (usize, Vec<u32>, Option<LineFault>);
 
-/// Every window of `bytes`.
-fn windows(bytes: &[u8], rules: &Rules) -> Vec<Window> {
-    let mut index = Index::default();
+/// Indexes every window of `bytes`.
+fn windows(bytes: &[u8], rules: &ScanRules) -> Vec<IndexedWindow> {
+    let mut index = FieldIndex::default();
     let mut windows = Vec::new();
     while index.next < bytes.len() && index.fault.is_none() {
         index.scan(bytes, index.next, rules);
@@ -24,7 +26,7 @@ fn bytes_of(alphabet: &'static [u8], len: usize) -> impl Strategy<Value = Vec<u8
     prop::collection::vec(prop::sample::select(alphabet), 0..len)
 }
 
-/// Runs of one byte among others, to fill blocks with backslashes or quotes.
+/// Long runs of one byte, to fill blocks with backslashes or quotes.
 fn runs() -> impl Strategy<Value = Vec<u8>> {
     let run = (prop::sample::select(b"\\\"a,\n".as_slice()), 1..70_usize);
     let runs = prop::collection::vec(run, 0..12);
@@ -35,57 +37,58 @@ fn eol() -> impl Strategy<Value = Eol> {
     prop::sample::select(vec![Eol::Lf, Eol::CrLf, Eol::Cr])
 }
 
-fn same_both_ways(dialect: &Dialect, eol: Eol, bytes: &[u8]) {
-    let rules = Rules::new(dialect, eol);
-    assert_eq!(windows(bytes, &rules), windows(bytes, &rules.walking()));
+fn assert_masks_and_walk_agree(dialect: &Dialect, eol: Eol, bytes: &[u8]) {
+    let rules = ScanRules::new(dialect, eol);
+    assert_eq!(windows(bytes, &rules), windows(bytes, &rules.without_masks()));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn masks_and_steps_agree(bytes in bytes_of(b"aaaaaa,\"\"\n\r\\.", 300), eol in eol()) {
-        same_both_ways(&Dialect::csv(), eol, &bytes);
-        same_both_ways(&Dialect { quote: None, ..Dialect::csv() }, eol, &bytes);
-        same_both_ways(&Dialect { delimiter: b',', ..Dialect::text() }, eol, &bytes);
+    fn masks_and_walk_agree(bytes in bytes_of(b"aaaaaa,\"\"\n\r\\.", 300), eol in eol()) {
+        assert_masks_and_walk_agree(&Dialect::csv(), eol, &bytes);
+        assert_masks_and_walk_agree(&Dialect { quote: None, ..Dialect::csv() }, eol, &bytes);
+        assert_masks_and_walk_agree(&Dialect { delimiter: b',', ..Dialect::text() }, eol, &bytes);
     }
 
     #[test]
-    fn masks_and_steps_agree_without_line_end_faults(bytes in bytes_of(b"aaaaa,\"\"\n\\.N", 600)) {
+    fn masks_and_walk_agree_without_line_end_faults(bytes in bytes_of(b"aaaaa,\"\"\n\\.N", 600)) {
         let lines = bytes.split(|byte| *byte == b'\n');
         let with = |eol: &[u8]| lines.clone().collect::<Vec<_>>().join(eol);
         for (eol, bytes) in
             [(Eol::Lf, with(b"\n")), (Eol::CrLf, with(b"\r\n")), (Eol::Cr, with(b"\r"))]
         {
-            same_both_ways(&Dialect::csv(), eol, &bytes);
-            same_both_ways(&Dialect { delimiter: b',', ..Dialect::text() }, eol, &bytes);
+            assert_masks_and_walk_agree(&Dialect::csv(), eol, &bytes);
+            let text = Dialect { delimiter: b',', ..Dialect::text() };
+            assert_masks_and_walk_agree(&text, eol, &bytes);
         }
     }
 
     #[test]
-    fn masks_and_steps_agree_about_runs(bytes in runs(), eol in eol()) {
-        same_both_ways(&Dialect::csv(), eol, &bytes);
-        same_both_ways(&Dialect { delimiter: b',', ..Dialect::text() }, eol, &bytes);
+    fn masks_and_walk_agree_about_runs(bytes in runs(), eol in eol()) {
+        assert_masks_and_walk_agree(&Dialect::csv(), eol, &bytes);
+        assert_masks_and_walk_agree(&Dialect { delimiter: b',', ..Dialect::text() }, eol, &bytes);
     }
 
     #[test]
-    fn records_are_what_a_plain_reader_finds(bytes in bytes_of(b"ab,,\"\"\n", 300)) {
-        let rules = Rules::new(&Dialect::csv(), Eol::Lf);
-        let (mut expected, mut in_quote, mut marked, mut complete) = (Vec::new(), false, 0, 0);
+    fn the_index_is_what_a_simple_parser_finds(bytes in bytes_of(b"ab,,\"\"\n", 300)) {
+        let rules = ScanRules::new(&Dialect::csv(), Eol::Lf);
+        let (mut expected, mut in_quote, mut escapes, mut complete) = (Vec::new(), false, 0, 0);
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
-                b'"' => (in_quote, marked) = (!in_quote, MARKED),
+                b'"' => (in_quote, escapes) = (!in_quote, HAS_ESCAPES),
                 b',' | b'\n' if !in_quote => {
-                    let record = if *byte == b'\n' { RECORD } else { 0 };
-                    expected.push(at as u32 | marked | record);
-                    marked = 0;
+                    let record = if *byte == b'\n' { RECORD_END } else { 0 };
+                    expected.push(at as u32 | escapes | record);
+                    escapes = 0;
                     complete = if *byte == b'\n' { expected.len() } else { complete };
                 }
                 _ => {}
             }
         }
         if !in_quote && bytes.last().is_some_and(|byte| *byte != b'\n') {
-            expected.push(bytes.len() as u32 | marked | RECORD);
+            expected.push(bytes.len() as u32 | escapes | RECORD_END);
             complete = expected.len();
         }
         expected.truncate(complete);
@@ -99,16 +102,16 @@ proptest! {
     }
 
     #[test]
-    fn quotes_are_the_same_in_parts(bytes in bytes_of(b"a\"\\\\\n", 60), at in 0..60_usize) {
+    fn ends_in_quote_agrees_in_parts(bytes in bytes_of(b"a\"\\\\\n", 60), at in 0..60_usize) {
         let dialect = Dialect { escape: b'\\', ..Dialect::csv() };
-        let at = super::super::lines::settled(&dialect, &bytes, 0, at.min(bytes.len()));
+        let at = last_offset_outside_escape(&dialect, &bytes, 0, at.min(bytes.len()));
         let before = ends_in_quote(&dialect, &bytes[..at], false);
         let whole = ends_in_quote(&dialect, &bytes, false);
         prop_assert_eq!(ends_in_quote(&dialect, &bytes[at..], before), whole);
     }
 
     #[test]
-    fn the_first_line_end_is_known_as_soon_as_it_can_be(bytes in bytes_of(b"a\"\\\n\r", 40)) {
+    fn an_early_answer_about_the_line_end_stays_the_same(bytes in bytes_of(b"a\"\\\n\r", 40)) {
         for dialect in [Dialect::csv(), Dialect::text()] {
             let whole = detect_eol(&dialect, &bytes, true).unwrap();
             for len in 0..bytes.len() {
@@ -120,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(
+    fn no_input_and_no_dialect_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         chunk_bytes in 1..99_usize,
         special in prop::array::uniform4(any::<u8>()),
@@ -129,7 +132,7 @@ proptest! {
     ) {
         let [delimiter, quote, escape, comment] = special;
         let dialect = Dialect {
-            family: if text { Family::Text } else { Family::Csv },
+            format: if text { CopyFormat::Text } else { CopyFormat::Csv },
             delimiter,
             quote: (!text).then_some(quote),
             escape: if text { b'\\' } else { escape },
@@ -140,27 +143,27 @@ proptest! {
         };
         let header = comment % 7 == 0;
         let version = version * 10_000;
-        for mode in [Mode::Text, Mode::Binary] {
-            let plain = Setup::new(dialect.clone(), 2);
-            let setup = Setup { chunk_bytes, header, mode, version, ..plain };
+        for mode in [EncodeMode::Text, EncodeMode::Binary] {
+            let plain = LoadSetup::new(dialect.clone(), 2);
+            let setup = LoadSetup { chunk_bytes, header, mode, version, ..plain };
             setup.load(&bytes);
         }
     }
 }
 
 #[test]
-fn offsets_are_from_the_window() {
+fn offsets_count_from_the_start_of_the_window() {
     let bytes = b"aa,b\n".repeat(100);
-    let rules = Rules::new(&Dialect::csv(), Eol::Lf);
+    let rules = ScanRules::new(&Dialect::csv(), Eol::Lf);
     let found = windows(&bytes, &rules);
     assert!(found.len() > 2);
     let first = &found[1].1[..2];
-    assert_eq!(first, [2, 4 | RECORD]);
+    assert_eq!(first, [2, 4 | RECORD_END]);
     assert!(found.iter().flat_map(|it| &it.1).all(|end| ((end & OFFSET) as usize) < 200));
 }
 
 #[test]
-fn the_first_line_end_counts_outside_quotes() {
+fn the_first_line_end_outside_quotes_decides() {
     let csv = Dialect::csv();
     assert_eq!(detect_eol(&csv, b"a\nb\r\n", true), Some(Eol::Lf));
     assert_eq!(detect_eol(&csv, b"\"\n\"\r\n", true), Some(Eol::CrLf));
