@@ -1,18 +1,21 @@
-//! The engine of pgspate: moving rows into PostgreSQL fast and exactly.
+//! The engine of pgspate: it moves rows into PostgreSQL fast and exactly.
 //!
-//! [`load`], [`sync`] and [`apply`] are thin: each turns its input into chunks or staged rows and
-//! hands them on.
+//! [`load`], [`sync`] and [`apply`] are thin. Each one turns its input into chunks or staged rows
+//! and passes them to the modules below.
 //!
-//! - [`reading`] is an input.
-//! - [`plan`] decides how its records become rows, and gives its reasons.
-//! - [`copy`] takes every row to the server over lanes.
-//! - [`care`] does to a table what makes that fast, and puts it back.
+//! - [`reading`] opens an input and samples it.
+//! - [`plan`] decides how records become rows, and gives a reason for each choice.
+//! - [`copy`] sends every row to the server over lanes.
+//! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores it
+//!   afterwards.
 //!
-//! Beneath are `pgspate-input`, `pgspate-events`, `pgspate-target` and `pgspate-replication`. Parts
-//! of them are named here too: [`source`], [`mod@format`], [`encode`], [`target`], [`ledger`].
+//! The engine builds on `pgspate-input`, `pgspate-events`, `pgspate-target` and
+//! `pgspate-replication`. It re-exports some of their modules: [`source`], [`mod@format`],
+//! [`encode`], [`target`], [`ledger`].
 //!
-//! Every row is written once, whatever dies when, or is set aside with its place. Nothing here
-//! prints, reads arguments, or knows which program it is a part of.
+//! Every row is written exactly once, or is rejected with its place in the input. A crash of the
+//! client, the server or the network does not change that. The engine prints nothing and reads no
+//! command-line arguments.
 
 pub mod apply;
 pub mod care;

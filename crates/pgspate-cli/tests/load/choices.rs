@@ -45,7 +45,7 @@ fn where_it_pays() {
     assert_snapshot!(plan(&case, "--rejects bad.csv"), @"
     indexes  dropped for the load, and made again after it: the table is empty
              t_a    index, dropped
-             t_key  primary key, stays: it judges rows one by one
+             t_key  primary key, stays: it decides which rows are rejected
     ");
     case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1, 1000) n");
     assert_snapshot!(plan(&case, ""), @"
@@ -176,11 +176,11 @@ fn a_table_that_is_in_use() {
     delimiter ",": 3 fields in each line
     header yes: the first line names the table's columns
     error: could not load "t.csv" into public.t
-      caused by: could not lock public.t: session [N] (role [ROLE], idle in transaction) uses it
+      caused by: could not lock public.t: session [N] (role [ROLE], idle in transaction) is using it
       caused by: could not drop the indexes of public.t
       caused by: canceling statement due to lock timeout (SQLSTATE 55P03)
 
-    hint: Wait until that session is done, or leave the indexes with `--rebuild-indexes never`.
+    hint: Wait until that session ends, or keep the indexes with `--rebuild-indexes never`.
     "#);
 }
 
@@ -252,6 +252,6 @@ fn statements_of_a_role_that_can_do_less_are_not_run() {
     "#);
     assert_snapshot!(shown(&plan), @r#"
     indexes  stay: the table has too many rows beside the input
-    ledger   an earlier load has left this to be put back: index "x"
+    ledger   an earlier load has not restored: index "x"
     "#);
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
@@ -221,7 +221,7 @@ fn a_reader_that_goes_away() {
 /// A load into a server of its own that has committed two chunks, and holds the third one until a
 /// session lets go, whoever asks it to stop.
 struct Holding {
-    server: Throwaway,
+    server: ThrowawayServer,
     case: Case,
     child: Child,
     _holder: (Runtime, Client),
@@ -290,8 +290,9 @@ fn a_server_that_vanishes_does_not_take_along_what_is_known_of_the_table() {
     server.kill().unwrap();
     let said = finish(child).refusal().replace("\n      … ", " ");
     let words = format!(
-        "{rows} rows in 2 committed chunks were in the table when the server was last heard of; \
-         the same command, run again, finds out, and loads what is missing."
+        "{rows} rows in 2 committed chunks were in the table when the server last answered;
+          … \
+         the same command, run again, finds out and loads what is missing."
     );
     assert!(said.contains(&words), "{said}");
     server.restart().unwrap();

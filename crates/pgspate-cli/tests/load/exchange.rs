@@ -43,7 +43,8 @@ fn whatever_the_table_has_is_kept() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   read the old rows until the exchange; what they write meanwhile goes with these
+    others   read the old rows until the exchange, which replaces rows that they write
+          … meanwhile
     columns  a  integer        binary (int4)
              b  text           binary (bytes)
              c  numeric(10,2)  binary (numeric)
@@ -116,9 +117,9 @@ fn rows_that_are_added_meanwhile_are_not_lost() {
     assert_snapshot!(said, @r#"
     error: could not load "t.csv" into public.t
       caused by: could not put the new rows of public.t in place
-      caused by: the table was changed meanwhile: it is no longer empty
+      caused by: the table was changed during the load: it is no longer empty
 
-    hint: Run the same command again; it begins anew.
+    hint: Run the same command again; it starts from the beginning.
     "#);
     assert_eq!(case.rows("t"), ["(-1,mine)"]);
     case.load("t.csv --table t --atomic").success();
@@ -165,7 +166,7 @@ fn a_lock_that_is_not_let_go_costs_nothing() {
     holder("commit");
     // Nothing is loaded a second time.
     let again = case.load("t.csv --table t --replace").success();
-    assert!(again.contains("going on with job 1"), "{again}");
+    assert!(again.contains("resuming job 1"), "{again}");
     assert_eq!(sum(&case), format!("{ROWS} from 7"));
     assert_eq!(shadows(&case), "0");
 }
@@ -267,7 +268,7 @@ fn bad_input_leaves_nothing_behind() {
       caused by: could not create unique index "t_pkey" (SQLSTATE 23505)
       caused by: Key (id)=(9) is duplicated
 
-    hint: Load with `--replace=truncate` to be told which line it is.
+    hint: Load with `--replace=truncate` to see which line it is.
     "#);
     case.put("t.csv", format!("kind,{}", rows(1).replace('\n', "\n2,")).trim_end_matches("2,"));
     assert_snapshot!(case.load("t.csv --table t --replace --quiet").refusal(), @r#"
@@ -277,7 +278,7 @@ fn bad_input_leaves_nothing_behind() {
           … "t_kind_fkey" (SQLSTATE 23503)
       caused by: Key (kind)=(2) is not present in table "kind"
 
-    hint: Load with `--replace=truncate` to be told which line it is.
+    hint: Load with `--replace=truncate` to see which line it is.
     "#);
     assert_eq!((sum(&case).as_str(), shadows(&case).as_str()), ("1 from 1", "0"));
 }
@@ -329,7 +330,7 @@ fn what_depends_on_the_table_keeps_it_in_its_place() {
     assert_snapshot!(case.refusal("t.csv --table t --replace=swap"), @"
     error: no other table can take the place of public.t: view public.v depends on it
 
-    hint: With `--replace` alone it is done in one transaction.
+    hint: `--replace` without a method replaces the rows in one transaction.
     ");
 }
 
@@ -342,9 +343,9 @@ fn what_comes_to_depend_on_it_meanwhile() {
     assert_snapshot!(finish(child).refusal(), @r#"
     error: could not load "t.csv" into public.t
       caused by: could not put the new rows of public.t in place
-      caused by: the table was changed meanwhile: view public.v depends on it
+      caused by: the table was changed during the load: view public.v depends on it
 
-    hint: Run the same command again; it begins anew.
+    hint: Run the same command again; it starts from the beginning.
     "#);
     assert_eq!((sum(&case).as_str(), shadows(&case).as_str()), ("1 from 1", "0"));
     case.load("t.csv --table t --replace --quiet").success();
@@ -367,12 +368,12 @@ fn a_transaction_that_would_see_half_of_it() {
     assert_snapshot!(redact(&said), @r#"
     error: could not load "t.csv" into public.t
       caused by: could not put the new rows of public.t in place
-      caused by: session [N] ('old', role [ROLE]) began before they were all there, and
+      caused by: session [N] ('old', role [ROLE]) began before all rows were committed, and
           … would see only some of them
 
-    hint: End that session, or wait longer with `--lock-timeout`; without `--atomic` it is
-          … not waited for. 120000 rows are in the shadow table pgspate_job_1.t; the same
-          … command, run again, loads the rest.
+    hint: End that session, or wait longer with `--lock-timeout`. Without `--atomic`, the
+          … load does not wait for it. 120000 rows are in the shadow table pgspate_job_1.t;
+          … the same command, run again, loads the rest.
     "#);
     let row = runtime.block_on(reader.query_one("select count(*) from t", &[])).unwrap();
     assert_eq!(row.get::<_, i64>(0), 1);

@@ -205,8 +205,7 @@ fn killed_after_the_drop_it_goes_on() {
     "#);
     let plan = case.load("t.csv --rebuild-indexes always --lanes 2 --plan");
     assert_snapshot!(shown(plan.stdout.split("\nledger ").last().unwrap()), @r#"
-    an earlier load has left this to be put back: index "t_a", index "t_b", primary key
-        … "t_key"
+    an earlier load has not restored: index "t_a", index "t_b", primary key "t_key"
     "#);
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -335,8 +334,8 @@ fn an_interrupt_while_indexes_are_made_again() {
     error: could not load "t.csv" into public.t
       caused by: stopped by the user
 
-    hint: Every row is in the table, but not all of its indexes are. `pgspate status
-          … --restore 1` makes the rest, and so does the same command, run again.
+    hint: Every row is in the table, but some of its indexes are missing. `pgspate status
+          … --restore 1` creates them, and so does the same command, run again.
     "#);
     other.block_on(lock.batch_execute("rollback")).unwrap();
     let mut said: Vec<_> = status(&case, "--restore").stderr.lines().map(str::to_owned).collect();
@@ -392,25 +391,25 @@ fn a_key_that_is_there_twice_where_chunks_are_kept() {
       caused by: could not create unique index "t_key" (SQLSTATE 23505)
       caused by: Key (id)=(1) is duplicated
 
-    hint: Every row is in the table, but not all of its indexes are. `select id, count(*)
-          … from public.t group by id having count(*) > 1` finds keys that are there twice.
-          … `pgspate status --restore 1` makes the rest, and so does the same command, run
+    hint: Every row is in the table, but some of its indexes are missing. `select id,
+          … count(*) from public.t group by id having count(*) > 1` finds duplicate keys.
+          … `pgspate status --restore 1` creates them, and so does the same command, run
           … again.
     "#);
     assert_snapshot!(shown(&case.load(args).refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
-    going on with job 1 of [WHEN] 3 rows in 1 chunks are written; an earlier load has left
-          … this to be put back: primary key "t_key"
+    resuming job 1 of [WHEN] 3 rows in 1 chunk are written; an earlier load has not
+          … restored: primary key "t_key"
     error: could not load "t.csv" into public.t
       caused by: could not put back primary key "t_key"
       caused by: could not create unique index "t_key" (SQLSTATE 23505)
       caused by: Key (id)=(1) is duplicated
 
-    hint: Every row is in the table, but not all of its indexes are. `select id, count(*)
-          … from public.t group by id having count(*) > 1` finds keys that are there twice.
-          … `pgspate status --restore 1` makes the rest, and so does the same command, run
+    hint: Every row is in the table, but some of its indexes are missing. `select id,
+          … count(*) from public.t group by id having count(*) > 1` finds duplicate keys.
+          … `pgspate status --restore 1` creates them, and so does the same command, run
           … again.
     "#);
     assert_snapshot!(shown(&status(&case, "--restore").refusal()), @r#"

@@ -153,7 +153,7 @@ fn an_early_error_says_what_is_not_back() {
     let run = case.load(&format!("{ALWAYS} --rejects there.csv"));
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("\"there.csv\" exists already"), "{said}");
+    assert!(said.contains("file \"there.csv\" already exists"), "{said}");
     assert!(said.contains("primary key \"t_key\""), "{said}");
     assert!(said.contains("`pgspate status --restore 1`"), "{said}");
 }
@@ -263,7 +263,7 @@ fn a_name_that_was_taken_meanwhile_is_told() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("already exists"), "{said}");
-    assert!(said.contains("Rename or drop that, then run `pgspate status --restore 1`"), "{said}");
+    assert!(said.contains("Rename or drop that object, then run `pgspate status --restore 1`"), "{said}");
     case.db.run("drop table t_a; drop index t_b");
     assert_eq!(restore(&case).status, Some(0));
     assert_eq!(case.value(SHAPE), shape);

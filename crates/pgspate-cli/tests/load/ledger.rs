@@ -63,7 +63,7 @@ fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
     assert!(redact(&status(&case, "").stdout).contains("run the same command again to go on"));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     let run = case.load("t.csv --commit chunk --lanes 2");
-    assert!(run.success().contains("going on with job 1 of "), "{}", run.stderr);
+    assert!(run.success().contains("resuming job 1 of "), "{}", run.stderr);
     assert_complete(&case);
     assert_snapshot!(redact(&status(&case, "1").stdout), @"
     job 1  load [DIR]/t.csv into public.t

@@ -349,7 +349,7 @@ fn equal_keys_on_stdin() {
     error: could not load "-" into public.big
       caused by: two rows have the same unique key
 
-    hint: Load with `--lanes 1` to be told which.
+    hint: Load with `--lanes 1` to see which rows.
     "#);
     assert_eq!(case.rows("big").len(), 0);
 }

@@ -200,13 +200,13 @@ fn files_that_are_not_ours_to_write() {
     case.put("bad.csv", "something else\n");
     assert_snapshot!(case.refusal("t.csv --header yes --rejects bad.csv"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: "bad.csv" exists already
+      caused by: file "bad.csv" already exists
 
-    hint: Name another file for `--rejects`, or remove that one.
+    hint: Name another file for `--rejects`, or remove this one.
     "#);
     assert_snapshot!(case.refusal("t.csv --header yes --rejects t.csv"), @r#"
     error: could not load "t.csv" into public.t
-      caused by: "t.csv" is what is to be loaded
+      caused by: "t.csv" is an input of this load
 
     hint: Name another file for `--rejects`.
     "#);
@@ -286,7 +286,7 @@ fn where_rows_cannot_be_set_aside() {
     error: rows cannot be set aside: one COPY statement: rows may refer to each other by
           … foreign key "t_parent_fkey"
 
-    hint: Load without `--rejects`: the first row that is refused is named.
+    hint: Load without `--rejects`: the error names the first refused row.
     "#);
     assert_snapshot!(case.refusal("t.csv --table u --ignore-unknown --rejects bad.csv --no-ledger"), @"
     error: rows cannot be set aside: they are kept in the ledger
@@ -327,7 +327,7 @@ fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
     let once_more = case.load("t.csv --header yes --quiet");
     assert_eq!((once_more.status, once_more.stderr.as_str()), (Some(1), told));
     let loud = case.load("t.csv --header yes");
-    assert!(loud.stderr.contains("5 rows, 5 set aside, at "), "{}", loud.stderr);
+    assert!(loud.stderr.contains("5 rows, 5 rejected, at "), "{}", loud.stderr);
     let written = case.load("t.csv --header yes --rejects bad.csv --quiet");
     assert_eq!(written.status, Some(1));
     assert!(written.stderr.contains("5 rows set aside in bad.csv"), "{}", written.stderr);
@@ -337,7 +337,7 @@ fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
     // As after seven days.
     case.db.run("delete from pgspate.reject");
     let gone = case.load("t.csv --header yes --rejects bad.csv --quiet").refusal();
-    assert!(gone.contains("job 1 has set 5 rows aside, of which the ledger still has 0"), "{gone}");
+    assert!(gone.contains("job 1 rejected 5 rows, of which the ledger still has 0"), "{gone}");
 }
 
 #[test]
@@ -353,12 +353,12 @@ fn two_loads_do_not_write_one_file() {
                  where wait_event_type = 'Lock' and datname = current_database()";
     wait_until("the first load waits for the key", || case.value(waits) != "0");
     let second = case.load("u.csv --header yes --rejects bad.csv --quiet").refusal();
-    assert!(second.contains("another load writes its rejects to \"bad.csv\""), "{second}");
+    assert!(second.contains("another load is writing its rejects to \"bad.csv\""), "{second}");
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     assert_eq!(crate::support::finish(child).status, Some(1));
     assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id\nx\n");
     let third = case.load("u.csv --header yes --rejects bad.csv --quiet").refusal();
-    assert!(third.contains("\"bad.csv\" exists already"), "{third}");
+    assert!(third.contains("file \"bad.csv\" already exists"), "{third}");
     assert_eq!(case.load("u.csv --header yes --rejects v.csv --quiet").status, Some(1));
     assert!(!case.path("bad.csv.part").exists() && !case.path("v.csv.part").exists());
     // What a load left that was killed is in nobody's way.

@@ -19,7 +19,7 @@ fn no_such_table() {
     assert_snapshot!(Run::of(run.unwrap()).refusal(), @r#"
     error: relation sales_2024 does not exist
 
-    hint: Make it with `--create`, which would run:
+    hint: `--create` would create it with:
     create table sales_2024 (
         "Order ID" bigint,
         amount numeric,
@@ -29,7 +29,7 @@ fn no_such_table() {
     assert_snapshot!(case.refusal("t.csv --table no.such"), @"
     error: relation no.such does not exist
 
-    hint: Make it with `--create`, which would run:
+    hint: `--create` would create it with:
     create table no.such (
         id bigint,
         name text

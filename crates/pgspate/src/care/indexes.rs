@@ -1,154 +1,171 @@
-//! Takes indexes and foreign keys off a table, and rows that they would have refused.
+//! Drops a table's indexes and foreign keys, and removes rows that they would have refused.
 //!
-//! What is dropped is recorded in the same transaction, under a lock of the table that nobody else
-//! can hold beside, and the decision is made again from what is found then.
+//! Every drop is recorded in the same transaction, under an exclusive lock of the table. The
+//! decision is made again from the catalog as it is under that lock.
 
 use tokio_postgres::error::SqlState;
 
-use crate::plan::care::{MaintenancePlan, MaintenanceFacts};
-use crate::plan::{IndexChoice, LoadPlan, PlanRequest, AutoChoice};
+use crate::plan::maintenance::{MaintenanceInputs, MaintenancePlan};
+use crate::plan::{AutoChoice, IndexChoice, LoadPlan, PlanRequest};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId, NewChange};
-use pgspate_target::{AUTOVACUUM, Ask, Recipe, Table, Upkeep, server_error, users};
+use pgspate_target::{
+    AUTOVACUUM_CHANGE, MaintenanceFacts, RestoreRecipe, TargetTable, TypedQuery, locking_sessions,
+    server_error,
+};
 
-/// How long to wait for the table, during which others wait behind us: not long where the indexes
-/// may as well stay.
+/// Lock timeout when the indexes may as well be kept. Other sessions queue behind the lock request.
 const LOCK_AUTO: &str = "2s";
+/// Lock timeout when the user demands the changes.
 const LOCK_ASKED: &str = "10s";
 
-/// Carries out what is planned, and records how to put it back. What was done in the end.
+/// Makes the planned changes and records how to undo them. Returns what was changed.
 ///
 /// # Errors
-/// When the server refuses something, or another session has the table; nothing is changed then.
+/// When the server refuses a change, or another session has locked the table. Nothing is changed
+/// then.
 pub(super) async fn alter(
     connection: &Connection,
     job: JobId,
-    facts: MaintenanceFacts<'_>,
+    facts: MaintenanceInputs<'_>,
     plan: &LoadPlan,
     ask: &PlanRequest,
-) -> Result<(MaintenancePlan, Upkeep)> {
-    let altered = alter_within(connection, job, facts, plan, ask).await;
+) -> Result<(MaintenancePlan, MaintenanceFacts)> {
+    let altered = drop_and_record(connection, job, facts, plan, ask).await;
     if altered.is_err() {
-        // The error that is told is the one before.
+        // The caller reports the earlier error.
         let _ = connection.client.batch_execute("rollback").await;
     }
     altered
 }
 
-async fn alter_within(
+async fn drop_and_record(
     connection: &Connection,
     job: JobId,
-    facts: MaintenanceFacts<'_>,
+    facts: MaintenanceInputs<'_>,
     plan: &LoadPlan,
     ask: &PlanRequest,
-) -> Result<(MaintenancePlan, Upkeep)> {
+) -> Result<(MaintenancePlan, MaintenanceFacts)> {
     let (client, table) = (&connection.client, facts.table);
     let failed = || server_error(format!("could not drop the indexes of {}", table.sql_name));
     let is_asked =
         [ask.options.rebuild_indexes, ask.options.pause_autovacuum].contains(&AutoChoice::Always);
     let turn = if is_asked { LOCK_ASKED } else { LOCK_AUTO };
-    // A table option is set beside readers and writers.
-    let mode =
-        if plan.care.drops_indexes() { "access exclusive" } else { "share update exclusive" };
+    // Setting a table option does not block readers and writers.
+    let mode = if plan.maintenance.drops_indexes() {
+        "access exclusive"
+    } else {
+        "share update exclusive"
+    };
     let sql = format!(
         "begin isolation level read committed; set local lock_timeout = '{turn}'; \
          set local statement_timeout = 0; lock table only {} in {mode} mode",
         table.sql_name
     );
     if let Err(error) = client.batch_execute(&sql).await {
-        let is_locked = error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        let is_lock_error = error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE);
         let error = failed()(error);
         let _ = client.batch_execute("rollback").await;
-        return Err(if is_locked { in_use(connection, table, error).await } else { error });
+        return Err(if is_lock_error {
+            hint_table_in_use(connection, table, error).await
+        } else {
+            error
+        });
     }
-    let upkeep = Upkeep::read_within(client, table).await?;
-    let writer = ledger::writer(client, table.oid, job.0).await?;
-    let facts = MaintenanceFacts { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
+    let upkeep = MaintenanceFacts::read_in_transaction(client, table).await?;
+    let writer = ledger::other_writer(client, table.oid, job.0).await?;
+    let facts = MaintenanceInputs { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
     let care = MaintenancePlan::make(&facts, &plan.rows.columns, ask)?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
     for index in upkeep.indexes.iter().zip(&care.indexes) {
-        let (index, IndexChoice { stays: None, .. }) = index else { continue };
+        let (index, IndexChoice { kept_because: None, .. }) = index else { continue };
         statements.push(index.drop.clone());
         changes.push(NewChange {
             kind: index.kind.name().to_owned(),
             object: index.name.clone(),
-            steps: index.recipe.recorded(index.kind.name()),
-            beside: index.beside,
+            steps: index.recipe.to_ledger_steps(index.kind.name()),
+            parallel_build: index.parallel_build,
         });
     }
     if care.autovacuum_pause.is_some() {
-        let (off, change) = pause(table, &upkeep);
+        let (off, change) = pause_autovacuum(table, &upkeep);
         statements.push(off);
         changes.push(change);
     }
-    ledger::record(client, job, table.oid, &changes).await?;
+    ledger::record_changes(client, job, table.oid, &changes).await?;
     statements.push("commit".to_owned());
     client.batch_execute(&statements.join("; ")).await.map_err(failed())?;
     Ok((care, upkeep))
 }
 
-/// Names who has the table.
-async fn in_use(connection: &Connection, table: &Table, error: Error) -> Error {
-    let found = users(&connection.client, table.oid).await.unwrap_or_default();
+/// Adds the session that uses the table to the error.
+async fn hint_table_in_use(connection: &Connection, table: &TargetTable, error: Error) -> Error {
+    let found = locking_sessions(&connection.client, table.oid).await.unwrap_or_default();
     let who = match found.first() {
-        Some(who) => format!("{who} uses it"),
-        None => "another session used it".to_owned(),
+        Some(who) => format!("{who} is using it"),
+        None => "another session was using it".to_owned(),
     };
     Error::new(ErrorKind::Server, format!("could not lock {}: {who}", table.sql_name))
         .because(error)
-        .hint(
-            "Wait until that session is done, or leave the indexes with `--rebuild-indexes never`.",
-        )
+        .hint("Wait until that session ends, or keep the indexes with `--rebuild-indexes never`.")
 }
 
-/// The statement that switches autovacuum off, and the change.
-fn pause(table: &Table, upkeep: &Upkeep) -> (String, NewChange) {
+/// Returns the statement that switches autovacuum off, and the change to record.
+fn pause_autovacuum(table: &TargetTable, upkeep: &MaintenanceFacts) -> (String, NewChange) {
     let names = ["autovacuum_enabled", "toast.autovacuum_enabled"];
     let tables = names.iter().zip(&upkeep.autovacuum).take(1 + usize::from(upkeep.has_toast));
     let options: Vec<_> = tables.map(|(name, set)| ((*name).to_owned(), set.clone())).collect();
     let off: Vec<_> = options.iter().map(|(name, _)| format!("{name} = off")).collect();
-    let recipe = Recipe { options, ..Recipe::default() };
+    let recipe = RestoreRecipe { options, ..RestoreRecipe::default() };
     let change = NewChange {
-        kind: AUTOVACUUM.to_owned(),
+        kind: AUTOVACUUM_CHANGE.to_owned(),
         object: String::new(),
-        steps: recipe.recorded(AUTOVACUUM),
-        beside: false,
+        steps: recipe.to_ledger_steps(AUTOVACUUM_CHANGE),
+        parallel_build: false,
     };
     (format!("alter table {} set ({})", table.sql_name, off.join(", ")), change)
 }
 
-/// What has become of rows that were to be taken back.
+/// The result of removing the load's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeBack {
-    Back,
-    /// Somebody would notice: nothing is changed.
-    Noticed,
-    /// Other sessions have changed or deleted so many: nothing is changed.
-    Changed(u64),
+    Done,
+    /// Other tables or triggers would be affected. Nothing was changed.
+    WouldBeNoticed,
+    /// Other sessions have changed or deleted this number of the rows. Nothing was changed.
+    ChangedByOthers(u64),
 }
 
-/// Takes the rows that the job has written out of the table again, and its chunks out of the
-/// ledger. They are known by the transactions that also wrote the chunks; so a row that another
-/// session has changed since is known no more, and all of them stay.
-pub(super) async fn take_back(connection: &Connection, job: JobId, table: &Table) -> Result<TakeBack> {
-    let taken = take_back_within(connection, job, table).await;
+/// Removes the rows that the job has written, and its chunks in the ledger. The rows are recognised
+/// by the transactions that also inserted the chunks. A row that another session has changed is no
+/// longer recognised; then all rows are kept.
+pub(super) async fn remove_rows(
+    connection: &Connection,
+    job: JobId,
+    table: &TargetTable,
+) -> Result<TakeBack> {
+    let taken = remove_rows_within(connection, job, table).await;
     if !matches!(taken, Ok(TakeBack::Done)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
     taken
 }
 
-async fn take_back_within(connection: &Connection, job: JobId, table: &Table) -> Result<TakeBack> {
+async fn remove_rows_within(
+    connection: &Connection,
+    job: JobId,
+    table: &TargetTable,
+) -> Result<TakeBack> {
     let (client, name) = (&connection.client, &table.sql_name);
-    let failed = || server_error(format!("could not take the rows back out of {name}"));
+    let failed = || server_error(format!("could not remove the load's rows from {name}"));
     let begin = format!(
         "begin isolation level read committed; set local lock_timeout = '{LOCK_ASKED}'; \
          set local statement_timeout = 0; lock table only {name} in access exclusive mode"
     );
     client.batch_execute(&begin).await.map_err(failed())?;
-    let upkeep = Upkeep::read_within(client, table).await?;
+    let upkeep = MaintenanceFacts::read_in_transaction(client, table).await?;
     if upkeep.is_referenced || upkeep.has_delete_triggers {
         return Ok(TakeBack::WouldBeNoticed);
     }
@@ -160,7 +177,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
          from only {name} t",
         job.0
     );
-    let row = client.ask_one(&look, &[]).await.map_err(failed())?;
+    let row = client.fetch_one(&look, &[]).await.map_err(failed())?;
     let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     if found < written {
         return Ok(TakeBack::ChangedByOthers(written.abs_diff(found)));
@@ -170,7 +187,7 @@ async fn take_back_within(connection: &Connection, job: JobId, table: &Table) ->
         false => format!("delete from only {name} t where t.xmin = {ours}"),
     };
     client.batch_execute(&take).await.map_err(failed())?;
-    ledger::clear(client, job).await?;
+    ledger::forget_chunks_and_shadow(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
     Ok(TakeBack::Done)
 }

@@ -1,87 +1,92 @@
-//! What is done to a table for speed, its record, and its way back.
+//! Changes a table to make a load faster, records the changes, and undoes them.
 //!
-//! Indexes and constraints are dropped and built again. Autovacuum is switched off and on. A shadow
-//! table is filled and exchanged for the table. AfterLoad the last row the table is analyzed. All
-//! of it is for a run that writes many rows: the plan says what is to be done, and this does it.
+//! - Indexes and constraints are dropped and created again.
+//! - Autovacuum is switched off and on again.
+//! - A shadow table is filled and takes the table's place.
+//! - After the last row the table is analyzed.
 //!
-//! Whatever is changed is in the ledger in the same transaction, with the way back. A run ends only
-//! when everything is back, also when it fails. Where this cannot be done the error says how, and
-//! [`restore()`] does it later, from the ledger alone.
+//! The plan decides what is done. Every change is recorded in the ledger in the same transaction,
+//! with the way to undo it. A run ends only when all changes are undone, also when it fails. If
+//! that is impossible, the error says how to do it, and [`restore()`] does it later from the ledger
+//! alone.
 //!
-//! It must never know where rows come from, what format they have, or how they reach the table.
+//! This module knows neither the source of rows, nor their format, nor how they are sent.
 
-mod after;
-mod back;
-mod before;
-mod builders;
+mod follow_up;
+mod index_builders;
 mod indexes;
+mod prepare;
+mod put_back;
 mod restore;
 mod shadow;
 
-pub use after::MovedSequence;
+pub use follow_up::MovedSequence;
 pub use restore::restore;
-pub(crate) use shadow::destination;
+pub(crate) use shadow::copy_target_name;
 
 use crate::copy::CopyProgress;
 use crate::job::{JobSession, OwnSession, RetryWhileAway};
-use crate::plan::care::{MaintenancePlan, MaintenanceFacts};
-use crate::plan::{InputFacts, AtomicMethod, LoadPlan, PlanRequest};
+use crate::numbers::counted;
+use crate::plan::maintenance::{MaintenanceInputs, MaintenancePlan};
+use crate::plan::{AtomicMethod, InputFacts, LoadPlan, PlanRequest};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{Found, Seal};
-use pgspate_target::session::Stop;
-use pgspate_target::{Session, Table, Upkeep};
+use pgspate_target::ledger::{ChunkRecord, JobLookup};
+use pgspate_target::session::StopFlag;
+use pgspate_target::{MaintenanceFacts, SessionSettings, TargetTable};
 
-/// Where a run stands with what it has changed on its table.
+/// The changes that a run has made to its table, and the state of undoing them.
 #[derive(Debug, Default)]
 pub(crate) struct TableChanges {
-    /// What the table needs before and after.
-    pub(crate) upkeep: Upkeep,
-    /// Something is changed, by this run or one before.
+    /// Indexes, sequences and options of the table.
+    pub(crate) upkeep: MaintenanceFacts,
+    /// Whether this run or an earlier one has changes that are not undone.
     is_altered: bool,
-    /// Every row is written.
+    /// Whether every row is written and the table is being restored.
     pub(crate) is_finishing: bool,
-    /// The shadow table has taken the table's place.
+    /// Whether the shadow table has taken the table's place.
     is_exchanged: bool,
-    /// Rows of the load that other sessions have changed, so that none can be taken back.
-    rows_changed: u64,
-    /// Expression indexes were dropped, and what ANALYZE knew of them.
+    /// Number of the load's rows that other sessions have changed. The load's rows cannot be
+    /// removed then.
+    rows_changed_by_others: u64,
+    /// Whether expression indexes were dropped, together with their ANALYZE statistics.
     lost_statistics: bool,
-    /// What is to be told in the end.
-    pub(crate) done: CareSummary,
+    /// Facts for the final report.
+    pub(crate) summary: CareSummary,
 }
 
-/// What was done with the table, for the report.
+/// Work done on the table, for the report.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CareSummary {
-    /// Indexes and foreign keys that were made again.
+    /// Indexes and foreign keys that were created again.
     pub(crate) rebuilt: Vec<String>,
     pub(crate) rebuild_seconds: f64,
-    pub(crate) after: after::AfterLoad,
+    pub(crate) after: follow_up::AfterLoad,
 }
 
-/// A run, as far as its table is cared for.
+/// The parts of a run that restoring its table needs.
 pub(crate) struct TableCare<'a> {
-    pub(crate) standing: &'a mut TableChanges,
+    pub(crate) changes: &'a mut TableChanges,
     pub(crate) job: &'a mut JobSession,
-    pub(crate) table: &'a Table,
-    /// The session's settings when it was planned.
-    pub(crate) session: &'a Session,
+    pub(crate) table: &'a TargetTable,
+    /// The session's settings at the time of planning.
+    pub(crate) session: &'a SessionSettings,
     pub(crate) input: InputFacts,
     pub(crate) request: &'a mut PlanRequest,
     pub(crate) plan: &'a mut LoadPlan,
     pub(crate) progress: &'a CopyProgress,
 }
 
-/// What work on a table that may take hours is done with.
+/// Everything that long work on a table needs.
 #[derive(Clone)]
 struct TableWork<'a> {
-    /// Where sessions are opened.
+    /// The target for more sessions.
     dsn: &'a Dsn,
-    /// Shows what is done.
+    /// The progress to display.
     progress: &'a CopyProgress,
-    /// The user's wish to stop, or another that nobody has, where it is not to count.
-    stop: Stop,
+    /// The user's request to stop; or one that is never raised, for work that must not be
+    /// interrupted.
+    stop: StopFlag,
 }
 
 impl RetryWhileAway for TableCare<'_> {
@@ -89,27 +94,27 @@ impl RetryWhileAway for TableCare<'_> {
         &self.job.own
     }
 
-    fn come_back(&mut self) -> Result<()> {
-        self.job.come_back()
+    fn restore_session(&mut self) -> Result<()> {
+        self.job.restore_session()
     }
 }
 
 impl TableCare<'_> {
-    /// Plans it, from what table and ledger are like before the load.
+    /// Plans the changes, from the table and the ledger as they are before the load.
     pub(crate) fn plan(&mut self) -> Result<()> {
-        let facts = self.facts(&self.standing.upkeep);
+        let facts = self.facts(&self.changes.upkeep);
         let care = MaintenancePlan::make(&facts, &self.plan.rows.columns, self.request)?;
-        self.plan.take_care(care);
+        self.plan.set_maintenance(care);
         Ok(())
     }
 
-    fn facts<'a>(&'a self, upkeep: &'a Upkeep) -> MaintenanceFacts<'a> {
+    fn facts<'a>(&'a self, upkeep: &'a MaintenanceFacts) -> MaintenanceInputs<'a> {
         let chunks = match (&self.job.opened, &self.job.known.found) {
             (Some(opened), _) => opened.done.chunks(),
-            (None, Found::Unfinished(_, chunks, _)) => *chunks,
+            (None, JobLookup::Unfinished(_, chunks, _)) => *chunks,
             _ => 0,
         };
-        MaintenanceFacts {
+        MaintenanceInputs {
             table: self.table,
             upkeep,
             input_bytes: self.input.stored_bytes,
@@ -122,46 +127,47 @@ impl TableCare<'_> {
         }
     }
 
-    fn work(&self, heeds_cancel: bool) -> TableWork<'_> {
-        let stop = if heeds_cancel { self.progress.stop.clone() } else { Stop::default() };
+    fn work(&self, is_cancellable: bool) -> TableWork<'_> {
+        let stop = if is_cancellable { self.progress.stop.clone() } else { StopFlag::default() };
         TableWork { dsn: &self.job.own.dsn, progress: self.progress, stop }
     }
 
-    /// Whether a crash of the server has taken some of the chunks, which can be loaded again.
+    /// Returns whether a server crash has lost chunks that can be loaded again.
     ///
     /// # Errors
-    /// When they cannot: the input is gone, or where they were to go.
-    pub(crate) fn lacks(&self, chunks: u64) -> Result<bool> {
+    /// When the chunks cannot be loaded again, because the input or the table they belong to is no
+    /// longer available.
+    pub(crate) fn has_lost_chunks(&self, chunks: u64) -> Result<bool> {
         let Some(opened) = &self.job.opened else { return Ok(false) };
         let kept = opened.done.chunks();
         if kept >= chunks || !self.job.own.was_away {
             return Ok(false);
         }
         let lost = chunks - kept;
-        let s = if lost == 1 { "" } else { "s" };
-        let message = format!("the server has lost {lost} of {chunks} chunk{s} in a crash");
+
+        let message = format!("the server lost {lost} of {} in a crash", counted(chunks, "chunk"));
         let lost = Error::new(ErrorKind::Server, message);
         if self.input.is_stream {
             return Err(lost.hint(
-                "Their commits had not reached the disk, or their table is unlogged. They cannot \
-                 be read again: load them from a file.",
+                "Their commits had not reached the disk, or the table is unlogged. A stream cannot \
+                 be read again: load the rows from a file.",
             ));
         }
         let is_swap = self.plan.at_once.as_ref().is_some_and(|it| it.method == AtomicMethod::Swap);
-        match is_swap && self.standing.is_exchanged {
-            true => Err(lost.hint("The same command, run again, loads all of it.")),
+        match is_swap && self.changes.is_exchanged {
+            true => Err(lost.hint("The same command, run again, loads all rows.")),
             false => Ok(true),
         }
     }
 
-    /// Compares what the ledger has with what was read.
-    pub(crate) fn reconcile(&self, sums: &Seal) -> Result<()> {
+    /// Checks that the ledger's rows add up to the rows that were read.
+    pub(crate) fn reconcile(&self, sums: &ChunkRecord) -> Result<()> {
         let (rows_in, out) = (sums.rows_in, sums.rows_written + sums.rows_rejected);
         if rows_in == out || (self.plan.may_drop_rows && out < rows_in) {
             return Ok(());
         }
         let message = format!(
-            "read {rows_in} rows, but {} are written and {} set aside",
+            "read {rows_in} rows, but {} are written and {} rejected",
             sums.rows_written, sums.rows_rejected
         );
         Err(Error::new(ErrorKind::Bug, message))

@@ -1,50 +1,55 @@
-//! The commits of lanes that commit together, and what became of one whose answer got lost.
+//! Commits lanes that commit together, and finds out whether a commit happened when its reply was
+//! lost.
 
 use std::time::Duration;
 
 use super::lane::FinishedLane;
-use super::{Destination, CopyJob, LaneSession};
+use super::{CopyJob, Destination, LaneSession};
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{check_no_keys_down, read_done};
-use pgspate_target::{Ask, server_error};
+use pgspate_target::ledger::{check_no_dropped_keys, read_written_chunks};
+use pgspate_target::{TypedQuery, server_error};
 
-/// How long a transaction may take to come to its end after its connection was lost.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(200);
+/// Time to wait for a transaction to end after its connection was lost.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(60);
+const OUTCOME_POLL: Duration = Duration::from_millis(200);
 
-/// Commits, and waits for the disk if the role's settings do. In a transaction that has failed
-/// `commit` would roll back and report no error, but `set` fails.
-pub(crate) const DURABLY: &str = "set local synchronous_commit to default; commit";
-/// The same without the wait.
-const LATER: &str = "set local synchronous_commit to off; commit";
+/// Commits and waits for the WAL to reach the disk, if the role's settings say so. In a failed
+/// transaction `commit` alone would roll back without an error, but `set` raises one.
+pub(crate) const COMMIT_DURABLY: &str = "set local synchronous_commit to default; commit";
+/// Commits without waiting for the disk.
+const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit";
 
-/// Commits every lane, the last one durably: as the WAL is one sequence, all are durable then.
-/// Whatever can be refused was checked in all lanes before. A lane whose rows a trigger has put
-/// elsewhere has written none, and yet has something to commit.
-pub(super) async fn commit(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
-    let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.before().is_some();
+/// Commits every lane, the last one durably. The WAL is one sequence, so the last commit makes all
+/// earlier ones durable, too.
+///
+/// Everything that the server could refuse was checked in all lanes before. A lane whose rows were
+/// all redirected by a trigger has written no row, but must be committed nevertheless.
+pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
+    let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.sql_before().is_some();
     let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
     if let (Destination::Table { oid, .. }, None, false) =
         (&job.destination, &job.ledger, working.is_empty())
     {
-        // With a ledger each chunk's row does that. No keys can go while a lane has rows.
-        check_no_keys_down(&job.control.client, *oid).await?;
+        // With a ledger, inserting each chunk's row checks this. No load can drop keys while a lane
+        // has written rows.
+        check_no_dropped_keys(&job.control_connection.client, *oid).await?;
     }
     for (nth, session) in working.iter().enumerate() {
         let is_last = nth + 1 == working.len();
-        // The ledger tells what became of a transaction; without one, its number does.
+        // If the reply to a commit is lost, the ledger tells whether it happened. Without a ledger,
+        // the transaction id is used.
         let xact = match &job.ledger {
             Some(_) => None,
-            None => transaction(&session.connection).await?,
+            None => read_transaction(&session.connection).await?,
         };
-        let sql = if is_last { DURABLY } else { LATER };
+        let sql = if is_last { COMMIT_DURABLY } else { COMMIT_WITHOUT_FLUSH };
         let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
-        let error = half_committed(job, &working, nth, error);
+        let error = explain_partial_commit(job, &working, nth, error);
         match xact {
             Some(xact) if error.is_retryable() => {
-                if !settled(job, &xact).await.unwrap_or(false) {
+                if !was_committed(job, &xact).await.unwrap_or(false) {
                     return Err(error);
                 }
             }
@@ -54,63 +59,63 @@ pub(super) async fn commit(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> 
     Ok(())
 }
 
-/// That the ledger still has all `chunks`. Those that were committed last may be lost when the
-/// server crashes, as their commits did not wait for the disk. Only where a connection was lost.
+/// Checks that the ledger still has all `chunks`, after a connection was lost. A server crash may
+/// lose the latest commits, because they did not wait for the disk.
 ///
 /// # Errors
-/// One that can be retried, when chunks are missing or the server cannot be asked.
-pub(super) async fn check_kept(job: &CopyJob, chunks: u64) -> Result<()> {
-    let kept = ledger_chunks(job).await?;
-    if kept.is_none_or(|kept| kept >= chunks) {
+/// When chunks are missing or the server cannot be asked. The error is retryable.
+pub(super) async fn check_chunks_survived(job: &CopyJob, chunks: u64) -> Result<()> {
+    let in_ledger = count_ledger_chunks(job).await?;
+    if in_ledger.is_none_or(|count| count >= chunks) {
         return Ok(());
     }
-    let lost = counted(chunks - kept.unwrap_or_default(), "chunk");
-    Err(Error::new(ErrorKind::Connect, format!("the server has lost {lost} in a crash")))
+    let lost = counted(chunks - in_ledger.unwrap_or_default(), "chunk");
+    Err(Error::new(ErrorKind::Connect, format!("the server lost {lost} in a crash")))
 }
 
-/// Whether the ledger has chunks by now that it did not have when the job began: those of a session
-/// that was cut off from us, and has come to its end after all.
-pub(super) async fn has_more(job: &CopyJob) -> bool {
-    let chunks = ledger_chunks(job).await.ok().flatten();
+/// Returns whether the ledger has more chunks than when the job began. They belong to a session
+/// whose connection was lost, but whose transaction committed nevertheless.
+pub(super) async fn has_new_chunks(job: &CopyJob) -> bool {
+    let chunks = count_ledger_chunks(job).await.ok().flatten();
     let before = job.ledger.as_ref().map(|ledger| ledger.done.chunks());
     chunks > before
 }
 
-/// How many chunks the ledger has, if there is one.
-async fn ledger_chunks(job: &CopyJob) -> Result<Option<u64>> {
+/// Returns the number of chunks in the ledger, if there is a ledger.
+async fn count_ledger_chunks(job: &CopyJob) -> Result<Option<u64>> {
     let Some(ledger) = job.ledger_id() else { return Ok(None) };
-    let connection = job.connect.open().await?;
-    let done = read_done(&connection.client, ledger).await?;
+    let connection = job.session_opener.open().await?;
+    let done = read_written_chunks(&connection.client, ledger).await?;
     connection.close().await;
     Ok(Some(done.chunks()))
 }
 
-/// A transaction, and the run of the server that gave it its number: a standby that has taken over
-/// with less than its primary had gives the same number to another one.
+/// A transaction's id, and the start time of the server that assigned it. A standby that was
+/// promoted without its primary's latest transactions assigns the same id again.
 struct LaneTransaction {
     number: String,
     server_since: String,
 }
 
-/// The lane's transaction, if it has written anything.
-async fn transaction(connection: &Connection) -> Result<Option<LaneTransaction>> {
+/// Returns the id of the lane's transaction, if the lane has written anything.
+async fn read_transaction(connection: &Connection) -> Result<Option<LaneTransaction>> {
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
-    let row = connection.client.ask_one(sql, &[]).await.map_err(failed)?;
+    let row = connection.client.fetch_one(sql, &[]).await.map_err(failed)?;
     let number: Option<String> = row.get(0);
     Ok(number.map(|number| LaneTransaction { number, server_since: row.get(1) }))
 }
 
-/// Whether a transaction whose answer got lost was committed, once it has come to its end. False
-/// when that cannot be known.
-async fn settled(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
+/// Waits until a transaction whose reply was lost has ended, and returns whether it was committed.
+/// Returns false if that cannot be found out.
+async fn was_committed(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
     let started = std::time::Instant::now();
-    while started.elapsed() < PATIENCE {
-        if let Ok(connection) = job.connect.open().await {
+    while started.elapsed() < OUTCOME_TIMEOUT {
+        if let Ok(connection) = job.session_opener.open().await {
             let sql = "select case when pg_postmaster_start_time()::text = $2 \
                               then pg_xact_status($1::text::xid8) end";
             let failed = server_error("could not look up the transaction".to_owned());
-            let row = connection.client.ask_one(sql, &[&xact.number, &xact.server_since]).await;
+            let row = connection.client.fetch_one(sql, &[&xact.number, &xact.server_since]).await;
             let row = row.map_err(failed)?;
             match row.get::<_, Option<&str>>(0) {
                 Some("committed") => return Ok(true),
@@ -118,13 +123,13 @@ async fn settled(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
                 _ => return Ok(false),
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(OUTCOME_POLL).await;
     }
     Ok(false)
 }
 
-/// The connection or the server went away between the first commit and the last.
-fn half_committed(
+/// Explains an error between the first commit and the last: what is committed, and how to continue.
+fn explain_partial_commit(
     job: &CopyJob,
     sessions: &[&LaneSession],
     nth: usize,
@@ -132,13 +137,14 @@ fn half_committed(
 ) -> Error {
     let error = sessions[nth].connection.explain("could not commit every lane", error);
     if job.ledger.is_some() {
-        return error.hint("Run the same command again: the ledger knows which lanes are in.");
+        return error
+            .hint("Run the same command again: the ledger knows which lanes are committed.");
     }
-    let rows = |sessions: &[&LaneSession]| sessions.iter().map(|session| session.rows).sum::<u64>();
+    let rows = |sessions: &[&LaneSession]| sessions.iter().map(|it| it.rows_written).sum::<u64>();
     let (before, all) = (rows(&sessions[..nth]), rows(sessions));
-    let unsure = sessions[nth].rows;
+    let unsure = sessions[nth].rows_written;
     error.hint(format!(
-        "Of {all} rows, {before} are in the table, and {unsure} more may be. Count the table's \
-         rows before you load again; a load with `--lanes 1` is one transaction."
+        "Of {all} rows, {before} are committed and {unsure} more may be. Count the table's rows \
+         before you load again. A load with `--lanes 1` is one transaction."
     ))
 }

@@ -1,4 +1,6 @@
-//! One lane: a thread that encodes, ahead by a bounded number of pieces of the task that streams.
+//! Runs one lane: a thread that encodes chunks, and a task that sends them to the server.
+//!
+//! The thread is ahead of the task by at most `PIECES_AHEAD` pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,75 +12,81 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
-use super::ready::limits;
-use super::session::{ConfirmedTally, SessionRegistry};
-use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
-use super::sift::sift;
-use super::stream::{BEGIN, LaneStream, LaneTally, refused_copy};
+use super::reject::write_with_rejects;
+use super::session_registry::{ConfirmedTally, SessionRegistry};
+use super::session_setup::session_settings_sql;
+use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
+use super::stream::{BEGIN_READ_COMMITTED, LaneStream, LaneTally, refused_copy};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
-use crate::format::{Chunk, ChunkEncoder, Mode};
+use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{Seal, insert_rejects, is_emptied, is_taken, read_done};
-use pgspate_target::session::{LOOK, Patience};
+use pgspate_target::ledger::{
+    ChunkRecord, insert_rejects, is_chunk_recorded, is_emptied_by_crash, read_written_chunks,
+};
+use pgspate_target::session::{POLL_INTERVAL, RetryBackoff};
 
-/// From the thread to the task.
+/// A message from a lane's thread to its sending task.
 #[derive(Clone)]
 pub(super) enum LaneMessage {
-    /// The next chunk, and how its rows are meant to go.
-    Chunk(Arc<Chunk>, Mode),
-    Piece(Mode, Bytes),
-    /// The chunk is complete: so many rows were sent as binary and as text.
+    /// The next chunk, and the COPY format that its rows should have.
+    Chunk(Arc<Chunk>, EncodeMode),
+    Piece(EncodeMode, Bytes),
+    /// The end of a chunk: the numbers of rows sent as binary and as text.
     End(u64, u64),
-    /// There are no more chunks, and the load goes on.
+    /// The end of the input. The load has not failed.
     Complete,
 }
 
-/// What a lane did to its end. Where lanes commit together, the transactions are still open.
+/// A lane that reached the end of the input. If lanes commit together, its transactions are still
+/// open.
 pub(super) struct FinishedLane {
-    /// One, unless sessions share the rows.
+    /// The lane's sessions: one, unless several share the rows.
     pub(super) sessions: Vec<LaneSession>,
-    /// Of all of them.
+    /// The tally of all sessions together.
     pub(super) tally: LaneTally,
 }
 
-/// A session under way, from the thread's side.
+/// A running session, as seen by the lane's thread.
 struct RunningSession {
     sender: mpsc::Sender<LaneMessage>,
     confirmed: Arc<ConfirmedTally>,
     task: JoinHandle<Result<Connection, Box<LaneFailure>>>,
 }
 
-/// A lane over all its sessions.
+/// A lane and its sessions, including those opened after a lost connection.
 struct Lane<'a, 'b> {
     shared: &'a SharedRun<'b>,
     nth: u64,
     runtime: &'a tokio::runtime::Handle,
-    /// Chunks that were taken and that no session has confirmed, where they can be sent again.
+    /// Chunks that the lane took and that no session has confirmed. They are sent again after a
+    /// lost connection.
     in_flight: VecDeque<InFlightChunk>,
-    /// How many of them this session has confirmed: they come first, and are let go of.
+    /// How many of the leading chunks the current session has confirmed and `release_confirmed` has
+    /// removed.
     released: usize,
-    /// What the encoder refused in this session, where that is set aside.
+    /// The refusal of the encoder in this session, if rows may be rejected.
     refused: Option<LaneFailure>,
-    /// A session has ended before its time: what it had begun may be written all the same.
-    has_lost: bool,
-    /// Backends of sessions that this lane has opened and not seen end.
+    /// Whether a session was lost. The chunks that it was sending may be written nevertheless.
+    lost_session: bool,
+    /// Process ids of backends whose sessions this lane opened and has not seen end.
     backends: Vec<i32>,
     tally: LaneTally,
 }
 
-/// A chunk on its way.
+/// A chunk that was sent and is not confirmed yet.
 #[derive(Clone)]
 struct InFlightChunk {
     chunk: Arc<Chunk>,
-    /// Whether its rows are counted in the progress, so that they are not when they are sent again.
+    /// Whether the progress counts its rows already, so that sending the chunk again does not count
+    /// them twice.
     is_counted: bool,
 }
 
-/// Connects and runs a lane until there are no more chunks, over as many sessions as it takes.
-/// `None` when it failed; the failure is in `shared` then.
-pub(super) fn run(
+/// Connects and runs a lane until there are no more chunks. Opens a new session after each lost
+/// connection. Returns `None` if the lane failed; `shared` has the failure then.
+pub(super) fn run_lane(
     shared: &SharedRun<'_>,
     nth: u64,
     sessions: &SessionRegistry,
@@ -91,14 +99,14 @@ pub(super) fn run(
         in_flight: VecDeque::new(),
         released: 0,
         refused: None,
-        has_lost: false,
+        lost_session: false,
         backends: Vec::new(),
         tally: LaneTally::default(),
     };
-    let mut patience = Patience::new(shared.job.copying.limits.retry_for);
+    let mut patience = RetryBackoff::new(shared.job.setup.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
-        let failure = match lane.session(sessions) {
+        let failure = match lane.run_sessions(sessions) {
             Ok(sessions) => return Some(FinishedLane { sessions, tally: lane.tally }),
             Err(failure) => failure,
         };
@@ -106,60 +114,63 @@ pub(super) fn run(
             && shared.job.lanes.is_auto()
             && lane.tally.chunks == 0
             && lane.in_flight.is_empty()
-            && is_full(&failure.error)
+            && is_connection_limit(&failure.error)
         {
-            // No room for this one: the others do its work, if there are others.
-            shared.note_full(failure.error);
+            // The server has no free connection for this lane. The other lanes do its work.
+            shared.note_connection_limit(failure.error);
             return None;
         }
         if lane.tally.chunks > chunks_before {
-            patience.renew();
+            patience.reset();
         }
-        let failure = match lane.set_aside(lane.judge(failure)) {
+        let failure = match lane.write_without_rejects(lane.mark_if_already_written(failure)) {
             Ok(()) => {
-                patience.renew();
+                patience.reset();
                 continue;
             }
             Err(failure) => failure,
         };
-        if shared.job.rejects().is_some() && failure.refused.is_some() && shared.has_failed() {
-            // The rows would have been set aside; the load ends for another reason.
+        if shared.job.rejects_max().is_some() && failure.refused.is_some() && shared.has_failed() {
+            // The rows would have been rejected, but the load ends for another reason.
             return None;
         }
         if !lane.may_retry(&failure) || !patience.wait(|| shared.is_over()) {
             shared.fail(failure);
             return None;
         }
-        lane.has_lost = true;
-        shared.has_lost.store(true, Relaxed);
+        lane.lost_session = true;
+        shared.lost_session.store(true, Relaxed);
     }
 }
 
 impl Lane<'_, '_> {
-    /// Runs until there are no more chunks or a session has failed.
-    fn session(&mut self, sessions: &SessionRegistry) -> Result<Vec<LaneSession>, LaneFailure> {
+    /// Opens the lane's sessions and runs until there are no more chunks or a session failed.
+    fn run_sessions(
+        &mut self,
+        sessions: &SessionRegistry,
+    ) -> Result<Vec<LaneSession>, LaneFailure> {
         self.refused = None;
         let shares = match &self.shared.job.destination {
             Destination::Stage { shares } if !shares.is_empty() => shares.as_slice(),
             _ => &[String::new()],
         };
-        let served = shares.iter().map(|share| self.open(sessions, share));
+        let served = shares.iter().map(|share| self.open_session(sessions, share));
         let served = served.collect::<Result<Vec<_>, _>>()?;
         let senders: Vec<_> = served.iter().map(|it| it.sender.clone()).collect();
         let (confirmed, tasks): (Vec<_>, Vec<_>) =
             served.into_iter().map(|it| (it.confirmed, it.task)).unzip();
         self.released = 0;
-        self.feed(&senders, &confirmed[0]);
+        self.feed_chunks(&senders, &confirmed[0]);
         drop(senders);
         let served: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
-        self.release(&confirmed[0]);
+        self.release_confirmed(&confirmed[0]);
         let tallies: Vec<_> = confirmed.iter().map(|it| it.get()).collect();
         self.tally.add(&LaneTally::of_shares(&tallies));
         let mut kept = Vec::with_capacity(served.len());
         for (served, tally) in served.into_iter().zip(tallies) {
             let served = served.map_err(|ended| {
                 let error = match ended.is_cancelled() {
-                    true => cut_off(),
+                    true => session_closed_error(),
                     false => Error::new(ErrorKind::Bug, "a lane's task panicked").because(ended),
                 };
                 LaneFailure::of(self.shared.chunks(), error)
@@ -170,26 +181,31 @@ impl Lane<'_, '_> {
         self.refused.take().map_or(Ok(kept), Err)
     }
 
-    /// Connects, and begins to stream what is sent.
-    fn open(&mut self, sessions: &SessionRegistry, share: &str) -> Result<RunningSession, LaneFailure> {
+    /// Connects a session and starts its sending task.
+    fn open_session(
+        &mut self,
+        sessions: &SessionRegistry,
+        share: &str,
+    ) -> Result<RunningSession, LaneFailure> {
         let (shared, runtime) = (self.shared, self.runtime);
         let failed = |error| LaneFailure::of(shared.chunks(), error);
         let connecting = async {
-            let ready = shared.job.ready(share).await?;
-            if self.has_lost {
-                self.end_lost_backends(&ready.connection).await;
+            let ready = shared.job.open_lane_session(share).await?;
+            if self.lost_session {
+                self.terminate_lost_backends(&ready.connection).await;
             }
             self.backends.push(ready.connection.backend_pid());
-            self.recall(&ready.connection).await?;
+            self.drop_written_chunks(&ready.connection).await?;
             Ok(ready)
         };
-        let ready = runtime.block_on(unless_over(shared, None, connecting)).map_err(failed)?;
-        // Opening may wait for a lock: it has to be seen, and to end when the load is stopped.
+        let ready = runtime.block_on(run_unless_over(shared, None, connecting)).map_err(failed)?;
+        // Opening may wait for a lock. The session is registered, so that the monitor sees the wait
+        // and can end it when the load stops.
         let session = (ready.connection.backend_pid(), ready.connection.canceller());
         let open = runtime.spawn(std::future::pending::<()>());
         sessions.add(session.clone(), open.abort_handle());
         let opening = LaneStream::open(shared, ready);
-        let stream = runtime.block_on(unless_over(shared, Some(&open), opening));
+        let stream = runtime.block_on(run_unless_over(shared, Some(&open), opening));
         open.abort();
         let stream = stream.map_err(failed)?;
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
@@ -199,26 +215,26 @@ impl Lane<'_, '_> {
         Ok(RunningSession { sender, confirmed, task })
     }
 
-    /// Tells a refusal of rows from one of rows that are there already: where a session was lost
-    /// while it wrote them, it may have come to its end only after we had asked the ledger.
-    fn judge(&self, failure: LaneFailure) -> LaneFailure {
-        let (Some(refused), true) = (&failure.refused, self.has_lost) else { return failure };
+    /// Marks the failure if the refused rows are in the table already: a lost session may have
+    /// committed them after the ledger was read.
+    fn mark_if_already_written(&self, failure: LaneFailure) -> LaneFailure {
+        let (Some(refused), true) = (&failure.refused, self.lost_session) else { return failure };
         let Some(ledger) = self.shared.job.ledger_id() else { return failure };
         let seq = refused.chunk.seq;
         let done = self.runtime.block_on(async {
-            let connection = self.shared.job.connect.open().await?;
-            read_done(&connection.client, ledger).await
+            let connection = self.shared.job.session_opener.open().await?;
+            read_written_chunks(&connection.client, ledger).await
         });
-        let is_taken = done.is_ok_and(|done| done.get(seq).is_some());
-        LaneFailure { is_taken, ..failure }
+        let is_chunk_recorded = done.is_ok_and(|done| done.get(seq).is_some());
+        LaneFailure { is_chunk_recorded, ..failure }
     }
 
-    /// Writes the chunk of which a row was refused without its refused rows, and sets these aside.
-    /// The failure, where that is not what is to be done about it.
-    fn set_aside(&mut self, failure: LaneFailure) -> Result<(), LaneFailure> {
+    /// Writes a chunk with a refused row again, rejecting its bad rows. Returns the failure if rows
+    /// may not be rejected or the failure is of another kind.
+    fn write_without_rejects(&mut self, failure: LaneFailure) -> Result<(), LaneFailure> {
         let job = self.shared.job;
         let ledger = match &job.ledger {
-            Some(ledger) if ledger.rejects.is_some() => ledger,
+            Some(ledger) if ledger.rejects_max.is_some() => ledger,
             _ => return Err(failure),
         };
         if failure.is_retryable() || self.shared.is_over() {
@@ -226,51 +242,57 @@ impl Lane<'_, '_> {
         }
         let Some(refused) = &failure.refused else { return Err(failure) };
         let chunk = Arc::clone(&refused.chunk);
-        let tally = self.runtime.block_on(self.write_rest(ledger, &chunk))?;
-        self.count(chunk.seq, tally.rows_in);
+        let tally = self.runtime.block_on(self.write_accepted_rows(ledger, &chunk))?;
+        self.count_rows_once(chunk.seq, tally.rows_in);
         self.in_flight.retain(|other| other.chunk.seq != chunk.seq);
         self.tally.add(&tally);
         Ok(())
     }
 
-    async fn write_rest(
+    async fn write_accepted_rows(
         &mut self,
         ledger: &LedgerJob,
         chunk: &Arc<Chunk>,
     ) -> Result<LaneTally, LaneFailure> {
         let (shared, job) = (self.shared, self.shared.job);
         let failed_for = |error| LaneFailure::of(chunk.seq, error);
-        let connection = job.connect.open().await.map_err(failed_for)?;
+        let connection = job.session_opener.open().await.map_err(failed_for)?;
         self.backends.push(connection.backend_pid());
-        let failed = |error: tokio_postgres::Error| match is_emptied(&error) {
-            true => LaneFailure::of_crash(chunk.seq),
+        let failed = |error: tokio_postgres::Error| match is_emptied_by_crash(&error) {
+            true => LaneFailure::table_emptied(chunk.seq),
             false => LaneFailure {
-                is_taken: is_taken(&error),
+                is_chunk_recorded: is_chunk_recorded(&error),
                 ..failed_for(refused_copy(&connection, error))
             },
         };
-        // The isolation level is said before any query of its transaction: so not in one message
-        // with others.
-        connection.client.batch_execute(&limits(&job.copying.limits)).await.map_err(failed)?;
-        connection.client.batch_execute(BEGIN).await.map_err(failed)?;
-        let mut encoder = (job.encoder)();
-        let sifted = sift(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
-        shared.reject(chunk.seq, &sifted.rejects).map_err(failed_for)?;
-        let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &sifted.rejects);
+        // The isolation level must be set before the transaction's first query, hence in a message
+        // of its own.
+        connection
+            .client
+            .batch_execute(&session_settings_sql(&job.setup.limits))
+            .await
+            .map_err(failed)?;
+        connection.client.batch_execute(BEGIN_READ_COMMITTED).await.map_err(failed)?;
+        let mut encoder = (job.make_encoder)();
+        let written = write_with_rejects(&connection, job, encoder.as_mut(), chunk)
+            .await
+            .map_err(failed_for)?;
+        shared.count_rejects(chunk.seq, &written.rejects).map_err(failed_for)?;
+        let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &written.rejects);
         inserted.await.map_err(failed)?;
-        let seal = Seal {
+        let seal = ChunkRecord {
             chunk: chunk.seq,
             input: chunk.input,
             position: chunk.position(),
             digest: chunk.digest,
-            rows_in: sifted.rows_in,
-            rows_written: sifted.rows_written,
-            rows_rejected: sifted.rejects.len() as u64,
+            rows_in: written.rows_in,
+            rows_written: written.rows_written,
+            rows_rejected: written.rejects.len() as u64,
         };
-        let sql = format!("{}; commit", ledger.id.seal_sql(&[seal], ledger.is_bound));
+        let sql = format!("{}; commit", ledger.id.insert_chunks_sql(&[seal], ledger.is_bound));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.backends.pop();
-        shared.progress.kept.add(seal.rows_written, 1);
+        shared.progress.committed.add(seal.rows_written, 1);
         Ok(LaneTally {
             rows_in: seal.rows_in,
             rows_written: seal.rows_written,
@@ -280,27 +302,27 @@ impl Lane<'_, '_> {
         })
     }
 
-    /// Ends the backends of lost sessions: the server may not know that their client is gone, and
-    /// the rows that they have written would be waited for.
-    async fn end_lost_backends(&mut self, connection: &Connection) {
+    /// Terminates the backends of lost sessions. The server may not have noticed the lost
+    /// connections, and new sessions would wait for their locks.
+    async fn terminate_lost_backends(&mut self, connection: &Connection) {
         for pid in std::mem::take(&mut self.backends) {
-            connection.end_lost_backend(pid).await;
+            connection.terminate_lost_backend(pid).await;
         }
     }
 
-    /// Asks the ledger which of the chunks in flight were written after all.
-    async fn recall(&mut self, connection: &Connection) -> Result<()> {
+    /// Reads the ledger, and counts and drops those chunks in flight that are written already.
+    async fn drop_written_chunks(&mut self, connection: &Connection) -> Result<()> {
         let Some(job) = self.shared.job.ledger_id().filter(|_| !self.in_flight.is_empty()) else {
             return Ok(());
         };
-        let done = read_done(&connection.client, job).await?;
+        let done = read_written_chunks(&connection.client, job).await?;
         let (tally, progress) = (&mut self.tally, self.shared.progress);
         self.in_flight.retain(|it| {
             let Some(seal) = done.get(it.chunk.seq) else { return true };
             if !it.is_counted {
                 progress.rows.fetch_add(seal.rows_in, Relaxed);
             }
-            progress.kept.add(seal.rows_written, 1);
+            progress.committed.add(seal.rows_written, 1);
             tally.rows_in += seal.rows_in;
             tally.rows_written += seal.rows_written;
             tally.rows_rejected += seal.rows_rejected;
@@ -310,26 +332,26 @@ impl Lane<'_, '_> {
         Ok(())
     }
 
-    /// Whether what failed can be done again by this lane alone.
+    /// Returns whether this lane can retry by itself after the failure.
     fn may_retry(&self, failure: &LaneFailure) -> bool {
         let job = self.shared.job;
         job.commit == Commit::EachChunk && failure.is_retryable() && !self.shared.is_over()
     }
 
-    /// The thread's side: takes chunks, encodes them, and hands the pieces on. Chunks that an
-    /// earlier session has not brought home come first.
-    fn feed(&mut self, channels: &[mpsc::Sender<LaneMessage>], confirmed: &ConfirmedTally) {
+    /// Takes chunks, encodes them and passes the pieces to the tasks. Unconfirmed chunks of an
+    /// earlier session come first.
+    fn feed_chunks(&mut self, channels: &[mpsc::Sender<LaneMessage>], confirmed: &ConfirmedTally) {
         let shared = self.shared;
-        let mut encoder = (shared.job.encoder)();
+        let mut encoder = (shared.job.make_encoder)();
         let mut out = Encoded::default();
         let mut mode = shared.job.mode;
         let mut sender = PieceSender { shared, channels, nanos: 0 };
-        let mut again: VecDeque<_> =
+        let mut to_resend: VecDeque<_> =
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
-        while self.nth < shared.lanes_max.load(Relaxed) || !again.is_empty() {
-            let is_new = again.is_empty();
+        while self.nth < shared.lanes_max.load(Relaxed) || !to_resend.is_empty() {
+            let is_new = to_resend.is_empty();
             self.release(confirmed);
-            let Some(chunk) = again.pop_front().or_else(|| self.take()) else { break };
+            let Some(chunk) = to_resend.pop_front().or_else(|| self.take_chunk()) else { break };
             let started = Instant::now();
             let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
             let sending = std::mem::take(&mut sender.nanos);
@@ -342,7 +364,7 @@ impl Lane<'_, '_> {
             let rows = match rows {
                 Ok(Some(rows)) => rows,
                 Ok(None) => break,
-                Err(failure) if shared.job.rejects().is_some() => {
+                Err(failure) if shared.job.rejects_max().is_some() => {
                     self.refused = Some(failure);
                     return;
                 }
@@ -351,21 +373,22 @@ impl Lane<'_, '_> {
                     break;
                 }
             };
-            self.count(chunk.seq, rows.binary + rows.text + rows.known);
-            if mode == Mode::Binary && rows.text > rows.binary + rows.known {
-                // The encoder mostly says no here, so asking it only costs time.
-                mode = Mode::Text;
+            self.count_rows_once(chunk.seq, rows.binary + rows.text + rows.known);
+            if mode == EncodeMode::Binary && rows.text > rows.binary + rows.known {
+                // The encoder cannot encode most rows here, so asking the encoder only costs time.
+                mode = EncodeMode::Text;
             }
         }
-        // A load that is over rolls back as it stands; but what the server has to say of the one
-        // statement may come before what ended it.
+        // A load that is over rolls back. But with one statement for all chunks, the server's
+        // refusal may be about an earlier row than the error that ended the load, so the statement
+        // is completed.
         if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
             sender.send(LaneMessage::Complete);
         }
     }
 
-    /// Counts a chunk's rows in the progress, once.
-    fn count(&mut self, seq: u64, rows: u64) {
+    /// Adds a chunk's rows to the progress, only once per chunk.
+    fn count_rows_once(&mut self, seq: u64, rows: u64) {
         let mut in_flight = self.in_flight.iter_mut();
         let known = in_flight.find(|it| it.chunk.seq == seq);
         if !known.is_some_and(|it| std::mem::replace(&mut it.is_counted, true)) {
@@ -373,24 +396,25 @@ impl Lane<'_, '_> {
         }
     }
 
-    /// Lets go of the chunks that the server has confirmed.
-    fn release(&mut self, confirmed: &ConfirmedTally) {
+    /// Removes the confirmed chunks from those in flight.
+    fn release_confirmed(&mut self, confirmed: &ConfirmedTally) {
         let confirmed = usize::try_from(confirmed.get().chunks).unwrap_or(usize::MAX);
         let more = confirmed.saturating_sub(self.released).min(self.in_flight.len());
         self.in_flight.drain(..more);
         self.released += more;
     }
 
-    fn take(&mut self) -> Option<Arc<Chunk>> {
+    fn take_chunk(&mut self) -> Option<Arc<Chunk>> {
         let chunk = self.shared.next_chunk()?;
         if self.shared.job.commit == Commit::EachChunk {
-            self.in_flight.push_back(InFlightChunk { chunk: Arc::clone(&chunk), is_counted: false });
+            self.in_flight
+                .push_back(InFlightChunk { chunk: Arc::clone(&chunk), is_counted: false });
         }
         Some(chunk)
     }
 }
 
-/// A lane's way to its tasks, and the time spent waiting for them.
+/// Sends messages to a lane's tasks, and measures the time spent waiting for them.
 struct PieceSender<'a> {
     shared: &'a SharedRun<'a>,
     channels: &'a [mpsc::Sender<LaneMessage>],
@@ -398,7 +422,7 @@ struct PieceSender<'a> {
 }
 
 impl PieceSender<'_> {
-    /// False when a task has ended.
+    /// Sends a message to every task. Returns false if a task has ended.
     fn send(&mut self, message: LaneMessage) -> bool {
         let asked = Instant::now();
         if let LaneMessage::Piece(_, piece) = &message {
@@ -411,20 +435,19 @@ impl PieceSender<'_> {
     }
 }
 
-/// ChunkRowCounts of a chunk, by the way they went.
+/// Numbers of a chunk's rows: sent as binary, sent as text, or not sent.
 #[derive(Default)]
 struct ChunkRowCounts {
     binary: u64,
     text: u64,
-    /// Not sent.
+    /// Rows that the table has already; they were not sent.
     known: u64,
 }
 
-/// Encodes and sends a chunk. `None` when that came to nothing: the session has failed, or the
-/// load is over.
+/// Encodes and sends a chunk. Returns `None` if the session failed or the load is over.
 fn encode_chunk(
     chunk: &Arc<Chunk>,
-    mode: Mode,
+    mode: EncodeMode,
     encoder: &mut dyn ChunkEncoder,
     out: &mut Encoded,
     sender: &mut PieceSender<'_>,
@@ -439,7 +462,7 @@ fn encode_chunk(
     while let Ok(true) = filled {
         filled = encoder.fill(out, PIECE_BYTES);
         let at_end = !matches!(filled, Ok(true));
-        if shared.is_given_up(seq) || !drain(out, mode, at_end, &mut rows, sender) {
+        if shared.is_given_up(seq) || !send_encoded(out, mode, at_end, &mut rows, sender) {
             return Ok(None);
         }
     }
@@ -450,11 +473,11 @@ fn encode_chunk(
     Ok(sender.send(LaneMessage::End(rows.binary, rows.text)).then_some(rows))
 }
 
-/// Sends what is ready: binary rows as they come, and text rows at the chunk's end when there are
-/// binary ones before them.
-fn drain(
+/// Sends encoded rows. Binary rows are sent at once. Text rows are sent at once in text mode, and
+/// at the chunk's end in binary mode, after the binary rows. Returns false if a task has ended.
+fn send_encoded(
     out: &mut Encoded,
-    mode: Mode,
+    mode: EncodeMode,
     at_end: bool,
     rows: &mut ChunkRowCounts,
     sender: &mut PieceSender<'_>,
@@ -465,11 +488,11 @@ fn drain(
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);
-        if !sender.send(LaneMessage::Piece(Mode::Binary, piece.into())) {
+        if !sender.send(LaneMessage::Piece(EncodeMode::Binary, piece.into())) {
             return false;
         }
     }
-    if !out.text.is_empty() && (at_end || mode == Mode::Text) {
+    if !out.text.is_empty() && (at_end || mode == EncodeMode::Text) {
         rows.text += out.text_rows.len() as u64;
         out.text_rows.clear();
         let next = Vec::with_capacity(if at_end { 0 } else { PIECE_BYTES + PIECE_BYTES / 4 });
@@ -478,14 +501,14 @@ fn drain(
         let mut pieces = (0..text.len()).step_by(PIECE_BYTES);
         return pieces.all(|at| {
             let piece = text.slice(at..text.len().min(at + PIECE_BYTES));
-            sender.send(LaneMessage::Piece(Mode::Text, piece))
+            sender.send(LaneMessage::Piece(EncodeMode::Text, piece))
         });
     }
     true
 }
 
-/// What `work` gives, as long as the load goes on and `open` does.
-async fn unless_over<T>(
+/// Runs `work` until it is done, or until the load or the task behind `open` has ended.
+async fn run_unless_over<T>(
     shared: &SharedRun<'_>,
     open: Option<&JoinHandle<()>>,
     work: impl Future<Output = Result<T>>,
@@ -493,24 +516,25 @@ async fn unless_over<T>(
     let mut work = std::pin::pin!(work);
     loop {
         let is_shut = open.is_some_and(JoinHandle::is_finished);
-        match tokio::time::timeout(LOOK, work.as_mut()).await {
+        match tokio::time::timeout(POLL_INTERVAL, work.as_mut()).await {
             Ok(done) => return done,
-            // What it waits for is cancelled, and answers; or else it is shut.
+            // The monitor cancels the statement that `work` waits for, or aborts the task.
             Err(_) if is_shut || (open.is_none() && shared.is_over()) => {
-                return Err(cut_off());
+                return Err(session_closed_error());
             }
             Err(_) => {}
         }
     }
 }
 
-/// The session did not end in time when the load was to.
-fn cut_off() -> Error {
-    let cause = Error::new(ErrorKind::Connect, "the connection was given up as the load is over");
+/// Returns the error for a session that was closed because the load ended.
+fn session_closed_error() -> Error {
+    let cause =
+        Error::new(ErrorKind::Connect, "the connection was closed because the load is over");
     Error::new(ErrorKind::Connect, "could not copy").because(cause)
 }
 
-/// Whether the server takes no more connections, for this role or at all.
-fn is_full(error: &Error) -> bool {
+/// Returns whether the server refused a connection because its own limit or the role's is reached.
+fn is_connection_limit(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }

@@ -1,53 +1,57 @@
-//! Chunks and lanes: the one way any byte reaches the server.
+//! Sends chunks of rows to the server over lanes. Every row that pgspate writes goes through this
+//! module.
 //!
-//! Every lane is a thread that takes chunks and encodes them, and a connection that streams what
-//! was encoded; the two overlap. Lanes commit each chunk together with its row in the
-//! ledger, or each lane works in one transaction and all commit when every chunk is in: [`Commit`].
+//! A lane is a thread that takes and encodes chunks, and a connection that streams the encoded
+//! bytes. Encoding and sending overlap. [`Commit`] decides when lanes commit: after each chunk,
+//! together with the chunk's row in the ledger; or once, when all chunks are written.
+//!
+//! `load` and `sync` build a [`CopyJob`] and call [`run()`].
 
+mod batch_size;
 mod commit;
-mod context;
-pub(crate) mod fill;
+mod cutter_thread;
+mod error_context;
+mod first_refusal;
 mod lane;
 mod monitor;
-mod pace;
-mod pipe;
 mod progress;
-mod ready;
+mod reject;
 mod run;
-mod session;
-mod settle;
+mod session_registry;
+mod session_setup;
 mod shared;
-mod sift;
 mod stream;
+pub(crate) mod temp_table;
 
 use std::sync::Arc;
 
-use crate::format::{ChunkEncoder, Contents, Mode};
+use crate::format::{ChunkEncoder, ContentDigests, EncodeMode};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{Done, JobId};
-use pgspate_target::session::Limits;
+use pgspate_target::ledger::{JobId, WrittenChunks};
+use pgspate_target::session::WaitLimits;
 
-pub(crate) use commit::DURABLY;
+pub(crate) use commit::COMMIT_DURABLY;
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
-pub use ready::SessionOpener;
-pub(crate) use ready::{CopySetup, EarlySession, ReadySession};
+pub(crate) use reject::{is_row_error, is_row_error_code};
 pub use run::run;
-pub(crate) use sift::{is_about_a_row, is_about_one_row};
-pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_down, refused_copy};
+pub use session_setup::SessionOpener;
+pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};
+pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_dropped_error, refused_copy};
 
-/// Bytes per message to the server: long enough that its cost does not show, short enough to
-/// stay in the second-level cache between encoding and the socket.
+/// Bytes per message to the server. The size is large enough that the cost per message is
+/// negligible, and small enough that a message stays in the second-level cache between encoding and
+/// sending.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
-/// Pieces that may wait between a lane's encoder and its connection.
+/// Number of encoded pieces that may wait between a lane's encoder and its connection.
 pub(crate) const PIECES_AHEAD: usize = 8;
 
-/// How many lanes to use.
+/// The number of lanes to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lanes {
-    /// So many.
+    /// Exactly this number.
     Fixed(usize),
-    /// From the first to the second number, while each more lane makes it faster.
+    /// Starts with the first number, and adds lanes up to the second number while throughput grows.
     Auto(usize, usize),
 }
 
@@ -57,121 +61,129 @@ impl Lanes {
     }
 }
 
-/// When rows become part of the table.
+/// The time at which rows are committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commit {
-    /// With the last chunk, lane by lane: a load that fails leaves nothing behind.
+    /// Commits after the last chunk, one lane after the other. A load that fails leaves no rows
+    /// behind.
     AtEnd,
-    /// With each chunk: a load that fails goes on from there when it is run again.
+    /// Commits after each chunk. A load that failed resumes there when it is run again.
     EachChunk,
 }
 
-/// What rows are copied to.
+/// The table that rows are copied to.
 pub enum Destination {
-    /// A table.
+    /// An existing table, or the shadow of one.
     Table {
-        /// Its oid.
+        /// The table's oid.
         oid: u32,
-        /// What else belongs to the transaction, for one lane that commits at the end.
-        around: Option<SurroundingSql>,
+        /// Other statements of the same transaction. Only for one lane that commits at the end.
+        surrounding: Option<SurroundingSql>,
     },
-    /// StageSeconds of the one lane's sessions, which are kept for what is in them alone.
+    /// A stage table in each session of the single lane. The sessions are returned, because
+    /// temporary tables end with their session.
     Stage {
-        /// What each session keeps of the rows, as a condition for COPY's WHERE: all are sent to
-        /// each, and each row must be kept by one. Empty for a lane of one session.
+        /// One COPY WHERE condition per session. All rows are sent to every session, and exactly
+        /// one condition must hold for each row. Empty if the lane has one session that keeps every
+        /// row.
         shares: Vec<String>,
     },
-    /// The stage of one session, which is kept with its transaction open.
+    /// The stage table of one session. The session is returned with its transaction open.
     OpenStage {
-        /// What is run first in the transaction.
+        /// SQL that the transaction begins with.
         before: String,
     },
 }
 
-/// The job in the ledger that chunks have their rows in.
+/// The ledger's job, which records the chunks of this copy.
 pub(crate) struct LedgerJob {
     pub(crate) id: JobId,
-    /// The job's rows are lost when the server crashes.
+    /// Whether the job's rows are lost when the server crashes, as for an unlogged table.
     pub(crate) is_bound: bool,
-    /// The chunks that are written already.
-    pub(crate) done: Done,
-    /// Whether rows that are refused are set aside, and how many. Only where each chunk is
-    /// committed.
-    pub(crate) rejects: Option<RejectsMax>,
+    /// Chunks that earlier runs have written.
+    pub(crate) done: WrittenChunks,
+    /// The number of rows that may be rejected; `None` if the first bad row ends the load. Only
+    /// with [`Commit::EachChunk`].
+    pub(crate) rejects_max: Option<RejectsMax>,
 }
 
-/// How many rows that are refused may be set aside.
+/// The number of rows that may be rejected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RejectsMax {
-    /// Any number.
+    /// No limit.
     Any,
-    /// So many.
+    /// At most this number of rows.
     Rows(u64),
-    /// So many of a hundred rows that are read.
+    /// At most this percentage of the rows that were read.
     Percent(f64),
 }
 
-/// Fails if a source is not what was read of it.
-pub(crate) type CheckContents = Box<dyn Fn(&Contents) -> crate::Result<()> + Send + Sync>;
+/// Returns an error if a source has changed since it was read.
+pub(crate) type CheckContents = Box<dyn Fn(&ContentDigests) -> crate::Result<()> + Send + Sync>;
 
-/// What is to be copied, and how.
+/// Everything that a run of [`run()`] needs.
 pub struct CopyJob {
-    /// Connections for the lanes.
-    pub connect: SessionOpener,
-    /// The first lane's session, if it is being opened already.
-    pub(crate) early: EarlySession,
-    /// A connection that is idle meanwhile, to look at what the lanes' backends do.
-    pub control: Arc<Connection>,
-    /// Makes an encoder for a lane.
-    pub encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
-    /// What sessions copy with.
-    pub(crate) copying: CopySetup,
-    /// What to begin with. A lane in which most rows are left to the server goes over to text.
-    pub mode: Mode,
-    /// All chunks in one lane and one COPY statement, as the table requires.
+    /// Opens the connections of the lanes.
+    pub session_opener: SessionOpener,
+    /// The first lane's session, if it was opened in advance.
+    pub(crate) early_session: EarlySession,
+    /// A connection for queries during the copy, such as those of the monitor.
+    pub control_connection: Arc<Connection>,
+    /// Creates one encoder per lane.
+    pub make_encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
+    /// Settings and COPY statements of the lanes' sessions.
+    pub(crate) setup: CopySetup,
+    /// The COPY format that lanes start with. A lane changes to text when the encoder leaves most
+    /// rows to the server.
+    pub mode: EncodeMode,
+    /// Whether all chunks must go through one lane and one COPY statement.
     pub one_statement: bool,
-    /// How many lanes.
+    /// The number of lanes.
     pub lanes: Lanes,
-    /// The table's name and its columns' names, unquoted, as the server's messages have them.
+    /// The table's name, unquoted, as the server's error messages show it.
     pub table_name: String,
-    /// In COPY's order.
+    /// The columns' names, unquoted, in COPY's order.
     pub columns: Vec<String>,
-    /// The inputs' names, for places.
+    /// Names of the inputs, for places in error messages.
     pub input_names: Vec<String>,
-    /// Whether a trigger may keep rows out.
+    /// Whether a BEFORE ROW trigger may skip rows.
     pub may_drop_rows: bool,
-    /// Whether the input comes through a pipe, whose reader may block for ever.
+    /// Whether the input is a stream, such as standard input. Reading a stream can block forever,
+    /// and a stream cannot be read again.
     pub is_stream: bool,
-    /// When lanes commit. Each chunk only with a ledger.
+    /// The time at which lanes commit. [`Commit::EachChunk`] needs a ledger.
     pub commit: Commit,
-    /// The job in the ledger, if there is one.
+    /// The ledger's job, if the run keeps a ledger.
     pub(crate) ledger: Option<LedgerJob>,
-    /// Judges what was read, before anything of it is committed that can still be taken back: the
-    /// inputs must be what they were.
-    pub(crate) unchanged: CheckContents,
-    /// What the rows are copied to.
+    /// Checks, before the last commit, that the inputs did not change while they were read.
+    pub(crate) check_unchanged: CheckContents,
+    /// The table that rows are copied to.
     pub destination: Destination,
 }
 
 impl CopyJob {
-    /// What is run before the first COPY, in its transaction.
-    fn before(&self) -> Option<&str> {
+    /// Returns the SQL to run before the first COPY, in the same transaction.
+    fn sql_before(&self) -> Option<&str> {
         match &self.destination {
-            Destination::Table { around, .. } => around.as_ref().map(|it| it.before.as_str()),
+            Destination::Table { surrounding, .. } => {
+                surrounding.as_ref().map(|it| it.before.as_str())
+            }
             Destination::Stage { .. } => None,
             Destination::OpenStage { before } => Some(before),
         }
     }
 
-    /// What is run after the last one.
-    fn after(&self) -> Option<&str> {
+    /// Returns the SQL to run after the last COPY, in the same transaction.
+    fn sql_after(&self) -> Option<&str> {
         match &self.destination {
-            Destination::Table { around, .. } => around.as_ref().map(|it| it.after.as_str()),
+            Destination::Table { surrounding, .. } => {
+                surrounding.as_ref().map(|it| it.after.as_str())
+            }
             Destination::Stage { .. } | Destination::OpenStage { .. } => None,
         }
     }
 
-    /// Whether the session's transaction is left open.
+    /// Returns whether the session's transaction stays open after the copy.
     fn stays_open(&self) -> bool {
         matches!(self.destination, Destination::OpenStage { .. })
     }
@@ -180,74 +192,76 @@ impl CopyJob {
         self.ledger.as_ref().map(|ledger| ledger.id)
     }
 
-    /// How many rows may be set aside, if any.
-    fn rejects(&self) -> Option<RejectsMax> {
-        self.ledger.as_ref()?.rejects
+    /// Returns the number of rows that may be rejected; `None` if none may.
+    fn rejects_max(&self) -> Option<RejectsMax> {
+        self.ledger.as_ref()?.rejects_max
     }
 }
 
-/// Statements within the transaction of a lane that does everything in one.
+/// Statements around the COPY of a lane that does everything in one transaction.
 #[derive(Debug, Clone, Default)]
 pub struct SurroundingSql {
-    /// Before the first COPY.
+    /// SQL to run before the first COPY.
     pub before: String,
-    /// After the last one.
+    /// SQL to run after the last COPY.
     pub after: String,
 }
 
-/// What was done.
+/// The result of a copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyOutcome {
     /// Rows read from the input.
     pub rows_in: u64,
-    /// Rows that the server says it wrote.
+    /// Rows that the server reported as written.
     pub rows_written: u64,
-    /// Rows that were set aside.
+    /// Rows that were rejected.
     pub rows_rejected: u64,
-    /// Of those written, rows that the encoder left to the server as text.
+    /// Rows that were written as text, because the encoder could not encode them.
     pub rows_as_text: u64,
-    /// Lanes that carried chunks.
+    /// Lanes that wrote at least one chunk.
     pub lanes: usize,
-    /// Chunks of the whole input.
+    /// Chunks in the whole input.
     pub chunks: u64,
-    /// Chunks that the ledger had already.
+    /// Chunks that earlier runs had written.
     pub chunks_before: u64,
-    /// What took how long.
+    /// Seconds per stage of the work.
     pub stages: StageSeconds,
     /// Bytes of COPY data sent.
     pub bytes_sent: u64,
-    /// Digests of the inputs, where there is a ledger to keep them.
-    pub contents: Contents,
+    /// Digests of the inputs; empty without a ledger.
+    pub contents: ContentDigests,
 }
 
-/// Seconds that the lanes together spent in each stage.
+/// Seconds per stage of the work, added up over all lanes.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct StageSeconds {
-    /// Reading and cutting.
+    /// Reading the source and cutting it into chunks.
     pub source: f64,
     /// Encoding.
     pub encode: f64,
-    /// Waiting for the network and the server to take bytes.
+    /// Waiting until the network and the server accept more bytes.
     pub server: f64,
-    /// From the last row to the last commit, of the whole load.
+    /// Seconds from the last row to the last commit of the whole load.
     pub commit: f64,
 }
 
-/// A session of a lane, and the rows that it has written.
+/// A session of a lane, with the number of rows that it wrote.
 pub struct LaneSession {
     /// The session.
     pub connection: Connection,
-    /// What the server says it wrote.
-    pub rows: u64,
+    /// Rows that the server reported as written.
+    pub rows_written: u64,
 }
 
-/// How a run ended.
+/// The way in which a copy ended.
 pub enum CopyEnd {
-    /// Everything is committed. The sessions that did it, if they are wanted.
-    Done(CopyOutcome, Vec<LaneSession>),
-    /// Two lanes wait for each other over a unique key: only one lane can find out which.
+    /// All rows are committed, or staged. For a stage, the sessions that hold the staged rows
+    /// follow.
+    WrittenChunks(CopyOutcome, Vec<LaneSession>),
+    /// Two lanes inserted the same unique key and waited for each other. A repetition with one lane
+    /// can tell which row is the second one.
     LanesConflict,
-    /// A connection was lost, or something else that may not happen again. What is written, the
-    /// ledger knows.
+    /// The copy was interrupted by a lost connection or another error that may not happen again.
+    /// The ledger knows which chunks are written.
     Interrupted(crate::Error),
 }

@@ -1,23 +1,29 @@
-//! Watches the lanes' backends: what they wait for, and whether they wait for each other.
+//! Watches the lanes' backends: the events that they wait for, and whether they wait for each
+//! other.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::session::SessionRegistry;
+use super::session_registry::SessionRegistry;
 use super::shared::SharedRun;
 use super::{Commit, Waiting};
-use pgspate_target::Ask;
+use pgspate_target::TypedQuery;
 
-/// Short loads end before the first look, and pay nothing for it.
-const INTERVAL: Duration = Duration::from_millis(400);
+/// Time between two queries. Short loads end before the first query.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// A look that takes longer than this counts as missed.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A query that takes longer than this is skipped.
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// For each of our backends: its state, its wait event, whether it waits for a lock that another
-/// of ours holds to the end of its transaction (as it does for a key that the other has
-/// inserted), whether its statement has failed (the transaction is over then, but a COPY stays
-/// active until we stop sending), and which other session holds the lock that it waits for.
+/// One row for each backend of a lane. Columns:
+/// - its state,
+/// - its wait event type,
+/// - its wait event,
+/// - whether it waits for a lock that another lane holds until its transaction ends, such as a key
+///   that the other lane inserted,
+/// - whether its statement has failed: its transaction is over, but a COPY stays active until the
+///   client stops sending,
+/// - the other session that holds the lock that it waits for.
 const BACKENDS: &str = "\
 select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
        coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
@@ -31,22 +37,23 @@ select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, 
            where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
 from pg_stat_activity a where pid = any($1)";
 
-/// How often statements are cancelled that must not go on: one may begin after the last time.
+/// Time between two cancel requests. A statement may begin after a request, so requests are
+/// repeated.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(250);
-/// How long they may take to end.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that cancelled statements may take to end.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Looks at `pg_stat_activity` now and then.
+/// Queries `pg_stat_activity` at intervals.
 pub(super) struct Monitor<'a> {
     shared: &'a SharedRun<'a>,
     sessions: &'a SessionRegistry,
     runtime: &'a tokio::runtime::Handle,
-    looked: Instant,
+    last_poll: Instant,
     nanos: [u64; 3],
     cancelled: Option<CancelTimes>,
 }
 
-/// When statements were first cancelled, and when last.
+/// The times of the first and the latest cancel request.
 struct CancelTimes {
     first: Instant,
     last: Instant,
@@ -58,22 +65,23 @@ impl<'a> Monitor<'a> {
         sessions: &'a SessionRegistry,
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
-        let looked = Instant::now();
-        Monitor { shared, sessions, runtime, looked, nanos: [0; 3], cancelled: None }
+        let last_poll = Instant::now();
+        Monitor { shared, sessions, runtime, last_poll, nanos: [0; 3], cancelled: None }
     }
 
-    /// Looks when it is time to.
+    /// Queries the backends if the interval is over.
     pub(super) fn tick(&mut self) {
-        if self.looked.elapsed() < INTERVAL {
+        if self.last_poll.elapsed() < POLL_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.last_poll = Instant::now();
         let now = self.shared.progress.nanos();
         let [source, encode, send] = [0, 1, 2].map(|nth| now[nth].saturating_sub(self.nanos[nth]));
         self.nanos = now;
-        let look = async { tokio::time::timeout(PATIENCE, self.look()).await.ok().flatten() };
-        let looked = self.runtime.block_on(look);
-        let waiting = match looked {
+        let polling =
+            async { tokio::time::timeout(POLL_TIMEOUT, self.poll_backends()).await.ok().flatten() };
+        let polled = self.runtime.block_on(polling);
+        let waiting = match polled {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
@@ -83,8 +91,8 @@ impl<'a> Monitor<'a> {
         self.shared.progress.set_waiting(waiting);
     }
 
-    /// Once the load is to end: ends statements that wait for something, such as a lock, and which
-    /// would otherwise be waited for. SessionRegistry that do not end then are cut off.
+    /// Cancels the lanes' statements, because the load is to end. They may wait for a lock, for
+    /// example. Sessions that do not end in time are aborted.
     pub(super) fn cancel_statements(&mut self) {
         let now = Instant::now();
         let cancelled = match &mut self.cancelled {
@@ -93,27 +101,27 @@ impl<'a> Monitor<'a> {
             none => none.insert(CancelTimes { first: now, last: now }),
         };
         cancelled.last = now;
-        if cancelled.first.elapsed() > CANCEL_PATIENCE {
+        if cancelled.first.elapsed() > CANCEL_TIMEOUT {
             self.sessions.abort();
         }
         for canceller in self.sessions.cancellers() {
-            // A request that gets lost is made again.
+            // A lost request is repeated.
             self.runtime.spawn(async move { drop(canceller.cancel().await) });
         }
     }
 
-    /// The most frequent wait event of the backends, none where they wait for us; `None` where the
-    /// server does not answer.
-    async fn look(&self) -> Option<Option<String>> {
-        let client = &self.shared.job.control.client;
+    /// Returns the most frequent wait event of the backends; the inner `None` means that they wait
+    /// for the client. Returns the outer `None` if the server does not answer.
+    async fn poll_backends(&self) -> Option<Option<String>> {
+        let client = &self.shared.job.control_connection.client;
         let pids = self.sessions.pids();
-        let rows = client.ask_all(BACKENDS, &[&pids]).await.ok()?;
+        let rows = client.fetch_all(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
             let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
             if row.get(4) && has_sent && self.shared.job.one_statement {
-                // The refusal is already there; what is still sent would be thrown away.
+                // The server has refused a row already and would discard what is still sent.
                 self.shared.statement_refused.store(true, Relaxed);
             }
             if row.get(3) && self.shared.job.commit == Commit::AtEnd {

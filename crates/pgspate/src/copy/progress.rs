@@ -1,10 +1,10 @@
-//! What a load is doing right now, for whoever watches it.
+//! The live progress of a copy, for whoever displays it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use crate::numbers::counted;
-use pgspate_target::session::Stop;
+use pgspate_target::session::StopFlag;
 
 /// Counters that lanes write and the progress line reads.
 #[derive(Debug, Default)]
@@ -13,22 +13,22 @@ pub struct CopyProgress {
     pub rows: AtomicU64,
     /// Decompressed input bytes taken by lanes.
     pub bytes: AtomicU64,
-    /// Rows set aside, by earlier runs of the job too.
+    /// Rows rejected, including those of earlier runs of the job.
     pub rejected: AtomicU64,
     /// COPY bytes handed to connections.
     pub sent: AtomicU64,
-    /// Lanes at work.
+    /// Lanes that were started.
     pub lanes: AtomicU64,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopFlag,
     pub(crate) source_nanos: AtomicU64,
     pub(crate) encode_nanos: AtomicU64,
     pub(crate) send_nanos: AtomicU64,
     waiting: Mutex<Waiting>,
     phase: Mutex<Option<String>>,
-    /// What is known to be committed, by earlier runs of the job too.
-    pub(crate) kept: Arc<CommittedCounts>,
-    /// What is changed on the table, and how it is put back.
-    altered: Mutex<Option<String>>,
+    /// Rows and chunks known to be committed, including those of earlier runs of the job.
+    pub(crate) committed: Arc<CommittedCounts>,
+    /// The changes to the table that are not restored yet, and how to restore them, in words.
+    table_changes: Mutex<Option<String>>,
 }
 
 /// Rows and chunks that are committed.
@@ -36,8 +36,8 @@ pub struct CopyProgress {
 pub(crate) struct CommittedCounts {
     rows: AtomicU64,
     chunks: AtomicU64,
-    /// A commit is under way, of which nobody knows yet what comes of it.
-    pub(crate) is_unsure: AtomicBool,
+    /// Whether a commit is in progress whose outcome is unknown.
+    pub(crate) unverified_chunks: AtomicBool,
 }
 
 impl CommittedCounts {
@@ -46,61 +46,61 @@ impl CommittedCounts {
         self.chunks.fetch_add(chunks, Relaxed);
     }
 
-    /// What the ledger has before an attempt.
-    pub(crate) fn begin(&self, rows: u64, chunks: u64) {
+    /// Sets the counts to those of the ledger, before an attempt.
+    pub(crate) fn reset_to(&self, rows: u64, chunks: u64) {
         self.rows.store(rows, Relaxed);
         self.chunks.store(chunks, Relaxed);
-        self.is_unsure.store(false, Relaxed);
+        self.unverified_chunks.store(false, Relaxed);
     }
 
-    /// `3 rows in 1 committed chunk`, or nothing.
-    pub(crate) fn words(&self) -> Option<String> {
+    /// Returns `3 rows in 1 committed chunk`; `None` if nothing is committed.
+    pub(crate) fn describe(&self) -> Option<String> {
         let (rows, chunks) = (self.rows.load(Relaxed), self.chunks.load(Relaxed));
         (chunks > 0)
             .then(|| format!("{} in {}", counted(rows, "row"), counted(chunks, "committed chunk")))
     }
 }
 
-/// What most of the load waits for.
+/// The resource that most of the load waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// Nothing has been seen yet.
+    /// No measurement was made yet.
     #[default]
     Unknown,
     /// The input.
     Source,
-    /// Our own encoding.
+    /// Encoding by pgspate.
     Encode,
-    /// Bytes on their way.
+    /// The network.
     Network,
-    /// The server, and what it waits for itself: a wait event, or `CPU`.
+    /// The server, with its wait event or `CPU`.
     Server(String),
 }
 
-/// A copy of the counters.
+/// The progress at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct ProgressSnapshot {
     /// Rows handed to the server.
     pub rows: u64,
     /// Decompressed input bytes taken.
     pub bytes: u64,
-    /// Rows set aside.
+    /// Rows rejected.
     pub rejected: u64,
-    /// Lanes at work.
+    /// Lanes that were started.
     pub lanes: u64,
-    /// What it waits for.
+    /// The resource that most of the load waits for.
     pub waiting: Waiting,
-    /// What is done with the table while no rows are written: `building index "a"`.
+    /// The work on the table while no rows are written: `building index "a"`.
     pub phase: Option<String>,
 }
 
 impl CopyProgress {
-    /// Of a part of a run that has a wish to stop already.
-    pub(crate) fn with(stop: Stop) -> CopyProgress {
+    /// Returns empty counters that share the request to stop with the rest of the run.
+    pub(crate) fn with_stop(stop: StopFlag) -> CopyProgress {
         CopyProgress { stop, ..CopyProgress::default() }
     }
 
-    /// The counters now.
+    /// Returns the progress at this moment.
     pub fn snapshot(&self) -> ProgressSnapshot {
         ProgressSnapshot {
             rows: self.rows.load(Relaxed),
@@ -117,33 +117,35 @@ impl CopyProgress {
         self.stop.request();
     }
 
-    /// Counts from zero again, for a second attempt.
+    /// Sets the counters to zero for another attempt.
     pub(crate) fn start_over(&self) {
         let counters = [&self.rows, &self.bytes, &self.rejected, &self.sent, &self.lanes];
         let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
     }
 
-    /// What stays of a load that ends here and now, and how to go on, in words.
+    /// Describes which rows stay if the load ends now, and how to continue.
     pub fn last_words(&self) -> String {
-        let kept = match (self.kept.words(), self.kept.is_unsure.load(Relaxed)) {
+        let kept = match (self.committed.describe(), self.committed.unverified_chunks.load(Relaxed))
+        {
             (Some(kept), _) => {
                 format!("{kept} stay; the same command, run again, loads the rest")
             }
             (None, false) => "nothing was committed".to_owned(),
             (None, true) => {
-                "the last commit was under way; the same command, run again, finds out".to_owned()
+                "the outcome of the last commit is unknown; run the same command again to find out"
+                    .to_owned()
             }
         };
-        match &*self.altered.lock().expect("no panic while held") {
+        match &*self.table_changes.lock().expect("no panic while held") {
             Some(altered) => format!("{kept}\n{altered}"),
             None => kept,
         }
     }
 
-    /// Notes what is changed on the table, or that it is back.
-    pub(crate) fn note_altered(&self, altered: Option<String>) {
-        *self.altered.lock().expect("no panic while held") = altered;
+    /// Records what is changed on the table; `None` once the table is restored.
+    pub(crate) fn note_table_changes(&self, altered: Option<String>) {
+        *self.table_changes.lock().expect("no panic while held") = altered;
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -158,7 +160,7 @@ impl CopyProgress {
         *self.phase.lock().expect("no panic while held") = phase;
     }
 
-    /// Nanoseconds that lanes spent on source, encoding and sending so far.
+    /// Returns the nanoseconds that lanes have spent on reading, encoding and sending.
     pub(crate) fn nanos(&self) -> [u64; 3] {
         [&self.source_nanos, &self.encode_nanos, &self.send_nanos].map(|it| it.load(Relaxed))
     }

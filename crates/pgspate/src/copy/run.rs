@@ -1,4 +1,5 @@
-//! Runs a job: starts lanes, adds more while that helps, and commits them together.
+//! Runs a copy job: starts lanes, adds lanes while that increases throughput, and commits them
+//! together if they commit at the end.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, ScopedJoinHandle};
@@ -6,27 +7,29 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use super::commit::{check_kept, commit, has_more};
+use super::commit::{check_chunks_survived, commit_lanes, has_new_chunks};
+use super::first_refusal::find_first_refusal;
 use super::lane::{self, FinishedLane};
 use super::monitor::Monitor;
-use super::session::SessionRegistry;
-use super::settle::settle;
+use super::session_registry::SessionRegistry;
 use super::shared::{LaneFailure, SharedRun};
-use super::{Commit, Destination, CopyEnd, CopyJob, Lanes, CopyOutcome, CopyProgress, StageSeconds};
+use super::{
+    Commit, CopyEnd, CopyJob, CopyOutcome, CopyProgress, Destination, Lanes, StageSeconds,
+};
 use crate::format::Cutter;
 use crate::{Error, ErrorKind, Result};
 
-/// How long a number of lanes is tried before it is judged.
-const TRIAL: Duration = Duration::from_millis(500);
-/// One more lane must bring this much.
-const WORTHWHILE: f64 = 1.07;
+/// Time for which a number of lanes is measured.
+const TRIAL_TIME: Duration = Duration::from_millis(500);
+/// Throughput with one more lane must grow by this factor to keep the lane.
+const GROWTH_MIN: f64 = 1.07;
 const TICK: Duration = Duration::from_millis(20);
 
-/// Runs the job to its end. Blocks; call it from a thread that is not one of `runtime`'s.
+/// Runs the job to its end. Blocks; call it from a thread that does not belong to `runtime`.
 ///
 /// # Errors
-/// The first refusal in input order, a lost connection, or the user's stop. What of the load is
-/// kept then depends on [`Commit`].
+/// The first refusal in input order, a lost connection, or the user's request to stop. [`Commit`]
+/// decides which rows stay in the table.
 pub fn run(
     job: &CopyJob,
     cutter: Box<dyn Cutter>,
@@ -46,40 +49,41 @@ pub fn run(
         }
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
         let all_again = job.commit == Commit::AtEnd && !job.is_stream;
-        if several && all_again && !failure.is_taken && is_conflict(&failure.error) {
+        if several && all_again && !failure.is_taken && may_be_lane_conflict(&failure.error) {
             return Ok(CopyEnd::LanesConflict);
         }
-        // Rows that are refused may be so because an earlier session has written them after all.
-        let may_be_there = || failure.refused.is_some() && runtime.block_on(has_more(job));
-        if all_again && (failure.is_retryable() || may_be_there()) {
+        // Rows may be refused because a lost session of this run has committed them.
+        let may_be_committed =
+            || failure.refused.is_some() && runtime.block_on(has_new_chunks(job));
+        if all_again && (failure.is_retryable() || may_be_committed()) {
             return Ok(CopyEnd::Interrupted(failure.error));
         }
-        return Err(shared.name_blocker(settle(&shared, failure, runtime)));
+        return Err(shared.add_blocker_hint(find_first_refusal(&shared, failure, runtime)));
     }
-    if let (true, Some(error)) = (finished.is_empty(), shared.full().take()) {
+    if let (true, Some(error)) = (finished.is_empty(), shared.connection_limit().take()) {
         return Err(error);
     }
     for lane in &finished {
         lane.tally.reconcile(job.may_drop_rows)?;
     }
     shared.check_complete(&finished)?;
-    shared.check_share()?;
+    shared.check_reject_percentage()?;
     let contents = shared.contents();
-    (job.unchanged)(&contents)?;
+    (job.check_unchanged)(&contents)?;
     let started = Instant::now();
     let committed = match job.commit {
         _ if job.stays_open() => Ok(()),
         Commit::AtEnd => {
-            progress.kept.is_unsure.store(true, Relaxed);
-            let committed = runtime.block_on(commit(job, &finished));
+            progress.committed.unverified_chunks.store(true, Relaxed);
+            let committed = runtime.block_on(commit_lanes(job, &finished));
             if committed.is_ok() {
                 let tallies = finished.iter().map(|lane| &lane.tally);
-                tallies.for_each(|it| progress.kept.add(it.rows_written, it.chunks));
+                tallies.for_each(|it| progress.committed.add(it.rows_written, it.chunks));
             }
             committed
         }
-        Commit::EachChunk if shared.has_lost.load(Relaxed) => {
-            runtime.block_on(check_kept(job, shared.chunks()))
+        Commit::EachChunk if shared.lost_session.load(Relaxed) => {
+            runtime.block_on(check_chunks_survived(job, shared.chunks()))
         }
         Commit::EachChunk => Ok(()),
     };
@@ -106,9 +110,9 @@ pub fn run(
     Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 
-/// Whether the server refused something because of another transaction, which may be ours. Which
-/// of two equal keys comes second is for one lane to find out.
-fn is_conflict(error: &Error) -> bool {
+/// Returns whether the error may be caused by a conflict between two lanes. With one lane, the
+/// server can tell which of two equal keys comes second.
+fn may_be_lane_conflict(error: &Error) -> bool {
     let codes = [
         SqlState::UNIQUE_VIOLATION,
         SqlState::EXCLUSION_VIOLATION,
@@ -118,7 +122,7 @@ fn is_conflict(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| codes.contains(code))
 }
 
-/// Runs lanes until the input is at its end or the load has failed. Those that did not fail.
+/// Runs lanes until the end of the input or a failure. Returns the lanes that did not fail.
 fn run_lanes(shared: &SharedRun<'_>, runtime: &tokio::runtime::Handle) -> Vec<FinishedLane> {
     let (first, most) = match shared.job.lanes {
         _ if shared.job.one_statement => (1, 1),
@@ -132,7 +136,7 @@ fn run_lanes(shared: &SharedRun<'_>, runtime: &tokio::runtime::Handle) -> Vec<Fi
             shared.progress.lanes.fetch_add(1, Relaxed);
             let watcher = thread::current();
             scope.spawn(move || {
-                let finished = lane::run(shared, nth as u64, sessions, runtime);
+                let finished = lane::run_lane(shared, nth as u64, sessions, runtime);
                 watcher.unpark();
                 finished
             })
@@ -147,32 +151,35 @@ fn run_lanes(shared: &SharedRun<'_>, runtime: &tokio::runtime::Handle) -> Vec<Fi
                 monitor.cancel_statements();
             }
             let may_add = lanes.len() < most.min(shared.lanes_max.load(Relaxed) as usize)
-                && shared.full().is_none();
+                && shared.connection_limit().is_none();
             let Some(current) = trial.as_mut().filter(|it| may_add && it.is_over()) else {
                 continue;
             };
-            if current.wants_more(shared.progress.sent.load(Relaxed)) && !shared.is_over() {
+            if current.was_faster(shared.progress.sent.load(Relaxed)) && !shared.is_over() {
                 lanes.push(start(lanes.len()));
             } else if lanes.len() > first {
-                // The last one brought nothing: it ends with its chunk.
+                // The last lane did not increase throughput; it ends after its current chunk.
                 shared.lanes_max.fetch_min(lanes.len() as u64 - 1, Relaxed);
                 trial = None;
             }
         }
-        lanes.into_iter().filter_map(|lane| ended(shared, lane)).collect()
+        lanes.into_iter().filter_map(|lane| join_lane(shared, lane)).collect()
     })
 }
 
-/// What a lane did, if it came to its end. One that panicked fails the load.
-fn ended(shared: &SharedRun<'_>, lane: ScopedJoinHandle<'_, Option<FinishedLane>>) -> Option<FinishedLane> {
+/// Waits for a lane's thread, and returns its result. A panic in a lane fails the load.
+fn join_lane(
+    shared: &SharedRun<'_>,
+    lane: ScopedJoinHandle<'_, Option<FinishedLane>>,
+) -> Option<FinishedLane> {
     lane.join().unwrap_or_else(|_| {
-        let error = Error::new(ErrorKind::Bug, "a lane panicked; nothing is kept");
+        let error = Error::new(ErrorKind::Bug, "a lane panicked");
         shared.fail(LaneFailure::of(0, error));
         None
     })
 }
 
-/// Whether one more lane made it faster.
+/// The measurement that decides whether to add one more lane.
 struct LaneTrial {
     started: Instant,
     sent: u64,
@@ -181,12 +188,12 @@ struct LaneTrial {
 
 impl LaneTrial {
     fn is_over(&self) -> bool {
-        self.started.elapsed() >= TRIAL
+        self.started.elapsed() >= TRIAL_TIME
     }
 
-    fn wants_more(&mut self, sent: u64) -> bool {
+    fn was_faster(&mut self, sent: u64) -> bool {
         let rate = (sent - self.sent) as f64 / self.started.elapsed().as_secs_f64();
-        let was_worthwhile = rate > self.rate_before * WORTHWHILE;
+        let was_worthwhile = rate > self.rate_before * GROWTH_MIN;
         *self = LaneTrial { started: Instant::now(), sent, rate_before: rate };
         was_worthwhile
     }

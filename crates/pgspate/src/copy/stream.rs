@@ -1,8 +1,8 @@
-//! The connection of a lane: one COPY for each chunk, sealed in the ledger.
+//! Sends a lane's chunks over its connection: one COPY per chunk, recorded in the ledger.
 //!
-//! Where the next chunk is at hand, the end of a COPY, the chunk's row in the ledger, the commit
-//! and the start of the next COPY travel together: the server goes on without waiting for us. What
-//! was sent and what the server confirmed are counted and compared.
+//! If the next chunk is ready, one message has the end of a COPY, the chunk's row in the ledger,
+//! the commit and the start of the next COPY. So the server does not wait for the client. The rows
+//! sent and the rows that the server confirmed are counted and compared.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,22 +15,25 @@ use tokio_postgres::{Client, CopyInSink, Statement};
 
 use super::lane::LaneMessage;
 use super::progress::CommittedCounts;
-use super::session::ConfirmedTally;
-use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
+use super::session_registry::ConfirmedTally;
+use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::{Commit, ReadySession};
-use crate::format::{Chunk, Mode};
+use crate::format::{Chunk, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{JobId, Seal, is_emptied, is_refused, is_taken};
+use pgspate_target::ledger::{
+    ChunkRecord, JobId, is_chunk_recorded, is_emptied_by_crash, is_refused_for_dropped_keys,
+};
 use pgspate_target::{ServerRefusal, ends_session, server_error};
 
-/// What binary COPY data begin and end with.
+/// Header of binary COPY data.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 pub(crate) const BINARY_TRAILER: &[u8] = b"\xff\xff";
-/// Several lanes must see rows and constraints as of now, whatever the role's default is.
-pub(super) const BEGIN: &str = "begin isolation level read committed";
+/// Begins a lane's transaction. Several lanes must see the latest rows and constraints, whatever
+/// the role's default isolation level is.
+pub(super) const BEGIN_READ_COMMITTED: &str = "begin isolation level read committed";
 
-/// What a lane did, as far as the server has confirmed it.
+/// Rows and chunks of a lane that the server has confirmed.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LaneTally {
     pub(super) rows_in: u64,
@@ -40,97 +43,99 @@ pub(super) struct LaneTally {
     pub(super) chunks: u64,
 }
 
-/// A lane's side towards the server.
+/// A lane's connection, and the state of its COPY.
 pub(super) struct LaneStream {
     connection: Connection,
     binary: Statement,
     text: Statement,
-    /// How the first transaction begins, until it has.
+    /// The statement that begins the first transaction; `None` once it was sent.
     begin: Option<&'static str>,
     one_statement: bool,
     may_drop_rows: bool,
     commit: Commit,
     ledger: Option<JobId>,
     is_bound: bool,
-    /// The transaction is somebody else's afterwards.
+    /// Whether the transaction stays open for the caller.
     stays_open: bool,
-    /// What ends the transaction, but for its commit.
+    /// SQL to run before the commit.
     after: Option<String>,
-    /// The COPY that pieces go to.
+    /// The COPY that receives pieces.
     open: Option<OpenCopy>,
-    /// What has all of its pieces, and is to be ended.
+    /// A COPY that has all of its pieces and is yet to be ended.
     ending: Option<EndingCopy>,
-    /// The chunk that pieces are of, and how all of its rows were meant to go.
+    /// The current chunk, and the format meant for all of its rows.
     chunk: Option<ChunkAndMode>,
-    /// Rows that the server has confirmed of a chunk whose end is still to come.
+    /// Confirmed rows of a chunk whose last COPY has not ended.
     chunk_written: u64,
-    /// Rows for the ledger that are written with the last chunk.
-    seals: Vec<Seal>,
+    /// Seals (rows of the ledger) to be inserted with the last chunk.
+    seals: Vec<ChunkRecord>,
     tally: LaneTally,
     confirmed: Arc<ConfirmedTally>,
-    /// Where it notes what is committed.
+    /// Counts of what is committed, for the progress.
     kept: Arc<CommittedCounts>,
 }
 
-/// A chunk, and how all of its rows were meant to go.
-type ChunkAndMode = (Arc<Chunk>, Mode);
+/// A chunk, and the format meant for all of its rows.
+type ChunkAndMode = (Arc<Chunk>, EncodeMode);
 
-/// A COPY under way.
+/// A COPY in progress.
 struct OpenCopy {
-    mode: Mode,
+    mode: EncodeMode,
     chunk: Option<ChunkAndMode>,
     sink: Pin<Box<CopyInSink<Bytes>>>,
 }
 
-/// A COPY that is to be ended, if the chunk has any row, and the chunk that ends with it.
+/// A COPY to be ended (`None` if the chunk has no rows), and the chunk that ends with it.
 struct EndingCopy {
     copy: Option<OpenCopy>,
     whole: Option<CompleteChunk>,
 }
 
-/// A chunk that was sent to its end.
+/// A chunk of which every row was sent.
 struct CompleteChunk {
     chunk: Option<ChunkAndMode>,
     rows_in: u64,
     rows_as_text: u64,
 }
 
-/// What went wrong, in which kind of COPY, and with which chunk.
+/// An error of the server, with the format of the COPY and the chunk that it happened in.
 struct CopyFault {
     error: tokio_postgres::Error,
-    mode: Mode,
+    mode: EncodeMode,
     chunk: Option<ChunkAndMode>,
 }
 
 impl LaneStream {
-    /// Over a session that is ready. Its first transaction begins with its first COPY, or now, if
-    /// there is something to do in it before.
+    /// Prepares to send over `ready`. The first transaction begins with the first COPY, or at once
+    /// if there is SQL to run before.
     pub(super) async fn open(shared: &SharedRun<'_>, ready: ReadySession) -> Result<LaneStream> {
         let (job, is_alone) = (shared.job, shared.is_alone);
         let ReadySession { connection, text, binary } = ready;
-        // COPY FREEZE does not go with the snapshots of other isolation levels.
-        let begin = if is_alone && job.before().is_none() { "begin" } else { BEGIN };
-        if let Some(before) = job.before() {
+        // COPY FREEZE needs the default isolation level's snapshot handling, so a lone lane does
+        // not set the level.
+        let begin =
+            if is_alone && job.sql_before().is_none() { "begin" } else { BEGIN_READ_COMMITTED };
+        if let Some(before) = job.sql_before() {
             let (begun, made_ready) = tokio::join!(
                 biased;
                 connection.client.batch_execute(begin),
                 connection.client.batch_execute(before)
             );
-            begun.map_err(server_error("could not prepare to copy".to_owned()))?;
+            begun.map_err(server_error("could not prepare a session to copy".to_owned()))?;
             made_ready.map_err(|error| refused_copy(&connection, error))?;
         }
         Ok(LaneStream {
             connection,
             binary,
             text,
-            begin: job.before().is_none().then_some(begin),
+            begin: job.sql_before().is_none().then_some(begin),
             one_statement: job.one_statement,
             may_drop_rows: job.may_drop_rows,
             commit: job.commit,
             ledger: job.ledger_id(),
             is_bound: job.ledger.as_ref().is_some_and(|ledger| ledger.is_bound),
             stays_open: job.stays_open(),
-            after: job.after().map(str::to_owned),
+            after: job.sql_after().map(str::to_owned),
             open: None,
             ending: None,
             chunk: None,
@@ -138,23 +143,23 @@ impl LaneStream {
             seals: Vec::new(),
             tally: LaneTally::default(),
             confirmed: Arc::default(),
-            kept: Arc::clone(&shared.progress.kept),
+            kept: Arc::clone(&shared.progress.committed),
         })
     }
 
-    /// What the server has confirmed, as it does.
+    /// Returns the tally of what the server has confirmed; it is updated continuously.
     pub(super) fn confirmed(&self) -> Arc<ConfirmedTally> {
         Arc::clone(&self.confirmed)
     }
 
-    /// Streams what comes until there is no more. The connection, with a transaction open, or what
-    /// went wrong.
+    /// Sends messages until the channel closes. Returns the connection, whose transaction may be
+    /// open, or the failure.
     pub(super) async fn serve(
         mut self,
         messages: Receiver<LaneMessage>,
     ) -> Result<Connection, Box<LaneFailure>> {
         let streamed = self.stream(messages).await;
-        // Still open only when the load was given up: it is aborted with its sink.
+        // A COPY is still open only if the load was abandoned. Dropping its sink aborts the COPY.
         drop((self.open.take(), self.ending.take()));
         match streamed {
             Ok(()) => Ok(self.connection),
@@ -166,9 +171,9 @@ impl LaneStream {
         loop {
             let waiting = match messages.try_recv() {
                 Ok(message) => Some(message),
-                // Nothing to go on with, so the server's answer can be waited for.
+                // No message is waiting, so there is time to wait for the server's reply.
                 Err(_) => {
-                    self.end().await?;
+                    self.end_pending().await?;
                     messages.recv().await
                 }
             };
@@ -176,16 +181,16 @@ impl LaneStream {
                 Some(LaneMessage::Chunk(next, mode)) => self.chunk = Some((next, mode)),
                 Some(LaneMessage::Piece(mode, piece)) => self.write(mode, piece).await?,
                 Some(LaneMessage::End(binary, text)) => self.end_chunk(binary, text).await?,
-                Some(LaneMessage::Complete) => self.complete().await?,
+                Some(LaneMessage::Complete) => self.complete_lane().await?,
                 None => return Ok(()),
             }
         }
     }
 
-    async fn write(&mut self, mode: Mode, piece: Bytes) -> Result<(), CopyFault> {
+    async fn write(&mut self, mode: EncodeMode, piece: Bytes) -> Result<(), CopyFault> {
         if self.open.as_ref().is_some_and(|open| open.mode != mode) {
-            // Two kinds in one chunk: a COPY of each.
-            self.end().await?;
+            // The chunk has rows in both formats, and needs one COPY for each.
+            self.end_pending().await?;
             self.ending = Some(EndingCopy { copy: self.open.take(), whole: None });
         }
         if self.open.is_none() {
@@ -197,11 +202,11 @@ impl LaneStream {
         }
     }
 
-    /// Begins a COPY, and ends what comes before it in the same breath. The client sends nothing
-    /// of the second before all of the first. After a refusal the connection must not be used
-    /// again: the client's and the server's idea of what comes next may differ then.
-    async fn begin(&mut self, mode: Mode) -> Result<OpenCopy, CopyFault> {
-        let statement = if mode == Mode::Binary { &self.binary } else { &self.text };
+    /// Begins a COPY, and ends the pending one in the same round trip. The client sends all of the
+    /// first statement before the second. After an error the connection must not be used again,
+    /// because client and server may disagree about the next message.
+    async fn begin(&mut self, mode: EncodeMode) -> Result<OpenCopy, CopyFault> {
+        let statement = if mode == EncodeMode::Binary { &self.binary } else { &self.text };
         let (ending, begin) = (self.ending.take(), self.begin.take());
         let client = &self.connection.client;
         let start = async {
@@ -210,56 +215,61 @@ impl LaneStream {
                 None => Ok(()),
             }
         };
-        // A COPY that goes on without its transaction comes to nothing, as nobody ends it.
+        // If the transaction could not begin, the COPY after it has no effect, because nothing ends
+        // it.
         let (closed, started, begun) = tokio::join!(
             biased;
-            self.close(ending),
+            self.end_and_seal(ending),
             start,
             client.copy_in::<_, Bytes>(statement)
         );
-        self.note(closed?);
+        self.count_confirmed(closed?);
         let chunk = self.chunk.clone();
         let sink = match started.and(begun) {
             Ok(sink) => Box::pin(sink),
             Err(error) => return Err(CopyFault { error, mode, chunk }),
         };
         let mut open = OpenCopy { mode, chunk, sink };
-        if mode == Mode::Binary {
+        if mode == EncodeMode::Binary {
             open.feed(Bytes::from_static(BINARY_HEADER)).await?;
         }
         Ok(open)
     }
 
-    /// Has the chunk's COPY ended, unless all chunks share one.
+    /// Marks the chunk's COPY to be ended, unless all chunks share one COPY.
     async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), CopyFault> {
-        self.end().await?;
+        self.end_pending().await?;
         if let Some(begin) = self.begin.take() {
-            // A chunk without rows is sealed in a transaction, too.
+            // A chunk without rows needs a row in the ledger, too, and hence a transaction.
             let begun = self.connection.client.batch_execute(begin).await;
             let chunk = self.chunk.clone();
-            begun.map_err(|error| CopyFault { error, mode: Mode::Text, chunk })?;
+            begun.map_err(|error| CopyFault { error, mode: EncodeMode::Text, chunk })?;
         }
-        let whole = CompleteChunk { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
+        let whole =
+            CompleteChunk { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
         let copy = if self.one_statement { None } else { self.open.take() };
         self.ending = Some(EndingCopy { copy, whole: Some(whole) });
         if self.may_drop_rows || self.one_statement {
-            // The ledger is to have the rows that were written, which are known after the COPY.
-            self.end().await?;
+            // The ledger records the written rows, which are known only after the COPY.
+            self.end_pending().await?;
         }
         Ok(())
     }
 
-    /// Ends what is to be ended.
-    async fn end(&mut self) -> Result<(), CopyFault> {
+    /// Ends the pending COPY, if there is one.
+    async fn end_pending(&mut self) -> Result<(), CopyFault> {
         let ending = self.ending.take();
-        let closed = self.close(ending).await?;
-        self.note(closed);
+        let closed = self.end_and_seal(ending).await?;
+        self.count_confirmed(closed);
         Ok(())
     }
 
-    /// Ends a COPY and, where lanes commit each chunk, seals the chunk that ends with it. The rows
-    /// that the COPY has written, and the chunk.
-    async fn close(&self, ending: Option<EndingCopy>) -> Result<(u64, Option<CompleteChunk>), CopyFault> {
+    /// Ends a COPY. If lanes commit each chunk, also records the chunk that ends with it and
+    /// commits. Returns the number of written rows, and the chunk.
+    async fn end_and_seal(
+        &self,
+        ending: Option<EndingCopy>,
+    ) -> Result<(u64, Option<CompleteChunk>), CopyFault> {
         let Some(EndingCopy { copy, whole }) = ending else { return Ok((0, None)) };
         let finish = async {
             match copy {
@@ -271,11 +281,12 @@ impl LaneStream {
         let (Some(job), Some(sealed)) = (job, &whole) else {
             return Ok((finish.await?, whole));
         };
-        let seal_sql = |rows| job.seal_sql(&[sealed.seal(rows)], self.is_bound);
+        let insert_chunks_sql = |rows| job.insert_chunks_sql(&[sealed.seal(rows)], self.is_bound);
         let client = &self.connection.client;
         if !self.may_drop_rows {
-            // As many as were sent, or the load fails.
-            let seal = seal_sql(sealed.rows_in);
+            // The number of sent rows is recorded as written. If the server wrote fewer, the load
+            // fails.
+            let seal = insert_chunks_sql(sealed.rows_in);
             let (written, sealed) =
                 tokio::join!(biased; finish, commit_chunk(client, &seal, sealed));
             let written = written?;
@@ -283,12 +294,12 @@ impl LaneStream {
             return Ok((written, whole));
         }
         let written = finish.await?;
-        commit_chunk(client, &seal_sql(self.chunk_written + written), sealed).await?;
+        commit_chunk(client, &insert_chunks_sql(self.chunk_written + written), sealed).await?;
         Ok((written, whole))
     }
 
-    /// Counts what the server has confirmed.
-    fn note(&mut self, (written, whole): (u64, Option<CompleteChunk>)) {
+    /// Adds confirmed rows and a confirmed chunk to the tally.
+    fn count_confirmed(&mut self, (written, whole): (u64, Option<CompleteChunk>)) {
         self.chunk_written += written;
         let Some(whole) = whole else { return };
         let written = std::mem::take(&mut self.chunk_written);
@@ -304,51 +315,52 @@ impl LaneStream {
         self.confirmed.set(&self.tally);
     }
 
-    /// The failure for a chunk whose rows the server did not take, or for a lost connection.
+    /// Returns the failure for a chunk that the server refused, or for a lost connection.
     fn failure(&self, fault: CopyFault) -> Box<LaneFailure> {
-        let is_taken = is_taken(&fault.error);
-        if is_emptied(&fault.error) {
+        let is_chunk_recorded = is_chunk_recorded(&fault.error);
+        if is_emptied_by_crash(&fault.error) {
             let seq = fault.chunk.map_or(0, |(chunk, _)| chunk.seq);
-            return Box::new(LaneFailure::of_crash(seq));
+            return Box::new(LaneFailure::table_emptied(seq));
         }
         let error = refused_copy(&self.connection, fault.error);
         let Some((chunk, meant)) = fault.chunk else {
-            return Box::new(LaneFailure { is_taken, ..LaneFailure::of(0, error) });
+            return Box::new(LaneFailure { is_chunk_recorded, ..LaneFailure::of(0, error) });
         };
         let by = match (fault.mode, meant) {
-            (Mode::Binary, _) => RefusedBy::BinaryCopy,
-            (Mode::Text, Mode::Binary) => RefusedBy::LeftOverText,
-            (Mode::Text, Mode::Text) => RefusedBy::WholeText,
+            (EncodeMode::Binary, _) => RefusedBy::BinaryCopy,
+            (EncodeMode::Text, EncodeMode::Binary) => RefusedBy::LeftOverText,
+            (EncodeMode::Text, EncodeMode::Text) => RefusedBy::WholeText,
         };
         let seq = chunk.seq;
         let refused = (error.kind() == ErrorKind::Server).then_some(RefusedChunk { chunk, by });
-        Box::new(LaneFailure { refused, is_taken, ..LaneFailure::of(seq, error) })
+        Box::new(LaneFailure { refused, is_chunk_recorded, ..LaneFailure::of(seq, error) })
     }
 
-    /// Ends a COPY that all chunks share, writes the chunks that are to be committed together to
-    /// the ledger, and has deferred constraints checked: here rather than in the commit, as lanes
-    /// may then wait for each other and must be watched.
-    async fn complete(&mut self) -> Result<(), CopyFault> {
+    /// Ends a COPY that all chunks share, inserts the ledger rows of chunks that are committed
+    /// together, and checks deferred constraints. The commit would check them, too. But lanes may
+    /// wait for each other during the check, and here the monitor watches them.
+    async fn complete_lane(&mut self) -> Result<(), CopyFault> {
         let chunks = self.tally.chunks + u64::from(self.ending.is_some());
         let is_all = self.commit == Commit::EachChunk || self.stays_open;
         if is_all || (chunks == 0 && self.after.is_none()) {
-            return self.end().await;
+            return self.end_pending().await;
         }
         if let Some(copy) = self.open.take() {
-            self.end().await?;
+            self.end_pending().await?;
             let written = copy.finish().await?;
             self.tally.rows_written += written;
             self.confirmed.set(&self.tally);
-            spread(&mut self.seals, written);
+            distribute_written_rows(&mut self.seals, written);
         }
         let ending = self.ending.take();
         let last = ending.as_ref().and_then(|ending| ending.whole.as_ref());
-        // As many as were sent, or the load fails before it commits.
+        // The number of sent rows is recorded as written. If the server wrote fewer, the load fails
+        // before it commits.
         let last = last.map(|whole| whole.seal(whole.rows_in));
         let mut sql = "set constraints all immediate".to_owned();
         if let (Some(job), false) = (self.ledger, self.seals.is_empty() && last.is_none()) {
-            let seals: Vec<Seal> = self.seals.iter().copied().chain(last).collect();
-            sql = format!("{}; {sql}", job.seal_sql(&seals, self.is_bound));
+            let seals: Vec<ChunkRecord> = self.seals.iter().copied().chain(last).collect();
+            sql = format!("{}; {sql}", job.insert_chunks_sql(&seals, self.is_bound));
         }
         if let Some(after) = &self.after {
             sql = format!("{sql}; {after}");
@@ -356,18 +368,18 @@ impl LaneStream {
         let chunk = self.chunk.clone();
         let (closed, checked) = tokio::join!(
             biased;
-            self.close(ending),
+            self.end_and_seal(ending),
             self.connection.client.batch_execute(&sql)
         );
-        self.note(closed?);
-        checked.map_err(|error| CopyFault { error, mode: Mode::Text, chunk })
+        self.count_confirmed(closed?);
+        checked.map_err(|error| CopyFault { error, mode: EncodeMode::Text, chunk })
     }
 }
 
 impl CompleteChunk {
-    fn seal(&self, rows_written: u64) -> Seal {
-        let Some((chunk, _)) = &self.chunk else { return Seal::default() };
-        Seal {
+    fn seal(&self, rows_written: u64) -> ChunkRecord {
+        let Some((chunk, _)) = &self.chunk else { return ChunkRecord::default() };
+        ChunkRecord {
             chunk: chunk.seq,
             input: chunk.input,
             position: chunk.position(),
@@ -379,17 +391,21 @@ impl CompleteChunk {
     }
 }
 
-/// Writes the chunk's row, commits, and begins the next transaction.
-async fn commit_chunk(client: &Client, seal_sql: &str, whole: &CompleteChunk) -> Result<(), CopyFault> {
-    let sql = format!("{seal_sql}; commit; {BEGIN}");
+/// Inserts the chunk's row into the ledger, commits, and begins the next transaction.
+async fn commit_chunk(
+    client: &Client,
+    insert_chunks_sql: &str,
+    whole: &CompleteChunk,
+) -> Result<(), CopyFault> {
+    let sql = format!("{insert_chunks_sql}; commit; {BEGIN_READ_COMMITTED}");
     let sealed = client.batch_execute(&sql).await;
-    let mode = whole.chunk.as_ref().map_or(Mode::Text, |(_, mode)| *mode);
+    let mode = whole.chunk.as_ref().map_or(EncodeMode::Text, |(_, mode)| *mode);
     sealed.map_err(|error| CopyFault { error, mode, chunk: whole.chunk.clone() })
 }
 
-/// Gives each chunk of one COPY its share of the rows that this has written: all of its own, as
-/// long as there are any.
-fn spread(seals: &mut [Seal], mut written: u64) {
+/// Distributes the rows that one COPY wrote over its chunks: each chunk gets all of its rows while
+/// any are left.
+fn distribute_written_rows(seals: &mut [ChunkRecord], mut written: u64) {
     for seal in seals {
         seal.rows_written = seal.rows_in.min(written);
         written -= seal.rows_written;
@@ -402,9 +418,9 @@ impl OpenCopy {
         fed.map_err(|error| self.fault(error))
     }
 
-    /// Ends the COPY; the rows that the server wrote.
+    /// Ends the COPY. Returns the number of rows that the server wrote.
     async fn finish(mut self) -> Result<u64, CopyFault> {
-        if self.mode == Mode::Binary {
+        if self.mode == EncodeMode::Binary {
             self.feed(Bytes::from_static(BINARY_TRAILER)).await?;
         }
         let written = self.sink.as_mut().finish().await;
@@ -425,7 +441,8 @@ impl LaneTally {
         self.chunks += other.chunks;
     }
 
-    /// That of sessions to which the same was sent, and each of which wrote its share.
+    /// Combines the tallies of sessions that received the same rows and of which each wrote its
+    /// share.
     pub(super) fn of_shares(tallies: &[LaneTally]) -> LaneTally {
         let all = |of: fn(&LaneTally) -> u64| tallies.iter().map(of);
         LaneTally {
@@ -433,12 +450,13 @@ impl LaneTally {
             rows_written: all(|it| it.rows_written).sum(),
             rows_as_text: all(|it| it.rows_as_text).max().unwrap_or_default(),
             rows_rejected: all(|it| it.rows_rejected).max().unwrap_or_default(),
-            // What one has not confirmed is not done.
+            // A chunk is done when every session has confirmed it.
             chunks: all(|it| it.chunks).min().unwrap_or_default(),
         }
     }
 
-    /// Compares what was sent with what the server wrote.
+    /// Checks that the server wrote as many rows as were sent. With `may_drop_rows` it may have
+    /// written fewer.
     pub(super) fn reconcile(&self, may_drop_rows: bool) -> Result<()> {
         let (sent, written) = (self.rows_in - self.rows_rejected, self.rows_written);
         if written == sent || (may_drop_rows && written < sent) {
@@ -449,10 +467,11 @@ impl LaneTally {
     }
 }
 
-/// The server's refusal in its own words alone, or what became of the connection.
+/// Returns the server's refusal in the server's own words, or an explanation of the lost
+/// connection.
 pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
-        Some(_) if is_refused(&error) => keys_are_down(),
+        Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
         Some(said) if !ends_session(said.code()) => {
             let message = ServerRefusal::new(said).to_string();
             server_error(message)(error)
@@ -461,17 +480,18 @@ pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error
     }
 }
 
-/// Another load has dropped the table's keys. Which one, whoever has another session can tell.
-fn keys_are_down() -> Error {
+/// Returns the error for keys that another load has dropped. The caller can look up which load,
+/// with another session.
+fn keys_dropped_error() -> Error {
     Error::new(
         ErrorKind::Ledger,
-        "another load has dropped the table's keys, and they are not back",
+        "another load has dropped the table's keys and not created them again",
     )
     .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
 }
 
-/// Whether that is why a load has failed.
-pub(crate) fn is_keys_down(error: &Error) -> bool {
+/// Returns whether a load failed because another load has dropped the table's keys.
+pub(crate) fn is_keys_dropped_error(error: &Error) -> bool {
     error.kind() == ErrorKind::Ledger
         && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
 }

@@ -1,30 +1,33 @@
-//! A run's job: the session that holds it, and what the ledger has of it.
+//! A run's job: the session that holds the job's lock, and the job's state in the ledger.
 //!
-//! A run that writes rows opens its job here, and holds the job's lock. After a lost connection it
-//! connects anew, and the ledger says what is written by then. This room knows neither what is
-//! read nor how it is written, and nothing of the table but its name.
+//! A run that writes rows opens its job here and holds the job's lock. After a lost connection the
+//! run connects again and reads from the ledger which chunks are written. This module knows neither
+//! the source nor the way rows are written. Of the table it knows only the name.
 
-mod own;
+mod own_session;
 
 use tokio_postgres::Client;
 
-pub(crate) use own::{OwnSession, RetryWhileAway};
+pub(crate) use own_session::{OwnSession, RetryWhileAway};
 
 use crate::Result;
 use crate::copy::CopyProgress;
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{self, Begun, Change, Found, Identity, JobId, Known, Opened, Seal};
+use pgspate_target::ledger::{
+    self, ChunkRecord, JobId, JobIdentity, JobLookup, LedgerState, OpenJob, OpenOutcome,
+    RecordedChange,
+};
 
-/// A run's session and its job, if it keeps a ledger.
+/// A run's session, and its job if the run keeps a ledger.
 pub(crate) struct JobSession {
     pub(crate) own: OwnSession,
-    /// What the ledger knows the run by, if there is to be one.
-    pub(crate) identity: Option<Identity>,
-    pub(crate) known: Known,
-    pub(crate) opened: Option<Opened>,
+    /// The identity by which the ledger recognises the run; `None` without a ledger.
+    pub(crate) identity: Option<JobIdentity>,
+    pub(crate) known: LedgerState,
+    pub(crate) opened: Option<OpenJob>,
     /// What earlier runs had written when the job was opened.
-    pub(crate) at_first: Seal,
-    /// What is to be told in the end.
+    pub(crate) sums_before: ChunkRecord,
+    /// Warnings for the final report.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -33,24 +36,24 @@ impl RetryWhileAway for JobSession {
         &self.own
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn restore_session(&mut self) -> Result<()> {
         self.reconnect()?;
         if let Some(key) = self.lock_key() {
-            self.ask(async |client: &Client| ledger::outlast_lost_lanes(client, key).await)?;
+            self.ask(async |client: &Client| ledger::end_lost_lanes(client, key).await)?;
         }
         self.reopen()
     }
 }
 
 impl JobSession {
-    /// Of a run whose job nobody has looked for yet.
+    /// Creates the session of a run whose job was not looked up yet.
     pub(crate) fn new(own: OwnSession) -> JobSession {
         JobSession {
             own,
             identity: None,
-            known: Known::default(),
+            known: LedgerState::default(),
             opened: None,
-            at_first: Seal::default(),
+            sums_before: ChunkRecord::default(),
             warnings: Vec::new(),
         }
     }
@@ -63,96 +66,98 @@ impl JobSession {
         &self.own.connection.client
     }
 
-    /// Asks the server over the run's own session. Blocks.
+    /// Runs `question` on the run's own session. Blocks.
     pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
         self.own.ask(question)
     }
 
-    /// The same, and again while the server is away, as long as lanes would try.
-    pub(crate) fn persist<T>(
+    /// Runs `question` on the run's own session, again while the server is away. Gives up after the
+    /// time for which lanes would retry.
+    pub(crate) fn ask_until_answered<T>(
         &mut self,
         progress: &CopyProgress,
         question: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
-        self.again(progress, |job| job.ask(&question))
+        self.retry_while_away(progress, |job| job.ask(&question))
     }
 
-    /// The job, once it is open.
+    /// Returns the id of the open job.
     pub(crate) fn id(&self) -> Option<JobId> {
         self.opened.as_ref().map(|opened| opened.job)
     }
 
-    /// The lock of the job, if the run keeps a ledger.
+    /// Returns the key of the job's advisory lock, if the run keeps a ledger.
     pub(crate) fn lock_key(&self) -> Option<i64> {
-        self.identity.as_ref().map(Identity::lock_key)
+        self.identity.as_ref().map(JobIdentity::lock_key)
     }
 
-    /// Whether the job's rows are lost when the server crashes.
+    /// Returns whether the job's rows are lost when the server crashes, as for an unlogged table.
     pub(crate) fn is_bound(&self) -> bool {
         self.opened.as_ref().is_some_and(|opened| opened.is_bound)
     }
 
-    /// Finds out what the run is known by where that takes a key of the ledger, which is made for
-    /// that if need be.
+    /// Completes the run's identity if that needs the ledger's secret. Creates the ledger if it is
+    /// missing.
     pub(crate) fn settle_identity(&mut self, progress: &CopyProgress) -> Result<()> {
-        if self.identity.as_ref().is_none_or(Identity::is_settled) {
+        if self.identity.as_ref().is_none_or(JobIdentity::is_settled) {
             return Ok(());
         }
-        let secret = self.again(progress, |job| {
+        let secret = self.retry_while_away(progress, |job| {
             job.reconnect()?;
             job.ask(async |client: &Client| {
-                ledger::ensure(client).await?;
-                ledger::secret(client).await
+                ledger::ensure_ledger(client).await?;
+                ledger::read_url_key(client).await
             })
         })?;
         if let Some(identity) = &mut self.identity {
-            identity.settle(&secret);
+            identity.hash_hidden_urls(&secret);
         }
         Ok(())
     }
 
-    /// Opens the job for a table, if the run keeps a ledger. False when another run has done it
-    /// meanwhile.
+    /// Opens the job for a table, if the run keeps a ledger. Returns false if another run has
+    /// finished the job in the meantime.
     pub(crate) fn open(
         &mut self,
         table_oid: u32,
-        (restart, made): (bool, bool),
+        restart: bool,
+        created: bool,
         progress: &CopyProgress,
     ) -> Result<bool> {
         let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = table_oid;
         let (identity, known) = (identity.clone(), self.known.clone());
-        let begun = self.persist(progress, async |client: &Client| {
-            ledger::open(client, &identity, &known, restart, made).await
+        let begun = self.ask_until_answered(progress, async |client: &Client| {
+            ledger::open_job(client, &identity, &known, restart, created).await
         })?;
         match begun {
-            Begun::Finished(record) => self.known.found = Found::Finished(record),
-            Begun::Opened(opened) => self.begin(opened),
+            OpenOutcome::Finished(record) => self.known.found = JobLookup::Finished(record),
+            OpenOutcome::Opened(opened) => self.begin(opened),
         }
         Ok(self.opened.is_some())
     }
 
-    /// Begins with a job that is open.
-    pub(crate) fn begin(&mut self, opened: Opened) {
-        self.at_first = opened.done.sums();
+    /// Continues with a job that is open.
+    pub(crate) fn begin(&mut self, opened: OpenJob) {
+        self.sums_before = opened.done.totals();
         self.opened = Some(opened);
     }
 
-    /// Connects anew where the connection was lost meanwhile, and reads what is written by now.
+    /// Connects again if the connection was lost, and reads which chunks are written now.
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.reconnect()?;
         let (Some(opened), Some(identity)) = (&self.opened, &self.identity) else { return Ok(()) };
         let (job, is_bound) = (opened.job, opened.is_bound);
         let (is_emptied, done) = self.ask(async |client: &Client| {
-            let is_emptied = is_bound && ledger::begin_over(client, job, identity).await?;
-            Ok((is_emptied, ledger::reread_done(client, job).await?))
+            let is_emptied = is_bound && ledger::restart_emptied_job(client, job, identity).await?;
+            Ok((is_emptied, ledger::reread_written_chunks(client, job).await?))
         })?;
         if is_emptied {
-            self.at_first = Seal::default();
+            self.sums_before = ChunkRecord::default();
             let table = &identity.table;
             self.warnings.push(format!(
-                "the server crashed and emptied {table}, which is unlogged: its rows of this load \
-                 were loaded again"
+                "the server crashed and emptied unlogged table {table}; the rows of this load were \
+                 loaded again"
             ));
         }
         if let Some(opened) = &mut self.opened {
@@ -161,60 +166,62 @@ impl JobSession {
         Ok(())
     }
 
-    /// Connects anew where the connection was lost meanwhile, and holds the job again.
+    /// Connects again if the connection was lost, and takes the job's lock again.
     pub(crate) fn reconnect(&mut self) -> Result<()> {
         if !self.own.reconnect()? {
             return Ok(());
         }
-        let identity = self.identity.as_ref().filter(|identity| identity.is_settled());
-        let Some(key) = identity.map(Identity::lock_key) else { return Ok(()) };
+        let identity = self.identity.as_ref().filter(|identity| identity.has_complete_key());
+        let Some(key) = identity.map(JobIdentity::lock_key) else { return Ok(()) };
         self.ask(async |client: &Client| {
-            ledger::hold(client, key).await?;
-            ledger::outlast_lost_lanes(client, key).await
+            ledger::hold_job_lock(client, key).await?;
+            ledger::end_lost_lanes(client, key).await
         })
     }
 
-    /// What of the job is in the table and the ledger now; `None` where nothing can tell. Then
-    /// nothing may be forgotten either.
-    pub(crate) fn kept(&mut self) -> Option<Seal> {
+    /// Returns what the job has in the table and the ledger. Returns `None` if the server cannot be
+    /// asked; nothing may be deleted then.
+    pub(crate) fn written_sums(&mut self) -> Option<ChunkRecord> {
         if self.reopen().is_err() {
             self.opened = None;
         }
-        Some(self.opened.as_ref()?.done.sums())
+        Some(self.opened.as_ref()?.done.totals())
     }
 
-    /// Forgets a job that has left nothing behind. What an earlier run has changed on the table
-    /// and this one has not put back, for the end of its error.
-    pub(crate) fn forget(&mut self) -> Option<String> {
+    /// Deletes a job that has written nothing. Returns a hint about changes of an earlier run that
+    /// are not restored.
+    pub(crate) fn delete_unused(&mut self) -> Option<String> {
         let job = self.opened.take()?.job;
-        // It would be forgotten when the load is run again, too.
-        let forgot = self.ask(async |client: &Client| ledger::forget_unused(client, job).await);
+        // An error is ignored: the job is also deleted when the load is run again.
+        let forgot = self.ask(async |client: &Client| ledger::forget_unused_job(client, job).await);
         let left = forgot.unwrap_or_default();
-        let names: Vec<_> = left.iter().map(Change::name).collect();
+        let names: Vec<_> = left.iter().map(RecordedChange::name).collect();
         (!left.is_empty()).then(|| {
             format!(
-                "An earlier load has dropped or changed this, and it is not back: {}. `pgspate \
-                 status --restore {}` puts it back, and so does the next load into the table.",
+                "An earlier load dropped or changed {} and has not restored it. `pgspate status \
+                 --restore {}` restores it, and so does the next load into the table.",
                 names.join(", "),
                 job.0
             )
         })
     }
 
-    /// The number of the job, and the rows that earlier runs of it have written.
-    pub(crate) fn before(&self) -> (Option<i64>, u64) {
+    /// Returns the job's number, and the number of rows that earlier runs of the job have written.
+    pub(crate) fn earlier_rows(&self) -> (Option<i64>, u64) {
         match (&self.known.found, &self.opened) {
-            (Found::Finished(record), _) => (Some(record.job), record.rows_written.unsigned_abs()),
-            // What was known before may have been another run's since.
-            (_, Some(opened)) => (Some(opened.job.0), self.at_first.rows_written),
+            (JobLookup::Finished(record), _) => {
+                (Some(record.job), record.rows_written.unsigned_abs())
+            }
+            // The job found by `prepare` may have been changed by another run since.
+            (_, Some(opened)) => (Some(opened.job.0), self.sums_before.rows_written),
             (_, None) => (None, 0),
         }
     }
 
-    /// Rows that were set aside by a job that is finished, and is not gone on with.
-    pub(crate) fn rejected_before(&self) -> u64 {
+    /// Returns the number of rows that a finished job has rejected.
+    pub(crate) fn earlier_rejects(&self) -> u64 {
         match &self.known.found {
-            Found::Finished(record) => record.rows_rejected.unsigned_abs(),
+            JobLookup::Finished(record) => record.rows_rejected.unsigned_abs(),
             _ => 0,
         }
     }

@@ -1,55 +1,58 @@
-//! Attempts at copying the rows: what is tried again after which end.
+//! Attempts to copy the rows, and which errors lead to another attempt.
 //!
-//! Every attempt begins with what the ledger has then, so that none writes a row twice.
+//! Every attempt first reads from the ledger which chunks are written, so that no row is written
+//! twice.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Load, LoadWatch, WidenedColumn, create};
 use crate::copy::{
-    self, SessionOpener, CopySetup, Destination, EarlySession, CopyEnd, CopyJob, Lanes, LedgerJob, CopyOutcome, RejectsMax,
+    self, CopyEnd, CopyJob, CopyOutcome, CopySetup, Destination, EarlySession, Lanes, LedgerJob,
+    RejectsMax, SessionOpener,
 };
-use crate::format::Mode;
+use crate::format::EncodeMode;
 use crate::job::RetryWhileAway;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
-use pgspate_target::Table;
-use pgspate_target::ledger::Opened;
-use pgspate_target::session::Patience;
+use pgspate_target::TargetTable;
+use pgspate_target::ledger::OpenJob;
+use pgspate_target::session::RetryBackoff;
 
 impl Load {
-    /// Starts over while that promises to help.
-    pub(super) fn attempts(
+    /// Copies the rows, again after errors that another attempt may avoid.
+    pub(super) fn copy_rows(
         &mut self,
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let mut patience = Patience::new(self.job.own.limits.retry_for);
+        let mut patience = RetryBackoff::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
-            if let Some(Opened { done, .. }) = &self.job.opened {
-                watch.copy.kept.begin(done.rows_written(), done.chunks());
+            if let Some(OpenJob { done, .. }) = &self.job.opened {
+                watch.copy.committed.reset_to(done.rows_written(), done.chunks());
             }
             let began = Instant::now();
             self.job.own.was_away = false;
             let attempt = self.attempt(watch);
             if began.elapsed() > self.job.own.limits.retry_for {
-                // The server was there for long enough to be waited for anew.
-                patience.renew();
+                // The server was reachable for a while, so the time limit starts again.
+                patience.reset();
             }
             match attempt {
                 Ok(CopyEnd::Done(outcome, _)) => return Ok(outcome),
                 Ok(CopyEnd::LanesConflict) if self.reading.is_stream() => {
                     return Err(Error::new(ErrorKind::Server, "two rows have the same unique key")
-                        .hint("Load with `--lanes 1` to be told which."));
+                        .hint("Load with `--lanes 1` to see which rows."));
                 }
                 Ok(CopyEnd::LanesConflict) => {
                     self.plan.lanes = Lanes::Fixed(1);
-                    "two lanes met the same unique key".clone_into(&mut self.plan.lanes_reason);
+                    "two lanes had rows with the same unique key"
+                        .clone_into(&mut self.plan.lanes_reason);
                 }
                 Ok(CopyEnd::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
-                Err(error) if self.add_key(&error)? => {}
-                Err(error) => match self.widen(&error)? {
+                Err(error) if self.add_json_key(&error)? => {}
+                Err(error) => match self.widen_column(&error)? {
                     Some(step) => widened.push(step),
                     None => return Err(error),
                 },
@@ -68,11 +71,11 @@ impl Load {
         let (reading, rows) = (self.reading.clone(), self.plan.rows.clone());
         let (version, ignores) = (self.session.server_version, self.request.rows.ignore_unknown);
         Ok(CopyJob {
-            early: std::mem::take(&mut self.early),
-            connect: self.connect(),
-            copying: self.copying(),
-            control: Arc::clone(&self.job.own.connection),
-            encoder: reading.encoder(&rows, &self.table, version, ignores)?,
+            early_session: std::mem::take(&mut self.early_session),
+            session_opener: self.session_opener(),
+            setup: self.copy_setup(),
+            control_connection: Arc::clone(&self.job.own.connection),
+            make_encoder: reading.encoder(&rows, &self.table, version, ignores)?,
             mode: rows.mode,
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
@@ -86,79 +89,84 @@ impl Load {
                 id: opened.job,
                 is_bound: opened.is_bound,
                 done: opened.done.clone(),
-                rejects: self.options.rejects.as_ref().map(|_| rejects_max),
+                rejects_max: self.options.rejects.as_ref().map(|_| rejects_max),
             }),
-            unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),
+            check_unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),
             destination: Destination::Table {
-                oid: self.made.unwrap_or(self.table.oid),
-                around: self.around()?,
+                oid: self.created_oid.unwrap_or(self.table.oid),
+                surrounding: self.surrounding_sql()?,
             },
         })
     }
 
-    /// After a refusal in a table of our own making: a wider type for the column, if that would
-    /// help and the input can be read again.
-    fn widen(&mut self, error: &Error) -> Result<Option<WidenedColumn>> {
+    /// Widens the column whose value was refused, if this load created the table and the input can
+    /// be read again. Returns the change, if there was one.
+    fn widen_column(&mut self, error: &Error) -> Result<Option<WidenedColumn>> {
         let Some(new) = &self.new_table else { return Ok(None) };
         if self.reading.is_stream() {
             return Ok(None);
         }
         let widen = create::widen(self.job.connection(), new, &self.table, error);
         let Some(widened) = self.job.own.runtime.block_on(widen)? else { return Ok(None) };
-        let table = Table::read(self.job.client(), &self.table.sql_name);
+        let table = TargetTable::read(self.job.client(), &self.table.sql_name);
         if let Some(table) = self.job.own.runtime.block_on(table)? {
             self.table = table;
         }
-        self.plan_anew()?;
+        self.plan_again()?;
         Ok(Some(widened))
     }
 
-    /// After a key of JSON that is not in the sample: plans with it. Whether it did.
-    fn add_key(&mut self, error: &Error) -> Result<bool> {
+    /// Plans again with a JSON key that the sample did not have. Returns whether the error was
+    /// about such a key.
+    fn add_json_key(&mut self, error: &Error) -> Result<bool> {
         if !self.reading.learn_key(error) {
             return Ok(false);
         }
         let place = error.place().cloned().unwrap_or_default();
-        self.plan_anew().map_err(|refused| refused.at(place))?;
+        self.plan_again().map_err(|refused| refused.at(place))?;
         Ok(true)
     }
 
-    fn plan_anew(&mut self) -> Result<()> {
+    fn plan_again(&mut self) -> Result<()> {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
-        let care = std::mem::take(&mut self.plan.care);
+        let care = std::mem::take(&mut self.plan.maintenance);
         let facts = self.reading.facts();
         self.plan = LoadPlan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
-        self.plan.take_care(care);
+        self.plan.set_maintenance(care);
         Ok(())
     }
 
-    /// How sessions for the rows are opened.
-    pub(super) fn connect(&self) -> SessionOpener {
+    /// Returns the opener of the lanes' sessions.
+    pub(super) fn session_opener(&self) -> SessionOpener {
         let name = format!("pgspate load {}", self.table.name);
         SessionOpener::new(&self.job.own.dsn, name)
     }
 
-    /// The statements of these sessions, once the job is open.
-    pub(super) fn copying(&self) -> CopySetup {
-        let destination = care::destination(&self.plan, &self.table, self.job.opened.as_ref());
+    /// Returns the settings and statements of the lanes' sessions.
+    pub(super) fn copy_setup(&self) -> CopySetup {
+        let target = care::copy_target_name(&self.plan, &self.table, self.job.opened.as_ref());
         CopySetup {
-            text_sql: self.plan.copy_sql(Mode::Text, &destination),
-            binary_sql: self.plan.copy_sql(Mode::Binary, &destination),
+            text_sql: self.plan.copy_sql(EncodeMode::Text, &target),
+            binary_sql: self.plan.copy_sql(EncodeMode::Binary, &target),
             limits: self.options.limits,
             lock_key: self.job.lock_key(),
         }
     }
 
-    /// Begins to open the first lane's session, while there is still something else to do. Not
-    /// where its statements are not known before the job is.
-    pub(super) fn open_early(&mut self) {
+    /// Starts to open the first lane's session in the background. For a shadow table the statements
+    /// are not known before the job is open, so no session is opened then.
+    pub(super) fn open_early_session(&mut self) {
         if !self.is_swap() {
-            self.early = EarlySession::start(self.connect(), self.copying(), &self.job.own.runtime);
+            self.early_session = EarlySession::start(
+                self.session_opener(),
+                self.copy_setup(),
+                &self.job.own.runtime,
+            );
         }
     }
 
-    /// Whether the rows go to a shadow table, if the server lets it be made.
+    /// Returns whether the plan writes to a shadow table.
     pub(super) fn is_swap(&self) -> bool {
         self.plan.at_once.as_ref().is_some_and(|at_once| at_once.method == AtomicMethod::Swap)
     }

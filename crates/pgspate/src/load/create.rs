@@ -1,4 +1,5 @@
-//! `--create`: the table that the input seems to need, and wider columns when it needs more.
+//! `--create`: creates a table that fits the input, and widens a column when a later value does not
+//! fit.
 
 use serde::Serialize;
 
@@ -6,31 +7,33 @@ use crate::format::infer::{self, ColumnType};
 use crate::reading::missing;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::{Ask, Parameter, Table, quote_ident, server_error, under_users_path};
+use pgspate_target::{
+    TargetTable, TypedParameter, TypedQuery, quote_ident, server_error, under_users_path_sql,
+};
 
-/// A table that a load makes before it writes the first row.
+/// A table that a load creates before it writes the first row.
 #[derive(Debug, Clone)]
 pub struct NewTable {
-    /// Schema and name, as SQL writes them.
+    /// Schema and name, quoted as in SQL.
     pub table: String,
-    /// The statement.
+    /// The CREATE TABLE statement.
     pub sql: String,
 }
 
-/// A column that had to become wider, because of one value.
+/// A column whose type was changed because a value did not fit.
 #[derive(Debug, Clone, Serialize)]
 pub struct WidenedColumn {
     /// The column.
     pub column: String,
-    /// Its type at first.
+    /// The type before.
     pub from: String,
-    /// Its type now.
+    /// The type afterwards.
     pub to: String,
-    /// Where the value is that did not fit.
+    /// The place of the value that did not fit.
     pub place: Option<String>,
 }
 
-/// All types that columns are given, to find one by its name.
+/// All types that columns are created with; used to find a type by name.
 const TYPES: [ColumnType; 11] = [
     ColumnType::Boolean,
     ColumnType::Bigint,
@@ -45,60 +48,66 @@ const TYPES: [ColumnType; 11] = [
     ColumnType::Text,
 ];
 
-/// The statement for a table with these columns; an error that shows it unless it is `wanted`.
-pub(super) fn sql(name: &str, columns: &[(String, String)], wanted: bool) -> Result<String> {
+/// Returns the CREATE TABLE statement for these columns. Unless `wanted`, returns an error that
+/// shows the statement.
+pub(super) fn create_table_sql(
+    name: &str,
+    columns: &[(String, String)],
+    wanted: bool,
+) -> Result<String> {
     let sql = infer::create_table_sql(name, columns);
     if wanted {
         return Ok(sql);
     }
-    let hint = format!("Make it with `--create`, which would run:\n{sql};");
-    Err(missing(name).hint(hint))
+    let hint = format!("`--create` would create it with:\n{sql};");
+    Err(missing_table_error(name).hint(hint))
 }
 
-/// The table as it would be: made, looked at, and rolled back.
-pub(super) async fn try_out(
+/// Creates the table, reads its columns, and rolls back.
+pub(super) async fn create_and_roll_back(
     connection: &Connection,
     name: &str,
     sql: &str,
-) -> Result<(Table, NewTable)> {
+) -> Result<(TargetTable, NewTable)> {
     let client = &connection.client;
-    let sql_begun = format!("begin; {}", under_users_path(sql));
+    let sql_begun = format!("begin; {}", under_users_path_sql(sql));
     let (made, table, undone) = tokio::join!(
         biased;
         client.batch_execute(&sql_begun),
-        Table::read(client, name),
+        TargetTable::read(client, name),
         client.batch_execute("rollback")
     );
     made.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
     undone.map_err(server_error(format!("could not roll back table {name}")))?;
-    let table =
-        table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table just made is not there"))?;
+    let table = table.ok_or_else(|| {
+        Error::new(ErrorKind::Bug, "the table that was just created does not exist")
+    })?;
     let new = NewTable { table: table.sql_name.clone(), sql: sql.to_owned() };
     Ok((table, new))
 }
 
-/// Makes the table; gives its oid.
+/// Creates the table; returns its oid.
 pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u32> {
     let failed = || server_error(format!("could not create table {}", new.table));
     let client = &connection.client;
-    let name: [&dyn Parameter; 1] = [&new.table];
-    let sql = under_users_path(&new.sql);
+    let name: [&dyn TypedParameter; 1] = [&new.table];
+    let sql = under_users_path_sql(&new.sql);
     let (made, row) = tokio::join!(
         biased;
         client.batch_execute(&sql),
-        client.ask_one("select to_regclass($1)::oid", &name)
+        client.fetch_one("select to_regclass($1)::oid", &name)
     );
     made.map_err(failed())?;
     let oid: Option<u32> = row.map_err(failed())?.get(0);
-    oid.ok_or_else(|| Error::new(ErrorKind::Bug, "the table just made is not there"))
+    oid.ok_or_else(|| Error::new(ErrorKind::Bug, "the table that was just created does not exist"))
 }
 
-/// Drops the table again, unless it has rows: then somebody else put them in.
+/// Drops the table, unless it has rows. Such rows are another session's.
 pub(super) async fn drop(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
     let dropped = drop_if_empty(connection, new, oid).await;
     if dropped.is_err() {
-        // The error that is told is the one before.
+        // The caller reports the earlier error.
         let _ = connection.client.batch_execute("rollback").await;
     }
     dropped
@@ -107,8 +116,8 @@ pub(super) async fn drop(connection: &Connection, new: &NewTable, oid: u32) -> R
 async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
     let table = &new.table;
     let failed = || server_error(format!("could not drop table {table}"));
-    // Nobody can add a row between the look and the drop. Who holds a lock for longer than this
-    // is using the table.
+    // The lock prevents other sessions from adding a row before the drop. A session that keeps its
+    // lock for longer than 10 s is using the table.
     let lock = format!(
         "begin isolation level read committed; set local lock_timeout = '10s'; \
          lock table {table} in access exclusive mode"
@@ -116,28 +125,28 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
     connection.client.batch_execute(&lock).await.map_err(failed())?;
     let look =
         format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
-    let found = connection.client.ask_one(&look, &[table, &oid]).await.map_err(failed())?;
+    let found = connection.client.fetch_one(&look, &[table, &oid]).await.map_err(failed())?;
     if found.get(0) || found.get(1) {
-        return Err(Error::new(ErrorKind::Plan, "another session has put rows into it"));
+        return Err(Error::new(ErrorKind::Plan, "another session has inserted rows into it"));
     }
     let sql = format!("drop table {table}; commit");
     connection.client.batch_execute(&sql).await.map_err(failed())
 }
 
-/// Gives the column that a value did not fit the next wider type; `None` when that is not what
-/// the error is about.
+/// Changes the column that a value did not fit to the next wider type. Returns `None` if the error
+/// is of another kind.
 pub(super) async fn widen(
     connection: &Connection,
     new: &NewTable,
-    table: &Table,
+    table: &TargetTable,
     error: &Error,
 ) -> Result<Option<WidenedColumn>> {
     let Some((column, to)) = wider(table, error) else { return Ok(None) };
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
     let (target, to) = (&new.table, to.sql());
-    // Through text, as not every type has a cast of its own. The table is empty but for rows that
-    // others may have put in.
+    // The cast goes through text, because not every type can be cast directly. The table is empty,
+    // except for rows of other sessions.
     let sql =
         format!("alter table {target} alter column {quoted} type {to} using {quoted}::text::{to}");
     let failed = server_error(format!("could not widen column {quoted}"));
@@ -146,8 +155,11 @@ pub(super) async fn widen(
     Ok(Some(WidenedColumn { column: column.name.clone(), from, to: to.to_owned(), place }))
 }
 
-/// The column that a value did not fit, and the type that it would fit.
-fn wider<'a>(table: &'a Table, error: &Error) -> Option<(&'a pgspate_target::Column, ColumnType)> {
+/// Returns the column that a value did not fit, and a type that fits.
+fn wider<'a>(
+    table: &'a TargetTable,
+    error: &Error,
+) -> Option<(&'a pgspate_target::TargetColumn, ColumnType)> {
     // Class 22 is "data exception": a value of the wrong form or size.
     if !error.sqlstate()?.code().starts_with("22") {
         return None;
@@ -171,23 +183,23 @@ fn current_type(name: &str) -> Option<ColumnType> {
     TYPES.into_iter().find(|ty| ty.sql() == alias)
 }
 
-/// The value in the server's context: `COPY t, line 5, column a: "12a"`.
+/// Returns the value in the error's context: `COPY t, line 5, column a: "12a"`.
 fn refused_value(error: &Error) -> Option<&str> {
     let (_, quoted) = error.refusal()?.context()?.split_once(": \"")?;
     quoted.strip_suffix('"').or(Some(quoted))
 }
 
-/// For input that cannot be read again: names the type that would have fitted.
-pub(super) fn hint_wider(error: Error, table: &Table) -> Error {
+/// Adds a hint with the type that would have fitted, for input that cannot be read again.
+pub(super) fn hint_wider(error: Error, table: &TargetTable) -> Error {
     let Some((column, to)) = wider(table, &error).filter(|_| error.hint_text().is_none()) else {
         return error;
     };
     let (name, from, to) = (&column.name, &column.ty.name, to.sql());
     let quoted = quote_ident(name);
     let hint = format!(
-        "Column \"{name}\" was made {from} after the first rows, but this value needs {to}. \
-         Create the table yourself, with `{quoted} {to}` in it, or load from a file, which pgspate \
-         can start over by itself."
+        "Column \"{name}\" was created as {from}, because of the first rows, but this value needs \
+         {to}. Create the table yourself with `{quoted} {to}`. Or load from a file: pgspate can \
+         read a file again and widen the column."
     );
     error.hint(hint)
 }

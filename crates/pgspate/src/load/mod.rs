@@ -1,17 +1,18 @@
-//! Files to table.
+//! Loads an input into a table.
 //!
-//! [`prepare`] looks at the inputs and the table and makes the plan; [`Load::run`] carries it out
-//! through [`copy`]. A load that fails leaves the table as it was.
+//! [`prepare`] inspects the inputs and the table, and plans. [`Load::run`] carries the plan out
+//! through [`copy`](crate::copy). A load that fails leaves the table as it was, unless it commits
+//! chunk by chunk.
 
 mod attempt;
 mod create;
-mod failed;
+mod empty_copy;
+mod failure;
+mod ledger_job;
 mod prepare;
-mod record;
 mod rejects;
 mod replace;
 mod report;
-mod trial;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,57 +21,57 @@ use std::time::Instant;
 pub use crate::reading::LoadWatch;
 pub use create::{NewTable, WidenedColumn};
 pub use prepare::prepare;
-pub use report::{PlanReport, LoadReport};
+pub use report::{LoadReport, PlanReport};
 
 use crate::Result;
 use crate::care::{self, TableCare};
-use crate::copy::{EarlySession, CopyOutcome, RejectsMax};
+use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
 use crate::job::{JobSession, OwnSession, RetryWhileAway};
 use crate::plan::{self, LoadPlan, PlanRequest};
 use crate::reading::{self, SniffedInputs};
-use pgspate_target::ledger::Found;
+use pgspate_target::ledger::JobLookup;
 use pgspate_target::measure::wal_position;
-use pgspate_target::session::Limits;
-use pgspate_target::{Session, Table};
+use pgspate_target::session::WaitLimits;
+use pgspate_target::{SessionSettings, TargetTable};
 
-/// What to load, and how to read it.
+/// What to load, and how.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// What is read, and how.
+    /// The sources, and how to read them.
     pub reading: reading::ReadingOptions,
-    /// The table, as SQL writes it; by default named after the first source.
+    /// The table's name in SQL. The default is the name of the first source.
     pub table: Option<String>,
     /// How the table is loaded.
     pub plan: plan::PlanOptions,
-    /// Make the table when it is missing.
+    /// Create the table if it is missing.
     pub create: bool,
-    /// Begin anew, whatever the ledger says of earlier runs.
+    /// Start from the beginning, even if the ledger knows an earlier run.
     pub restart: bool,
-    /// The file for rows that are refused; the load stops at the first one otherwise.
+    /// The file for rejected rows. Without a file, the load stops at the first bad row.
     pub rejects: Option<PathBuf>,
-    /// How many rows may be set aside; any number otherwise.
+    /// The number of rows that may be rejected; any number by default.
     pub rejects_max: Option<RejectsMax>,
-    /// How long to wait for what may never come.
-    pub limits: Limits,
+    /// Timeouts.
+    pub limits: WaitLimits,
 }
 
 /// A load that is ready to run.
 pub struct Load {
     options: LoadOptions,
     reading: SniffedInputs,
-    session: Session,
-    table: Table,
+    session: SessionSettings,
+    table: TargetTable,
     new_table: Option<NewTable>,
-    /// The oid of the new table, once it is made: by this run, or by one that was stopped.
-    made: Option<u32>,
+    /// The oid of the new table, once this run or an interrupted earlier run has created it.
+    created_oid: Option<u32>,
     request: PlanRequest,
     plan: LoadPlan,
     job: JobSession,
-    /// The first lane's session, if it is being opened already.
-    early: EarlySession,
-    /// Keeps other loads from the file for rejects.
+    /// The first lane's session, if it was opened in advance.
+    early_session: EarlySession,
+    /// Prevents other loads from writing the file of rejects.
     rejects_guard: Option<rejects::RejectsFileGuard>,
-    care: care::TableChanges,
+    table_changes: care::TableChanges,
 }
 
 impl RetryWhileAway for Load {
@@ -78,50 +79,51 @@ impl RetryWhileAway for Load {
         &self.job.own
     }
 
-    fn come_back(&mut self) -> Result<()> {
-        self.job.come_back()
+    fn restore_session(&mut self) -> Result<()> {
+        self.job.restore_session()
     }
 }
 
 impl Load {
-    /// What it will do.
+    /// Returns the plan.
     pub fn plan(&self) -> &LoadPlan {
         &self.plan
     }
 
-    /// The same, to be written as JSON.
+    /// Returns the plan for `--json`.
     pub fn plan_report(&self) -> PlanReport {
         PlanReport::new(self)
     }
 
-    /// What was found out about the input, in words.
+    /// Returns the facts that were found about the input, in words.
     pub fn evidence(&self) -> &[String] {
         &self.reading.sniffed.evidence
     }
 
-    /// The table that it makes first, if there is none yet.
+    /// Returns the table that the load creates first; `None` if the table exists.
     pub fn new_table(&self) -> Option<&NewTable> {
-        self.new_table.as_ref().filter(|_| self.made.is_none())
+        self.new_table.as_ref().filter(|_| self.created_oid.is_none())
     }
 
-    /// Loads. Blocks until everything is committed or rolled back.
+    /// Loads the input. Blocks until everything is committed or rolled back.
     ///
     /// # Errors
-    /// The first refusal in the order of the input, under a message that names input and table.
+    /// The first refusal in input order, as the cause of an error that names the input and the
+    /// table.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
         let started = Instant::now();
-        if let Some(report) = self.loaded_already(watch)? {
+        if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
         }
         self.job.settle_identity(&watch.copy)?;
-        self.open_early();
+        self.open_early_session();
         let wal_before = self.job.own.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();
-        let outcome = match self.carry_out(watch, &mut widened) {
+        let outcome = match self.execute(watch, &mut widened) {
             Ok(outcome) => outcome,
-            Err(error) => return Err(self.failed(error, watch)),
+            Err(error) => return Err(self.explain_failure(error, watch)),
         };
-        if let Some(report) = self.loaded_already(watch)? {
+        if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
         }
         let seconds = started.elapsed().as_secs_f64();
@@ -130,17 +132,17 @@ impl Load {
         Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
-    /// The report, if the ledger says that all of it is loaded.
-    fn loaded_already(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
-        let Found::Finished(record) = &self.job.known.found else { return Ok(None) };
+    /// Returns the report of a load that the ledger knows as finished.
+    fn report_if_loaded(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
+        let JobLookup::Finished(record) = &self.job.known.found else { return Ok(None) };
         self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
         Ok(Some(LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None)))
     }
 
-    /// Itself, as far as its table is cared for.
-    fn caring<'a>(&'a mut self, watch: &'a LoadWatch) -> TableCare<'a> {
+    /// Borrows the parts of the load that `care` needs.
+    fn table_care<'a>(&'a mut self, watch: &'a LoadWatch) -> TableCare<'a> {
         TableCare {
-            standing: &mut self.care,
+            changes: &mut self.table_changes,
             job: &mut self.job,
             table: &self.table,
             session: &self.session,
@@ -151,40 +153,46 @@ impl Load {
         }
     }
 
-    fn carry_out(&mut self, watch: &Arc<LoadWatch>, widened: &mut Vec<WidenedColumn>) -> Result<CopyOutcome> {
-        let tries_out = self.new_table.is_none() && self.changes_first();
+    fn execute(
+        &mut self,
+        watch: &Arc<LoadWatch>,
+        widened: &mut Vec<WidenedColumn>,
+    ) -> Result<CopyOutcome> {
+        let tries_first = self.new_table.is_none() && self.changes_first();
         match self.new_table {
-            Some(_) if self.made.is_none() => self.again(&watch.copy, Load::make_table)?,
-            None if tries_out => self.try_out()?,
+            Some(_) if self.created_oid.is_none() => {
+                self.retry_while_away(&watch.copy, Load::create_table)?
+            }
+            None if tries_first => self.try_empty_copy()?,
             _ => {}
         }
-        let oid = self.made.unwrap_or(self.table.oid);
-        let how = (self.options.restart, self.made.is_some());
-        if self.job.opened.is_none() && !self.job.open(oid, how, &watch.copy)? {
+        let oid = self.created_oid.unwrap_or(self.table.oid);
+        let (restart, created) = (self.options.restart, self.created_oid.is_some());
+        if self.job.opened.is_none() && !self.job.open(oid, restart, created, &watch.copy)? {
             return Ok(CopyOutcome::default());
         }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);
         }
-        self.caring(watch).prepare()?;
-        self.caring(watch).prepare_shadow()?;
+        self.table_care(watch).prepare()?;
+        self.table_care(watch).prepare_shadow()?;
         loop {
-            let mut outcome = self.attempts(watch, widened)?;
-            if !self.caring(watch).put_all_back(outcome.chunks)? {
+            let mut outcome = self.copy_rows(watch, widened)?;
+            if !self.table_care(watch).put_all_back(outcome.chunks)? {
                 continue;
             }
             let identity = self.job.identity.take();
             self.job.identity = identity.map(|it| it.with_contents(&outcome.contents));
-            if outcome.chunks == 0 && self.new_table.is_none() && !tries_out {
-                // No lane has asked the server.
-                self.try_out()?;
+            if outcome.chunks == 0 && self.new_table.is_none() && !tries_first {
+                // There was no chunk, so no lane has checked permissions on the table.
+                self.try_empty_copy()?;
             }
-            self.again(&watch.copy, |load| load.write_rejects())?;
-            if !self.caring(watch).complete_shadow(outcome.chunks)? {
+            self.retry_while_away(&watch.copy, |load| load.write_rejects())?;
+            if !self.table_care(watch).complete_shadow(outcome.chunks)? {
                 continue;
             }
-            self.caring(watch).finish(&outcome)?;
+            self.table_care(watch).finish(&outcome)?;
             if self.finish_job(&mut outcome, watch)? {
                 return Ok(outcome);
             }

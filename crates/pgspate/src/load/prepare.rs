@@ -1,77 +1,85 @@
-//! Before a load: looks at the inputs, the server, the table and the ledger, and plans.
+//! Prepares a load: inspects the inputs, the server, the table and the ledger, and plans.
 //!
-//! Nothing is changed. What the ledger knows and what the table needs are asked at once.
+//! Nothing is changed. Queries that do not depend on each other share a round trip.
 
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{Load, LoadOptions, LoadWatch, create, record, replace};
+use super::{Load, LoadOptions, LoadWatch, create, ledger_job, replace};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
-use crate::reading::{Survey, is_locked, name_user, parse_name};
+use crate::reading::{Survey, is_lock_error, name_lock_holder, parse_name};
 use crate::{Result, care};
-use pgspate_target::Upkeep;
+use pgspate_target::MaintenanceFacts;
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, Known};
+use pgspate_target::ledger::{self, LedgerState};
 
-/// Looks at inputs and table, and plans. Changes nothing: a table that is to be made is made here
-/// only to look at, and rolled back. Blocks; call it from a thread that is not one of `runtime`'s.
+/// Inspects inputs and table, and plans. Changes nothing: a table to be created is created,
+/// inspected and rolled back. Blocks; call it from a thread that does not belong to `runtime`.
 ///
 /// # Errors
-/// Inputs that cannot be read or understood, a server that cannot be reached, a missing table, or
-/// inputs that do not fit it.
+/// When an input cannot be read or parsed, the server cannot be reached, the table is missing, or
+/// the inputs do not fit the table.
 pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load> {
-    let (mut load, has_ledger) = look(options, dsn, runtime)?;
-    load.job.identity = record::identity(&load.reading, &load.plan, &load.session, &load.table)?;
+    let (mut load, has_ledger) = inspect(options, dsn, runtime)?;
+    load.job.identity =
+        ledger_job::identity(&load.reading, &load.plan, &load.session, &load.table)?;
     let JobSession { identity, own, .. } = &mut load.job;
     if let (Some(identity), Ok(true)) = (identity, &has_ledger)
-        && !identity.is_settled()
+        && !identity.has_complete_key()
     {
-        identity.settle(&own.ask(async |client: &Client| ledger::secret(client).await)?);
+        identity.hash_hidden_urls(
+            &own.ask(async |client: &Client| ledger::read_url_key(client).await)?,
+        );
     }
     let (client, table) = (load.job.client(), &load.table);
     let known = async {
         match &load.job.identity {
-            Some(it) => Known::ask(client, has_ledger?, it, load.options.restart).await,
-            None => Ok(Known::default()),
+            Some(it) => LedgerState::ask(client, has_ledger?, it, load.options.restart).await,
+            None => Ok(LedgerState::default()),
         }
     };
     let upkeep = async {
         match load.new_table {
-            Some(_) => Ok(Upkeep { is_owner: true, may_create: true, ..Upkeep::default() }),
-            None => Upkeep::read(client, table).await,
+            Some(_) => Ok(MaintenanceFacts {
+                is_owner: true,
+                may_create_indexes: true,
+                ..MaintenanceFacts::default()
+            }),
+            None => MaintenanceFacts::read(client, table).await,
         }
     };
     let (known, upkeep) = runtime.block_on(async { tokio::join!(biased; known, upkeep) });
     let upkeep = match upkeep {
-        Err(error) if is_locked(&error) => runtime.block_on(patient_upkeep(&load)),
+        Err(error) if is_lock_error(&error) => runtime.block_on(read_upkeep_with_timeout(&load)),
         upkeep => upkeep,
     };
-    (load.job.known, load.care.upkeep) = (known?, upkeep?);
-    load.recognise()?;
+    (load.job.known, load.table_changes.upkeep) = (known?, upkeep?);
+    load.verify_unproven_sources()?;
     if load.options.create && load.job.known.made_table {
         load.adopt_table()?;
     }
-    load.caring(&LoadWatch::default()).plan()?;
+    load.table_care(&LoadWatch::default()).plan()?;
     Ok(load)
 }
 
-/// What the table needs, while another session has it for itself: waits as long as for any lock.
-async fn patient_upkeep(load: &Load) -> Result<Upkeep> {
+/// Reads the table's indexes, sequences and options while another session has locked the table.
+/// Waits up to `--lock-timeout`.
+async fn read_upkeep_with_timeout(load: &Load) -> Result<MaintenanceFacts> {
     let Load { job, table, options: LoadOptions { limits, .. }, .. } = load;
     let patience = limits.lock_timeout_millis();
-    match Upkeep::read_with_patience(job.client(), table, patience).await {
-        Err(error) if is_locked(&error) => {
-            Err(name_user(job.client(), Some(table.oid), limits.lock_timeout, error).await)
+    match MaintenanceFacts::read_with_timeout(job.client(), table, patience).await {
+        Err(error) if is_lock_error(&error) => {
+            Err(name_lock_holder(job.client(), Some(table.oid), limits.lock_timeout, error).await)
         }
         read => read,
     }
 }
 
-/// Looks at inputs and table, and plans how the rows get there. Says, too, whether there is a
-/// ledger.
-fn look(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
+/// Inspects inputs and table, and plans how to encode and copy the rows. Also returns whether the
+/// server has a ledger.
+fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let (table, limits) = (options.table.as_deref(), options.limits);
     let survey = Survey::take(&options.reading, table, limits, dsn, runtime)?;
     let Survey { own, reading, session, name, table, rows, free_connections, has_ledger } = survey;
@@ -80,8 +88,9 @@ fn look(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Resul
         Some(table) => (table, None),
         None => {
             let name = runtime.block_on(parse_name(connection, &name))?;
-            let sql = create::sql(&name, &reading.inferred, options.create)?;
-            let (table, new) = runtime.block_on(create::try_out(connection, &name, &sql))?;
+            let sql = create::create_table_sql(&name, &reading.inferred, options.create)?;
+            let (table, new) =
+                runtime.block_on(create::create_and_roll_back(connection, &name, &sql))?;
             (table, Some(new))
         }
     };
@@ -102,13 +111,13 @@ fn look(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Resul
         session,
         table,
         new_table,
-        made: None,
+        created_oid: None,
         request,
         plan,
         job: JobSession::new(own),
-        early: EarlySession::default(),
+        early_session: EarlySession::default(),
         rejects_guard: None,
-        care: care::TableChanges::default(),
+        table_changes: care::TableChanges::default(),
     };
     Ok((load, has_ledger))
 }

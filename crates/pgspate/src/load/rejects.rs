@@ -1,9 +1,9 @@
-//! `--rejects`: the file of rows that were set aside, and beside it a line of JSON for each.
+//! `--rejects`: writes the file of rejected rows, and beside it a JSON line for each row.
 //!
-//! The rows themselves are in the ledger, written with their chunks; the files are made from it
-//! when the load ends, whole or not at all, as often as it takes. One load at a time may write a
-//! file: it holds a lock on the temporary file until it ends. Rows are nobody else's to read, so
-//! all files are of mode 0600.
+//! The ledger stores rejected rows, together with their chunks. When the load ends, both files are
+//! written from the ledger, completely or not at all, and can be written again. One load at a time
+//! may write a file: it locks the temporary file until it ends. Only the user may read rejected
+//! rows, so all files have mode 0600.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -18,7 +18,7 @@ use crate::format::RowForm;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, RejectRecord};
 
-/// Keeps other loads from writing the same file, for as long as it lives.
+/// A lock that prevents other loads from writing the same file.
 #[derive(Debug)]
 pub(super) struct RejectsFileGuard {
     path: PathBuf,
@@ -26,28 +26,28 @@ pub(super) struct RejectsFileGuard {
 }
 
 impl RejectsFileGuard {
-    /// Takes the file for this load.
+    /// Locks the file for this load.
     ///
     /// # Errors
-    /// When another load has it, or it cannot be written.
-    fn take(path: &Path) -> Result<RejectsFileGuard> {
-        let beside = temporary(path);
+    /// When another load has locked the file, or the file cannot be written.
+    fn lock(path: &Path) -> Result<RejectsFileGuard> {
+        let temporary = temporary_path(path);
         loop {
-            let lock = open_own(&beside).map_err(|error| unwritable(path, error))?;
+            let lock = open_own(&temporary).map_err(|error| unwritable(path, error))?;
             match lock.try_lock() {
                 Err(TryLockError::WouldBlock) => {
                     let shown = path.display();
-                    let message = format!("another load writes its rejects to \"{shown}\"");
+                    let message = format!("another load is writing its rejects to \"{shown}\"");
                     return Err(Error::new(ErrorKind::Usage, message)
                         .hint("Name another file for `--rejects`, or wait until that load ends."));
                 }
                 // Some network file systems have no locks.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
             }
-            // The load that had it may have renamed or removed it before it let go.
+            // The previous holder may have renamed or removed the file before it released the lock.
             let inode = |found: fs::Metadata| (found.dev(), found.ino());
-            if lock.metadata().ok().map(inode) == fs::metadata(&beside).ok().map(inode) {
-                return Ok(RejectsFileGuard { path: beside, lock });
+            if lock.metadata().ok().map(inode) == fs::metadata(&temporary).ok().map(inode) {
+                return Ok(RejectsFileGuard { path: temporary, lock });
             }
         }
     }
@@ -55,7 +55,7 @@ impl RejectsFileGuard {
 
 impl Drop for RejectsFileGuard {
     fn drop(&mut self) {
-        // What has been renamed meanwhile is not ours to remove.
+        // A file that was renamed in the meantime must not be removed.
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
         let ours = self.lock.metadata().ok().map(inode);
         if ours.is_some() && ours == fs::metadata(&self.path).ok().map(inode) {
@@ -64,33 +64,33 @@ impl Drop for RejectsFileGuard {
     }
 }
 
-/// Takes the file for the rejects of a job, and refuses one that holds something else than
-/// earlier rejects of the same job.
+/// Locks the file for a job's rejects, and refuses a file with other content than earlier rejects
+/// of the same job.
 ///
 /// # Errors
-/// When the file holds something else, is an input, is another load's, or cannot be written.
+/// When the file has other content, is an input, is locked by another load, or cannot be written.
 pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<RejectsFileGuard> {
     let absolute = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if inputs.iter().any(|input| absolute(Path::new(input)) == absolute(path)) {
-        let message = format!("\"{}\" is what is to be loaded", path.display());
+        let message = format!("\"{}\" is an input of this load", path.display());
         return Err(
             Error::new(ErrorKind::Usage, message).hint("Name another file for `--rejects`.")
         );
     }
-    // Better now than after the load.
-    let guard = RejectsFileGuard::take(path)?;
+    // It is better to fail now than after the load.
+    let guard = RejectsFileGuard::lock(path)?;
     let is_new = fs::metadata(path).map_or(true, |found| found.len() == 0);
     if !is_new && !is_of_job(path, job) {
-        let message = format!("\"{}\" exists already", path.display());
+        let message = format!("file \"{}\" already exists", path.display());
         return Err(Error::new(ErrorKind::Usage, message)
-            .hint("Name another file for `--rejects`, or remove that one."));
+            .hint("Name another file for `--rejects`, or remove this one."));
     }
     Ok(guard)
 }
 
-/// Whether the lines beside the file are about this job.
+/// Returns whether the JSON file belongs to this job.
 fn is_of_job(path: &Path, job: i64) -> bool {
-    let Ok(file) = File::open(reasons(path)) else { return false };
+    let Ok(file) = File::open(reasons_path(path)) else { return false };
     let mut line = String::new();
     let first = BufReader::new(file).read_line(&mut line);
     let parsed: Option<serde_json::Value> = serde_json::from_str(&line).ok();
@@ -98,7 +98,7 @@ fn is_of_job(path: &Path, job: i64) -> bool {
 }
 
 impl Load {
-    /// The flags by which the file is read as the inputs were.
+    /// Returns the flags to read the file of rejects with, as the inputs were read.
     pub(super) fn rejects_read_as(&self) -> String {
         let format = self.reading.reject_format();
         let header = match format.rows() {
@@ -109,7 +109,7 @@ impl Load {
         format!("--format {}{header}", format.name())
     }
 
-    /// Writes the rows that were set aside so far to their file; how many there are.
+    /// Writes the rejected rows to their file; returns how many there are.
     pub(super) fn write_rejects(&self) -> Result<u64> {
         match &self.job.opened {
             Some(opened) => self.write_rejects_of(opened.job),
@@ -117,10 +117,10 @@ impl Load {
         }
     }
 
-    /// Writes the rejects of a job that is finished, if a file is wanted for them.
+    /// Writes the rejects of a finished job, if a file is wanted for them.
     ///
     /// # Errors
-    /// When the file cannot be written, or the ledger does not have all of them any more.
+    /// When the file cannot be written, or the ledger has deleted some of the rejects.
     pub(super) fn write_rejects_again(&self, job: i64, rows: u64) -> Result<()> {
         let (Some(path), 1..) = (&self.options.rejects, rows) else { return Ok(()) };
         let _guard = reserve(path, job, &self.reading.names())?;
@@ -129,10 +129,10 @@ impl Load {
             return Ok(());
         }
         let message =
-            format!("job {job} has set {rows} rows aside, of which the ledger still has {written}");
+            format!("job {job} rejected {rows} rows, of which the ledger still has {written}");
         Err(Error::new(ErrorKind::Ledger, message).hint(
-            "The ledger keeps such rows for seven days. `--restart` loads the source again, and \
-             sets them aside again.",
+            "The ledger keeps rejected rows for seven days. `--restart` loads the source again and \
+             rejects the rows again.",
         ))
     }
 
@@ -141,7 +141,7 @@ impl Load {
         let header = self.reading.reject_header();
         let client = self.job.client();
         self.job.own.runtime.block_on(async {
-            let rejects = ledger::rejects(client, job).await?;
+            let rejects = ledger::read_rejects(client, job).await?;
             let mut rejects = std::pin::pin!(rejects);
             let mut files = None;
             let mut count = 0;
@@ -154,7 +154,7 @@ impl Load {
                 count += 1;
             }
             if let Some(files) = files {
-                files.keep(path).map_err(|error| unwritable(path, error))?;
+                files.finish(path).map_err(|error| unwritable(path, error))?;
             }
             Ok(count)
         })
@@ -170,13 +170,13 @@ struct RejectFiles {
 impl RejectFiles {
     fn create(path: &Path, header: &[u8]) -> Result<RejectFiles> {
         let create = |path: &Path| {
-            let file = open_own(&temporary(path));
+            let file = open_own(&temporary_path(path));
             let file = file.and_then(|file| file.set_len(0).map(|()| file));
             file.map_err(|error| unwritable(path, error))
         };
         let mut records = BufWriter::new(create(path)?);
         records.write_all(header).map_err(|error| unwritable(path, error))?;
-        Ok(RejectFiles { records, reasons: BufWriter::new(create(&reasons(path))?) })
+        Ok(RejectFiles { records, reasons: BufWriter::new(create(&reasons_path(path))?) })
     }
 
     fn add(&mut self, reject: &RejectRecord) -> std::io::Result<()> {
@@ -185,26 +185,26 @@ impl RejectFiles {
         self.reasons.write_all(b"\n")
     }
 
-    /// Puts both in their places, once they are on disk.
-    fn keep(self, path: &Path) -> std::io::Result<()> {
-        for (file, path) in [(self.reasons, reasons(path)), (self.records, path.to_owned())] {
+    /// Syncs both files to disk and renames them to their final names.
+    fn finish(self, path: &Path) -> std::io::Result<()> {
+        for (file, path) in [(self.reasons, reasons_path(path)), (self.records, path.to_owned())] {
             file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-            fs::rename(temporary(&path), &path)?;
+            fs::rename(temporary_path(&path), &path)?;
         }
         Ok(())
     }
 }
 
-/// The file of reasons beside a file of records.
-fn reasons(path: &Path) -> PathBuf {
-    beside(path, ".json")
+/// Returns the path of the JSON file for a file of rejected rows.
+fn reasons_path(path: &Path) -> PathBuf {
+    with_suffix(path, ".json")
 }
 
-fn temporary(path: &Path) -> PathBuf {
-    beside(path, ".part")
+fn temporary_path(path: &Path) -> PathBuf {
+    with_suffix(path, ".part")
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -1,49 +1,49 @@
-//! What a load will do and what it did, to be written as JSON.
+//! The plan and the result of a load, as `--json` writes them.
 
 use serde::Serialize;
 
 use super::{Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
-use crate::copy::{Lanes, CopyOutcome, StageSeconds};
-use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, way};
+use crate::copy::{CopyOutcome, Lanes, StageSeconds};
+use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
 
-/// What a load will do.
+/// The plan of a load.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlanReport {
-    /// The table, as SQL writes it.
+    /// The table's name in SQL.
     pub table: String,
-    /// The statement that makes the table first, if there is none yet.
+    /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
-    /// How rows become visible at once, where they are to.
+    /// How rows become visible at once, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
-    /// What was found out about the input.
+    /// Facts that were found about the input.
     pub input: Vec<String>,
     /// `binary` or `text`.
     pub path: &'static str,
-    /// Why.
+    /// Reason for the path.
     pub path_reason: String,
-    /// Lanes at first.
+    /// Number of lanes at the start.
     pub lanes: usize,
-    /// Lanes at most.
+    /// Maximum number of lanes.
     pub lanes_max: usize,
-    /// Why.
+    /// Reason for the number of lanes.
     pub lanes_reason: String,
-    /// What other sessions can do with the table meanwhile.
+    /// What other sessions can do with the table during the load.
     pub others: String,
     /// The columns that are written, in COPY's order.
     pub columns: Vec<PlanColumn>,
     /// Columns that the input does not have.
     pub omitted: Vec<OmittedColumn>,
-    /// Indexes and foreign keys, and what becomes of them.
+    /// Indexes and foreign keys, and whether they are dropped.
     pub indexes: Vec<PlanIndex>,
-    /// Why they are dropped, or stay.
+    /// Reason for dropping or keeping them.
     pub indexes_reason: String,
-    /// Why autovacuum is switched off for the table meanwhile, if it is.
+    /// Reason for switching autovacuum off for the table during the load; `None` if it stays on.
     pub autovacuum_pause: Option<String>,
-    /// Sequences that move past the values of their columns.
+    /// Sequences that are advanced past the values of their columns.
     pub sequences: Vec<String>,
-    /// What will make it slow, and other things to know.
+    /// Warnings, such as what will slow the load down.
     pub warnings: Vec<String>,
 }
 
@@ -54,9 +54,9 @@ pub struct PlanIndex {
     pub name: String,
     /// `index`, `primary key`, `foreign key` and so on.
     pub kind: &'static str,
-    /// Whether it is dropped, and made again after the load.
+    /// Whether it is dropped and created again after the load.
     pub dropped: bool,
-    /// Why it stays.
+    /// Reason for keeping it.
     pub stays: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub struct PlanColumn {
     /// Its type.
     #[serde(rename = "type")]
     pub ty: String,
-    /// How its values travel, in words.
+    /// How its values are sent, in words.
     pub way: String,
 }
 
@@ -82,7 +82,7 @@ impl PlanReport {
         let columns = plan.rows.columns.iter().map(|column| PlanColumn {
             name: column.name.clone(),
             ty: column.ty.name.clone(),
-            way: way(plan, column),
+            way: describe_route(plan, column),
         });
         PlanReport {
             table: plan.table.clone(),
@@ -97,10 +97,10 @@ impl PlanReport {
             others: plan.others(),
             columns: columns.collect(),
             omitted: plan.omitted.clone(),
-            indexes: plan.care.indexes.iter().map(PlanIndex::of).collect(),
-            indexes_reason: plan.care.indexes_reason.clone(),
-            autovacuum_pause: plan.care.autovacuum_pause.clone(),
-            sequences: plan.care.sequences.iter().map(|(_, name)| name.clone()).collect(),
+            indexes: plan.maintenance.indexes.iter().map(PlanIndex::of).collect(),
+            indexes_reason: plan.maintenance.indexes_reason.clone(),
+            autovacuum_pause: plan.maintenance.autovacuum_pause.clone(),
+            sequences: plan.maintenance.sequences.iter().map(|(_, name)| name.clone()).collect(),
             warnings: plan.warnings.clone(),
         }
     }
@@ -111,31 +111,31 @@ impl PlanIndex {
         PlanIndex {
             name: choice.name.clone(),
             kind: choice.kind.name(),
-            dropped: choice.stays.is_none(),
-            stays: choice.stays.clone(),
+            dropped: choice.kept_because.is_none(),
+            stays: choice.kept_because.clone(),
         }
     }
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadReport {
-    /// The table, as SQL writes it.
+    /// The table's name in SQL.
     pub table: String,
-    /// Whether the table was made for it.
+    /// Whether the load created the table.
     pub created: bool,
-    /// How rows became visible at once, where they did.
+    /// How rows became visible at once, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
-    /// Inputs.
+    /// Number of inputs.
     pub inputs: usize,
     /// Rows read.
     pub rows_in: u64,
     /// Rows written.
     pub rows_written: u64,
-    /// Rows read but not written, as triggers kept them out.
+    /// Rows read but not written, because triggers skipped them.
     pub rows_kept_out: u64,
-    /// Rows written that the encoder left to the server as text.
+    /// Rows written as text, because the encoder could not encode them.
     pub rows_as_text: u64,
     /// Stored bytes of the inputs, where known.
     pub stored_bytes: Option<u64>,
@@ -149,39 +149,39 @@ pub struct LoadReport {
     pub lanes: usize,
     /// Chunks of the whole input.
     pub chunks: u64,
-    /// Rows of the job that were set aside, by earlier runs too.
+    /// Rows of the job that were rejected, including those of earlier runs.
     pub rows_rejected: u64,
-    /// The file that has them.
+    /// The file with the rejected rows.
     pub rejects: Option<String>,
-    /// How that file is to be loaded again, once it is mended.
+    /// The flags to load that file with, once it is corrected.
     pub rejects_read_as: Option<String>,
-    /// Its job in the ledger, if it has one.
+    /// The job in the ledger, if the load keeps a ledger.
     pub job: Option<i64>,
-    /// Rows that earlier runs of the job have written: all of them, if nothing was left to do.
+    /// Rows that earlier runs of the job have written: all rows, if nothing was left to do.
     pub rows_before: u64,
-    /// From the first byte to the last commit.
+    /// Seconds from the first byte to the last commit.
     pub seconds: f64,
-    /// Seconds of the lanes together, by stage.
+    /// Seconds per stage, added up over all lanes.
     pub stages: StageSeconds,
-    /// WAL that the server wrote meanwhile, for whomever.
+    /// WAL bytes that the server wrote during the load, for all sessions.
     pub wal_bytes: Option<u64>,
-    /// Indexes, foreign keys and options that were put back after the load, by kind and name.
+    /// Indexes, foreign keys and options that were restored after the load, by kind and name.
     pub rebuilt: Vec<String>,
-    /// Seconds that it took.
+    /// Seconds for restoring them.
     pub rebuild_seconds: f64,
-    /// `analyze` or `vacuum (freeze, analyze)`, if the table was.
+    /// `analyze` or `vacuum (freeze, analyze)`; `None` if neither was run.
     pub counted: Option<&'static str>,
-    /// Why it was, or was not.
+    /// Reason for running it or not.
     pub counted_reason: &'static str,
-    /// Seconds that it took.
+    /// Seconds for running it.
     pub counted_seconds: f64,
-    /// Sequences that were moved.
+    /// Sequences that were advanced.
     pub sequences: Vec<MovedSequence>,
-    /// Columns that had to become wider.
+    /// Columns whose type was widened.
     pub widened: Vec<WidenedColumn>,
-    /// What slowed it down.
+    /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
-    /// Which job had loaded all of it, and when, in words.
+    /// Which job had already loaded everything, and when, in words.
     #[serde(skip)]
     pub loaded_already: Option<String>,
 }
@@ -195,8 +195,8 @@ impl LoadReport {
         seconds: f64,
         wal_bytes: Option<u64>,
     ) -> LoadReport {
-        let (job, rows_before) = load.job.before();
-        let done = &load.care.done;
+        let (job, rows_before) = load.job.earlier_rows();
+        let done = &load.table_changes.summary;
         let (plan, after) = (&load.plan.warnings, &done.after);
         LoadReport {
             table: load.plan.table.clone(),
@@ -215,7 +215,7 @@ impl LoadReport {
             path: load.plan.rows.mode.name(),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
-            rows_rejected: load.job.rejected_before() + watch.copy.snapshot().rejected,
+            rows_rejected: load.job.earlier_rejects() + watch.copy.snapshot().rejected,
             rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
             rejects_read_as: load.options.rejects.as_ref().map(|_| load.rejects_read_as()),
             job,
@@ -235,7 +235,7 @@ impl LoadReport {
                 .flatten()
                 .cloned()
                 .collect(),
-            loaded_already: load.standing().filter(|_| load.is_loaded()),
+            loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! From the last row to the exchange: indexes, constraints and statistics of the shadow, the wait
-//! for those who could see half of it, and for the lock.
+//! From the last row to the exchange. Builds the shadow's indexes, constraints and statistics.
+//! Waits for transactions that could see only some of the rows, and for the lock.
 
 use std::time::{Duration, Instant};
 
@@ -7,65 +7,65 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::exchange::{self, ExchangeError, run};
-use super::recipe::{self, ShadowNames, write};
+use super::recipe::{self, ShadowNames, generate};
 use super::{BEGIN, TableCare};
-use crate::care::builders::{BUILDERS_MAX, IndexBuilders};
+use crate::care::index_builders::{BUILDERS_MAX, IndexBuilders};
 use crate::copy::Lanes;
 use crate::job::RetryWhileAway;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId};
-use pgspate_target::session::{LOOK, Timeouts};
-use pgspate_target::{Ask, server_error};
+use pgspate_target::session::{POLL_INTERVAL, TimeoutScope};
+use pgspate_target::{TypedQuery, server_error};
 
-/// One attempt to get the lock: as long as others are made to queue behind it.
+/// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
 const LOCK_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Between two attempts: they get what they wanted.
+/// Pause between two attempts, in which other sessions get the lock.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long to wait, if that was not asked for, for transactions that could see half of the rows.
-const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
+/// Time to wait for transactions that could see only some of the rows, without `--atomic`.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TableCare<'_> {
-    /// Completes the shadow of `chunks` chunks and puts it in the table's place; tries again as
-    /// long as lanes do.
+    /// Completes the shadow of `chunks` chunks and puts it in the table's place. Retries as long as
+    /// lanes do. Returns false if chunks are missing and must be loaded again.
     pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
-        let Some((job, names)) = self.names() else { return Ok(true) };
-        self.again(self.progress, |caring| {
-            // The answer to the last commit may have got lost.
-            if caring.job.ask(async |client: &Client| ledger::is_finished(client, job).await)? {
-                caring.standing.is_exchanged = true;
+        let Some((job, names)) = self.shadow_names() else { return Ok(true) };
+        self.retry_while_away(self.progress, |care| {
+            // The reply to the last commit may have been lost.
+            if care.job.ask(async |client: &Client| ledger::is_job_finished(client, job).await)? {
+                care.changes.is_exchanged = true;
                 return Ok(true);
             }
-            if caring.lacks(chunks)? {
+            if care.has_lost_chunks(chunks)? {
                 return Ok(false);
             }
-            caring.build(&names)?;
-            let seen = caring.wait_for_snapshots(&names)?;
-            caring.plan.warnings.extend(seen);
-            let placed = caring.take_place(job, &names, chunks)?;
-            caring.standing.is_exchanged = placed;
+            care.build(&names)?;
+            let seen = care.wait_for_snapshots(&names)?;
+            care.plan.warnings.extend(seen);
+            let placed = care.take_place(job, &names, chunks)?;
+            care.changes.is_exchanged = placed;
             if !placed {
-                caring.job.reopen()?;
+                care.job.reopen()?;
             }
-            match placed || caring.lacks(chunks)? {
+            match placed || care.has_lost_chunks(chunks)? {
                 true => Ok(placed),
-                false => Err(ledger::lacks_chunks(job, chunks)),
+                false => Err(ledger::missing_chunks_error(job, chunks)),
             }
         })
     }
 
-    /// Builds what the shadow lacks.
+    /// Builds the shadow's missing indexes and constraints, and analyzes it.
     fn build(&self, names: &ShadowNames) -> Result<()> {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = self.job.client();
             client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
-            // The backend of a run that was cut off goes on with its index to the end.
+            // A backend of an interrupted run completes its index build; the lock waits for it.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
             client.batch_execute(&lock).await?;
-            let indexes = write(client, names, recipe::BUILD).await?;
+            let indexes = generate(client, names, recipe::BUILD_INDEXES).await?;
             client.batch_execute("rollback").await?;
             Ok(indexes)
         };
@@ -78,9 +78,10 @@ impl TableCare<'_> {
         let complete = async {
             let client = self.job.client();
             let timeout = self.job.own.limits.lock_timeout_millis();
-            let limits = Timeouts::OfTransaction.off_with_lock_timeout(timeout);
+            let limits = TimeoutScope::Transaction.disable_with_lock_timeout_sql(timeout);
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
-            let constrained = run(client, write(client, names, recipe::CONSTRAIN).await?).await;
+            let constrained =
+                run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await;
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
             client.batch_execute(end).await?;
             constrained?;
@@ -91,17 +92,17 @@ impl TableCare<'_> {
         self.cancellable(self.incomplete(), complete).map_err(|error| self.hint_line(error))
     }
 
-    /// For rows that contradict each other or other tables: how to be told which.
+    /// Adds a hint how to find the line, if rows violate a constraint.
     fn hint_line(&self, error: Error) -> Error {
         let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
         let replaces = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
         match is_about_rows && replaces {
-            true => error.hint("Load with `--replace=truncate` to be told which line it is."),
+            true => error.hint("Load with `--replace=truncate` to see which line it is."),
             false => error,
         }
     }
 
-    /// Builds indexes beside each other. The first that cannot be built ends the others.
+    /// Builds indexes in parallel. The first failure ends the others.
     fn build_indexes(&self, indexes: Vec<String>) -> Result<()> {
         let most = match self.plan.lanes {
             Lanes::Fixed(lanes) => lanes,
@@ -112,11 +113,11 @@ impl TableCare<'_> {
             work: work.clone(),
             application_name: &format!("pgspate load {}", self.table.name),
             count: indexes.len().min(most).min(BUILDERS_MAX),
-            first: None,
-            stops: true,
+            first_connection: None,
+            stops_at_first_error: true,
         };
         let what = self.incomplete();
-        // The server lists the largest first.
+        // The query lists the largest index first.
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
             let sql = format!("{BEGIN}; {}; {sql}; commit", unlimited());
@@ -129,20 +130,21 @@ impl TableCare<'_> {
         format!("could not complete the new rows of {}", self.plan.table)
     }
 
-    /// Waits until nobody can see only some of the rows: a transaction in repeatable read sees
-    /// what was committed before its snapshot, of the shadow too once this has the table's name.
+    /// Waits until no transaction can see only some of the rows. A repeatable-read transaction sees
+    /// what was committed before its snapshot, also in the shadow once the shadow has the table's
+    /// name.
     fn wait_for_snapshots(&self, names: &ShadowNames) -> Result<Option<String>> {
         let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
         let limit = match self.job.own.limits.lock_timeout {
             Duration::ZERO if is_strict => Duration::MAX,
-            Duration::ZERO => SNAPSHOT_PATIENCE,
+            Duration::ZERO => SNAPSHOT_TIMEOUT,
             limit if is_strict => limit,
-            limit => limit.min(SNAPSHOT_PATIENCE),
+            limit => limit.min(SNAPSHOT_TIMEOUT),
         };
         let client = self.job.client();
         let started = Instant::now();
         let look = || {
-            let rows = self.job.own.runtime.block_on(client.ask_all(SNAPSHOTS, &[]));
+            let rows = self.job.own.runtime.block_on(client.fetch_all(SNAPSHOTS, &[]));
             let rows = rows.map_err(server_error("could not look up who reads".to_owned()))?;
             Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
         };
@@ -152,32 +154,32 @@ impl TableCare<'_> {
                 let first = &old[0];
                 if !is_strict {
                     return Ok(Some(format!(
-                        "{} began before all rows were there, and sees only some of them if it \
-                         reads the table in that transaction for the first time; `--atomic` waits",
+                        "{} began before all rows were committed, and sees only some of them if it \
+                         first reads the table in that transaction; `--atomic` waits for it",
                         first.who
                     )));
                 }
                 let message = format!("could not put the new rows of {} in place", names.table);
                 let cause = format!(
-                    "{} began before they were all there, and would see only some of them",
+                    "{} began before all rows were committed, and would see only some of them",
                     first.who
                 );
                 return Err(Error::new(ErrorKind::Server, message)
                     .because(Error::new(ErrorKind::Server, cause))
                     .with_sqlstate(SqlState::LOCK_NOT_AVAILABLE)
                     .hint(
-                        "End that session, or wait longer with `--lock-timeout`; without \
-                         `--atomic` it is not waited for.",
+                        "End that session, or wait longer with `--lock-timeout`. Without \
+                         `--atomic`, the load does not wait for it.",
                     ));
             }
-            self.progress.stop.pause(LOOK)?;
+            self.progress.stop.pause(POLL_INTERVAL)?;
             let now = look()?;
             old.retain(|it| now.contains(it));
         }
         Ok(None)
     }
 
-    /// The exchange, as soon as the lock is to be had. False where chunks are missing.
+    /// Exchanges the tables as soon as the lock is granted. Returns false if chunks are missing.
     fn take_place(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
         let limit = self.job.own.limits.lock_timeout;
         let started = Instant::now();
@@ -217,13 +219,13 @@ impl TableCare<'_> {
         job: JobId,
         names: &ShadowNames,
         chunks: u64,
-    ) -> Result<Option<ledger::Seal>, ExchangeError> {
+    ) -> Result<Option<ledger::ChunkRecord>, ExchangeError> {
         let client = self.job.client();
         exchange::lock(client, names).await?;
-        self.check_bonds(names).await?;
+        self.check_dependents(names).await?;
         if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
             let look = format!("select exists (select from {})", names.table);
-            if client.ask_one(&look, &[]).await?.get(0) {
+            if client.fetch_one(&look, &[]).await?.get(0) {
                 return Err(ExchangeError::Changed("it is no longer empty".to_owned()));
             }
         }
@@ -233,32 +235,32 @@ impl TableCare<'_> {
             return Err(ExchangeError::Other(error));
         };
         let is_bound = self.job.is_bound();
-        let finished = ledger::finish(client, job, chunks, identity, is_bound).await;
+        let finished = ledger::finish_job(client, job, chunks, identity, is_bound).await;
         let sums = finished.map_err(ExchangeError::Other)?;
         if sums.is_none() {
             client.batch_execute("rollback").await?;
             return Ok(None);
         }
-        ledger::move_to(client, job, new).await.map_err(ExchangeError::Other)?;
+        ledger::move_job_to(client, job, new).await.map_err(ExchangeError::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)
     }
 
-    /// To an error for a lock that was not to be had: who has it.
+    /// Adds the holder of the lock to a lock timeout's error.
     fn name_blockers(&self, error: Error, names: &ShadowNames) -> Error {
         let client = self.job.client();
-        let asked = async { client.ask_one(BLOCKERS, &[&names.oid]).await };
+        let asked = async { client.fetch_one(BLOCKERS, &[&names.oid]).await };
         let who: Option<String> =
             self.job.own.runtime.block_on(asked).ok().and_then(|row| row.get(0));
         let seconds = self.job.own.limits.lock_timeout.as_secs();
-        let who = who.unwrap_or_else(|| "other sessions, one after another".to_owned());
+        let who = who.unwrap_or_else(|| "other sessions in turn".to_owned());
         error.hint(format!(
             "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
              `--lock-timeout`."
         ))
     }
 
-    /// Runs what can be refused, and has the server end it when the user stops the load.
+    /// Runs `work`; if the user stops the load, its statement is cancelled.
     fn cancellable<T>(
         &self,
         what: String,
@@ -266,13 +268,13 @@ impl TableCare<'_> {
     ) -> Result<T> {
         let sessions = [self.job.connection().canceller()];
         let work = async { work.await.map_err(|refused| refused.into_error(what)) };
-        self.job.own.runtime.block_on(self.progress.stop.heed(&sessions, work))
+        self.job.own.runtime.block_on(self.progress.stop.cancel_on_stop(&sessions, work))
     }
 }
 
-/// Nothing ends what is under way but its end.
+/// Returns SQL that removes all timeouts from a transaction.
 fn unlimited() -> String {
-    Timeouts::OfTransaction.off_with_lock_timeout(0)
+    TimeoutScope::Transaction.disable_with_lock_timeout_sql(0)
 }
 
 /// A transaction that began before the last row was committed.
@@ -286,11 +288,16 @@ struct OlderTransaction {
 
 impl OlderTransaction {
     fn read(row: &tokio_postgres::Row) -> OlderTransaction {
-        OlderTransaction { pid: row.get(0), transaction: row.get(1), xmin: row.get(2), who: row.get(3) }
+        OlderTransaction {
+            pid: row.get(0),
+            transaction: row.get(1),
+            xmin: row.get(2),
+            who: row.get(3),
+        }
     }
 }
 
-/// Sessions that have taken a snapshot. Those that clean up read no tables for anybody.
+/// Sessions that have a snapshot. Vacuum and parallel workers read no tables for a user.
 const SNAPSHOTS: &str = "\
 select a.pid, l.virtualtransaction, a.backend_xmin::text,
        format('session %s (%s)', a.pid, concat_ws(', ',
@@ -302,7 +309,7 @@ where a.datname = current_database() and a.pid <> pg_backend_pid()
   and a.backend_type not in ('autovacuum worker', 'parallel worker')
   and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)";
 
-/// Who holds locks on a table.
+/// Sessions that hold locks on a table.
 const BLOCKERS: &str = "\
 select string_agg(distinct format('session %s (%s)', a.pid, concat_ws(', ',
                   quote_literal(nullif(a.application_name, '')), 'role ' || a.usename, a.state)),

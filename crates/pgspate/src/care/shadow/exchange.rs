@@ -1,32 +1,32 @@
-//! The exchange: one short transaction in which the table goes and its shadow gets its name.
+//! The exchange: one short transaction that drops the table and gives its name to the shadow.
 //!
-//! Under the lock the two are compared in everything that the catalog knows; unless they agree,
-//! nothing happens.
+//! Under the lock, both tables are compared in every property of the catalog. If they differ,
+//! nothing is changed.
 
 use std::fmt;
 
 use tokio_postgres::Client;
 
 use super::BEGIN;
-use super::recipe::{self, ShadowNames, write};
+use super::recipe::{self, ShadowNames, generate};
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{JobId, shadow};
-use pgspate_target::likeness::{differences, likeness};
-use pgspate_target::{Ask, ServerRefusal, server_error};
+use pgspate_target::table_properties::{differing_properties, table_properties};
+use pgspate_target::{ServerRefusal, TypedQuery, server_error};
 
-/// How long the trial waits for a lock.
+/// Lock timeout of the trial.
 const TRIAL_LOCK: &str = "set local lock_timeout = '1s'";
 
-/// Why there is no exchange.
+/// The reason why the exchange failed.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
     /// The server, or the connection.
     Server(tokio_postgres::Error),
-    /// The two differ in these properties.
+    /// The table and its shadow differ in these properties.
     Differs(Vec<String>),
-    /// The table is not what it was when the load was planned.
+    /// The table has changed since the load was planned.
     Changed(String),
-    /// The ledger, or the user.
+    /// An error of the ledger, or the user's request to stop.
     Other(Error),
 }
 
@@ -56,38 +56,38 @@ impl ExchangeError {
             ExchangeError::Server(error) => return server_error(message)(error),
             ExchangeError::Other(error) => return error,
             ExchangeError::Differs(what) => {
-                format!("the table was changed meanwhile: {}", what.join(", "))
+                format!("the table was changed during the load: {}", what.join(", "))
             }
-            ExchangeError::Changed(why) => format!("the table was changed meanwhile: {why}"),
+            ExchangeError::Changed(why) => format!("the table was changed during the load: {why}"),
         };
         Error::new(ErrorKind::Plan, message)
             .because(Error::new(ErrorKind::Plan, cause))
-            .hint("Run the same command again; it begins anew.")
+            .hint("Run the same command again; it starts from the beginning.")
     }
 }
 
-/// Makes the shadow of a table in this state, for good.
-pub(super) async fn make(
+/// Creates the shadow of a table in this state, and commits.
+pub(super) async fn create_shadow(
     client: &Client,
     job: JobId,
     names: &ShadowNames,
     state: &str,
 ) -> Result<(), ExchangeError> {
     client.batch_execute(BEGIN).await?;
-    let made = make_within(client, job, names, state).await;
+    let made = create_within(client, job, names, state).await;
     let end = if made.is_ok() { "commit" } else { "rollback" };
     client.batch_execute(end).await?;
     made
 }
 
-async fn make_within(
+async fn create_within(
     client: &Client,
     job: JobId,
     names: &ShadowNames,
     state: &str,
 ) -> Result<(), ExchangeError> {
-    client.batch_execute(&shadow::make_sql(job, &names.table, state)).await?;
-    run(client, write(client, names, recipe::MAKE).await?).await?;
+    client.batch_execute(&shadow::create_schema_sql(job, &names.table, state)).await?;
+    run(client, generate(client, names, recipe::CREATE).await?).await?;
     for it in recipe::identities(client, names).await? {
         let recipe::IdentitySequences { schema: old_schema, name, new_name, ty } = &it;
         let schema = &names.schema;
@@ -95,18 +95,18 @@ async fn make_within(
             let sql = format!("alter sequence {schema}.{new_name} rename to {name}");
             client.batch_execute(&sql).await?;
         }
-        // Which a copy does not take on. Numbers go on from where they are.
+        // LIKE does not copy the type and the position of a sequence.
         let sql = format!("alter sequence {schema}.{name} as {ty}");
         client.batch_execute(&sql).await?;
         let new = format!("{schema}.{name}").replace('\'', "''");
         let sql = format!("select setval('{new}', last_value, is_called) from {old_schema}.{name}");
-        client.ask_all(&sql, &[]).await?;
+        client.fetch_all(&sql, &[]).await?;
     }
     Ok(())
 }
 
-/// Goes through everything with a shadow that has no rows, and rolls back.
-pub(super) async fn try_out(
+/// Runs all steps with an empty shadow, and rolls back.
+pub(super) async fn try_exchange(
     client: &Client,
     job: JobId,
     names: &ShadowNames,
@@ -115,9 +115,9 @@ pub(super) async fn try_out(
     client.batch_execute(BEGIN).await?;
     let tried = async {
         client.batch_execute(TRIAL_LOCK).await?;
-        make_within(client, job, names, "").await?;
-        run(client, write(client, names, recipe::BUILD).await?).await?;
-        run(client, write(client, names, recipe::CONSTRAIN).await?).await?;
+        create_within(client, job, names, "").await?;
+        run(client, generate(client, names, recipe::BUILD_INDEXES).await?).await?;
+        run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await?;
         lock(client, names).await?;
         exchange(client, names, server_version).await.map(drop)
     };
@@ -126,43 +126,44 @@ pub(super) async fn try_out(
     tried
 }
 
-/// Shuts everybody out of the table.
+/// Locks the table exclusively.
 pub(super) async fn lock(client: &Client, names: &ShadowNames) -> Result<(), ExchangeError> {
     let sql = format!("lock table {} in access exclusive mode", names.table);
     client.batch_execute(&sql).await?;
     let look = "select to_regclass($1)::oid is not distinct from $2";
-    if client.ask_one(look, &[&names.table, &names.oid]).await?.get(0) {
+    if client.fetch_one(look, &[&names.table, &names.oid]).await?.get(0) {
         return Ok(());
     }
-    Err(ExchangeError::Changed("it is another table by that name".to_owned()))
+    Err(ExchangeError::Changed("another table has its name now".to_owned()))
 }
 
-/// Puts the shadow in the place of the table, which is locked. The shadow's oid.
+/// Replaces the locked table by its shadow. Returns the shadow's oid.
 pub(super) async fn exchange(
     client: &Client,
     names: &ShadowNames,
     server_version: u32,
 ) -> Result<u32, ExchangeError> {
-    let before = likeness(client, names.oid, server_version).await?;
-    let detach = write(client, names, recipe::DETACH).await?;
-    let dress = write(client, names, recipe::DRESS).await?;
+    let before = table_properties(client, names.oid, server_version).await?;
+    let detach = generate(client, names, recipe::DETACH_SEQUENCES).await?;
+    let properties = generate(client, names, recipe::ADD_PROPERTIES).await?;
     for (nth, it) in recipe::identities(client, names).await?.iter().enumerate() {
-        go_on_counting(client, names, it, nth).await?;
+        continue_identity(client, names, it, nth).await?;
     }
     run(client, detach).await?;
     let look = "select to_regclass($1)::oid, \
                 (select quote_ident(nspname) from pg_class c join pg_namespace n \
                  on n.oid = relnamespace where c.oid = $2)";
-    let row = client.ask_one(look, &[&names.shadow, &names.oid]).await?;
+    let row = client.fetch_one(look, &[&names.shadow, &names.oid]).await?;
     let (new, schema): (Option<u32>, String) = (row.get(0), row.get(1));
-    let new = new.ok_or_else(|| ExchangeError::Changed("its shadow is gone".to_owned()))?;
+    let new =
+        new.ok_or_else(|| ExchangeError::Changed("its shadow no longer exists".to_owned()))?;
     let (table, shadow) = (&names.table, &names.shadow);
     let swap = format!("drop table {table}; alter table {shadow} set schema {schema}");
     client.batch_execute(&swap).await?;
-    run(client, dress).await?;
-    let after = likeness(client, new, server_version).await?;
+    run(client, properties).await?;
+    let after = table_properties(client, new, server_version).await?;
     if before != after {
-        let mut what = differences(&before, &after);
+        let mut what = differing_properties(&before, &after);
         what.truncate(5);
         return Err(ExchangeError::Differs(what));
     }
@@ -170,9 +171,9 @@ pub(super) async fn exchange(
     Ok(new)
 }
 
-/// Has the shadow's identity column go on with whichever number is further. The old sequence gets
-/// another name, which locks it: nobody can draw a number from it any more.
-async fn go_on_counting(
+/// Sets the shadow's identity sequence to the furthest number of both sequences. The old sequence
+/// is renamed, which locks it, so that no session can draw another number from it.
+async fn continue_identity(
     client: &Client,
     names: &ShadowNames,
     it: &recipe::IdentitySequences,
@@ -191,15 +192,15 @@ async fn go_on_counting(
              where seqrelid = '{literal}'::regclass \
              order by sign(seqincrement) * last_value desc, is_called desc limit 1) further"
     );
-    client.ask_all(&sql, &[]).await?;
+    client.fetch_all(&sql, &[]).await?;
     Ok(())
 }
 
-/// Runs statements that the server has written.
+/// Runs statements that a query of `recipe` has generated.
 pub(super) async fn run(client: &Client, all: Vec<Option<String>>) -> Result<(), ExchangeError> {
     for sql in all {
         let Some(sql) = sql else {
-            let why = "the server describes an index or statistics in an unknown way";
+            let why = "the server describes an index or statistics in an unknown form";
             return Err(ExchangeError::Changed(why.to_owned()));
         };
         client.batch_execute(&sql).await?;

@@ -1,8 +1,9 @@
-//! A shadow table: filled by all lanes while nobody sees it, and then put in the table's place.
+//! A shadow table: all lanes fill it while no other session sees it, and then it takes the table's
+//! place.
 //!
-//! It is made with the job and named after it, so that a run that was cut off goes on with it.
-//! Before the first row is loaded, the exchange is tried out and rolled back: a table that cannot
-//! be copied in every respect is filled in one transaction instead.
+//! The shadow's schema is named after the job, so that a run that was interrupted can resume.
+//! Before the first row is loaded, the exchange is tried and rolled back. A table that cannot be
+//! copied in every respect is filled in one transaction instead.
 
 mod build;
 mod exchange;
@@ -14,88 +15,102 @@ use super::TableCare;
 use crate::plan::{AtomicMethod, LoadPlan, ReplaceMode};
 use crate::{Error, ErrorKind, Result};
 use exchange::ExchangeError;
-use pgspate_target::ledger::{self, JobId, Opened, shadow};
-use pgspate_target::likeness::{Property, likeness};
-use pgspate_target::{Table, ends_session, fixed, server_error};
+use pgspate_target::ledger::{self, JobId, OpenJob, shadow};
+use pgspate_target::table_properties::{TableProperty, table_properties};
+use pgspate_target::{TargetTable, ends_session, replace_obstacles, server_error};
 use recipe::ShadowNames;
 
-/// How every transaction here begins: names that the server writes are complete, and nothing of
-/// the role's settings becomes part of the copy.
+/// Begins every transaction here. Without a search path, the server writes complete names. The
+/// other settings keep the role's defaults out of the copy.
 const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
                      set local default_tablespace = ''; set local standard_conforming_strings = on";
 
-/// The job, and the table's and the shadow's names, if there is to be a shadow.
-fn names(plan: &LoadPlan, table: &Table, opened: Option<&Opened>) -> Option<(JobId, ShadowNames)> {
+/// Returns the job, and the names of the table and its shadow, if the plan uses a shadow.
+fn shadow_names(
+    plan: &LoadPlan,
+    table: &TargetTable,
+    opened: Option<&OpenJob>,
+) -> Option<(JobId, ShadowNames)> {
     let (at_once, job) = (plan.at_once.as_ref()?, opened?.job);
     let is_swap = at_once.method == AtomicMethod::Swap;
     is_swap.then(|| (job, ShadowNames::new(table, table.oid, shadow::schema_name(job))))
 }
 
-/// The table that COPY writes to, as SQL writes it.
-pub(crate) fn destination(plan: &LoadPlan, table: &Table, opened: Option<&Opened>) -> String {
-    names(plan, table, opened).map_or_else(|| plan.table.clone(), |(_, names)| names.shadow)
+/// Returns the table that COPY writes to, quoted as in SQL: the shadow or the table.
+pub(crate) fn copy_target_name(
+    plan: &LoadPlan,
+    table: &TargetTable,
+    opened: Option<&OpenJob>,
+) -> String {
+    shadow_names(plan, table, opened).map_or_else(|| plan.table.clone(), |(_, names)| names.shadow)
 }
 
 impl TableCare<'_> {
-    fn names(&self) -> Option<(JobId, ShadowNames)> {
-        names(self.plan, self.table, self.job.opened.as_ref())
+    fn shadow_names(&self) -> Option<(JobId, ShadowNames)> {
+        shadow_names(self.plan, self.table, self.job.opened.as_ref())
     }
 
-    /// Makes the shadow or finds it again, if there is to be one; changes the plan where the table
-    /// turns out to be one that cannot be copied.
+    /// Creates the shadow or finds the one of an earlier run. Changes the plan if the table cannot
+    /// be copied exactly.
     pub(crate) fn prepare_shadow(&mut self) -> Result<()> {
-        let Some((job, names)) = self.names() else { return Ok(()) };
-        let failed = || server_error(format!("could not make a shadow of {}", names.table));
+        let Some((job, names)) = self.shadow_names() else { return Ok(()) };
+        let failed = || server_error(format!("could not create a shadow of {}", names.table));
         let runtime = self.job.own.runtime.clone();
         let client = self.job.client();
-        let state = runtime.block_on(self.state(&names)).map_err(failed())?;
-        let known = runtime.block_on(shadow::state(client, job))?;
+        let state = runtime.block_on(self.digest_properties(&names)).map_err(failed())?;
+        let known = runtime.block_on(shadow::read_state(client, job))?;
         if known.as_deref() == Some(&state) {
             return Ok(());
         }
         if known.is_some() {
-            // The table has changed since, and rows in a copy of it as it was are of no use.
-            runtime.block_on(ledger::clear(client, job))?;
+            // The table has changed since. Rows in a copy of its earlier definition are useless.
+            runtime.block_on(ledger::forget_chunks_and_shadow(client, job))?;
             self.job.reopen()?;
         }
         let client = self.job.client();
         let version = self.session.server_version;
-        let tried = runtime.block_on(exchange::try_out(client, job, &names, version));
+        let tried = runtime.block_on(exchange::try_exchange(client, job, &names, version));
         match tried {
             Ok(()) => {}
             Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => {
                 return Err(failed()(error));
             }
-            // A lock that others have now they may not have then.
-            Err(ExchangeError::Server(error)) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
+            // A lock that blocks the trial may be free when it is needed.
+            Err(ExchangeError::Server(error))
+                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
             Err(refused) => return self.do_without_shadow(&refused),
         }
-        runtime.block_on(exchange::make(client, job, &names, &state)).map_err(|refused| {
-            refused.into_error(format!("could not make a shadow of {}", names.table))
+        runtime.block_on(exchange::create_shadow(client, job, &names, &state)).map_err(|refused| {
+            refused.into_error(format!("could not create a shadow of {}", names.table))
         })
     }
 
-    /// The table's state as far as a copy of it depends on it.
-    async fn state(&self, names: &ShadowNames) -> Result<String, tokio_postgres::Error> {
+    /// Returns a digest of all properties of the table that a copy depends on.
+    async fn digest_properties(
+        &self,
+        names: &ShadowNames,
+    ) -> Result<String, tokio_postgres::Error> {
         let client = self.job.client();
         client.batch_execute(BEGIN).await?;
-        let properties: Vec<Property> =
-            likeness(client, names.oid, self.session.server_version).await?;
+        let properties: Vec<TableProperty> =
+            table_properties(client, names.oid, self.session.server_version).await?;
         client.batch_execute("rollback").await?;
-        Ok(ledger::digest(properties.iter().flat_map(|(name, it)| [name.as_str(), it.as_str()])))
+        Ok(ledger::digest_texts(
+            properties.iter().flat_map(|(name, it)| [name.as_str(), it.as_str()]),
+        ))
     }
 
-    /// Plans anew for one transaction.
+    /// Plans again, for one transaction without a shadow.
     fn do_without_shadow(&mut self, refused: &ExchangeError) -> Result<()> {
         let why = format!("a copy of the table would not be exact: {refused}");
         if self.request.options.replace == Some(ReplaceMode::Swap) {
             let message = format!("no other table can take the place of {}", self.plan.table);
             return Err(Error::new(ErrorKind::Plan, message)
                 .because(Error::new(ErrorKind::Plan, why))
-                .hint("With `--replace` alone it is done in one transaction."));
+                .hint("`--replace` without a method replaces the rows in one transaction."));
         }
         if let Some(bonds) = &mut self.request.bonds {
-            bonds.fixed.insert(0, why.clone());
+            bonds.replace_obstacles.insert(0, why.clone());
         }
         *self.plan = LoadPlan::make(self.table, self.session, &self.input, self.request)?;
         self.plan()?;
@@ -106,10 +121,10 @@ impl TableCare<'_> {
         Ok(())
     }
 
-    /// Whether what is in the shadow is worth keeping after this error: the same command may go
-    /// on with it. Not where the input itself is refused.
+    /// Returns whether to keep the shadow's rows after this error, so that the same command can
+    /// resume. They are not kept if the input itself is refused.
     pub(crate) fn keeps_shadow(&self, error: &Error) -> bool {
-        if self.names().is_none() {
+        if self.shadow_names().is_none() {
             return true;
         }
         match error.sqlstate().map(|code| code.code()) {
@@ -123,18 +138,19 @@ impl TableCare<'_> {
         }
     }
 
-    /// Where rows are that a later run goes on from, in words.
+    /// Returns where the rows are that a later run resumes from, in words.
     pub(crate) fn where_kept(&self) -> String {
-        match self.names() {
+        match self.shadow_names() {
             Some((_, names)) => format!("the shadow table {}", names.shadow),
             None => "the table".to_owned(),
         }
     }
 
-    /// Whether something has come to depend on the table that would be lost.
-    async fn check_bonds(&self, names: &ShadowNames) -> Result<(), ExchangeError> {
-        let fixed = fixed(self.job.client(), names.oid).await.map_err(ExchangeError::Server)?;
-        match fixed.first() {
+    /// Checks that no object has been created that depends on the table and would be lost.
+    async fn check_dependents(&self, names: &ShadowNames) -> Result<(), ExchangeError> {
+        let replace_obstacles =
+            replace_obstacles(self.job.client(), names.oid).await.map_err(ExchangeError::Server)?;
+        match replace_obstacles.first() {
             None => Ok(()),
             Some(why) => Err(ExchangeError::Changed(why.clone())),
         }

@@ -1,33 +1,33 @@
-//! The statements that make a shadow table like the table, written by the server from what its
-//! catalog has.
+//! Generates the statements that make a shadow table like the table. The server generates them from
+//! its catalog.
 //!
-//! Whatever they miss, [`likeness`](pgspate_target::likeness) finds before the tables are
-//! exchanged. Every query is asked without a search path, so that all names are complete.
+//! [`likeness`](pgspate_target::likeness) finds any difference that remains before the tables are
+//! exchanged. Every query runs without a search path, so that all names are complete.
 
 use tokio_postgres::Client;
 
-use pgspate_target::{Ask, Table, quote_ident, quote_literal};
+use pgspate_target::{TargetTable, TypedQuery, quote_ident, quote_literal};
 
-/// The table and its shadow by all the names that statements need.
+/// The names of the table and its shadow.
 #[derive(Debug, Clone)]
 pub(super) struct ShadowNames {
     /// The table's oid.
     pub(super) oid: u32,
-    /// The table, as SQL writes it.
+    /// The table's name in SQL.
     pub(super) table: String,
     /// The shadow's schema, which needs no quotes.
     pub(super) schema: String,
-    /// The shadow, as SQL writes it.
+    /// The shadow's name in SQL.
     pub(super) shadow: String,
 }
 
 impl ShadowNames {
-    pub(super) fn new(table: &Table, oid: u32, schema: String) -> ShadowNames {
+    pub(super) fn new(table: &TargetTable, oid: u32, schema: String) -> ShadowNames {
         let shadow = format!("{schema}.{}", quote_ident(&table.name));
         ShadowNames { oid, table: table.sql_name.clone(), schema, shadow }
     }
 
-    /// The query with its names filled in as literals.
+    /// Replaces the placeholders of a query by the names as literals.
     fn fill(&self, sql: &str) -> String {
         let words = [
             (":oid", self.oid.to_string()),
@@ -37,7 +37,7 @@ impl ShadowNames {
         ];
         let mut filled = String::with_capacity(sql.len() * 2);
         let mut rest = sql;
-        // In one pass, as a table may be called like one of these words.
+        // One pass, because a table may be named like a placeholder.
         while let Some(at) = rest.find(':') {
             let (before, from) = rest.split_at(at);
             filled.push_str(before);
@@ -50,18 +50,19 @@ impl ShadowNames {
     }
 }
 
-/// What a query of this module writes. NULL is a statement that could not be written.
-pub(super) async fn write(
+/// Runs a query of this module, and returns the statements that it generates. NULL stands for a
+/// statement that could not be generated.
+pub(super) async fn generate(
     client: &Client,
     names: &ShadowNames,
     sql: &str,
 ) -> Result<Vec<Option<String>>, tokio_postgres::Error> {
-    let rows = client.ask_all(&names.fill(sql), &[]).await?;
+    let rows = client.fetch_all(&names.fill(sql), &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Makes the shadow without indexes and without anything that would slow COPY down.
-pub(super) const MAKE: &str = "\
+/// Creates the shadow without indexes and anything else that would slow COPY down.
+pub(super) const CREATE: &str = "\
 with options as (
   select '' as prefix, o from pg_class, unnest(reloptions) o where oid = :oid
   union all
@@ -92,7 +93,8 @@ from pg_class c, (values ('grant all on schema %1$I to %2$I', :schema),
      pg_get_userbyid(relowner) r
 where c.oid = :oid and r <> current_user";
 
-/// The identity columns' sequences: schema and name of the table's, and the name of the shadow's.
+/// The sequences of identity columns: schema and name of the table's sequence, and the name of the
+/// shadow's sequence.
 const IDENTITIES: &str = "\
 select o.relnamespace::regnamespace::text, quote_ident(o.relname),
        quote_ident(n.relname), q.seqtypid::regtype::text
@@ -107,15 +109,15 @@ where d.refobjid = :oid and d.deptype = 'i' and e.deptype = 'i' and o.relkind = 
   and d.refclassid = 'pg_class'::regclass and e.refclassid = 'pg_class'::regclass
 order by a.attnum";
 
-/// An identity column's sequences, by names as SQL writes them.
+/// The two sequences of an identity column. Names are quoted as in SQL.
 pub(super) struct IdentitySequences {
-    /// The schema of the table's.
+    /// The schema of the table's sequence.
     pub(super) schema: String,
-    /// The name of the table's.
+    /// The name of the table's sequence.
     pub(super) name: String,
-    /// The name of the shadow's, in the shadow's schema.
+    /// The name of the shadow's sequence, in the shadow's schema.
     pub(super) new_name: String,
-    /// The type of the table's.
+    /// The type of the table's sequence.
     pub(super) ty: String,
 }
 
@@ -123,7 +125,7 @@ pub(super) async fn identities(
     client: &Client,
     names: &ShadowNames,
 ) -> Result<Vec<IdentitySequences>, tokio_postgres::Error> {
-    let rows = client.ask_all(&names.fill(IDENTITIES), &[]).await?;
+    let rows = client.fetch_all(&names.fill(IDENTITIES), &[]).await?;
     let read = |row: &tokio_postgres::Row| IdentitySequences {
         schema: row.get(0),
         name: row.get(1),
@@ -133,8 +135,8 @@ pub(super) async fn identities(
     Ok(rows.iter().map(read).collect())
 }
 
-/// Builds the indexes that the shadow lacks, each on its own.
-pub(super) const BUILD: &str = "\
+/// Creates the shadow's missing indexes, each in one statement.
+pub(super) const BUILD_INDEXES: &str = "\
 select format('set local default_tablespace = %L; ', coalesce(s.spcname, ''))
        || case when starts_with(def, prefix) then
             format('create %sindex %I on %s %s', case when indisunique then 'unique ' else '' end,
@@ -149,8 +151,8 @@ where x.indrelid = :oid and not x.indisexclusion
                     and b.relnamespace = to_regnamespace(:schema))
 order by pg_relation_size(i.oid) desc";
 
-/// What follows: constraints that the shadow lacks, and what indexes are set to.
-pub(super) const CONSTRAIN: &str = "\
+/// Adds the shadow's missing constraints, and the options of indexes.
+pub(super) const ADD_CONSTRAINTS: &str = "\
 select statement from (
   select 1 as nth, conname as name, case
     when contype = 'x' or i.indisexclusion
@@ -212,15 +214,16 @@ select statement from (
   where stxrelid = :oid and value is not null) s
 order by nth, name";
 
-/// Before the table is dropped: sequences of serial columns must outlive it.
-pub(super) const DETACH: &str = "\
+/// Before the table is dropped: detaches sequences of serial columns, so that the drop keeps them.
+pub(super) const DETACH_SEQUENCES: &str = "\
 select format('alter sequence %s owned by none', s.oid::regclass)
 from pg_depend d join pg_class s on s.oid = d.objid
 where d.refobjid = :oid and d.deptype = 'a' and d.refobjsubid > 0 and s.relkind = 'S'
   and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass";
 
-/// After the shadow has the table's name, to be written before: all that is only said about it.
-pub(super) const DRESS: &str = "\
+/// After the shadow has the table's name: adds privileges, policies, triggers and comments. The
+/// statements are generated before the exchange.
+pub(super) const ADD_PROPERTIES: &str = "\
 with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where c.oid = :oid),
 serial as (

@@ -1,6 +1,6 @@
-//! Has the server say no before anything is changed.
+//! Tries a COPY of no rows, so that the server can refuse before anything is changed.
 //!
-//! Where the first COPY is the first change, it says so itself, and there is no trial.
+//! If COPY is the load's first change anyway, there is no need to try.
 
 use bytes::Bytes;
 use tokio_postgres::Client;
@@ -9,46 +9,48 @@ use tokio_postgres::error::SqlState;
 use super::Load;
 use crate::Result;
 use crate::copy::{EarlySession, ReadySession, refused_copy};
-use pgspate_target::ledger::Found;
+use pgspate_target::ledger::JobLookup;
 
 impl Load {
-    /// Whether something is changed before the first COPY, or that one is late, as the first row
-    /// is. A new job in the ledger is no change: it goes again when the load fails.
+    /// Returns whether the load changes something before the first COPY, or whether the first row
+    /// arrives late. A new job in the ledger is not a change: it is deleted if the load fails.
     pub(super) fn changes_first(&self) -> bool {
         let known = &self.job.known;
         let is_new_job =
-            known.is_there && matches!(known.found, Found::Nothing) && !self.options.restart;
+            known.is_there && matches!(known.found, JobLookup::Nothing) && !self.options.restart;
         (self.job.identity.is_some() && !is_new_job)
-            || self.plan.care.alters_table()
+            || self.plan.maintenance.alters_table()
             || self.plan.at_once.is_some()
             || self.options.rejects.is_some()
             || self.reading.is_stream()
     }
 
-    /// Copies no rows, and rolls back. Not where that would run triggers; and a lock is for the
-    /// lanes to wait for.
-    pub(super) fn try_out(&mut self) -> Result<()> {
+    /// Copies no rows, and rolls back. Does nothing if that would fire statement triggers. A lock
+    /// timeout is ignored, because the lanes will wait for the lock.
+    pub(super) fn try_empty_copy(&mut self) -> Result<()> {
         if self.plan.one_statement {
             return Ok(());
         }
-        let (sql, early) = (self.plan.trial_sql(), std::mem::take(&mut self.early));
+        let (sql, early) = (self.plan.trial_sql(), std::mem::take(&mut self.early_session));
         let ready = self.job.own.runtime.block_on(async {
             let ready = match early.take().await {
                 Some(ready) => ready?,
-                None => ReadySession::open(&self.connect(), &self.copying()).await?,
+                None => ReadySession::open(&self.session_opener(), &self.copy_setup()).await?,
             };
             let Err(error) = copy_nothing(&ready.connection.client, &sql).await else {
                 return Ok(Some(ready));
             };
-            // The connection is of no use after a refused COPY.
+            // A connection is unusable after a refused COPY.
             match error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
                 true => Ok(None),
                 false => Err(refused_copy(&ready.connection, error)),
             }
         })?;
         match ready.filter(|_| !self.is_swap()) {
-            Some(ready) => self.early = EarlySession::of(ready, &self.job.own.runtime),
-            None => self.open_early(),
+            Some(ready) => {
+                self.early_session = EarlySession::from_open(ready, &self.job.own.runtime)
+            }
+            None => self.open_early_session(),
         }
         Ok(())
     }

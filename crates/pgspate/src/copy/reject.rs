@@ -1,10 +1,10 @@
-//! Writes the rows of a chunk that the server takes, and sets aside those that it refuses.
+//! Writes the good rows of a chunk, and collects its rejected rows.
 //!
-//! Rows go as COPY text and in input order, so that the server judges every value, and of two
-//! equal keys the second is refused. Each COPY stands under a savepoint: what it refuses leaves
-//! nothing behind, and every row is in the end either written or set aside with the server's
-//! words. How many rows go together changes nothing about which are refused, unless rows depend
-//! on rows behind them.
+//! Rows are sent as COPY text in input order. So the server checks every value, and refuses the
+//! second of two equal keys. Each COPY runs under a savepoint, so that a refused COPY leaves
+//! nothing behind. In the end every row is either written or rejected with the server's message.
+//! The number of rows per COPY does not change which rows are rejected, unless a row depends on a
+//! later row.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,80 +14,82 @@ use futures_util::SinkExt;
 use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
 
-use super::context::{CopyContext, refused_column};
-use super::pace::BatchSize;
+use super::batch_size::BatchSize;
+use super::error_context::{CopyContext, refused_column};
 use super::stream::refused_copy;
 use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
-use crate::format::{Chunk, ChunkEncoder, Mode, is_of_row};
+use crate::format::{Chunk, ChunkEncoder, EncodeMode, is_row_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::Reject;
 use pgspate_target::server_error;
 
-/// Rows that wait to be written: what a refusal may cost once more.
+/// Bytes of encoded rows that wait to be written. A refusal may send as many bytes again.
 const QUEUE_BYTES: usize = 1 << 20;
-/// So many rows may at most have to be judged once more because of one.
-const DOUBTS_MAX: usize = 8;
+/// Maximum number of provisional rejects: rows that may have to be tried again because of one other
+/// row.
+const PROVISIONAL_REJECTS_MAX: usize = 8;
 
-const BEGIN: &str = "savepoint pgspate_sift";
-const KEEP: &str = "release savepoint pgspate_sift";
-const KEEP_AND_BEGIN: &str = "release savepoint pgspate_sift; savepoint pgspate_sift";
-const BACK: &str = "rollback to savepoint pgspate_sift";
-const BACK_AND_END: &str = "rollback to savepoint pgspate_sift; release savepoint pgspate_sift";
+const BEGIN: &str = "savepoint pgspate_reject";
+const KEEP: &str = "release savepoint pgspate_reject";
+const KEEP_AND_BEGIN: &str = "release savepoint pgspate_reject; savepoint pgspate_reject";
+const ROLL_BACK: &str = "rollback to savepoint pgspate_reject";
+const ROLL_BACK_AND_END: &str =
+    "rollback to savepoint pgspate_reject; release savepoint pgspate_reject";
 
-/// What became of a chunk's rows.
+/// A chunk that is written without its bad rows.
 #[derive(Debug)]
 pub(super) struct ChunkWithRejects {
-    /// Rows that the chunk has.
+    /// Rows in the chunk.
     pub(super) rows_in: u64,
-    /// Rows that the server says it wrote: all that were not refused, but for those that a
-    /// trigger kept out.
+    /// Rows that the server reported as written. This excludes rejected rows and rows that a
+    /// trigger skipped.
     pub(super) rows_written: u64,
-    /// The others, in input order.
+    /// The rejected rows, in input order.
     pub(super) rejects: Vec<Reject>,
-    /// COPY statements that it took; two round trips each.
+    /// Number of COPY statements; each takes two round trips.
     #[cfg_attr(not(test), allow(dead_code, reason = "tests look at how much work it was"))]
     pub(super) copies: u64,
 }
 
-/// Writes the rows of `chunk` that can be written, in the transaction that is open. Deferred
-/// constraints are checked at once from here to its end. Encoding blocks.
+/// Writes the good rows of `chunk` in the open transaction. Deferred constraints are checked
+/// immediately from here to the transaction's end. Encoding blocks the thread.
 ///
 /// # Errors
-/// What is about no row: a lost connection, a full disk, a missing permission, a deadlock, a
-/// statement that is refused before it reads a row. The transaction must be given up then, and
-/// the connection with it.
-pub(super) async fn sift(
+/// When the error is not about a row. Examples are a lost connection, a full disk, a missing
+/// permission, a deadlock, or a statement that is refused before a row is read. The transaction and
+/// the connection must not be used then.
+pub(super) async fn write_with_rejects(
     connection: &Connection,
     job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<ChunkWithRejects> {
-    let what = || "could not prepare to copy".to_owned();
+    let what = || "could not prepare a session to copy".to_owned();
     let client = &connection.client;
-    let at_once = client.batch_execute("set constraints all immediate").await;
-    at_once.map_err(server_error(what()))?;
-    let statement = client.prepare(&job.copying.text_sql).await.map_err(server_error(what()))?;
-    encoder.begin(Arc::clone(chunk), Mode::Text)?;
-    let mut sifter = RejectingWriter {
+    let immediate = client.batch_execute("set constraints all immediate").await;
+    immediate.map_err(server_error(what()))?;
+    let statement = client.prepare(&job.setup.text_sql).await.map_err(server_error(what()))?;
+    encoder.begin(Arc::clone(chunk), EncodeMode::Text)?;
+    let mut writer = RejectingWriter {
         connection,
         job,
         statement,
         queue: RowQueue::default(),
         savepoint: SavepointState::Unset,
-        pace: BatchSize::default(),
+        batch_size: BatchSize::default(),
         rejects: Vec::new(),
-        doubts: Vec::new(),
+        provisional: Vec::new(),
         rows_sent: 0,
         rows_written: 0,
         copies: 0,
     };
-    sifter.run(encoder).await?;
-    sifter.finish(encoder, chunk)
+    writer.run(encoder).await?;
+    writer.finish(encoder, chunk)
 }
 
-/// A refused row whose record is not yet at hand.
+/// A rejected row whose bytes are not yet looked up.
 #[derive(Debug)]
 struct RefusedRow {
     row: u64,
@@ -96,17 +98,17 @@ struct RefusedRow {
     column: Option<String>,
 }
 
-/// What the savepoint is good for.
+/// What was written since the savepoint.
 #[derive(Clone, Copy, PartialEq)]
 enum SavepointState {
-    /// There is none yet.
-    None,
-    /// What came after it was written and is to be kept.
-    Written,
-    /// What came after it was refused.
+    /// There is no savepoint yet.
+    Unset,
+    /// Rows were written after the savepoint and are kept.
+    AfterWrite,
+    /// Rows were refused after the savepoint.
     AfterRefusal,
-    /// Nothing came after it.
-    Fresh,
+    /// Nothing was sent after the savepoint.
+    Empty,
 }
 
 struct RejectingWriter<'a> {
@@ -115,12 +117,12 @@ struct RejectingWriter<'a> {
     statement: Statement,
     queue: RowQueue,
     savepoint: SavepointState,
-    pace: BatchSize,
+    batch_size: BatchSize,
     rejects: Vec<RefusedRow>,
-    /// Rows that were refused for what may be one of the rows before them, such as one with the
-    /// same key, which are not written yet and may themselves be refused.
-    doubts: Vec<(RefusedRow, Bytes)>,
-    /// Rows in COPY statements that succeeded.
+    /// Provisional rejects, with the rows' bytes. The cause may be an earlier row that is not
+    /// written yet and may be rejected itself, such as a row with the same key.
+    provisional: Vec<(RefusedRow, Bytes)>,
+    /// Rows in successful COPY statements.
     rows_sent: u64,
     rows_written: u64,
     copies: u64,
@@ -129,34 +131,35 @@ struct RejectingWriter<'a> {
 impl RejectingWriter<'_> {
     async fn run(&mut self, encoder: &mut dyn ChunkEncoder) -> Result<()> {
         loop {
-            self.queue.fill(encoder, self.pace.next(), &mut self.rejects)?;
-            let rows = self.pace.next().min(self.queue.rows.len());
+            self.queue.fill(encoder, self.batch_size.rows_to_try(), &mut self.rejects)?;
+            let rows = self.batch_size.rows_to_try().min(self.queue.rows.len());
             if rows == 0 {
                 break;
             }
             self.copies += 1;
             match self.copy(rows).await? {
-                Ok(written) => self.written(rows, written)?,
-                Err(refusal) => self.refused(rows, refusal).await?,
+                Ok(written) => self.note_written(rows, written)?,
+                Err(refusal) => self.handle_refusal(rows, refusal).await?,
             }
         }
         let end = match self.savepoint {
             SavepointState::Unset => return Ok(()),
             SavepointState::AfterWrite | SavepointState::Empty => KEEP,
-            SavepointState::AfterRefusal => BACK_AND_END,
+            SavepointState::AfterRefusal => ROLL_BACK_AND_END,
         };
         let ended = self.connection.client.batch_execute(end).await;
         ended.map_err(|error| self.connection.explain("could not end a savepoint", error))
     }
 
-    /// Copies the first rows of the queue. The count that the server gives, or its refusal.
+    /// Copies the first rows of the queue. Returns the number of rows that the server reported, or
+    /// its refusal.
     async fn copy(&mut self, rows: usize) -> Result<Result<u64, Error>> {
         let client = &self.connection.client;
         let failed = |error| self.connection.explain("could not copy", error);
         let before = match self.savepoint {
             SavepointState::Unset => BEGIN,
             SavepointState::AfterWrite => KEEP_AND_BEGIN,
-            SavepointState::AfterRefusal => BACK,
+            SavepointState::AfterRefusal => ROLL_BACK,
             SavepointState::Empty => "",
         };
         let prepare = async {
@@ -165,7 +168,7 @@ impl RejectingWriter<'_> {
                 sql => client.batch_execute(sql).await,
             }
         };
-        // The savepoint is in order, so they may travel together.
+        // The savepoint cannot fail here, so both statements share a round trip.
         let (prepared, begun) =
             tokio::join!(biased; prepare, client.copy_in::<_, Bytes>(&self.statement));
         prepared.map_err(failed)?;
@@ -175,7 +178,7 @@ impl RejectingWriter<'_> {
         let rows = self.queue.rows.iter().take(rows).map(|(_, row)| row);
         for row in rows {
             if !piece.is_empty() && piece.len() + row.len() > PIECE_BYTES {
-                // When the server has refused a row, `finish` tells.
+                // If the server has refused a row, `finish` returns the error.
                 if sink.feed(std::mem::take(&mut piece).into()).await.is_err() {
                     break;
                 }
@@ -187,7 +190,7 @@ impl RejectingWriter<'_> {
         Ok(finished.map_err(|error| refused_copy(self.connection, error)))
     }
 
-    fn written(&mut self, rows: usize, written: u64) -> Result<()> {
+    fn note_written(&mut self, rows: usize, written: u64) -> Result<()> {
         let sent = rows as u64;
         if written > sent || (written < sent && !self.job.may_drop_rows) {
             let message = format!("sent {sent} rows but the server wrote {written}");
@@ -197,40 +200,40 @@ impl RejectingWriter<'_> {
         self.queue.take(rows);
         self.rows_sent += sent;
         self.rows_written += written;
-        self.pace.written(rows);
-        // All that was before them is written.
+        self.batch_size.note_written(rows);
+        // All rows before the next row are written, so provisional rejects before it are final.
         let next = self.queue.rows.front().map_or(u64::MAX, |(row, _)| *row);
-        let sure = self.doubts.extract_if(.., |(refused, _)| refused.row < next);
+        let sure = self.provisional.extract_if(.., |(refused, _)| refused.row < next);
         self.rejects.extend(sure.map(|(refused, _)| refused));
         Ok(())
     }
 
-    /// Sets a row aside if it is known which one is to blame.
-    async fn refused(&mut self, rows: usize, refusal: Error) -> Result<()> {
-        let context = CopyContext::surely_of(&refusal, self.job);
+    /// Rejects the row to blame, if it is known.
+    async fn handle_refusal(&mut self, rows: usize, refusal: Error) -> Result<()> {
+        let context = CopyContext::of_unless_ambiguous(&refusal, self.job);
         let nth = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
         let nth = nth.filter(|nth| *nth < rows);
         let is_named = nth.is_some();
         let said = refusal.refusal().map(|said| (said.code().clone(), said.message().to_owned()));
-        let Some((sqlstate, message)) = said.filter(|(code, _)| is_about_a_row(code, is_named))
+        let Some((sqlstate, message)) = said.filter(|(code, _)| is_row_error_code(code, is_named))
         else {
             return Err(refusal);
         };
         self.savepoint = SavepointState::AfterRefusal;
-        if !is_named && !self.is_in_step().await? {
+        if !is_named && !self.roll_back_in_step().await? {
             return Err(refusal);
         }
         let Some(nth) = nth.or((rows == 1).then_some(0)) else {
-            self.pace.refused_some(rows);
+            self.batch_size.note_unnamed_refusal(rows);
             return Ok(());
         };
         match is_named {
-            true => self.pace.refused_one(nth),
-            false => self.pace.refused_alone(),
+            true => self.batch_size.note_named_refusal(nth),
+            false => self.batch_size.note_single_refusal(),
         }
         let Some((row, text)) = self.queue.remove(nth) else { return Err(refusal) };
-        self.judge_again_from(row);
-        let depends = context.is_within
+        self.retry_provisional_after(row);
+        let depends = context.is_nested
             || matches!(sqlstate, SqlState::UNIQUE_VIOLATION | SqlState::EXCLUSION_VIOLATION);
         let column = refused_column(&refusal, self.job);
         let refused = RefusedRow { row, sqlstate, message, column };
@@ -238,33 +241,35 @@ impl RejectingWriter<'_> {
             self.rejects.push(refused);
             return Ok(());
         }
-        self.doubts.push((refused, text));
-        if self.doubts.len() >= DOUBTS_MAX {
-            self.pace.take_known();
+        self.provisional.push((refused, text));
+        if self.provisional.len() >= PROVISIONAL_REJECTS_MAX {
+            self.batch_size.try_known_next();
         }
         Ok(())
     }
 
-    /// Rows after one that is gone may have been refused because of it.
-    fn judge_again_from(&mut self, row: u64) {
-        let again = self.doubts.extract_if(.., |(refused, _)| refused.row > row);
+    /// Puts provisional rejects after `row` back into the queue, because the rejected `row` may
+    /// have caused them.
+    fn retry_provisional_after(&mut self, row: u64) {
+        let again = self.provisional.extract_if(.., |(refused, _)| refused.row > row);
         for (refused, text) in again {
             let place = self.queue.put_back(refused.row, text);
-            self.pace.put_back(place);
+            self.batch_size.note_put_back(place);
         }
     }
 
-    /// Goes back to the savepoint after a refusal that names no row. When the server has refused
-    /// the statement before it read a byte, it answers once more than it was asked: then the
-    /// connection is of no more use, and the refusal is about no row.
-    async fn is_in_step(&mut self) -> Result<bool> {
-        match self.connection.client.simple_query(BACK).await {
+    /// Rolls back to the savepoint after a refusal that names no row, and returns whether the
+    /// connection is still in step. If the server refused the statement before it read a byte, it
+    /// sends one reply too many. The connection is unusable then, and the refusal is not about a
+    /// row.
+    async fn roll_back_in_step(&mut self) -> Result<bool> {
+        match self.connection.client.simple_query(ROLL_BACK).await {
             Ok(answers) => {
                 self.savepoint = SavepointState::Empty;
                 Ok(!answers.is_empty())
             }
             Err(error) if error.as_db_error().is_some() => {
-                Err(self.connection.explain("could not go back to a savepoint", error))
+                Err(self.connection.explain("could not roll back to a savepoint", error))
             }
             Err(_) => Ok(false),
         }
@@ -274,7 +279,8 @@ impl RejectingWriter<'_> {
         let rows_in = self.queue.rows_in;
         let accounted = self.rows_sent + self.rejects.len() as u64;
         if accounted != rows_in {
-            let message = format!("of {rows_in} rows of a chunk {accounted} are accounted for");
+            let message =
+                format!("a chunk has {rows_in} rows, but {accounted} are written or rejected");
             return Err(Error::new(ErrorKind::Bug, message));
         }
         self.rejects.sort_by_key(|refused| refused.row);
@@ -295,19 +301,19 @@ impl RejectingWriter<'_> {
     }
 }
 
-/// Rows that are encoded and not yet written, in input order.
+/// Rows that are encoded and not written yet, in input order.
 #[derive(Default)]
 struct RowQueue {
     rows: VecDeque<(u64, Bytes)>,
     bytes: usize,
-    /// Rows that the encoder has come by, those included that are none.
+    /// Number of rows that the encoder has read, including malformed ones.
     rows_in: u64,
     at_end: bool,
     out: Encoded,
 }
 
 impl RowQueue {
-    /// Encodes until there are `wanted` rows, or enough bytes of them.
+    /// Encodes until there are `wanted` rows, or enough bytes.
     fn fill(
         &mut self,
         encoder: &mut dyn ChunkEncoder,
@@ -320,7 +326,7 @@ impl RowQueue {
             match filled {
                 Ok(more) => self.at_end = !more,
                 Err(error) => {
-                    let code = error.sqlstate().filter(|_| is_of_row(&error)).cloned();
+                    let code = error.sqlstate().filter(|_| is_row_error(&error)).cloned();
                     let Some(sqlstate) = code else { return Err(error) };
                     let column = error.place().and_then(|place| place.column.clone());
                     let message = error.to_string();
@@ -332,7 +338,7 @@ impl RowQueue {
         Ok(())
     }
 
-    /// Takes over what was encoded, row by row.
+    /// Splits the encoder's output into rows.
     fn split(&mut self) -> Result<()> {
         let text = Bytes::from(std::mem::take(&mut self.out.text));
         let mut start = 0;
@@ -362,7 +368,7 @@ impl RowQueue {
         Some(removed)
     }
 
-    /// Puts a row where it was; gives its index.
+    /// Puts a row back at its place; returns its index.
     fn put_back(&mut self, row: u64, text: Bytes) -> usize {
         let place = self.rows.partition_point(|(other, _)| *other < row);
         self.bytes += text.len();
@@ -371,7 +377,8 @@ impl RowQueue {
     }
 }
 
-/// The end of the line of COPY text that begins at `start`. A newline after a backslash is data.
+/// Returns the end of the line of COPY text that begins at `start`. A newline after a backslash is
+/// data.
 fn line_end(text: &[u8], start: usize) -> Option<usize> {
     let newlines = memchr::memchr_iter(b'\n', &text[start..]).map(|at| start + at);
     let escapes = |at: usize| text[start..at].iter().rev().take_while(|byte| **byte == b'\\');
@@ -381,28 +388,30 @@ fn line_end(text: &[u8], start: usize) -> Option<usize> {
         .map(|(at, _)| at + 1)
 }
 
-/// Whether a row is to blame for this error of a load, so that the row can be set aside.
-pub(crate) fn is_about_one_row(error: &Error) -> bool {
+/// Returns whether a load's error is about one row, so that the row can be rejected.
+pub(crate) fn is_row_error(error: &Error) -> bool {
     let names_row = error.place().is_some_and(|place| place.line.or(place.row).is_some());
-    let is_refused = |code| is_about_a_row(code, names_row);
-    is_of_row(error) || error.sqlstate().is_some_and(is_refused)
+    let is_refused = |code| is_row_error_code(code, names_row);
+    is_row_error(error) || error.sqlstate().is_some_and(is_refused)
 }
 
-/// Whether such a refusal depends on what a row says, so that other rows may be taken. Of most
-/// errors that is so if the server was at a row, as input functions and triggers may raise any:
-/// `regclass` one of class 42, extensions internal ones.
-pub(crate) fn is_about_a_row(code: &SqlState, names_row: bool) -> bool {
+/// Returns whether an error with this SQLSTATE depends on a row's content, so that other rows may
+/// succeed. Most codes count if the server names a row, because input functions and triggers may
+/// raise any code: `regclass` raises one of class 42, extensions raise internal errors.
+pub(crate) fn is_row_error_code(code: &SqlState, names_row: bool) -> bool {
     let code = code.code();
     let Some((class, _)) = code.split_at_checked(2) else { return false };
     match class {
-        // The connection, the transaction, permissions, other sessions, resources, the server.
+        // Classes about the connection, the transaction, permissions, other sessions, resources and
+        // the server.
         "08" | "25" | "28" | "40" | "53" | "55" | "57" | "58" | "72" | "F0" => false,
-        // A permission; damaged data and indexes.
+        // A missing permission; corrupted data and indexes.
         _ if matches!(code, "42501" | "XX001" | "XX002") => false,
-        // Triggers and their routines, values, constraints, check options, limits of a row.
+        // Classes about triggers and their routines, values, constraints, check options and limits
+        // of a row.
         "20" | "21" | "22" | "23" | "27" | "2F" | "38" | "39" | "44" | "54" | "P0" => true,
         "XX" | "HV" => names_row,
-        // Classes that neither the standard nor the server uses are raised by triggers.
+        // Classes that neither the SQL standard nor PostgreSQL uses are raised by triggers.
         _ => names_row || matches!(code.as_bytes()[0], b'5'..=b'9' | b'I'..=b'Z'),
     }
 }

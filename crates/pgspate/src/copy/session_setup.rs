@@ -1,7 +1,7 @@
-//! SessionRegistry that are ready to copy: connected, set up, and with their statements.
+//! Opens the lanes' sessions: connects, sets parameters and prepares the COPY statements.
 //!
-//! What a session needs is asked for in the round trip in which it is connected. No transaction is
-//! open yet, so that one which nobody comes to use costs the server nothing.
+//! Settings and statements travel in the round trip that connects. No transaction is open yet, so
+//! that an unused session costs the server nothing.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,12 +9,12 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Statement};
 
-use super::{CopyJob, Limits};
+use super::{CopyJob, WaitLimits};
 use crate::stage::StageTable;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::{Connection, Dsn, Question};
-use pgspate_target::ledger::share_sql;
-use pgspate_target::{server_error, use_users_path};
+use pgspate_target::connect::{Connection, Dsn, SessionQuery};
+use pgspate_target::ledger::share_lanes_lock_sql;
+use pgspate_target::{server_error, users_path_sql};
 
 /// Opens connections to the target.
 #[derive(Debug, Clone)]
@@ -25,13 +25,13 @@ pub struct SessionOpener {
 }
 
 impl SessionOpener {
-    /// To this target, with sessions of this name.
+    /// Returns an opener of sessions on `dsn` with this application name.
     pub fn new(dsn: &Dsn, application_name: String) -> SessionOpener {
         let dsn = Arc::new(dsn.clone());
         SessionOpener { dsn, application_name: application_name.into(), stage: None }
     }
 
-    /// The same, with a stage in each session.
+    /// Returns an opener whose sessions get a stage table.
     pub(crate) fn with_stage(self, stage: &StageTable) -> SessionOpener {
         SessionOpener { stage: Some(Arc::new(stage.clone())), ..self }
     }
@@ -39,14 +39,14 @@ impl SessionOpener {
     /// Opens one more connection.
     ///
     /// # Errors
-    /// Those of connecting, and of making the stage.
+    /// When connecting or creating the stage table fails.
     pub async fn open(&self) -> Result<Connection> {
         let connection = self.dsn.connect(&self.application_name).await?;
-        self.make_stage(&connection).await?;
+        self.create_stage(&connection).await?;
         Ok(connection)
     }
 
-    async fn make_stage(&self, connection: &Connection) -> Result<()> {
+    async fn create_stage(&self, connection: &Connection) -> Result<()> {
         match &self.stage {
             Some(stage) => stage.make(&connection.client).await,
             None => Ok(()),
@@ -54,28 +54,28 @@ impl SessionOpener {
     }
 }
 
-/// What sessions copy with.
+/// Settings and COPY statements of a lane's session.
 #[derive(Debug, Clone)]
 pub(crate) struct CopySetup {
     pub(crate) text_sql: String,
     pub(crate) binary_sql: String,
-    pub(crate) limits: Limits,
-    /// The lock of the job that the lanes are of, if there is one.
+    pub(crate) limits: WaitLimits,
+    /// Key of the job's advisory lock, which the lanes share; `None` without a ledger.
     pub(crate) lock_key: Option<i64>,
 }
 
-impl Question for CopySetup {
+impl SessionQuery for CopySetup {
     type Answer = Result<(Statement, Statement)>;
 
     async fn ask(&self, client: &Client) -> Self::Answer {
-        let failed = || server_error("could not prepare to copy".to_owned());
-        let mut setting = limits(&self.limits);
+        let failed = || server_error("could not prepare a session to copy".to_owned());
+        let mut settings = session_settings_sql(&self.limits);
         if let Some(key) = self.lock_key {
-            setting = format!("{setting}; {}", share_sql(key));
+            settings = format!("{settings}; {}", share_lanes_lock_sql(key));
         }
         let (set, text, binary) = tokio::join!(
             biased;
-            client.batch_execute(&setting),
+            client.batch_execute(&settings),
             client.prepare(&self.text_sql),
             client.prepare(&self.binary_sql)
         );
@@ -84,7 +84,7 @@ impl Question for CopySetup {
     }
 }
 
-/// A session that is ready to copy.
+/// A session with its settings and prepared COPY statements.
 pub(crate) struct ReadySession {
     pub(crate) connection: Connection,
     pub(crate) text: Statement,
@@ -92,38 +92,43 @@ pub(crate) struct ReadySession {
 }
 
 impl ReadySession {
-    /// Opens one.
+    /// Opens a session.
     ///
     /// # Errors
-    /// Those of connecting; what the server refuses.
+    /// When connecting fails, or when the server refuses a setting or a statement.
     pub(crate) async fn open(connect: &SessionOpener, copying: &CopySetup) -> Result<ReadySession> {
         let SessionOpener { dsn, application_name, .. } = connect;
-        let (connection, statements) = dsn.connect_asking(application_name, copying).await?;
-        connect.make_stage(&connection).await?;
+        let (connection, statements) = dsn.connect_and_query(application_name, copying).await?;
+        connect.create_stage(&connection).await?;
         let (text, binary) = statements?;
         Ok(ReadySession { connection, text, binary })
     }
 }
 
-/// Commits but for the last need not reach the disk. What a row makes the server run is run under
-/// the user's search path.
-pub(super) fn limits(limits: &Limits) -> String {
+/// Returns the SQL for a session's settings. Only the last commit of a load waits for the disk.
+/// Triggers and other user code run under the user's search path.
+pub(super) fn session_settings_sql(limits: &WaitLimits) -> String {
     let timeouts = limits.session_sql();
-    format!("set synchronous_commit = off; {timeouts}; {}", use_users_path(false))
+    format!("set synchronous_commit = off; {timeouts}; {}", users_path_sql(false))
 }
 
-/// A session that is being opened before a lane asks for it. Nobody's when it is dropped.
+/// A session that is opened in the background before a lane asks for it. Dropping this value ends
+/// the session.
 #[derive(Default)]
 pub(crate) struct EarlySession(Mutex<JoinSet<Result<ReadySession>>>);
 
 impl EarlySession {
-    /// Begins to open one.
-    pub(crate) fn start(connect: SessionOpener, copying: CopySetup, runtime: &Handle) -> EarlySession {
+    /// Starts to open a session in the background.
+    pub(crate) fn start(
+        connect: SessionOpener,
+        copying: CopySetup,
+        runtime: &Handle,
+    ) -> EarlySession {
         EarlySession::spawn(async move { ReadySession::open(&connect, &copying).await }, runtime)
     }
 
-    /// One that is open.
-    pub(crate) fn of(ready: ReadySession, runtime: &Handle) -> EarlySession {
+    /// Wraps a session that is already open.
+    pub(crate) fn from_open(ready: ReadySession, runtime: &Handle) -> EarlySession {
         EarlySession::spawn(async move { Ok(ready) }, runtime)
     }
 
@@ -136,7 +141,7 @@ impl EarlySession {
         EarlySession(Mutex::new(task))
     }
 
-    /// The session, for the first who asks for it.
+    /// Returns the session to the first caller; `None` to later ones.
     pub(crate) async fn take(&self) -> Option<Result<ReadySession>> {
         let mut task = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         Some(task.join_next().await?.unwrap_or_else(|ended| {
@@ -146,24 +151,24 @@ impl EarlySession {
 }
 
 impl CopyJob {
-    /// A session for a lane: the one that is being opened already, or another. `share`: which rows
-    /// it keeps, if not all.
-    pub(super) async fn ready(&self, share: &str) -> Result<ReadySession> {
-        if let ("", Some(ready)) = (share, self.early.take().await) {
+    /// Returns a session for a lane: the early session if it is usable, or a new one. `share` is a
+    /// condition for COPY WHERE; it is empty if the session keeps all rows.
+    pub(super) async fn open_lane_session(&self, share: &str) -> Result<ReadySession> {
+        if let ("", Some(ready)) = (share, self.early_session.take().await) {
             match ready {
-                // It was opened before other things were done: it may be gone by now.
+                // The early session was opened some time ago; it may be closed by now.
                 Ok(ready) if ready.connection.is_closed() => {}
                 Err(error) if error.is_retryable() => {}
                 ready => return ready,
             }
         }
-        let of_share = |sql: &str| match share {
+        let with_share = |sql: &str| match share {
             "" => sql.to_owned(),
             share => format!("{sql} where {share}"),
         };
-        let CopySetup { text_sql, binary_sql, .. } = &self.copying;
-        let (text_sql, binary_sql) = (of_share(text_sql), of_share(binary_sql));
-        let copying = CopySetup { text_sql, binary_sql, ..self.copying.clone() };
-        ReadySession::open(&self.connect, &copying).await
+        let CopySetup { text_sql, binary_sql, .. } = &self.setup;
+        let (text_sql, binary_sql) = (with_share(text_sql), with_share(binary_sql));
+        let copying = CopySetup { text_sql, binary_sql, ..self.setup.clone() };
+        ReadySession::open(&self.session_opener, &copying).await
     }
 }

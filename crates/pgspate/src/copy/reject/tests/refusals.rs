@@ -1,8 +1,8 @@
-//! Every kind of refusal, wherever it stands; and refusals that are about no row.
+//! Tests every kind of refusal at every position, and errors that are not about a row.
 
 use super::*;
 
-/// Every kind of constraint, with what violates it already there.
+/// A table with every kind of constraint, and a row that new rows can conflict with.
 const TABLE: &str = "\
 create domain positive as int check (value > 0);
 create table parent (id int primary key);
@@ -28,7 +28,7 @@ create constraint trigger e after insert on t deferrable initially deferred
 
 const COLUMNS: [&str; 9] = ["id", "n", "s", "nn", "p", "q", "r", "d", "u"];
 
-/// What is bad about a row, its fields after the id, and how the server calls it.
+/// Each kind of bad row: its name, the row's fields after the id, and the expected SQLSTATE.
 const KINDS: &[(&str, &[u8], &str)] = &[
     ("check", b",13,ok,x,1,1,,1,", "23514"),
     ("not null", b",1,ok,,1,1,,1,", "23502"),
@@ -55,7 +55,7 @@ fn good(id: u64) -> Vec<u8> {
     format!("{id},1,ok,x,1,1,,1,\n").into_bytes()
 }
 
-/// Sifts so many rows of which some are bad, and compares everything with what was made.
+/// Writes `rows` rows of which some are bad, and compares the result with what is expected.
 fn check(
     session: &RejectTestSession,
     rows: u64,
@@ -75,11 +75,11 @@ fn check(
         }
     }
     session.run("begin");
-    let sifted = session.sift(&input).unwrap();
+    let result = session.write(&input).unwrap();
     let written = session.ask("select id from t where id >= 0 order by id");
-    assert_eq!(written, kept.join("\n"), "{sifted:?}");
-    assert_eq!((sifted.rows_in, sifted.rows_written), (rows, kept.len() as u64));
-    let found = sifted.rejects.iter().map(|it| {
+    assert_eq!(written, kept.join("\n"), "{result:?}");
+    assert_eq!((result.rows_in, result.rows_written), (rows, kept.len() as u64));
+    let found = result.rejects.iter().map(|it| {
         let line = it.row + 1;
         let place = InputPlace { column: None, ..it.place.clone() };
         let source = Some("in.csv".to_owned());
@@ -91,26 +91,26 @@ fn check(
         (it.row, it.place.byte.unwrap(), it.record.clone(), it.sqlstate.code())
     });
     assert_eq!(found.collect::<Vec<_>>(), expected);
-    // The transaction and the connection are as good as before.
+    // The transaction and the connection are still usable.
     session.run("commit");
     session.run("delete from t where id >= 0");
-    sifted
+    result
 }
 
 #[test]
-fn every_kind_wherever_it_stands() {
+fn every_kind_of_bad_row_at_every_position() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     assert_eq!(check(&session, 9, &|_| None).copies, 1);
     for (name, fields, code) in KINDS {
         let bad = |row: u64| Some(([row.to_string().as_bytes(), fields, b"\n"].concat(), *code));
-        // A carriage return on the first line would be its end.
+        // On the first line, a carriage return would decide the line ending.
         for at in [0, 4, 8].into_iter().filter(|at| *at > 0 || *name != "carriage return") {
-            let sifted = check(&session, 9, &|row| bad(row).filter(|_| row == at));
-            assert!(sifted.copies <= 9, "{name}: {}", sifted.copies);
+            let result = check(&session, 9, &|row| bad(row).filter(|_| row == at));
+            assert!(result.copies <= 9, "{name}: {}", result.copies);
         }
         if *name != "carriage return" {
-            let sifted = check(&session, 9, &bad);
-            assert!(sifted.copies <= 14, "{name}: {}", sifted.copies);
+            let result = check(&session, 9, &bad);
+            assert!(result.copies <= 14, "{name}: {}", result.copies);
             check(&session, 1, &bad);
         }
     }
@@ -122,7 +122,7 @@ fn every_kind_wherever_it_stands() {
 }
 
 #[test]
-fn all_kinds_together() {
+fn all_kinds_of_bad_rows_together() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     let bad = |row: u64| {
         let (_, fields, code) = KINDS.get((row / 2) as usize % KINDS.len())?;
@@ -133,20 +133,20 @@ fn all_kinds_together() {
 }
 
 #[test]
-fn columns_are_named_where_the_server_does() {
+fn a_reject_names_the_column_if_the_server_does() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     session.run("begin");
     let input = b"0,x,ok,x,1,1,,1,\n1,1,ok,,1,1,,1,\n2,1,ok,x,1,1,,0,\n3,1\n";
-    let sifted = session.sift(input).unwrap();
-    let columns: Vec<_> = sifted.rejects.iter().map(|it| it.place.column.as_deref()).collect();
+    let result = session.write(input).unwrap();
+    let columns: Vec<_> = result.rejects.iter().map(|it| it.place.column.as_deref()).collect();
     assert_eq!(columns, [Some("n"), Some("nn"), Some("d"), None]);
     let first = "invalid input syntax for type integer: \"x\"";
-    assert_eq!(sifted.rejects[0].message, first);
-    assert_eq!(sifted.rejects[3].message, "missing data for column \"s\"");
+    assert_eq!(result.rejects[0].message, first);
+    assert_eq!(result.rejects[3].message, "missing data for column \"s\"");
 }
 
 #[test]
-fn an_open_quote_is_all_that_is_left() {
+fn an_open_quote_makes_the_rest_of_the_input_one_reject() {
     let session = RejectTestSession::new("create table t (a text)", &["a"]);
     for (input, rows, record) in [
         (&b"a\nb\n\"c\nd\n"[..], 3, &b"\"c\nd\n"[..]),
@@ -154,79 +154,81 @@ fn an_open_quote_is_all_that_is_left() {
         (b"\"a\"\nb\n\"", 3, b"\"\n"),
     ] {
         session.run("begin");
-        let sifted = session.sift(input).unwrap();
-        assert_eq!((sifted.rows_in, sifted.rows_written), (rows, rows - 1));
-        assert_eq!(codes(&sifted), [(rows - 1, "22P04".to_owned())]);
-        assert_eq!(sifted.rejects[0].record, record);
+        let result = session.write(input).unwrap();
+        assert_eq!((result.rows_in, result.rows_written), (rows, rows - 1));
+        assert_eq!(codes(&result), [(rows - 1, "22P04".to_owned())]);
+        assert_eq!(result.rejects[0].record, record);
         session.run("rollback");
     }
 }
 
 #[test]
-fn of_equal_keys_the_first_is_written() {
-    let session =
-        RejectTestSession::new("create table t (a int primary key, b int unique deferrable)", &["a", "b"]);
+fn the_first_of_equal_keys_is_written() {
+    let session = RejectTestSession::new(
+        "create table t (a int primary key, b int unique deferrable)",
+        &["a", "b"],
+    );
     session.run("begin");
-    let sifted = session.sift(b"1,1\n2,2\n1,3\n3,1\n2,2\n4,4\n").unwrap();
+    let result = session.write(b"1,1\n2,2\n1,3\n3,1\n2,2\n4,4\n").unwrap();
     assert_eq!(session.ask("select a || ',' || b from t order by a"), "1,1\n2,2\n4,4");
-    assert_eq!(sifted.rejects.iter().map(|it| it.row).collect::<Vec<_>>(), [2, 3, 4]);
+    assert_eq!(result.rejects.iter().map(|it| it.row).collect::<Vec<_>>(), [2, 3, 4]);
 }
 
 #[test]
-fn rows_refused_for_a_refused_row_are_judged_again() {
+fn rows_refused_because_of_a_rejected_row_are_tried_again() {
     let sql = "create table t2 (b int primary key); insert into t2 values (1);
         create table t (a int primary key, b int references t2)";
     let session = RejectTestSession::new(sql, &["a", "b"]);
     session.run("begin");
-    let sifted = session.sift(b"1,2\n1,1\n1,1\n2,1\n").unwrap();
-    assert_eq!(codes(&sifted), [(0, "23503".to_owned()), (2, "23505".to_owned())]);
+    let result = session.write(b"1,2\n1,1\n1,1\n2,1\n").unwrap();
+    assert_eq!(codes(&result), [(0, "23503".to_owned()), (2, "23505".to_owned())]);
     assert_eq!(session.ask("select a from t order by a"), "1\n2");
     session.run("rollback; begin");
-    // Each of them has its turn at being the first.
-    let sifted = session.sift(&b"1,2\n".repeat(200)).unwrap();
-    assert_eq!(sifted.rejects.len(), 200);
-    assert!(sifted.rejects.iter().all(|it| it.sqlstate == SqlState::FOREIGN_KEY_VIOLATION));
-    assert!(sifted.copies <= 2_000, "{}", sifted.copies);
+    // Every row is once the first row of a COPY.
+    let result = session.write(&b"1,2\n".repeat(200)).unwrap();
+    assert_eq!(result.rejects.len(), 200);
+    assert!(result.rejects.iter().all(|it| it.sqlstate == SqlState::FOREIGN_KEY_VIOLATION));
+    assert!(result.copies <= 2_000, "{}", result.copies);
 }
 
 #[test]
-fn values_that_look_like_a_context_accuse_nobody() {
+fn values_that_imitate_a_context_blame_no_row() {
     let session = RejectTestSession::new("create table t (a int, b text)", &["a", "b"]);
     session.run("begin");
     let forged = b"1,x\n\"a\nCOPY t, line 1, column a: \"\"\",y\n2,z\n";
-    let sifted = session.sift(forged).unwrap();
-    assert_eq!(codes(&sifted), [(1, "22P02".to_owned())]);
+    let result = session.write(forged).unwrap();
+    assert_eq!(codes(&result), [(1, "22P02".to_owned())]);
     assert_eq!(session.ask("select a from t order by a"), "1\n2");
 }
 
 #[test]
-fn triggers_may_keep_rows_out() {
+fn triggers_may_skip_rows() {
     let sql = "create table t (a int);
         create function odd() returns trigger language plpgsql as
             'begin if new.a % 2 = 1 then return new; end if; return null; end';
         create trigger odd before insert on t for each row execute function odd();";
     let mut session = RejectTestSession::new(sql, &["a"]);
     session.run("begin");
-    let error = session.sift(b"1\n2\nx\n3\n").unwrap_err();
+    let error = session.write(b"1\n2\nx\n3\n").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Bug);
     session.run("rollback");
     session.job.may_drop_rows = true;
     session.run("begin");
-    let sifted = session.sift(b"1\n2\nx\n3\n").unwrap();
-    assert_eq!((sifted.rows_in, sifted.rows_written, sifted.rejects.len()), (4, 2, 1));
+    let result = session.write(b"1\n2\nx\n3\n").unwrap();
+    assert_eq!((result.rows_in, result.rows_written, result.rejects.len()), (4, 2, 1));
 }
 
-/// The code of an error that is about no row; the table stays as it was.
-fn fails(session: &RejectTestSession, before: &str, input: &[u8]) -> String {
+/// Returns the SQLSTATE of an error that is not about a row. The table stays unchanged.
+fn failure_code(session: &RejectTestSession, before: &str, input: &[u8]) -> String {
     session.run(before);
-    let error = session.sift(input).unwrap_err();
+    let error = session.write(input).unwrap_err();
     let code = error.sqlstate().map_or("none".to_owned(), |code| code.code().to_owned());
     assert_eq!(session.db.query("select count(*) from t")[0][0].as_deref(), Some("0"));
     code
 }
 
 #[test]
-fn what_is_about_no_row_fails() {
+fn errors_that_are_not_about_a_row_fail() {
     let sql = "create table t (a int);
         create function no() returns trigger language plpgsql as
             $$begin raise exception 'no' using errcode = tg_argv[0]; end$$;
@@ -237,31 +239,32 @@ fn what_is_about_no_row_fails() {
             "create trigger no {when} insert on t for each statement execute function no('{code}')"
         )
     };
-    // Refused before a row was read, where the connection is out of step.
+    // Here the server refuses the statement before it reads a row, and the connection is out of
+    // step.
     let statement = session();
     statement.run(&trigger("before", "P0001"));
-    assert_eq!(fails(&statement, "begin", b"1\n2\n"), "P0001");
+    assert_eq!(failure_code(&statement, "begin", b"1\n2\n"), "P0001");
     let resources = session();
     resources.run(&trigger("after", "53100"));
-    assert_eq!(fails(&resources, "begin", b"1\n2\n"), "53100");
+    assert_eq!(failure_code(&resources, "begin", b"1\n2\n"), "53100");
     let permission = session();
     permission.run("revoke all on t from public");
     let no_role = "begin; create role no_one; set local role no_one";
-    assert_eq!(fails(&permission, no_role, b"1\n2\n"), "42501");
+    assert_eq!(failure_code(&permission, no_role, b"1\n2\n"), "42501");
     let read_only = session();
-    assert_eq!(fails(&read_only, "begin read only", b"1\n2\n"), "25006");
+    assert_eq!(failure_code(&read_only, "begin read only", b"1\n2\n"), "25006");
     let earlier = session();
     earlier.run("alter table t add constraint u unique (a) deferrable initially deferred");
-    assert_eq!(fails(&earlier, "begin; insert into t values (1), (1)", b"1\n2\n"), "23505");
+    assert_eq!(failure_code(&earlier, "begin; insert into t values (1), (1)", b"1\n2\n"), "23505");
 }
 
 #[test]
-fn a_connection_that_is_lost_fails() {
+fn a_lost_connection_fails() {
     let session = RejectTestSession::new("create table t (a int)", &["a"]);
     session.run("begin");
     let pid = session.connection.backend_pid();
     session.db.query(&format!("select pg_terminate_backend({pid}, 10000)"));
-    assert_eq!(session.sift(b"1\nx\n").unwrap_err().kind(), ErrorKind::Connect);
+    assert_eq!(session.write(b"1\nx\n").unwrap_err().kind(), ErrorKind::Connect);
 }
 
 #[test]
@@ -270,8 +273,8 @@ fn refusals_cost_few_statements() {
         create table t (a int, b int references t2)";
     let session = RejectTestSession::new(sql, &["a", "b"]);
     let rows = 2_000;
-    // How often a row is bad, and how many statements that may take for a row that is named, and
-    // for one that is not.
+    // Columns: one row in how many is bad; the maximum number of statements if the server names the
+    // row; the same if it does not.
     for (every, named_max, unnamed_max) in
         [(2_000, 4, 20), (100, 50, 200), (10, 280, 1_400), (2, 1_100, 3_000), (1, 2_000, 2_012)]
     {
@@ -279,10 +282,10 @@ fn refusals_cost_few_statements() {
             let line = |row| if row % every == every / 2 { bad } else { "1,1\n" };
             let input: String = (0..rows).map(line).collect();
             session.run("begin");
-            let sifted = session.sift(input.as_bytes()).unwrap();
-            assert_eq!(sifted.rejects.len(), rows / every);
-            assert_eq!(sifted.rows_written, (rows - rows / every) as u64);
-            assert!(sifted.copies <= most, "{every} {bad} {}", sifted.copies);
+            let result = session.write(input.as_bytes()).unwrap();
+            assert_eq!(result.rejects.len(), rows / every);
+            assert_eq!(result.rows_written, (rows - rows / every) as u64);
+            assert!(result.copies <= most, "{every} {bad} {}", result.copies);
             session.run("rollback");
         }
     }

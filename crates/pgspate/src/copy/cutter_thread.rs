@@ -1,7 +1,8 @@
-//! Chunks of an input that may make its reader wait for ever, such as a terminal.
+//! Cuts a stream, such as a terminal, in a thread of its own, because reading a stream can block
+//! forever.
 //!
-//! A thread of its own cuts, at most one chunk ahead of the lanes, so that a load that is over need
-//! not wait for it. Then it is left behind, and ends with its next read.
+//! The thread is at most one chunk ahead of the lanes. A load that is over does not wait for the
+//! thread, which ends after its current read.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -9,10 +10,10 @@ use std::time::Duration;
 use crate::format::{Chunk, Cutter};
 use crate::{Error, ErrorKind, Result};
 
-/// How long a load may go on after it is over.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time after which a waiting lane checks again whether the load is over.
+const OVER_POLL: Duration = Duration::from_millis(50);
 
-/// Chunks, cut elsewhere.
+/// A thread that cuts chunks, and the channel that they arrive on.
 pub(super) struct CutterThread {
     chunks: Receiver<Result<Option<Chunk>>>,
 }
@@ -32,10 +33,10 @@ impl CutterThread {
         CutterThread { chunks }
     }
 
-    /// The next chunk; `None` after the last one, and as soon as `is_over`.
+    /// Returns the next chunk; `None` after the last one, or as soon as `is_over`.
     pub(super) fn next(&self, is_over: impl Fn() -> bool) -> Result<Option<Chunk>> {
         loop {
-            match self.chunks.recv_timeout(LOOK) {
+            match self.chunks.recv_timeout(OVER_POLL) {
                 Ok(next) => return next,
                 Err(RecvTimeoutError::Timeout) if is_over() => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {}

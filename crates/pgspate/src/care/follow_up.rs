@@ -1,50 +1,54 @@
-//! AfterLoad the last row: values are counted, and sequences moved past what was loaded.
+//! After the last row: analyzes the table and advances its sequences.
 //!
-//! None of it can make a load that is in fail, but for a vacuum that was asked for: what could not
-//! be done is a warning, with the SQL that does it.
+//! The rows are committed, so a failure here is only a warning with the SQL to run. The exception
+//! is a vacuum that the user asked for.
 
 use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::TableCare;
 use crate::Result;
-use crate::plan::care;
-use pgspate_target::{Ask, Sequence, Table, quote_ident, server_error, under_users_path};
+use crate::plan::maintenance;
+use pgspate_target::{
+    Sequence, TargetTable, TypedQuery, quote_ident, server_error, under_users_path_sql,
+};
 
-/// Below so many values a sequence is moved by taking them, which no other session can be
-/// overtaken by; above, nobody takes as many between one look and the next.
+/// Up to this many values, a sequence is advanced by `nextval`, which cannot interfere with another
+/// session. Beyond, `setval` is used: no other session takes that many values between the query and
+/// the `setval`.
 const STEPS_MAX: i64 = 1000;
 
-/// What was done after the last row.
+/// The work done after the last row.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AfterLoad {
-    /// `vacuum (freeze, analyze)` or `analyze`; nothing where that was not done.
+    /// `vacuum (freeze, analyze)` or `analyze`; `None` if neither was run.
     pub(crate) counted: Option<&'static str>,
-    /// Why it was done, or not.
+    /// The reason for running it or not.
     pub(crate) counted_reason: &'static str,
     pub(crate) seconds: f64,
     pub(crate) sequences: Vec<MovedSequence>,
     pub(crate) warnings: Vec<String>,
 }
 
-/// A sequence that was moved past what was loaded.
+/// A sequence that was advanced past the loaded values.
 #[derive(Debug, Clone, Serialize)]
 pub struct MovedSequence {
-    /// Its name, as SQL writes it.
+    /// Its name in SQL.
     pub name: String,
-    /// Its last value now.
+    /// Its last value after the load.
     pub value: i64,
 }
 
 impl TableCare<'_> {
-    /// Counts, vacuums and moves sequences. `written` are all rows of the load.
+    /// Advances sequences, and vacuums or analyzes the table. `written` is the number of rows of
+    /// the load, over all runs.
     ///
     /// # Errors
-    /// When a vacuum that was asked for was refused, or the connection was lost.
+    /// When a vacuum that the user asked for fails, or the connection is lost.
     pub(super) async fn follow_up(&self, written: u64) -> Result<AfterLoad> {
         let TableCare { table, plan, progress, .. } = self;
-        let (upkeep, connection) = (&self.standing.upkeep, self.job.connection());
-        let care = &plan.care;
+        let (upkeep, connection) = (&self.changes.upkeep, self.job.connection());
+        let care = &plan.maintenance;
         let client = &connection.client;
         let mut after = AfterLoad::default();
         for (column, name) in &care.sequences {
@@ -60,8 +64,8 @@ impl TableCare<'_> {
                 Err(error) => {
                     let what = error.to_string();
                     let column = quote_ident(column);
-                    let (name, table) = (literal(name), &table.sql_name);
-                    let furthest = sequence.furthest();
+                    let (name, table) = (double_quotes(name), &table.sql_name);
+                    let furthest = sequence.last_value_aggregate();
                     after.warnings.push(format!(
                         "{what}; run `select setval('{name}', {furthest}({column})) from {table}`"
                     ));
@@ -76,12 +80,12 @@ impl TableCare<'_> {
             progress.stop.run(connection, &sql, &what).await?;
             (after.counted, after.counted_reason) = (Some("vacuum (freeze, analyze)"), "as asked");
         } else {
-            match care::analyze(
+            match maintenance::analyze(
                 care.analyze,
                 table,
                 upkeep,
                 written,
-                self.standing.lost_statistics,
+                self.changes.lost_statistics,
                 plan.at_once.as_ref(),
             ) {
                 Err(reason) => after.counted_reason = reason,
@@ -89,8 +93,8 @@ impl TableCare<'_> {
                     after.counted_reason = reason;
                     progress.set_phase(Some("analyze".to_owned()));
                     let name = &table.sql_name;
-                    // Nothing is worth a long wait for a lock here.
-                    let sql = under_users_path(&format!(
+                    // Statistics do not justify a long wait for a lock.
+                    let sql = under_users_path_sql(&format!(
                         "set local lock_timeout = '10s'; set local statement_timeout = 0; \
                          analyze {name}"
                     ));
@@ -98,7 +102,7 @@ impl TableCare<'_> {
                     match progress.stop.run(connection, &sql, &what).await {
                         Ok(()) => after.counted = Some("analyze"),
                         Err(error) if error.is_retryable() => return Err(error),
-                        Err(error) => after.warnings.push(told(&error)),
+                        Err(error) => after.warnings.push(message_with_cause(&error)),
                     }
                 }
             }
@@ -109,49 +113,50 @@ impl TableCare<'_> {
     }
 }
 
-/// The message and its cause.
-fn told(error: &crate::Error) -> String {
+/// Returns the error's message with its cause.
+fn message_with_cause(error: &crate::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
 }
 
-/// Moves the sequence past the furthest value of its column; never back. Its last value then, if
-/// it was moved. Nothing is locked that others wait for.
-async fn advance(client: &Client, table: &Table, sequence: &Sequence) -> Result<Option<i64>> {
+/// Advances the sequence past the furthest value of its column, never backwards. Returns the
+/// sequence's new last value, if it was advanced. Takes no lock that other sessions wait for.
+async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> Result<Option<i64>> {
     let Sequence { name, increment, bounds, .. } = sequence;
-    let failed = || server_error(format!("could not move sequence {name}"));
-    let furthest = sequence.furthest();
+    let failed = || server_error(format!("could not advance sequence {name}"));
+    let furthest = sequence.last_value_aggregate();
     let beyond = if *increment > 0 { "<" } else { ">" };
     let (column, table) = (quote_ident(&sequence.column), &table.sql_name);
     let look = format!(
         "select (select {furthest}({column})::int8 from {table}), last_value, is_called from {name}"
     );
-    let row = client.ask_one(&look, &[]).await.map_err(failed())?;
+    let row = client.fetch_one(&look, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));
     let Some(top) = top else { return Ok(None) };
     let top = top.clamp(bounds.0, bounds.1);
     let Some(steps) = steps(top, last, is_called, *increment) else { return Ok(None) };
     let move_on = match steps {
         ..=STEPS_MAX => {
-            let taken = format!("nextval('{}')", literal(name));
+            let taken = format!("nextval('{}')", double_quotes(name));
             format!("select {furthest}({taken}) from generate_series(1, {steps})")
         }
         _ => format!(
             "select setval('{}', {top}) from {name} where last_value {beyond} {top}",
-            literal(name)
+            double_quotes(name)
         ),
     };
-    let row = client.ask_opt(&move_on, &[]).await.map_err(failed())?;
+    let row = client.fetch_opt(&move_on, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
 }
 
-fn literal(name: &str) -> String {
+fn double_quotes(name: &str) -> String {
     name.replace('\'', "''")
 }
 
-/// How many values are to be taken until `top` is; `None` if it is already.
+/// Returns how many times `nextval` must be called to reach `top`; `None` if the sequence has
+/// reached `top` already.
 fn steps(top: i64, last: i64, is_called: bool, increment: i64) -> Option<i64> {
     let (top, last, increment) = (i128::from(top), i128::from(last), i128::from(increment));
     let distance = if increment > 0 { top - last } else { last - top };
@@ -165,7 +170,7 @@ mod tests {
     use super::steps;
 
     #[test]
-    fn values_to_take() {
+    fn counts_nextval_calls() {
         assert_eq!(steps(10, 1, false, 1), Some(10));
         assert_eq!(steps(1, 1, false, 1), Some(1));
         assert_eq!(steps(1, 1, true, 1), None);

@@ -1,77 +1,78 @@
-//! How many rows to try at once, when some of them will be refused.
+//! Decides how many rows to try in one COPY when some of them are refused.
 //!
-//! A refusal costs what was sent before it, and two round trips. So there are many rows at once
-//! while they are taken, and few where many are refused.
+//! A refusal costs the rows sent before it, and two round trips. So a COPY has many rows while rows
+//! are accepted, and few rows where many are refused.
 
-/// Rows known to be good that are rather sent again together with the next ones than alone: about
-/// what the server takes in the time of a round trip.
-const RESENT_ROWS: usize = 32;
-/// Beyond the good rows, at least so many are tried after a refusal.
-const TRIED_ROWS: usize = 4;
-/// How fast it grows when all were taken.
+/// Up to this many good rows are sent again together with the next rows instead of alone. The
+/// server takes about this many rows in the time of a round trip.
+const RESENT_ROWS_MAX: usize = 32;
+/// Minimum number of new rows to try after a refusal.
+const SEARCHED_ROWS_MIN: usize = 4;
+/// Growth factor when all rows were accepted.
 const GROWTH: usize = 4;
 
-/// How many of the rows at hand to try next.
+/// The number of rows to try next, and the observations that it is computed from.
 #[derive(Debug)]
 pub(super) struct BatchSize {
     rows: usize,
-    /// So many first rows were taken once, and would be again.
+    /// Number of leading rows that were accepted once before a rollback, and would be again.
     known: usize,
-    /// Among so many first rows there is one that was refused, and the server did not say which.
+    /// Number of leading rows among which one was refused, without the server naming it.
     suspects: usize,
-    /// Rows taken since the last refusal, but for the known ones.
+    /// Number of rows accepted since the last refusal, without the known ones.
     run: usize,
-    /// About how many rows are taken between two refusals.
+    /// Average number of accepted rows between two refusals.
     spacing: usize,
-    /// The last row that was refused was looked for, as the server did not say which it was.
+    /// Whether the last refused row was found by bisection, because the server did not name it.
     is_search: bool,
 }
 
 impl Default for BatchSize {
-    /// As many as there are.
+    /// Tries all rows.
     fn default() -> BatchSize {
         BatchSize { rows: usize::MAX, known: 0, suspects: 0, run: 0, spacing: 0, is_search: false }
     }
 }
 
 impl BatchSize {
-    /// How many to try: at least one.
-    pub(super) fn next(&self) -> usize {
+    /// Returns how many rows to try: at least one.
+    pub(super) fn rows_to_try(&self) -> usize {
         match self.suspects {
             0 => self.rows.max(1),
             suspects => suspects.div_ceil(2),
         }
     }
 
-    /// So many were taken, and are gone.
-    pub(super) fn written(&mut self, rows: usize) {
+    /// Records that the first `rows` rows were written.
+    pub(super) fn note_written(&mut self, rows: usize) {
         let new = rows.saturating_sub(self.known);
         self.known = self.known.saturating_sub(rows);
         self.suspects = self.suspects.saturating_sub(rows);
         self.run += new;
         self.rows = match (self.is_search, new) {
             (true, _) => self.run.max(self.spacing + 1),
-            (false, 0) => self.tried(),
-            (false, _) => self.run.max(self.tried()).saturating_mul(GROWTH),
+            (false, 0) => self.rows_to_search(),
+            (false, _) => self.run.max(self.rows_to_search()).saturating_mul(GROWTH),
         };
     }
 
-    /// The row after `good` ones was refused, and is gone; the good ones are not yet written.
-    pub(super) fn refused_one(&mut self, good: usize) {
+    /// Records that the row after `good` rows was refused by name and removed. The good rows are
+    /// not written yet.
+    pub(super) fn note_named_refusal(&mut self, good: usize) {
         self.note_gap(good.saturating_sub(self.known));
         self.known = good;
         self.is_search = false;
         self.suspects = self.suspects.saturating_sub(usize::from(good < self.suspects));
-        self.rows = if good < RESENT_ROWS { good + self.tried() } else { good };
+        self.rows = if good < RESENT_ROWS_MAX { good + self.rows_to_search() } else { good };
     }
 
-    /// So many were tried and refused, and none of them was named.
-    pub(super) fn refused_some(&mut self, rows: usize) {
+    /// Records that one of the first `rows` rows was refused, without being named.
+    pub(super) fn note_unnamed_refusal(&mut self, rows: usize) {
         self.suspects = rows;
     }
 
-    /// One that was tried alone was refused without being named, and is gone.
-    pub(super) fn refused_alone(&mut self) {
+    /// Records that a row that was tried alone was refused and removed.
+    pub(super) fn note_single_refusal(&mut self) {
         self.note_gap(0);
         (self.known, self.suspects) = (0, 0);
         self.is_search = true;
@@ -79,25 +80,25 @@ impl BatchSize {
         self.rows = self.spacing + 1;
     }
 
-    /// The known rows are to be taken before any other.
-    pub(super) fn take_known(&mut self) {
+    /// Makes the known rows the next ones to try.
+    pub(super) fn try_known_next(&mut self) {
         if self.known > 0 {
             self.rows = self.known;
         }
     }
 
-    /// A row is back at this place.
-    pub(super) fn put_back(&mut self, place: usize) {
+    /// Records that a row was put back at this index.
+    pub(super) fn note_put_back(&mut self, place: usize) {
         self.known = self.known.min(place);
         self.suspects += usize::from(place < self.suspects);
     }
 
-    /// So many rows to look for the next refusal in.
-    fn tried(&self) -> usize {
-        self.spacing.saturating_mul(2) + TRIED_ROWS
+    /// Returns how many rows to search for the next refusal.
+    fn rows_to_search(&self) -> usize {
+        self.spacing.saturating_mul(2) + SEARCHED_ROWS_MIN
     }
 
-    /// Takes in how many rows were taken since the last refusal.
+    /// Updates the average with the number of rows accepted since the last refusal.
     fn note_gap(&mut self, good: usize) {
         self.spacing = (self.spacing + std::mem::take(&mut self.run) + good) / 2;
     }
@@ -107,12 +108,13 @@ impl BatchSize {
 mod tests {
     use super::*;
 
-    /// How many tries it takes to set bad rows aside, and how many rows are sent.
+    /// Returns how many COPY statements it takes to reject the bad rows, and how many rows are sent
+    /// in total.
     fn tries(rows: usize, is_bad: impl Fn(usize) -> bool, is_named: bool) -> (usize, usize) {
         let mut queue: Vec<usize> = (0..rows).collect();
-        let (mut pace, mut tries, mut sent) = (BatchSize::default(), 0, 0);
+        let (mut batch, mut tries, mut sent) = (BatchSize::default(), 0, 0);
         while !queue.is_empty() {
-            let rows = pace.next().min(queue.len());
+            let rows = batch.rows_to_try().min(queue.len());
             assert!(rows > 0);
             tries += 1;
             let bad = queue[..rows].iter().position(|row| is_bad(*row));
@@ -120,23 +122,23 @@ mod tests {
             match bad {
                 None => {
                     queue.drain(..rows);
-                    pace.written(rows);
+                    batch.note_written(rows);
                 }
                 Some(nth) if is_named => {
                     queue.remove(nth);
-                    pace.refused_one(nth);
+                    batch.note_named_refusal(nth);
                 }
                 Some(_) if rows == 1 => {
                     queue.remove(0);
-                    pace.refused_alone();
+                    batch.note_single_refusal();
                 }
-                Some(_) => pace.refused_some(rows),
+                Some(_) => batch.note_unnamed_refusal(rows),
             }
         }
         (tries, sent)
     }
 
-    /// As random as it takes.
+    /// Returns whether a row is bad, pseudo-randomly, for `in_1000` of 1000 rows.
     fn is_bad(row: usize, in_1000: usize) -> bool {
         (row.wrapping_mul(2_654_435_761) >> 7) % 1000 < in_1000
     }

@@ -1,19 +1,19 @@
-//! What the server's messages say about which row and column they are about.
+//! Finds the row and the column that an error of the server is about.
 //!
-//! Messages come in any language, and names and values in them may hold anything.
+//! Messages are translated, and the names and values in them may contain anything.
 
 use super::Job;
 use crate::Error;
 use pgspate_target::ServerRefusal;
 
-/// What the server's context for COPY says: `COPY t, line 5, column a: "12a"`, in any language.
+/// The CONTEXT line of a COPY error: `COPY t, line 5, column a: "12a"`, in any language.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct CopyContext {
-    /// The line, counted from 1.
+    /// Line of the COPY data, counted from 1.
     pub(super) line: Option<u64>,
     pub(super) column: Option<String>,
-    /// The server was within something that COPY called, such as a trigger.
-    pub(super) is_within: bool,
+    /// Whether the error arose inside something that COPY called, such as a trigger.
+    pub(super) is_nested: bool,
 }
 
 impl CopyContext {
@@ -22,37 +22,42 @@ impl CopyContext {
         CopyContext::parse(context, &job.table_name, &job.columns)
     }
 
-    /// The same, unless a value in the context may itself look like the line that is looked for.
-    pub(super) fn surely_of(error: &Error, job: &CopyJob) -> CopyContext {
+    /// Parses the context of `error`, unless a value in that context may imitate the line that is
+    /// searched for.
+    pub(super) fn of_unless_ambiguous(error: &Error, job: &CopyJob) -> CopyContext {
         let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
-        match starts(context, &job.table_name).nth(1) {
+        match copy_line_starts(context, &job.table_name).nth(1) {
             Some(_) => CopyContext::default(),
             None => CopyContext::of(error, job),
         }
     }
 
-    /// Names are unquoted there and may hold anything, so they are looked for rather than cut out.
+    /// Parses a CONTEXT. Names in it are unquoted and may contain anything, so the known names are
+    /// searched for.
     fn parse(context: &str, table: &str, columns: &[String]) -> CopyContext {
-        let Some(start) = starts(context, table).next() else { return CopyContext::default() };
+        let Some(start) = copy_line_starts(context, table).next() else {
+            return CopyContext::default();
+        };
         let rest = &context[start..];
         let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let rest = &rest[digits..];
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (line, rest) = rest.split_at(end);
-        // After the line: a comma, the word for column, and the name.
+        // The line number is followed by a comma, the word "column" in the server's language, and
+        // the name.
         let named = rest.strip_prefix(", ").and_then(|rest| rest.split_once(' '));
         let column = named.and_then(|(_, rest)| {
             let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
             fitting.max_by_key(|name| name.len()).cloned()
         });
-        let is_within = !context.starts_with("COPY ");
-        CopyContext { line: line.parse().ok(), column, is_within }
+        let is_nested = !context.starts_with("COPY ");
+        CopyContext { line: line.parse().ok(), column, is_nested }
     }
 }
 
-/// Where in a context what it says about COPY goes on after the table's name, which may hold a
-/// line end.
-fn starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
+/// Returns the offsets just behind `COPY <table>, ` in a context. The table's name may contain a
+/// line break.
+fn copy_line_starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
     let start = format!("COPY {table}, ");
     let found: Vec<usize> = context.match_indices(&start).map(|(at, _)| at).collect();
     let is_line = |at: &usize| *at == 0 || context.as_bytes()[at - 1] == b'\n';
@@ -60,7 +65,7 @@ fn starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
     found.into_iter().filter(is_line).map(move |at| at + len).collect::<Vec<_>>().into_iter()
 }
 
-/// The column that the server names, in a field of its own or in the context.
+/// Returns the column that the server names, in an error field of its own or in the context.
 pub(super) fn refused_column(error: &Error, job: &CopyJob) -> Option<String> {
     let own = error.refusal()?.column().map(str::to_owned);
     own.or_else(|| CopyContext::of(error, job).column)
@@ -71,12 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_with_any_names_in_any_language() {
+    fn parses_contexts_with_any_names_in_any_language() {
         let columns = ["a", "a b", "c, d: e", "line"].map(str::to_owned);
         let context = |line: u64, column: Option<&str>| CopyContext {
             line: Some(line),
             column: column.map(str::to_owned),
-            is_within: false,
+            is_nested: false,
         };
         for (text, table, expected) in [
             ("COPY t, line 5, column a: \"12a\"", "t", context(5, Some("a"))),
@@ -91,7 +96,7 @@ mod tests {
             (
                 "PL/pgSQL function f() line 3 at RAISE\nCOPY t, line 1",
                 "t",
-                CopyContext { is_within: true, ..context(1, None) },
+                CopyContext { is_nested: true, ..context(1, None) },
             ),
             ("SQL statement \"select 1\"", "u", CopyContext::default()),
             ("PL/pgSQL function check_t() line 3 at RAISE", "t", CopyContext::default()),

@@ -1,4 +1,4 @@
-//! Random rows against the same rows loaded one by one.
+//! Compares a chunk of random rows with the same rows loaded one by one.
 
 use super::*;
 
@@ -18,7 +18,7 @@ create trigger odd before insert on t for each row execute function odd();";
 
 const COLUMNS: [&str; 6] = ["id", "v", "s", "p", "q", "r"];
 
-/// The same numbers each time.
+/// A generator of pseudo-random numbers; each run gives the same sequence.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {
@@ -29,7 +29,7 @@ impl RandomNumbers {
         (self.0 >> 11) % limit
     }
 
-    /// The first of them mostly: about so many in a hundred are another.
+    /// Returns mostly the first element; in about `others` of 100 calls another one.
     fn pick<'a>(&mut self, from: &[&'a str], others: u64) -> &'a str {
         match self.below(100) < others {
             true => from[1 + self.below(from.len() as u64 - 1) as usize],
@@ -38,8 +38,8 @@ impl RandomNumbers {
     }
 }
 
-/// Records of which about so many in a thousand fields are bad, and some are by what they are
-/// next to.
+/// Makes records in which about `others` of 100 fields are bad. Some rows are bad only because of
+/// another row, such as one with the same key.
 fn records(numbers: &mut RandomNumbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
     let record = |_| {
         let id = numbers.below(rows * (30 + others) / 30 + 1);
@@ -54,7 +54,8 @@ fn records(numbers: &mut RandomNumbers, rows: u64, others: u64) -> Vec<Vec<u8>> 
     (0..rows).map(record).collect()
 }
 
-/// Loads the records one by one, as psql with `on_error_rollback` would. The codes of the refused.
+/// Loads the records one by one, as psql with `on_error_rollback` would. Returns the rejected rows'
+/// ordinals and SQLSTATEs.
 fn one_by_one(session: &RejectTestSession, records: &[Vec<u8>]) -> Vec<(u64, String)> {
     let client = &session.connection.client;
     let work = async {
@@ -79,7 +80,7 @@ fn one_by_one(session: &RejectTestSession, records: &[Vec<u8>]) -> Vec<(u64, Str
 }
 
 #[test]
-fn as_if_row_by_row() {
+fn rejects_the_same_rows_as_loading_one_by_one() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     let mut numbers = RandomNumbers(0x2545_f491_4f6c_dd1d);
     let table = "select t::text from t order by id";
@@ -91,12 +92,12 @@ fn as_if_row_by_row() {
             let expected = one_by_one(&session, &records);
             let written = session.ask(table);
             session.run("rollback; begin");
-            let sifted = session.sift(&records.concat()).unwrap();
+            let result = session.write(&records.concat()).unwrap();
             let input = String::from_utf8(records.concat()).unwrap();
-            assert_eq!(codes(&sifted), expected, "{input}");
+            assert_eq!(codes(&result), expected, "{input}");
             assert_eq!(session.ask(table), written, "{input}");
-            assert_eq!(sifted.rows_written, rows - expected.len() as u64);
-            for reject in &sifted.rejects {
+            assert_eq!(result.rows_written, rows - expected.len() as u64);
+            for reject in &result.rejects {
                 assert_eq!(reject.record, records[reject.row as usize]);
             }
             session.run("rollback");

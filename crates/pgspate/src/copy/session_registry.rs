@@ -1,4 +1,4 @@
-//! SessionRegistry of lanes: which they are, and how to end them.
+//! The open sessions of all lanes, so that the monitor can watch and end them.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 use super::stream::LaneTally;
 use pgspate_target::connect::Canceller;
 
-/// What the server has confirmed in a lane's session, however that ends.
+/// What the server has confirmed in a lane's session. It stays readable however the session ends.
 #[derive(Debug, Default)]
 pub(super) struct ConfirmedTally(Mutex<LaneTally>);
 
@@ -21,7 +21,7 @@ impl ConfirmedTally {
     }
 }
 
-/// A session of a lane.
+/// A session of a lane, and the ways to end it.
 struct RegisteredSession {
     pid: i32,
     canceller: Canceller,
@@ -48,7 +48,7 @@ impl SessionRegistry {
         self.with(|all| all.iter().map(|session| session.canceller.clone()).collect())
     }
 
-    /// Ends every session without waiting for anything.
+    /// Aborts the task of every session without waiting for anything.
     pub(super) fn abort(&self) {
         self.with(|all| all.iter().for_each(|session| session.task.abort()));
     }

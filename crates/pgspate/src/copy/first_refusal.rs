@@ -1,25 +1,26 @@
-//! Which row is to blame: the first one in the input that PostgreSQL refuses, in its own words.
+//! Finds the row to report: the first row of the input that PostgreSQL refuses, and the server's
+//! message.
 //!
-//! A chunk is sent in two parts and several chunks at once, so the refusal that arrives first need
-//! not be the one that COPY of the same input would have met first. The chunk is read out to the
-//! server again as text, in input order, in a transaction that is rolled back.
+//! A chunk's rows are sent in two formats and several chunks are sent in parallel. So the first
+//! refusal to arrive need not be the one that COPY of the same input would report. The chunk is
+//! therefore sent again as text, in input order, in a transaction that is rolled back.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::SinkExt;
 
-use super::context::{CopyContext, refused_column};
-use super::ready::limits;
-use super::shared::{LaneFailure, RefusedChunk, RefusedBy, SharedRun};
+use super::error_context::{CopyContext, refused_column};
+use super::session_setup::session_settings_sql;
+use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::stream::refused_copy;
 use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
-use crate::format::{Chunk, ChunkEncoder, Mode};
+use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, InputPlace, Result};
 
-/// The error to report for the load's first failure.
-pub(super) fn settle(
+/// Returns the error to report for the load's first failure.
+pub(super) fn find_first_refusal(
     shared: &SharedRun<'_>,
     failure: LaneFailure,
     runtime: &tokio::runtime::Handle,
@@ -28,10 +29,10 @@ pub(super) fn settle(
     let LaneFailure { error, refused, .. } = failure;
     let Some(RefusedChunk { chunk, by }) = refused else { return error };
     if job.stays_open() {
-        // Not all rows were sent: it is done again with all of them.
+        // Not all rows were sent: the caller stages all rows instead.
         return error;
     }
-    let mut encoder = (job.encoder)();
+    let mut encoder = (job.make_encoder)();
     let line = CopyContext::of(&error, job).line;
     let row = match by {
         RefusedBy::BinaryCopy => line.and_then(|line| binary_row(encoder.as_mut(), &chunk, line)),
@@ -40,16 +41,16 @@ pub(super) fn settle(
         RefusedBy::LeftOverText => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::Encoder => None,
     };
-    // A server that cannot be asked again changes nothing about the first answer.
-    let judged = runtime.block_on(judge(job, encoder.as_mut(), &chunk)).unwrap_or(None);
-    let (error, row) = match judged {
-        Some((judged, at)) if row.is_none_or(|row| at <= row) => (judged, Some(at)),
+    // If the server cannot be asked again, the first error is reported.
+    let resent = runtime.block_on(resend_as_text(job, encoder.as_mut(), &chunk)).unwrap_or(None);
+    let (error, row) = match resent {
+        Some((refusal, at)) if row.is_none_or(|row| at <= row) => (refusal, Some(at)),
         _ => (error, row),
     };
     let mut place = match (row, error.place()) {
         (Some(row), _) => encoder.place(&chunk, row),
         (None, Some(place)) => place.clone(),
-        // It is about no row: a permission, for example.
+        // The error is not about a row. It may be a missing permission, for example.
         (None, None) => return error,
     };
     place.source = job.input_names.get(chunk.input).cloned();
@@ -57,7 +58,8 @@ pub(super) fn settle(
     error.at(place)
 }
 
-/// All chunks in one COPY: the server's line is the row of the whole input.
+/// Adds the place if all chunks share one COPY: the server's line number is the row number in the
+/// whole input.
 fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     let column = refused_column(&error, job);
     let source = match job.input_names.as_slice() {
@@ -67,7 +69,7 @@ fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     error.at(InputPlace { source, row: line, column, ..InputPlace::default() })
 }
 
-/// The chunk's row that is the `line`-th of its binary rows.
+/// Returns the ordinal of the chunk's row that is binary row number `line`.
 fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let left = rows_left_to_server(encoder, chunk)?;
     let mut row = line.checked_sub(1)?;
@@ -80,7 +82,7 @@ fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> 
     Some(row)
 }
 
-/// The chunk's row that is the `line`-th of those left to the server.
+/// Returns the ordinal of the chunk's row that is number `line` of the rows left to the server.
 fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let nth = usize::try_from(line.checked_sub(1)?).ok()?;
     rows_left_to_server(encoder, chunk)?.get(nth).copied()
@@ -89,9 +91,9 @@ fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Op
 fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<Vec<u64>> {
     let mut out = Encoded::default();
     let mut left = Vec::new();
-    encoder.begin(Arc::clone(chunk), Mode::Binary).ok()?;
+    encoder.begin(Arc::clone(chunk), EncodeMode::Binary).ok()?;
     loop {
-        // A structural error ends the chunk, and what was sent of it.
+        // A structural error ends the chunk, and also ended what was sent of it.
         let more = encoder.fill(&mut out, PIECE_BYTES).unwrap_or(false);
         left.append(&mut out.text_rows);
         out.clear();
@@ -101,25 +103,28 @@ fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Op
     }
 }
 
-/// Asks the server about the chunk's rows as text, in order. The first refusal and its row, or
-/// `None` when the server takes them all.
-async fn judge(
+/// Sends the chunk's rows to the server as text, in order. Returns the first refusal and its row;
+/// `None` if the server accepts all rows.
+async fn resend_as_text(
     job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
-    let connection = job.connect.open().await?;
+    let connection = job.session_opener.open().await?;
     let failed = |error| refused_copy(&connection, error);
-    connection.client.batch_execute(&limits(&job.copying.limits)).await.map_err(failed)?;
+    connection
+        .client
+        .batch_execute(&session_settings_sql(&job.setup.limits))
+        .await
+        .map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
-    if let Some(before) = job.before() {
+    if let Some(before) = job.sql_before() {
         connection.client.batch_execute(before).await.map_err(failed)?;
     }
-    let sink =
-        connection.client.copy_in::<_, Bytes>(&job.copying.text_sql).await.map_err(failed)?;
+    let sink = connection.client.copy_in::<_, Bytes>(&job.setup.text_sql).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     let mut out = Encoded::default();
-    encoder.begin(Arc::clone(chunk), Mode::Text)?;
+    encoder.begin(Arc::clone(chunk), EncodeMode::Text)?;
     loop {
         let more = encoder.fill(&mut out, PIECE_BYTES).unwrap_or(false);
         let piece = Bytes::from(std::mem::take(&mut out.text));
@@ -129,7 +134,7 @@ async fn judge(
         }
     }
     let refused = sink.as_mut().finish().await.err().map(failed);
-    // The transaction ends with the connection.
+    // Closing the connection rolls the transaction back.
     let line = refused.as_ref().and_then(|error| CopyContext::of(error, job).line);
     Ok(refused.zip(line.map(|line| line.saturating_sub(1))))
 }

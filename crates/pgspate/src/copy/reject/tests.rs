@@ -1,20 +1,22 @@
-//! Rows that are written and rows that are set aside, by a real server.
+//! Tests which rows are written and which are rejected, on a real server.
 
 mod random;
 mod refusals;
 
-use pgspate_target::session::Limits;
+use pgspate_target::session::WaitLimits;
 use std::sync::Arc;
 
 use pgspate_embedded::testing::{self, TestDb};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::copy::{Commit, SessionOpener, CopySetup, Destination, EarlySession, Lanes};
+use crate::copy::{Commit, CopySetup, Destination, EarlySession, Lanes, SessionOpener};
 use crate::format::Cutter;
-use crate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect};
+use crate::format::delimited::{
+    CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect,
+};
 use pgspate_target::connect::{Dsn, Environment};
-use pgspate_target::use_users_path;
+use pgspate_target::users_path_sql;
 
 /// A database, and a session in it.
 struct RejectTestSession {
@@ -25,7 +27,7 @@ struct RejectTestSession {
 }
 
 impl RejectTestSession {
-    /// For csv into the columns of `t`, which `sql` makes.
+    /// Creates a session that loads csv into the columns of `t`, which `sql` creates.
     fn new(sql: &str, columns: &[&str]) -> RejectTestSession {
         let db = testing::database();
         db.run(sql);
@@ -33,7 +35,7 @@ impl RejectTestSession {
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Arc::new(Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap());
         let connection = runtime.block_on(dsn.connect("sift")).unwrap();
-        let users_path = use_users_path(false);
+        let users_path = users_path_sql(false);
         runtime.block_on(connection.client.batch_execute(&users_path)).unwrap();
         let job = job(&runtime, dsn, columns);
         RejectTestSession { runtime, connection, job, db }
@@ -43,7 +45,7 @@ impl RejectTestSession {
         self.runtime.block_on(self.connection.client.batch_execute(sql)).unwrap();
     }
 
-    /// The first column of all rows, one a line.
+    /// Returns the first column of all rows, one value per line.
     fn ask(&self, sql: &str) -> String {
         let answers = self.runtime.block_on(self.connection.client.simple_query(sql)).unwrap();
         let values = answers.iter().filter_map(|answer| match answer {
@@ -53,11 +55,16 @@ impl RejectTestSession {
         values.collect::<Vec<_>>().join("\n")
     }
 
-    /// The input's only chunk, sifted in the transaction that is open.
-    fn sift(&self, input: &[u8]) -> Result<ChunkWithRejects> {
+    /// Writes the input's only chunk in the open transaction.
+    fn write(&self, input: &[u8]) -> Result<ChunkWithRejects> {
         let chunk = Arc::new(chunk(input, self.job.columns.len()));
-        let mut encoder = (self.job.encoder)();
-        self.runtime.block_on(sift(&self.connection, &self.job, encoder.as_mut(), &chunk))
+        let mut encoder = (self.job.make_encoder)();
+        self.runtime.block_on(write_with_rejects(
+            &self.connection,
+            &self.job,
+            encoder.as_mut(),
+            &chunk,
+        ))
     }
 }
 
@@ -76,31 +83,31 @@ fn chunk(input: &[u8], fields: usize) -> Chunk {
 }
 
 fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
-    let control = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
-    let connect = SessionOpener::new(&dsn, "lane".to_owned());
+    let control_connection = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
+    let session_opener = SessionOpener::new(&dsn, "lane".to_owned());
     let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
-    let column = |name: &String| Column {
+    let column = |name: &String| DelimitedColumn {
         name: name.clone(),
         encoder: None,
         force_null: false,
         force_not_null: false,
     };
-    let encoded: Vec<Column> = names.iter().map(column).collect();
+    let encoded: Vec<DelimitedColumn> = names.iter().map(column).collect();
     let list = columns.join(", ");
     CopyJob {
-        connect,
-        early: EarlySession::default(),
-        control,
-        encoder: Box::new(move || {
+        session_opener,
+        early_session: EarlySession::default(),
+        control_connection,
+        make_encoder: Box::new(move || {
             Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))
         }),
-        copying: CopySetup {
+        setup: CopySetup {
             binary_sql: format!("copy t ({list}) from stdin (format binary)"),
             text_sql: format!("copy t ({list}) from stdin (format text)"),
-            limits: Limits::default(),
+            limits: WaitLimits::default(),
             lock_key: None,
         },
-        mode: Mode::Text,
+        mode: EncodeMode::Text,
         one_statement: false,
         lanes: Lanes::Fixed(1),
         table_name: "t".to_owned(),
@@ -110,19 +117,19 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         is_stream: false,
         commit: Commit::EachChunk,
         ledger: None,
-        unchanged: Box::new(|_| Ok(())),
-        destination: Destination::Table { oid: 0, around: None },
+        check_unchanged: Box::new(|_| Ok(())),
+        destination: Destination::Table { oid: 0, surrounding: None },
     }
 }
 
-/// Ordinals and codes of the refused rows.
+/// Returns the ordinals and SQLSTATEs of the rejected rows.
 fn codes(sifted: &ChunkWithRejects) -> Vec<(u64, String)> {
     let code = |it: &Reject| (it.row, it.sqlstate.code().to_owned());
     sifted.rejects.iter().map(code).collect()
 }
 
 #[test]
-fn newlines_after_a_backslash_are_data() {
+fn a_newline_after_a_backslash_is_data() {
     assert_eq!(line_end(b"a\nb\n", 0), Some(2));
     assert_eq!(line_end(b"a\nb\n", 2), Some(4));
     assert_eq!(line_end(b"a\\\nb\n", 0), Some(5));
@@ -132,8 +139,8 @@ fn newlines_after_a_backslash_are_data() {
 }
 
 #[test]
-fn what_is_about_a_row() {
-    let is = |code: &str, named| is_about_a_row(&SqlState::from_code(code), named);
+fn error_codes_that_blame_a_row() {
+    let is = |code: &str, named| is_row_error_code(&SqlState::from_code(code), named);
     for code in ["22P02", "23505", "23503", "P0001", "54000", "44000", "21000", "U0001", "99999"] {
         assert!(is(code, true) && is(code, false), "{code}");
     }

@@ -1,4 +1,5 @@
-//! A load's side of the ledger: what it is known by, and where it stands.
+//! A load's job in the ledger: the identity that a repeated load is recognised by, and the job's
+//! progress.
 
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -6,27 +7,28 @@ use tokio_postgres::Client;
 use super::{Load, LoadWatch, create};
 use crate::copy::CopyOutcome;
 use crate::job::{JobSession, RetryWhileAway};
+use crate::numbers::counted;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::reading::SniffedInputs;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{self, Begun, Found, Identity, SourcePrint};
-use pgspate_target::{Session, Table, Unlogged, server_error};
+use pgspate_target::ledger::{self, JobIdentity, JobLookup, OpenOutcome, SourceFingerprint};
+use pgspate_target::{SessionSettings, TargetTable, UnloggedExtent, server_error};
 
-/// What the load is known by, if its plan keeps a ledger. Blocks.
+/// Returns the load's identity, if its plan keeps a ledger. Blocks.
 pub(super) fn identity(
     reading: &SniffedInputs,
     plan: &LoadPlan,
-    session: &Session,
-    table: &Table,
-) -> Result<Option<Identity>> {
+    session: &SessionSettings,
+    table: &TargetTable,
+) -> Result<Option<JobIdentity>> {
     if !plan.ledger {
         return Ok(None);
     }
     let mut sources = Vec::with_capacity(reading.inputs.len());
     for input in reading.inputs.iter() {
-        match SourcePrint::of(input)? {
+        match SourceFingerprint::of(input)? {
             Some(print) => sources.push(print),
-            None => sources.push(SourcePrint::of_stream(input)),
+            None => sources.push(SourceFingerprint::of_stream(input)),
         }
     }
     let mut options = reading.identity();
@@ -53,7 +55,7 @@ pub(super) fn identity(
     };
     let is_plain = matches!(table.kind, 'r' | 'p');
     let keeps_rows = is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row);
-    Ok(Some(Identity {
+    Ok(Some(JobIdentity {
         command,
         table: plan.table.clone(),
         table_oid: table.oid,
@@ -61,30 +63,33 @@ pub(super) fn identity(
         sources,
         options,
         in_shadow: at_once.is_some_and(|at_once| at_once.method == AtomicMethod::Swap),
-        // What triggers have put elsewhere stays.
+        // Rows that triggers redirected to other tables survive a crash.
         unlogged: match table.unlogged {
-            Unlogged::Wholly if !keeps_rows => Unlogged::Partly,
+            UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
             unlogged => unlogged,
         },
     }))
 }
 
-/// Where the job stands, in words; `None` for one that begins.
-pub(super) fn standing(found: &Found) -> Option<String> {
+/// Describes what earlier runs of the job have done; `None` for a new job.
+pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
     match found {
-        Found::Nothing | Found::Alike(_) => None,
-        Found::Unfinished(_, 0, _) => None,
-        Found::Unfinished(record, chunks, rows) => Some(format!(
-            "going on with job {} of {}: {rows} rows in {chunks} chunks are written",
-            record.job, record.started
+        JobLookup::Nothing | JobLookup::PossiblyFinished(_) => None,
+        JobLookup::Unfinished(_, 0, _) => None,
+        JobLookup::Unfinished(record, chunks, rows) => Some(format!(
+            "resuming job {} of {}: {} in {} are written",
+            record.job,
+            record.started,
+            counted(rows.unsigned_abs(), "row"),
+            counted(chunks.unsigned_abs(), "chunk")
         )),
-        Found::Finished(record) => {
-            let set_aside = match record.rows_rejected {
+        JobLookup::Finished(record) => {
+            let rejected = match record.rows_rejected {
                 0 => String::new(),
-                rows => format!(", {rows} set aside"),
+                rows => format!(", {rows} rejected"),
             };
             Some(format!(
-                "job {} has loaded this, {} rows{set_aside}, at {}; `--restart` loads it again",
+                "job {} has loaded this, {} rows{rejected}, at {}; `--restart` loads it again",
                 record.job,
                 record.rows_written,
                 record.finished.as_deref().unwrap_or_default()
@@ -94,67 +99,72 @@ pub(super) fn standing(found: &Found) -> Option<String> {
 }
 
 impl Load {
-    /// Where the load stands, in words, if an earlier run has written something of it.
-    pub fn standing(&self) -> Option<String> {
-        let left: Vec<_> = self.job.known.left.iter().map(ledger::Change::name).collect();
+    /// Describes what earlier runs have written or left changed; `None` if nothing.
+    pub fn earlier_runs(&self) -> Option<String> {
+        let left: Vec<_> = self.job.known.left.iter().map(ledger::RecordedChange::name).collect();
         let back = (!left.is_empty())
-            .then(|| format!("an earlier load has left this to be put back: {}", left.join(", ")));
-        let all = [standing(&self.job.known.found), back].into_iter().flatten().collect::<Vec<_>>();
+            .then(|| format!("an earlier load has not restored: {}", left.join(", ")));
+        let all = [describe_earlier_runs(&self.job.known.found), back]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Reads sources that cannot prove that they are what an earlier run has read of them.
-    pub(super) fn recognise(&mut self) -> Result<()> {
+    /// Reads sources without a reliable version (a size and time, or an ETag), and compares them
+    /// with what an earlier run has read.
+    pub(super) fn verify_unproven_sources(&mut self) -> Result<()> {
         let Some(identity) = &self.job.identity else { return Ok(()) };
         match &self.job.known.found {
-            Found::Alike(record) => {
+            JobLookup::PossiblyFinished(record) => {
                 self.job.known.found = match record
                     .has_read(identity, &self.reading.read_contents(&self.plan.rows)?)
                 {
-                    true => Found::Finished(record.clone()),
+                    true => JobLookup::Finished(record.clone()),
                     false => {
-                        identity.check_new(record)?;
+                        identity.check_not_loaded(record)?;
                         self.job.known.others.push(record.job);
-                        Found::Nothing
+                        JobLookup::Nothing
                     }
                 };
             }
-            Found::Unfinished(record, _, rows) => {
-                let Some(done) = &record.in_doubt else { return Ok(()) };
+            JobLookup::Unfinished(record, _, rows) => {
+                let Some(done) = &record.unverified_chunks else { return Ok(()) };
                 if !self.reading.holds(&self.plan.rows, done)? {
-                    return Err(identity.refuse_changed(record, *rows));
+                    return Err(identity.changed_error(record, *rows));
                 }
             }
-            Found::Nothing | Found::Finished(_) => {}
+            JobLookup::Nothing | JobLookup::Finished(_) => {}
         }
         Ok(())
     }
 
-    /// Whether the ledger says that all of it is loaded: then it does nothing.
+    /// Returns whether the ledger says that all rows are loaded. The load does nothing then.
     pub fn is_loaded(&self) -> bool {
-        matches!(self.job.known.found, Found::Finished(_))
+        matches!(self.job.known.found, JobLookup::Finished(_))
     }
 
-    /// Makes the new table and opens the load's job in one transaction: a run that is killed leaves
-    /// both, so that the next one knows whose table it is, or none.
-    pub(super) fn make_table(&mut self) -> Result<()> {
+    /// Creates the new table and opens the load's job in one transaction. A run that is killed
+    /// leaves both or neither, so that the next run knows who created the table.
+    pub(super) fn create_table(&mut self) -> Result<()> {
         self.job.reconnect()?;
         let connection = self.job.connection();
         let Some(new) = &self.new_table else { return Ok(()) };
         let Some(mut identity) = self.job.identity.clone() else {
-            self.made = Some(self.job.own.runtime.block_on(create::create(connection, new))?);
+            self.created_oid =
+                Some(self.job.own.runtime.block_on(create::create(connection, new))?);
             return Ok(());
         };
         let (known, restart) = (&self.job.known, self.options.restart);
         let failed = || server_error(format!("could not create table {}", new.table));
         let made = self.job.ask(async |client: &Client| {
-            ledger::ensure(client).await?;
+            ledger::ensure_ledger(client).await?;
             let begin = "begin isolation level read committed";
             client.batch_execute(begin).await.map_err(failed())?;
             let oid = create::create(connection, new).await?;
             identity.table_oid = oid;
-            let Begun::Opened(opened) =
-                ledger::open(client, &identity, known, restart, true).await?
+            let OpenOutcome::Opened(opened) =
+                ledger::open_job(client, &identity, known, restart, true).await?
             else {
                 return Err(Error::new(ErrorKind::Bug, "a new table cannot be loaded already"));
             };
@@ -165,11 +175,11 @@ impl Load {
             Ok((oid, opened)) => {
                 self.job.identity = Some(identity);
                 self.job.begin(opened);
-                self.made = Some(oid);
+                self.created_oid = Some(oid);
                 Ok(())
             }
             Err(error) => {
-                // The error that is told is the one before.
+                // The caller reports the earlier error.
                 let _ = self.job.ask(async |client: &Client| {
                     client.batch_execute("rollback").await.map_err(failed())
                 });
@@ -178,46 +188,50 @@ impl Load {
         }
     }
 
-    /// Takes the table for its own that an earlier run has made, which was stopped: its columns
-    /// may become wider still, and it goes if the load fails and has left nothing in it.
+    /// Takes over the table that an interrupted earlier run created. Its columns may be widened,
+    /// and it is dropped if the load fails and has left no rows in it.
     pub(super) fn adopt_table(&mut self) -> Result<()> {
         let table = self.table.sql_name.clone();
-        let sql = create::sql(&table, &self.reading.inferred, true)?;
+        let sql = create::create_table_sql(&table, &self.reading.inferred, true)?;
         self.new_table = Some(create::NewTable { table, sql });
-        self.made = Some(self.table.oid);
+        self.created_oid = Some(self.table.oid);
         Ok(())
     }
 
-    /// Says in the ledger that everything is written. False when a crash of the server has taken
-    /// some of it: then it is to be loaded again.
-    pub(super) fn finish_job(&mut self, outcome: &mut CopyOutcome, watch: &LoadWatch) -> Result<bool> {
-        let Some(opened) = &self.job.opened else { return self.check_alive().map(|()| true) };
+    /// Marks the job as finished. Returns false if a server crash has lost chunks, which must be
+    /// loaded again.
+    pub(super) fn finish_job(
+        &mut self,
+        outcome: &mut CopyOutcome,
+        watch: &LoadWatch,
+    ) -> Result<bool> {
+        let Some(opened) = &self.job.opened else { return self.check_not_emptied().map(|()| true) };
         let (job, is_bound, chunks) = (opened.job, opened.is_bound, outcome.chunks);
         let Some(identity) = self.job.identity.clone() else { return Ok(true) };
-        let sums = self.job.persist(&watch.copy, async |client: &Client| {
-            ledger::finish(client, job, chunks, &identity, is_bound).await
+        let sums = self.job.ask_until_answered(&watch.copy, async |client: &Client| {
+            ledger::finish_job(client, job, chunks, &identity, is_bound).await
         })?;
         if let Some(sums) = sums {
-            self.caring(watch).reconcile(&sums)?;
-            // Also what was written before the server was away.
-            let before = &self.job.at_first;
+            self.table_care(watch).reconcile(&sums)?;
+            // Includes rows that were written before the server was away.
+            let before = &self.job.sums_before;
             outcome.rows_in = sums.rows_in - before.rows_in.min(sums.rows_in);
             outcome.rows_written = sums.rows_written - before.rows_written.min(sums.rows_written);
             outcome.rows_rejected =
                 sums.rows_rejected - before.rows_rejected.min(sums.rows_rejected);
             return Ok(true);
         }
-        self.job.again(&watch.copy, JobSession::reopen)?;
-        match self.caring(watch).lacks(chunks)? {
+        self.job.retry_while_away(&watch.copy, JobSession::reopen)?;
+        match self.table_care(watch).lacks(chunks)? {
             true => Ok(false),
-            false => Err(ledger::lacks_chunks(job, chunks)),
+            false => Err(ledger::missing_chunks_error(job, chunks)),
         }
     }
 
-    /// Without a ledger: that no crash can have emptied an unlogged table since its rows were
-    /// committed, as a session from before that is alive.
-    fn check_alive(&self) -> Result<()> {
-        if self.table.unlogged == Unlogged::No {
+    /// Without a ledger: checks that no crash has emptied an unlogged table since its rows were
+    /// committed. This holds if a session from before the commit is still alive.
+    fn check_not_emptied(&self) -> Result<()> {
+        if self.table.unlogged == UnloggedExtent::Nothing {
             return Ok(());
         }
         let asked = self.job.own.runtime.block_on(self.job.client().simple_query("select 1"));
@@ -226,12 +240,11 @@ impl Load {
             _ => {
                 let table = &self.plan.table;
                 let message = format!(
-                    "the server was away when the rows were committed, and a crash empties \
-                     {table}, which is unlogged"
+                    "the connection was lost when the rows were committed; if the server crashed, \
+                     unlogged table {table} is empty now"
                 );
-                Err(Error::new(ErrorKind::Connect, message).hint(format!(
-                    "Look whether the rows are there: `select count(*) from {table}`."
-                )))
+                Err(Error::new(ErrorKind::Connect, message)
+                    .hint(format!("Check the number of rows: `select count(*) from {table}`.")))
             }
         }
     }
@@ -248,7 +261,7 @@ mod tests {
     use pgspate_target::connect::{Dsn, Environment};
 
     #[test]
-    fn what_another_run_has_written_since_it_was_looked_at_is_counted() {
+    fn rows_that_another_run_writes_after_prepare_are_counted() {
         let db = testing::database();
         db.run("create table t (id int)");
         let folder = tempfile::tempdir().unwrap();
@@ -260,12 +273,13 @@ mod tests {
         let load = || {
             let sources = vec![file.display().to_string()];
             let reading = reading::ReadingOptions::of_sources(sources);
-            let options = LoadOptions { reading, table: Some("t".to_owned()), ..LoadOptions::default() };
+            let options =
+                LoadOptions { reading, table: Some("t".to_owned()), ..LoadOptions::default() };
             prepare(options, dsn.clone(), runtime.handle()).unwrap()
         };
         let first = load();
         load().run(&Arc::new(LoadWatch::default())).unwrap();
-        // It has died before it could say so.
+        // The first run died before it marked its job as finished.
         db.run("update pgspate.job set finished = null");
         let report = first.run(&Arc::new(LoadWatch::default())).unwrap();
         assert_eq!((report.rows_written, report.rows_before), (0, 2));

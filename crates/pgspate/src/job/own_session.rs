@@ -1,4 +1,4 @@
-//! The session that a run has for itself, beside those that write its rows.
+//! A run's own session, besides the sessions that write its rows.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use tokio_postgres::Client;
 use crate::Result;
 use crate::copy::CopyProgress;
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{Limits, Patience};
+use pgspate_target::session::{RetryBackoff, WaitLimits};
 
-/// A run's own session, opened again when it is lost.
+/// A run's own session. It is opened again after a lost connection.
 pub(crate) struct OwnSession {
     pub(crate) dsn: Dsn,
     pub(crate) runtime: Handle,
     pub(crate) connection: Arc<Connection>,
-    pub(crate) limits: Limits,
-    /// The connection was lost since this was last set to false.
+    pub(crate) limits: WaitLimits,
+    /// Whether the connection was lost since this was last set to false.
     pub(crate) was_away: bool,
 }
 
 impl OwnSession {
-    /// Asks the server. Blocks.
+    /// Runs `question` on the session. Blocks.
     pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
         self.runtime.block_on(question(&self.connection.client))
     }
 
-    /// Connects anew where the connection was lost, and ends the session that was lost. Whether it
-    /// was.
+    /// Connects again if the connection was lost, and terminates the lost session's backend.
+    /// Returns whether the connection was lost.
     pub(crate) fn reconnect(&mut self) -> Result<bool> {
         if !self.connection.is_closed() {
             return Ok(false);
@@ -36,8 +36,9 @@ impl OwnSession {
         self.was_away = true;
         let before = self.connection.backend_pid();
         self.connection = connection.into();
-        // It may hold the job, or a table that it has made and not committed.
-        self.runtime.block_on(self.connection.end_lost_backend(before));
+        // The lost session may still hold the job's lock, or a table that it created and did not
+        // commit.
+        self.runtime.block_on(self.connection.terminate_lost_backend(before));
         Ok(true)
     }
 }
@@ -47,32 +48,32 @@ impl RetryWhileAway for OwnSession {
         self
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn restore_session(&mut self) -> Result<()> {
         self.reconnect().map(drop)
     }
 }
 
-/// What works with a session of its own, and goes on when that is lost.
+/// Work on a session of its own that continues after the session was lost.
 pub(crate) trait RetryWhileAway {
-    /// The session.
+    /// Returns the session.
     fn own(&self) -> &OwnSession;
 
-    /// Connects anew where the connection was lost, and reads what is written by now.
-    fn come_back(&mut self) -> Result<()>;
+    /// Connects again if the connection was lost, and reads which chunks are written now.
+    fn restore_session(&mut self) -> Result<()>;
 
-    /// Waits until the server may be back, and comes back.
+    /// Waits until the server may be reachable, and restores the session.
     ///
     /// # Errors
-    /// `interrupted`, if the server stays away for too long; what coming back was refused with; or
-    /// of [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// Returns `interrupted` if the server stays away for too long, an error of restoring the
+    /// session, or [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     fn wait(
         &mut self,
         interrupted: crate::Error,
-        patience: &mut Patience,
+        patience: &mut RetryBackoff,
         progress: &CopyProgress,
     ) -> Result<()> {
         while patience.wait(|| progress.is_cancelled()) {
-            match self.come_back() {
+            match self.restore_session() {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),
@@ -82,13 +83,14 @@ pub(crate) trait RetryWhileAway {
         Err(interrupted)
     }
 
-    /// Does something, again while the server is away, as long as lanes would try.
-    fn again<T>(
+    /// Runs `work`, again while the server is away. Gives up after the time for which lanes would
+    /// retry.
+    fn retry_while_away<T>(
         &mut self,
         progress: &CopyProgress,
         mut work: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let mut patience = Patience::new(self.own().limits.retry_for);
+        let mut patience = RetryBackoff::new(self.own().limits.retry_for);
         loop {
             match work(self) {
                 Err(error) if error.is_retryable() => self.wait(error, &mut patience, progress)?,

@@ -1,25 +1,26 @@
-//! Rows into a temporary table of the session, in the transaction that is open.
+//! Copies rows into a temporary table of the session, in the open transaction.
 
 use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
 use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
-use crate::format::Mode;
+use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 
-/// Copies rows, of which as many must be taken. Those in binary are without header and trailer.
-pub(crate) async fn copy(
+/// Copies `rows`, and checks that the server wrote `count` of them. Binary rows come without header
+/// and trailer.
+pub(crate) async fn copy_rows(
     connection: &Connection,
     statement: &Statement,
-    mode: Mode,
+    mode: EncodeMode,
     rows: &[u8],
     count: u64,
 ) -> Result<()> {
     let parts: &[&[u8]] = match mode {
-        Mode::Binary => &[BINARY_HEADER, rows, BINARY_TRAILER],
-        Mode::Text => &[rows],
+        EncodeMode::Binary => &[BINARY_HEADER, rows, BINARY_TRAILER],
+        EncodeMode::Text => &[rows],
     };
     let refused = |error| refused_copy(connection, error);
     let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(refused)?;
@@ -30,7 +31,7 @@ pub(crate) async fn copy(
     match sink.as_mut().finish().await.map_err(refused)? {
         written if written == count => Ok(()),
         written => {
-            let message = format!("{count} rows were staged, but the server has {written}");
+            let message = format!("sent {count} rows to the stage, but the server wrote {written}");
             Err(Error::new(ErrorKind::Bug, message))
         }
     }

@@ -1,0 +1,201 @@
+//! After the last row or a failure: restores the table, and reports what could not be restored.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::TableCare;
+use super::indexes::{self, TakeBack};
+use super::restore::{self, Restorer};
+use crate::copy::{Commit, CopyOutcome};
+use crate::job::RetryWhileAway;
+use crate::{Error, Result};
+use pgspate_target::ledger::{self, RecordedChange};
+use pgspate_target::session::RetryBackoff;
+
+/// Time that a failed load waits for locks on its table.
+const FAILED_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
+
+impl TableCare<'_> {
+    /// Undoes all changes to the table.
+    ///
+    /// Returns false if the load must be done again. Either its rows had to be removed, and the
+    /// next attempt finds the bad row with all indexes in place. Or a server crash has lost chunks.
+    pub(crate) fn put_all_back(&mut self, chunks: u64) -> Result<bool> {
+        let mut patience = RetryBackoff::new(self.job.own.limits.retry_for);
+        self.changes.is_finishing = true;
+        while self.changes.is_altered {
+            let started = Instant::now();
+            let restored = self.restore(true);
+            self.changes.summary.rebuild_seconds += started.elapsed().as_secs_f64();
+            match restored {
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => {
+                    self.wait(error, &mut patience, self.progress)?;
+                    if self.has_lost_chunks(chunks)? {
+                        self.changes.is_finishing = false;
+                        return Ok(false);
+                    }
+                }
+                // If the rows cannot be removed, the first error is still the one to report.
+                Err(error) => match self.may_remove_rows(&error) && self.remove_rows() {
+                    false => return Err(error),
+                    true => return self.restart_with_indexes().map(|()| false),
+                },
+            }
+        }
+        self.changes.is_finishing = false;
+        Ok(true)
+    }
+
+    /// Prepares another attempt, after the load's rows were removed.
+    fn restart_with_indexes(&mut self) -> Result<()> {
+        self.changes.is_finishing = false;
+        self.restore(true)?;
+        self.job.reopen()?;
+        self.plan.alter_nothing("they could not be created again with the load's rows");
+        Ok(())
+    }
+
+    /// Advances sequences, and vacuums or analyzes the table, after the last row.
+    pub(crate) fn finish(&mut self, outcome: &CopyOutcome) -> Result<()> {
+        let before = match &self.job.opened {
+            Some(opened) if outcome.chunks_before > 0 => opened.done.rows_written(),
+            _ => 0,
+        };
+        let written = outcome.rows_written + before;
+        self.changes.is_finishing = true;
+        self.changes.summary.after = self.retry_while_away(self.progress, |care| {
+            let done = care.job.own.runtime.block_on(care.follow_up(written));
+            care.progress.set_phase(None);
+            done
+        })?;
+        self.changes.is_finishing = false;
+        Ok(())
+    }
+
+    /// Undoes all changes that the job has recorded. After a failure it waits only briefly for
+    /// locks, and ignores the user's request to stop.
+    pub(super) fn restore(&mut self, continues: bool) -> Result<()> {
+        self.job.reconnect()?;
+        let Some(job) = self.job.id() else { return Ok(()) };
+        let changes = self.job.ask(async |client: &Client| {
+            // A failed transaction may still be open.
+            let _ = client.batch_execute("rollback").await;
+            ledger::forget_changes_of_dropped_tables(client).await?;
+            ledger::outstanding_changes(client, Some(job.0)).await
+        })?;
+        let limit = self.job.own.limits.lock_timeout;
+        let restorer = Restorer {
+            runtime: &self.job.own.runtime,
+            control: self.job.connection(),
+            work: self.work(continues),
+            lock_timeout: match continues {
+                true => Some(limit).filter(|limit| !limit.is_zero()),
+                false => Some(FAILED_LOCK_TIMEOUT),
+            },
+        };
+        let names: Vec<String> = changes.iter().map(RecordedChange::name).collect();
+        restorer.run(changes)?;
+        self.changes.is_altered = false;
+        self.progress.note_table_changes(None);
+        let rebuilt = &mut self.changes.summary.rebuilt;
+        rebuilt.extend(names);
+        rebuilt.sort();
+        rebuilt.dedup();
+        Ok(())
+    }
+
+    /// Returns whether the load's rows may be removed after this error. A row may be to blame, or
+    /// there is no space to sort keys, which inserting rows into an existing index does not need.
+    /// Only if a failed load keeps no rows anyway.
+    fn may_remove_rows(&self, error: &Error) -> bool {
+        let operational = ["08", "40", "42", "53", "55", "57", "58", "XX"];
+        self.plan.commit == Commit::AtEnd
+            && error.sqlstate().is_some_and(|code| {
+                restore::is_out_of_space(code)
+                    || !operational.iter().any(|class| code.code().starts_with(class))
+            })
+    }
+
+    fn remove_rows(&mut self) -> bool {
+        let Some(job) = self.job.id() else { return false };
+        self.progress.set_phase(Some("removing the load's rows".to_owned()));
+        let work = indexes::remove_rows(self.job.connection(), job, self.table);
+        let taken = self.job.own.runtime.block_on(work).unwrap_or(TakeBack::WouldBeNoticed);
+        if let TakeBack::ChangedByOthers(rows) = taken {
+            self.changes.rows_changed_by_others = rows;
+        }
+        taken == TakeBack::Done
+    }
+
+    /// Describes where the rows are, if all of them are committed.
+    fn where_all_rows_are(&self, error: &Error) -> &'static str {
+        let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.is_bound();
+        match error.is_retryable() && may_be_lost {
+            // The server is away and may have crashed.
+            true => {
+                "Every row was written to the table. The server may have lost some of them in a \
+                 crash; the same command, run again, finds out and loads those again"
+            }
+            false => "Every row is in the table",
+        }
+    }
+
+    /// Restores the table after a failure. Returns the error, with a hint if something is not
+    /// restored, and whether everything is restored.
+    pub(crate) fn put_back(&mut self, error: Error) -> (Error, bool) {
+        let (true, Some(job)) = (self.changes.is_altered, self.job.id()) else {
+            let error = match self.changes.is_finishing {
+                true => {
+                    let kept = self.where_all_rows_are(&error);
+                    error.hint_also(&format!("{kept}."))
+                }
+                false => error,
+            };
+            return (error, true);
+        };
+        let how = format!("`pgspate status --restore {}`", job.0);
+        if self.changes.is_finishing {
+            let which = match duplicate_keys_sql(&error, &self.plan.table) {
+                Some(sql) => format!("`{sql}` finds duplicate keys. "),
+                None => String::new(),
+            };
+            let hint = match self.changes.rows_changed_by_others {
+                0 => format!(
+                    "{}, but some of its indexes are missing. {which}{how} creates them, and so \
+                     does the same command, run again.",
+                    self.where_all_rows_are(&error)
+                ),
+                rows => format!(
+                    "Every row was written to the table, but some of its indexes are missing. The \
+                     rows were not removed, because other sessions have changed or deleted {rows} \
+                     of them. {which}Correct the rows in the table, and run {how} to create the \
+                     indexes. Or empty the table, and load a corrected input."
+                ),
+            };
+            return (error.hint_also(&hint), false);
+        }
+        let Err(refused) = self.restore(false) else {
+            return (error, true);
+        };
+        let hint = format!(
+            "Not everything that was dropped for the load is restored: {refused}. {how} restores \
+             the rest, and so does the same command, run again."
+        );
+        (error.hint_also(&hint), false)
+    }
+}
+
+/// Returns SQL that finds all duplicate keys, for a unique violation.
+fn duplicate_keys_sql(error: &Error, table: &str) -> Option<String> {
+    if error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
+        return None;
+    }
+    // The detail is `Key (a, b)=(1, 2) is duplicated`, in any language.
+    let detail = std::error::Error::source(error.refusal()?)?.to_string();
+    let (_, key) = detail.split_once('(')?;
+    let (key, _) = key.split_once(")=(")?;
+    Some(format!("select {key}, count(*) from {table} group by {key} having count(*) > 1"))
+}
