@@ -1,7 +1,7 @@
 //! Debezium's streams of random workloads lead to the same tables.
 //!
 //! What a trial's connectors cannot tell, as their settings are, is not in its workload, or its
-//! columns are left out: see docs/guide/formats.md.
+//! columns are left out: see docs/reference/event-formats.md.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
